@@ -1,0 +1,165 @@
+//! Runs a ruleset on a packet, as the kernel would.
+
+use std::net::IpAddr;
+
+use crate::{Action, Datum, Direction, Family, Field, Hook, Match, Name, Protocol, Rule, Ruleset, State, Verdict};
+
+/// A packet in the forward hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// Number of the transport protocol.
+    pub protocol: u8,
+    pub source_port: Option<u16>,
+    pub destination_port: Option<u16>,
+    pub icmpv6_type: Option<u8>,
+    pub state: State,
+    /// The connection tracking entry; none for packets that are invalid or untracked.
+    pub flow: Option<Flow>,
+}
+
+/// A connection tracking entry, and which side of it a packet is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// The port that answers, of TCP, UDP and SCTP.
+    pub port: Option<u16>,
+    pub direction: Direction,
+    pub mark: u32,
+}
+
+impl Packet {
+    /// The first packet of a flow. `port` is the destination's; the source port is arbitrary.
+    pub fn first(source: IpAddr, destination: IpAddr, protocol: u8, port: Option<u16>) -> Packet {
+        let direction = Direction::Original;
+        Packet {
+            source,
+            destination,
+            protocol,
+            source_port: port.map(|_| 40_000),
+            destination_port: port,
+            icmpv6_type: None,
+            state: State::New,
+            flow: Some(Flow { source, destination, port, direction, mark: 0 }),
+        }
+    }
+
+    /// A later packet of the same flow, back from its destination, when the entry carries `mark`.
+    pub fn reply(&self, mark: u32) -> Packet {
+        Packet {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            state: State::Established,
+            flow: self.flow.clone().map(|f| Flow { direction: Direction::Reply, mark, ..f }),
+            ..self.clone()
+        }
+    }
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evaluation {
+    pub stop: Stop,
+    /// The connection mark afterwards.
+    pub mark: u32,
+    /// The chains that the packet went through, the base chain first.
+    pub path: Vec<Name>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    Accepted,
+    Dropped,
+}
+
+/// Runs the chain at the forward hook. A chain that ends without a verdict accepts, as the base chain's policy says.
+///
+/// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
+pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
+    let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
+    let mut path = Vec::new();
+    let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(Hook::Forward));
+    let Some((name, mut chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
+    path.push(name.clone());
+    'chain: loop {
+        for rule in &chain.rules {
+            match run(ruleset, rule, packet, &mut mark) {
+                None => {}
+                Some(Verdict::Accept) => return Evaluation { stop: Stop::Accepted, mark, path },
+                Some(Verdict::Drop) => return Evaluation { stop: Stop::Dropped, mark, path },
+                Some(Verdict::Goto(target)) => {
+                    let dangling = path.contains(&target);
+                    path.push(target.clone());
+                    match ruleset.chains.get(&target) {
+                        Some(next) if !dangling => chain = next,
+                        _ => return Evaluation { stop: Stop::Dropped, mark, path },
+                    }
+                    continue 'chain;
+                }
+            }
+        }
+        return Evaluation { stop: Stop::Accepted, mark, path };
+    }
+}
+
+fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Option<Verdict> {
+    if !rule.matches.iter().all(|m| holds(ruleset, m, packet, *mark)) {
+        return None;
+    }
+    for action in &rule.actions {
+        match action {
+            Action::Counter => {}
+            Action::SetMark { mask, value } => {
+                packet.flow.as_ref()?;
+                *mark = (*mark & !mask) | value;
+            }
+            Action::Verdict(verdict) => return Some(verdict.clone()),
+            Action::VerdictMap { field, map } => {
+                let element = ruleset.sets.get(map)?.find(&[read(*field, packet)?])?;
+                return element.verdict.clone();
+            }
+        }
+    }
+    None
+}
+
+fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bool {
+    match condition {
+        Match::Mark { mask, value } => packet.flow.is_some() && mark & mask == *value,
+        Match::State(states) => states.contains(&packet.state),
+        Match::Direction(direction) => packet.flow.as_ref().is_some_and(|f| f.direction == *direction),
+        Match::Family(family) => Family::of(packet.source) == *family,
+        Match::Protocol(protocol) => packet.protocol == protocol.number(),
+        Match::Icmpv6Type(first, last) => packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t)),
+        Match::FlowPort(first, last) => match read(Field::FlowPort, packet) {
+            Some(Datum::Port(port)) => (*first..=*last).contains(&port),
+            _ => false,
+        },
+        Match::InSet { fields, set } => {
+            let data: Option<Vec<Datum>> = fields.iter().map(|f| read(*f, packet)).collect();
+            match (data, ruleset.sets.get(set)) {
+                (Some(data), Some(set)) => set.find(&data).is_some(),
+                _ => false,
+            }
+        }
+    }
+}
+
+fn read(field: Field, packet: &Packet) -> Option<Datum> {
+    let of = |family: Family, address: IpAddr| (Family::of(address) == family).then_some(Datum::from(address));
+    let flow = packet.flow.as_ref();
+    match field {
+        Field::FlowSource(family) => of(family, flow?.source),
+        Field::FlowDestination(family) => of(family, flow?.destination),
+        Field::FlowPort => flow?.port.map(Datum::Port),
+        Field::Source(family) => of(family, packet.source),
+        Field::Destination(family) => of(family, packet.destination),
+        Field::L4Proto => Protocol::from_number(packet.protocol).map(Datum::Protocol),
+        Field::SourcePort => packet.source_port.map(Datum::Port),
+        Field::DestinationPort => packet.destination_port.map(Datum::Port),
+    }
+}

@@ -1,0 +1,113 @@
+//! Identifiers that the grammar of `nft` takes without quotes.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest name that fits chains, sets and tables alike: `NFT_NAME_MAXLEN` is 256 with the closing NUL, and nft 1.0.6
+/// caps chain names at 128.
+const LONGEST: usize = 127;
+
+/// Single words that the scanner of nft 1.0.6 reserves. A name with one of `/ . - _` in it is never a keyword, because
+/// the scanner takes the longest match; so only plain words have to be refused.
+const RESERVED: &[&str] = &[
+    "accept", "add", "ah", "all", "and", "arp", "bridge", "bypass", "bytes", "cgroup", "chain", "chains", "comment",
+    "comp", "constant", "continue", "count", "counter", "counters", "cpu", "create", "ct", "day", "dccp", "define",
+    "delete", "describe", "destroy", "device", "devices", "dnat", "drop", "dst", "dup", "dynamic", "ecn", "element",
+    "eq", "esp", "ether", "exists", "export", "fanout", "fib", "flags", "flow", "flowtable", "flowtables", "flush",
+    "frag", "from", "fwd", "ge", "geneve", "goto", "gre", "gt", "handle", "hash", "hbh", "helper", "helpers", "hook",
+    "hour", "icmp", "icmpv6", "id", "igmp", "iif", "iifname", "import", "in", "include", "index", "inet", "insert",
+    "interval", "ip", "ip6", "ipsec", "jhash", "jump", "l4proto", "label", "le", "length", "level", "limit", "limits",
+    "list", "log", "lshift", "lt", "map", "maps", "mark", "masquerade", "memory", "meta", "meter", "meters", "mh",
+    "missing", "mod", "monitor", "name", "ne", "netdev", "nfproto", "not", "notrack", "numgen", "oif", "oifname", "on",
+    "or", "osf", "packets", "performance", "persistent", "pkttype", "policy", "position", "priority", "protocol",
+    "queue", "quota", "random", "redefine", "redirect", "reject", "rename", "replace", "reset", "return", "router",
+    "rshift", "rt", "rule", "rules", "ruleset", "sctp", "secmark", "secmarks", "set", "sets", "size", "snaplen",
+    "snat", "socket", "src", "state", "symhash", "synproxy", "synproxys", "table", "tables", "tcp", "th", "time",
+    "timeout", "to", "tproxy", "type", "typeof", "udp", "udplite", "undefine", "update", "using", "vlan", "vmap",
+    "vxlan", "xml", "xor", "xt", "zone",
+];
+
+/// The name of a table, chain, set or map. Cheap to clone.
+///
+/// A letter, then letters, digits and `/ . - _`; at most 127 bytes; not a word of nft's own grammar.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+/// Why a text cannot be a [`Name`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("a name cannot be empty")]
+    Empty,
+    #[error("'{0}' has more than {LONGEST} bytes")]
+    TooLong(String),
+    #[error("'{0}' must start with a letter and hold only letters, digits and / . - _")]
+    Characters(String),
+    #[error("'{0}' is a word of nft's own grammar")]
+    Reserved(String),
+}
+
+impl Name {
+    /// Takes a text that satisfies the rules above, and refuses every other.
+    pub fn new(text: &str) -> Result<Name, NameError> {
+        let mut bytes = text.bytes();
+        let Some(first) = bytes.next() else { return Err(NameError::Empty) };
+        if text.len() > LONGEST {
+            return Err(NameError::TooLong(text.into()));
+        }
+        let ordinary = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'-' | b'_');
+        if !first.is_ascii_alphabetic() || !bytes.all(ordinary) {
+            return Err(NameError::Characters(text.into()));
+        }
+        if RESERVED.binary_search(&text).is_ok() {
+            return Err(NameError::Reserved(text.into()));
+        }
+        Ok(Name(text.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Name, NameError> {
+        Name::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_words_are_sorted_for_the_search() {
+        assert!(RESERVED.is_sorted());
+    }
+
+    #[test]
+    fn words_of_the_grammar_are_refused() {
+        assert_eq!(Name::new("policy"), Err(NameError::Reserved("policy".into())));
+        assert!(Name::new("policy/x").is_ok());
+    }
+
+    #[test]
+    fn a_name_starts_with_a_letter_and_stays_in_its_alphabet() {
+        for bad in ["", "1a", "/a", "a b", "a\"b", "é", &"a".repeat(128)] {
+            assert!(Name::new(bad).is_err(), "{bad:?} was taken");
+        }
+        assert!(Name::new("ingress/shop/allow-web_v1.2").is_ok());
+    }
+}

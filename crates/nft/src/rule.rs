@@ -1,0 +1,149 @@
+//! Rules: what a packet is matched by, and what is done with it.
+
+use crate::{Comment, Family, Name, Protocol};
+
+/// A value that is read from a packet or from its connection tracking entry.
+///
+/// The `Flow…` fields come from the entry, so they are the same for packets of both directions: the source before
+/// any source translation, the destination after any destination translation, as the first packet showed them in
+/// the forward hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// `ct original ip saddr`: who opened the flow.
+    FlowSource(Family),
+    /// `ct reply ip saddr`: who answers it.
+    FlowDestination(Family),
+    /// `ct reply proto-src`: the port that answers.
+    FlowPort,
+    /// `ip saddr` of this packet.
+    Source(Family),
+    /// `ip daddr` of this packet.
+    Destination(Family),
+    /// `meta l4proto`.
+    L4Proto,
+    /// `th sport`.
+    SourcePort,
+    /// `th dport`.
+    DestinationPort,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Original,
+    Reply,
+}
+
+/// States of connection tracking that rules ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    Invalid,
+    Established,
+    Related,
+    New,
+    Untracked,
+}
+
+impl State {
+    /// The bit of the state in `ct state` (`NF_CT_STATE_*` in the kernel's `nf_conntrack_common.h`).
+    pub fn bit(self) -> u32 {
+        match self {
+            State::Invalid => 1,
+            State::Established => 2,
+            State::Related => 4,
+            State::New => 8,
+            State::Untracked => 64,
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Invalid => "invalid",
+            State::Established => "established",
+            State::Related => "related",
+            State::New => "new",
+            State::Untracked => "untracked",
+        }
+    }
+}
+
+/// One condition; a rule applies when all of its conditions hold. A field that the packet does not have (no
+/// connection, another family, no ports) makes its condition false.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Match {
+    /// The bits of the connection mark under `mask` equal `value`. `mask` is one run of bits that ends at the top.
+    Mark { mask: u32, value: u32 },
+    State(Vec<State>),
+    Direction(Direction),
+    Family(Family),
+    Protocol(Protocol),
+    /// An ICMPv6 type in a range, both ends included.
+    Icmpv6Type(u8, u8),
+    /// The port that answers the flow is in a range, both ends included.
+    FlowPort(u16, u16),
+    /// The concatenated fields are a key of the named set.
+    InSet { fields: Vec<Field>, set: Name },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    Accept,
+    Drop,
+    /// Goes on in another chain and does not come back.
+    Goto(Name),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Counts packets and bytes. What was counted is not part of the value.
+    Counter,
+    /// Replaces the bits of the connection mark under `mask` by `value`.
+    SetMark {
+        mask: u32,
+        value: u32,
+    },
+    Verdict(Verdict),
+    /// The verdict of the named map's element for the field; goes on with the next rule when there is none.
+    VerdictMap {
+        field: Field,
+        map: Name,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    pub matches: Vec<Match>,
+    pub actions: Vec<Action>,
+    pub comment: Option<Comment>,
+}
+
+impl Rule {
+    pub fn new(matches: Vec<Match>, actions: Vec<Action>) -> Rule {
+        Rule { matches, actions, comment: None }
+    }
+
+    pub fn commented(self, text: &str) -> Rule {
+        Rule { comment: Some(Comment::new(text)), ..self }
+    }
+
+    /// Every verdict that the rule itself can give.
+    pub(crate) fn verdict(&self) -> Option<&Verdict> {
+        self.actions.iter().find_map(|a| match a {
+            Action::Verdict(v) => Some(v),
+            Action::Counter | Action::SetMark { .. } | Action::VerdictMap { .. } => None,
+        })
+    }
+}
+
+/// Where a base chain is attached. Its priority is `filter` (0) and its policy `accept`: Ringfence only ever drops,
+/// since an accept in one table is not final for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    Forward,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Set for a base chain.
+    pub hook: Option<Hook>,
+    pub rules: Vec<Rule>,
+}

@@ -1,0 +1,69 @@
+//! Named sets and verdict maps.
+
+use std::collections::BTreeMap;
+
+use crate::{Comment, Datum, Key, KeyType, Verdict};
+
+/// What an element carries beside its key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Element {
+    /// The verdict of a map's element; none in a set.
+    pub verdict: Option<Verdict>,
+    pub comment: Option<Comment>,
+}
+
+/// A named set, or a verdict map when `verdicts` is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Set {
+    /// Types of the concatenated fields of the key, one to three.
+    pub types: Vec<KeyType>,
+    /// Elements carry verdicts: it is a `map … : verdict`.
+    pub verdicts: bool,
+    /// Keys are ranges of a single field (`flags interval`), disjoint and not adjacent with equal verdicts.
+    pub interval: bool,
+    pub comment: Option<Comment>,
+    pub elements: BTreeMap<Key, Element>,
+}
+
+impl Set {
+    /// An empty set of exact keys.
+    pub fn of(types: &[KeyType]) -> Set {
+        Set { types: types.to_vec(), verdicts: false, interval: false, comment: None, elements: BTreeMap::new() }
+    }
+
+    /// The element that a packet's fields hit: an equal key, or the range that holds the field.
+    pub fn find(&self, fields: &[Datum]) -> Option<&Element> {
+        if !self.interval {
+            return self.elements.get(&Key::exact(fields)?);
+        }
+        let &[datum] = fields else { return None };
+        let (key, element) = self.elements.range(..=Key::Range(datum, datum.largest_alike())).next_back()?;
+        match *key {
+            Key::Range(first, last) if first <= datum && datum <= last => Some(element),
+            _ => None,
+        }
+    }
+
+    /// Whether the other set could hold this one's elements: the same key, flags and comment.
+    pub(crate) fn same_header(&self, other: &Set) -> bool {
+        self.types == other.types
+            && self.verdicts == other.verdicts
+            && self.interval == other.interval
+            && self.comment == other.comment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_set_finds_the_range_that_holds_the_port() {
+        let mut set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
+        for (first, last) in [(10, 20), (30, 30)] {
+            set.elements.insert(Key::Range(Datum::Port(first), Datum::Port(last)), Element::default());
+        }
+        let hit = |p| set.find(&[Datum::Port(p)]).is_some();
+        assert_eq!([9, 10, 15, 20, 21, 30, 31].map(hit), [false, true, true, true, false, true, false]);
+    }
+}

@@ -1,0 +1,167 @@
+//! The ruleset as text that `nft -f` takes and a person can read. The output depends on nothing but the value.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::{Action, Chain, Direction, Element, Family, Field, Hook, Key, Match, Name, Rule, Ruleset, Set, Verdict};
+
+impl Display for Ruleset {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "table inet {} {{", self.table)?;
+        writeln!(f, "\tcomment {}", self.comment)?;
+        for (name, set) in &self.sets {
+            writeln!(f)?;
+            write_set(f, name, set)?;
+        }
+        for (name, chain) in &self.chains {
+            writeln!(f)?;
+            write_chain(f, name, chain)?;
+        }
+        writeln!(f, "}}")
+    }
+}
+
+fn write_set(f: &mut Formatter<'_>, name: &Name, set: &Set) -> fmt::Result {
+    writeln!(f, "\t{} {name} {{", set_word(set))?;
+    writeln!(f, "\t\ttype {}", SetType(set))?;
+    if set.interval {
+        writeln!(f, "\t\tflags interval")?;
+    }
+    if let Some(comment) = &set.comment {
+        writeln!(f, "\t\tcomment {comment}")?;
+    }
+    for (i, (key, element)) in set.elements.iter().enumerate() {
+        let lead = if i == 0 { "elements = { " } else { "             " };
+        let tail = if i + 1 == set.elements.len() { " }" } else { "," };
+        writeln!(f, "\t\t{lead}{}{tail}", ElementText(key, element))?;
+    }
+    writeln!(f, "\t}}")
+}
+
+fn write_chain(f: &mut Formatter<'_>, name: &Name, chain: &Chain) -> fmt::Result {
+    writeln!(f, "\tchain {name} {{")?;
+    if let Some(hook) = chain.hook {
+        writeln!(f, "\t\t{}", HookText(hook))?;
+    }
+    for rule in &chain.rules {
+        writeln!(f, "\t\t{rule}")?;
+    }
+    writeln!(f, "\t}}")
+}
+
+/// `map` or `set`.
+pub(crate) fn set_word(set: &Set) -> &'static str {
+    if set.verdicts { "map" } else { "set" }
+}
+
+/// `ipv4_addr . inet_service : verdict`
+pub(crate) struct SetType<'a>(pub(crate) &'a Set);
+
+impl Display for SetType<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let words: Vec<_> = self.0.types.iter().map(|t| t.word()).collect();
+        f.write_str(&words.join(" . "))?;
+        if self.0.verdicts { f.write_str(" : verdict") } else { Ok(()) }
+    }
+}
+
+/// `10.0.0.2 comment "shop/web" : goto egress/shop/web`
+pub(crate) struct ElementText<'a>(pub(crate) &'a Key, pub(crate) &'a Element);
+
+impl Display for ElementText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        if let Some(comment) = &self.1.comment {
+            write!(f, " comment {comment}")?;
+        }
+        match &self.1.verdict {
+            Some(verdict) => write!(f, " : {verdict}"),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(crate) struct HookText(pub(crate) Hook);
+
+impl Display for HookText {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Hook::Forward => f.write_str("type filter hook forward priority filter; policy accept;"),
+        }
+    }
+}
+
+impl Display for Rule {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let mut words: Vec<String> = self.matches.iter().map(Match::to_string).collect();
+        words.extend(self.actions.iter().map(Action::to_string));
+        if let Some(comment) = &self.comment {
+            words.push(format!("comment {comment}"));
+        }
+        f.write_str(&words.join(" "))
+    }
+}
+
+impl Display for Match {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::Mark { mask, value } => write!(f, "ct mark & {mask:#010x} == {value:#010x}"),
+            Match::State(states) => {
+                let words: Vec<_> = states.iter().map(|s| s.word()).collect();
+                write!(f, "ct state {}", words.join(","))
+            }
+            Match::Direction(Direction::Original) => f.write_str("ct direction original"),
+            Match::Direction(Direction::Reply) => f.write_str("ct direction reply"),
+            Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),
+            Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
+            Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
+            Match::Icmpv6Type(first, last) if first == last => write!(f, "icmpv6 type {first}"),
+            Match::Icmpv6Type(first, last) => write!(f, "icmpv6 type {first}-{last}"),
+            Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
+            Match::FlowPort(first, last) => write!(f, "{} {first}-{last}", Field::FlowPort),
+            Match::InSet { fields, set } => {
+                let words: Vec<_> = fields.iter().map(Field::to_string).collect();
+                write!(f, "{} @{set}", words.join(" . "))
+            }
+        }
+    }
+}
+
+impl Display for Field {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Field::FlowSource(Family::V4) => "ct original ip saddr",
+            Field::FlowSource(Family::V6) => "ct original ip6 saddr",
+            Field::FlowDestination(Family::V4) => "ct reply ip saddr",
+            Field::FlowDestination(Family::V6) => "ct reply ip6 saddr",
+            Field::FlowPort => "ct reply proto-src",
+            Field::Source(Family::V4) => "ip saddr",
+            Field::Source(Family::V6) => "ip6 saddr",
+            Field::Destination(Family::V4) => "ip daddr",
+            Field::Destination(Family::V6) => "ip6 daddr",
+            Field::L4Proto => "meta l4proto",
+            Field::SourcePort => "th sport",
+            Field::DestinationPort => "th dport",
+        })
+    }
+}
+
+impl Display for Action {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Counter => f.write_str("counter"),
+            Action::SetMark { mask, value } => write!(f, "ct mark set ct mark & {:#010x} | {value:#010x}", !mask),
+            Action::Verdict(verdict) => verdict.fmt(f),
+            Action::VerdictMap { field, map } => write!(f, "{field} vmap @{map}"),
+        }
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Accept => f.write_str("accept"),
+            Verdict::Drop => f.write_str("drop"),
+            Verdict::Goto(chain) => write!(f, "goto {chain}"),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What the kernel would refuse, found before it is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{Action, Chain, Field, Family, Key, KeyType, Match, Name, Ruleset, Set, Verdict};
+
+/// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    #[error("{user} refers to chain {chain}, which does not exist")]
+    NoChain { user: String, chain: Name },
+    #[error("{user} goes to base chain {chain}")]
+    IntoBaseChain { user: String, chain: Name },
+    #[error("{user} refers to set {set}, which does not exist")]
+    NoSet { user: String, set: Name },
+    #[error("{user} uses {set} with a key that it does not have")]
+    WrongKey { user: String, set: Name },
+    #[error("set {set} holds {key}, which does not fit its type")]
+    WrongElement { set: Name, key: Key },
+    #[error("set {set} holds overlapping or adjacent ranges at {key}")]
+    Overlap { set: Name, key: Key },
+    #[error("chain {chain} can come back to itself")]
+    Loop { chain: Name },
+    #[error("{user} masks {mask:#010x}, which is not a run of bits from the top")]
+    Mask { user: String, mask: u32 },
+}
+
+impl Ruleset {
+    /// Finds every defect.
+    pub fn validate(&self) -> Vec<Invalid> {
+        let mut found = Vec::new();
+        for (name, set) in &self.sets {
+            self.validate_set(name, set, &mut found);
+        }
+        for (name, chain) in &self.chains {
+            self.validate_chain(name, chain, &mut found);
+        }
+        if found.is_empty() {
+            self.find_loop(&mut found);
+        }
+        found
+    }
+
+    fn validate_set(&self, name: &Name, set: &Set, found: &mut Vec<Invalid>) {
+        let mut previous: Option<(Key, &Option<Verdict>)> = None;
+        for (key, element) in &set.elements {
+            let ordered = match key {
+                Key::Range(first, last) => first <= last && first.key_type() == last.key_type(),
+                Key::One(_) | Key::Two(..) | Key::Three(..) => true,
+            };
+            if key.types() != set.types
+                || key.is_range() != set.interval
+                || element.verdict.is_some() != set.verdicts
+                || !ordered
+            {
+                found.push(Invalid::WrongElement { set: name.clone(), key: *key });
+            }
+            if let (Some((Key::Range(_, end), verdict)), Key::Range(start, _)) = (previous, key) {
+                let touches = end.successor().is_none_or(|next| next == *start && *verdict == element.verdict);
+                if end >= *start || touches {
+                    found.push(Invalid::Overlap { set: name.clone(), key: *key });
+                }
+            }
+            if let Some(Verdict::Goto(chain)) = &element.verdict {
+                self.validate_target(&format!("map {name}"), chain, found);
+            }
+            previous = Some((*key, &element.verdict));
+        }
+    }
+
+    fn validate_target(&self, user: &str, chain: &Name, found: &mut Vec<Invalid>) {
+        match self.chains.get(chain) {
+            None => found.push(Invalid::NoChain { user: user.into(), chain: chain.clone() }),
+            Some(target) if target.hook.is_some() => {
+                found.push(Invalid::IntoBaseChain { user: user.into(), chain: chain.clone() });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn validate_chain(&self, name: &Name, chain: &Chain, found: &mut Vec<Invalid>) {
+        let user = format!("chain {name}");
+        let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
+        for rule in &chain.rules {
+            for condition in &rule.matches {
+                match condition {
+                    Match::InSet { fields, set } => self.validate_lookup(&user, fields, set, false, found),
+                    Match::Mark { mask, .. } if mask_is_bad(*mask) => {
+                        found.push(Invalid::Mask { user: user.clone(), mask: *mask });
+                    }
+                    Match::Mark { .. }
+                    | Match::State(_)
+                    | Match::Direction(_)
+                    | Match::Family(_)
+                    | Match::Protocol(_)
+                    | Match::Icmpv6Type(..)
+                    | Match::FlowPort(..) => {}
+                }
+            }
+            for action in &rule.actions {
+                match action {
+                    Action::VerdictMap { field, map } => self.validate_lookup(&user, &[*field], map, true, found),
+                    Action::Verdict(Verdict::Goto(target)) => self.validate_target(&user, target, found),
+                    Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
+                        found.push(Invalid::Mask { user: user.clone(), mask: *mask });
+                    }
+                    Action::SetMark { .. } | Action::Counter | Action::Verdict(_) => {}
+                }
+            }
+        }
+    }
+
+    fn validate_lookup(&self, user: &str, fields: &[Field], name: &Name, verdicts: bool, found: &mut Vec<Invalid>) {
+        let Some(set) = self.sets.get(name) else {
+            found.push(Invalid::NoSet { user: user.into(), set: name.clone() });
+            return;
+        };
+        let types: Vec<KeyType> = fields.iter().map(|f| f.key_type()).collect();
+        if types != set.types || set.verdicts != verdicts || (set.interval && types.len() != 1) {
+            found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
+        }
+    }
+
+    /// Walks the graph of chains depth first, without recursion.
+    fn find_loop(&self, found: &mut Vec<Invalid>) {
+        let mut edges: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, chain) in &self.chains {
+            edges.insert(name, self.targets(chain));
+        }
+        let mut done: BTreeSet<&Name> = BTreeSet::new();
+        for start in self.chains.keys() {
+            let mut path: Vec<(&Name, Vec<&Name>)> = vec![(start, edges[start].iter().copied().collect())];
+            while let Some((name, rest)) = path.last_mut() {
+                let name = *name;
+                match rest.pop() {
+                    None => {
+                        done.insert(name);
+                        path.pop();
+                    }
+                    Some(next) if path.iter().any(|(n, _)| *n == next) => {
+                        found.push(Invalid::Loop { chain: next.clone() });
+                        return;
+                    }
+                    Some(next) if !done.contains(next) => path.push((next, edges[next].iter().copied().collect())),
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    fn targets<'a>(&'a self, chain: &'a Chain) -> BTreeSet<&'a Name> {
+        let mut targets = BTreeSet::new();
+        for rule in &chain.rules {
+            if let Some(Verdict::Goto(target)) = rule.verdict() {
+                targets.insert(target);
+            }
+            for action in &rule.actions {
+                if let Action::VerdictMap { map, .. } = action {
+                    targets.extend(self.sets[map].elements.values().filter_map(|e| match &e.verdict {
+                        Some(Verdict::Goto(target)) => Some(target),
+                        Some(Verdict::Accept | Verdict::Drop) | None => None,
+                    }));
+                }
+            }
+        }
+        targets
+    }
+}
+
+impl Field {
+    /// The data type of the field.
+    pub fn key_type(self) -> KeyType {
+        match self {
+            Field::FlowSource(family)
+            | Field::FlowDestination(family)
+            | Field::Source(family)
+            | Field::Destination(family) => match family {
+                Family::V4 => KeyType::Ipv4Addr,
+                Family::V6 => KeyType::Ipv6Addr,
+            },
+            Field::L4Proto => KeyType::InetProto,
+            Field::FlowPort | Field::SourcePort | Field::DestinationPort => KeyType::InetService,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Comment, Datum, Element, Rule};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    fn goto(target: &str) -> Arc<Chain> {
+        let rule = Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name(target)))]);
+        Arc::new(Chain { hook: None, rules: vec![rule] })
+    }
+
+    #[test]
+    fn a_loop_and_a_missing_chain_are_found() {
+        let mut r = Ruleset::new(name("t"), Comment::new(""));
+        r.chains.insert(name("a"), goto("b"));
+        assert!(matches!(r.validate()[..], [Invalid::NoChain { .. }]));
+        r.chains.insert(name("b"), goto("a"));
+        assert!(matches!(r.validate()[..], [Invalid::Loop { .. }]));
+        r.chains.insert(name("b"), Arc::new(Chain::default()));
+        assert_eq!(r.validate(), vec![]);
+    }
+
+    #[test]
+    fn overlapping_and_adjacent_ranges_are_found() {
+        let port = Datum::Port;
+        let mut r = Ruleset::new(name("t"), Comment::new(""));
+        for (ranges, valid) in [([(1, 5), (5, 9)], false), ([(1, 5), (6, 9)], false), ([(1, 5), (7, 9)], true)] {
+            let mut set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
+            set.elements.extend(ranges.map(|(a, b)| (Key::Range(port(a), port(b)), Element::default())));
+            r.sets.insert(name("s"), Arc::new(set));
+            assert_eq!(r.validate().is_empty(), valid, "{ranges:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The model: Kubernetes objects, reduced to what enforcement uses and free of doubt.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nft::Protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::{Diagnostic, Selector};
+
+/// The kinds of object that enforcement rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    Namespace,
+    Pod,
+    NetworkPolicy,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Namespace => "Namespace",
+            Kind::Pod => "Pod",
+            Kind::NetworkPolicy => "NetworkPolicy",
+        })
+    }
+}
+
+/// `namespace/name`; the namespace of a Namespace object is empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    pub fn new(namespace: &str, name: &str) -> ObjectName {
+        ObjectName { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+impl Serialize for ObjectName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why a text is not `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not of the form namespace/name")]
+pub struct NotAnObjectName(String);
+
+impl std::str::FromStr for ObjectName {
+    type Err = NotAnObjectName;
+    fn from_str(text: &str) -> Result<ObjectName, NotAnObjectName> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(ObjectName::new(namespace, name))
+            }
+            _ => Err(NotAnObjectName(text.into())),
+        }
+    }
+}
+
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// A change of one kind's objects, as a watch or a folder reports it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// The object is new or differs from what was known under its name.
+    Set(Object),
+    Remove(Kind, ObjectName),
+    /// These are all the objects of the kind there are.
+    Replace(Kind, Vec<Object>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Object {
+    Namespace(Namespace),
+    Pod(Pod),
+    Policy(Policy),
+}
+
+impl Object {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Object::Namespace(_) => Kind::Namespace,
+            Object::Pod(_) => Kind::Pod,
+            Object::Policy(_) => Kind::NetworkPolicy,
+        }
+    }
+
+    pub fn name(&self) -> &ObjectName {
+        match self {
+            Object::Namespace(o) => &o.name,
+            Object::Pod(o) => &o.name,
+            Object::Policy(o) => &o.name,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Namespace {
+    pub name: ObjectName,
+    /// With `kubernetes.io/metadata.name`, always.
+    pub labels: Labels,
+    pub problems: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pod {
+    pub name: ObjectName,
+    pub uid: Arc<str>,
+    pub labels: Labels,
+    /// The node it was bound to.
+    pub node: Option<Arc<str>>,
+    /// Both families, without duplicates, in the order of the status.
+    pub addresses: Vec<IpAddr>,
+    pub host_network: bool,
+    /// Phase Succeeded or Failed: it has no address any more, whatever the status says.
+    pub finished: bool,
+    /// It has a deletion timestamp. It keeps its addresses until it is gone.
+    pub terminating: bool,
+    /// Seconds since 1970.
+    pub started: Option<i64>,
+    /// Seconds since 1970.
+    pub created: Option<i64>,
+    /// In the order in which a name is looked up: containers first, then restartable init containers.
+    pub ports: Vec<NamedPort>,
+    /// Something in the object was not understood: on its own node the pod is isolated and nothing is allowed, and
+    /// it is nobody's peer.
+    pub unreadable: bool,
+    pub problems: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPort {
+    pub name: Arc<str>,
+    pub protocol: Protocol,
+    pub number: u16,
+}
+
+/// A policy, with what was not understood already turned into denial.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub name: ObjectName,
+    /// The pods of the policy's namespace that it isolates.
+    pub selector: Selector,
+    /// Isolates for ingress, and allows what the rules say.
+    pub ingress: Option<Vec<PolicyRule>>,
+    /// Isolates for egress, and allows what the rules say.
+    pub egress: Option<Vec<PolicyRule>>,
+    pub problems: Vec<Diagnostic>,
+}
+
+/// One entry of `ingress` or `egress`: it allows a flow whose peer and whose port both match.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyRule {
+    /// Its place in the list of the object.
+    pub index: usize,
+    pub peers: Peers,
+    pub ports: Ports,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Peers {
+    /// Every address, outside the cluster included.
+    Any,
+    /// One of these; none of them when empty.
+    Of(Vec<Peer>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Peer {
+    Pods { namespaces: NamespaceScope, pods: Selector },
+    Block(Block),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NamespaceScope {
+    /// The namespace of the policy.
+    Own,
+    Selected(Selector),
+}
+
+/// An ipBlock: the addresses of `cidr` that no `except` holds. Host bits are cleared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block {
+    pub cidr: IpNet,
+    pub except: Vec<IpNet>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ports {
+    /// Every port and every protocol, those without ports included.
+    Any,
+    /// One of these; none of them when empty.
+    Of(Vec<PortMatch>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortMatch {
+    pub protocol: Protocol,
+    pub range: PortRange,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortRange {
+    /// Every port of the protocol.
+    All,
+    /// From the first to the last, both included.
+    Numbers(u16, u16),
+    /// What the destination pod calls so.
+    Named(Arc<str>),
+}

@@ -1,0 +1,3 @@
+//! The test kit: what the tests of several crates stand on.
+
+pub mod netns;

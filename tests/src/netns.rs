@@ -1,0 +1,23 @@
+//! Network namespaces for tests. Nothing here touches the machine's own namespace.
+
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs `work` on a thread of its own in a new, empty network namespace, which ends with it. Programs that `work`
+/// starts run in that namespace too. Needs root.
+///
+/// # Panics
+/// If the namespace cannot be made, or `work` panics.
+pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
+            work()
+        });
+        match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
