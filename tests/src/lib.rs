@@ -1,3 +1,4 @@
 //! The test kit: what the tests of several crates stand on.
 
 pub mod netns;
+pub mod oracle;

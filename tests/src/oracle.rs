@@ -1,0 +1,102 @@
+//! The oracle: a naive evaluator of NetworkPolicy that reads like the API documentation.
+//!
+//! It decides disputes between the translator, the ruleset and the kernel, and so it shares no code with any of
+//! them: it reads the objects as they are, keeps nothing, and answers one question about one packet. It knows no
+//! nftables and does not care for speed.
+
+mod address;
+mod json;
+mod policy;
+mod rule;
+mod selector;
+mod world;
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Pod;
+
+pub use address::{node_of, owned_addresses, owner};
+pub use world::{Probe, World};
+
+/// What a node does with the first packet of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judgement {
+    /// The side of the source.
+    pub egress: Side,
+    /// The side of the destination.
+    pub ingress: Side,
+    /// A pod talks to its own address: it always may, whatever the two sides say.
+    pub itself: bool,
+}
+
+impl Judgement {
+    pub fn passes(self) -> bool {
+        self.itself || (self.egress != Side::Denied && self.ingress != Side::Denied)
+    }
+}
+
+/// One side of a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The address belongs to no pod of the node that judges.
+    NotLocal,
+    /// No policy selects the pod in this direction.
+    NotIsolated,
+    Allowed,
+    Denied,
+}
+
+/// The direction of a rule, seen from the pod that its policy selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Ingress,
+    Egress,
+}
+
+/// Whether `node` lets the first packet of the flow pass when it forwards it.
+///
+/// "For a connection from a source pod to a destination pod to be allowed, both the egress policy on the source pod
+/// and the ingress policy on the destination pod need to allow the connection." A node judges the sides whose pod it
+/// runs: both, one, or none. A packet from a pod to its own address (over a Service that leads back to it) always
+/// passes: "a pod cannot block access to itself".
+pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
+    Judgement {
+        egress: side(world, node, Direction::Egress, probe.source, probe.destination, probe),
+        ingress: side(world, node, Direction::Ingress, probe.destination, probe.source, probe),
+        itself: probe.source == probe.destination && owner(world, probe.source).is_some(),
+    }
+}
+
+/// "By default, a pod is non-isolated; all connections are allowed. A pod is isolated if there is any NetworkPolicy
+/// that both selects the pod and has the direction in its policyTypes. When a pod is isolated, the only allowed
+/// connections are those allowed by some NetworkPolicy that applies to the pod. The effects combine additively."
+fn side(world: &World, node: &str, direction: Direction, own: IpAddr, other: IpAddr, probe: &Probe) -> Side {
+    let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
+        return Side::NotLocal;
+    };
+    let flow = Flow { world, direction, subject, other, destination: probe.destination, probe };
+    let isolating: Vec<_> = world
+        .policies
+        .iter()
+        .filter(|policy| policy::selects(policy, subject) && policy::isolates(policy, direction))
+        .collect();
+    if isolating.is_empty() {
+        Side::NotIsolated
+    } else if isolating.iter().any(|policy| policy::allows(policy, &flow)) {
+        Side::Allowed
+    } else {
+        Side::Denied
+    }
+}
+
+/// A flow, seen from one of its sides.
+struct Flow<'a> {
+    world: &'a World,
+    direction: Direction,
+    /// The pod whose side this is.
+    subject: &'a Pod,
+    /// The address at the other end.
+    other: IpAddr,
+    destination: IpAddr,
+    probe: &'a Probe,
+}
