@@ -83,7 +83,13 @@ fn added<'a, T>(
     new.iter().filter(|(name, _)| !old.contains_key(*name))
 }
 
-fn rewrite_chain(operations: &mut Vec<Operation>, table: &Name, name: &Name, old: Option<&Arc<Chain>>, new: &Arc<Chain>) {
+fn rewrite_chain(
+    operations: &mut Vec<Operation>,
+    table: &Name,
+    name: &Name,
+    old: Option<&Arc<Chain>>,
+    new: &Arc<Chain>,
+) {
     match old {
         Some(old) if Arc::ptr_eq(old, new) || old.rules == new.rules => return,
         Some(_) => operations.push(Operation::FlushChain { table: table.clone(), chain: name.clone() }),

@@ -9,19 +9,55 @@ use crate::{Comment, Element, Hook, Key, Name, Rule, Set};
 /// One step of a transaction on a table. Steps are meant to be committed together, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    AddTable { table: Name, comment: Comment },
-    DeleteTable { table: Name },
-    AddChain { table: Name, chain: Name, hook: Option<Hook> },
-    FlushChain { table: Name, chain: Name },
-    DeleteChain { table: Name, chain: Name },
+    AddTable {
+        table: Name,
+        comment: Comment,
+    },
+    DeleteTable {
+        table: Name,
+    },
+    AddChain {
+        table: Name,
+        chain: Name,
+        hook: Option<Hook>,
+    },
+    FlushChain {
+        table: Name,
+        chain: Name,
+    },
+    DeleteChain {
+        table: Name,
+        chain: Name,
+    },
     /// Appends the rule.
-    AddRule { table: Name, chain: Name, rule: Rule },
+    AddRule {
+        table: Name,
+        chain: Name,
+        rule: Rule,
+    },
     /// Creates the set empty; the value's elements are not part of the operation.
-    AddSet { table: Name, name: Name, set: Arc<Set> },
-    DeleteSet { table: Name, name: Name },
+    AddSet {
+        table: Name,
+        name: Name,
+        set: Arc<Set>,
+    },
+    DeleteSet {
+        table: Name,
+        name: Name,
+    },
     /// `set` says how the elements are laid out; its own elements are not part of the operation.
-    AddElements { table: Name, name: Name, set: Arc<Set>, elements: Vec<(Key, Element)> },
-    DeleteElements { table: Name, name: Name, set: Arc<Set>, elements: Vec<(Key, Element)> },
+    AddElements {
+        table: Name,
+        name: Name,
+        set: Arc<Set>,
+        elements: Vec<(Key, Element)>,
+    },
+    DeleteElements {
+        table: Name,
+        name: Name,
+        set: Arc<Set>,
+        elements: Vec<(Key, Element)>,
+    },
 }
 
 impl Operation {

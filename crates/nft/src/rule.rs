@@ -71,7 +71,10 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
     /// The bits of the connection mark under `mask` equal `value`. `mask` is one run of bits that ends at the top.
-    Mark { mask: u32, value: u32 },
+    Mark {
+        mask: u32,
+        value: u32,
+    },
     State(Vec<State>),
     Direction(Direction),
     Family(Family),
@@ -81,7 +84,10 @@ pub enum Match {
     /// The port that answers the flow is in a range, both ends included.
     FlowPort(u16, u16),
     /// The concatenated fields are a key of the named set.
-    InSet { fields: Vec<Field>, set: Name },
+    InSet {
+        fields: Vec<Field>,
+        set: Name,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Action, Chain, Field, Family, Key, KeyType, Match, Name, Ruleset, Set, Verdict};
+use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Ruleset, Set, Verdict};
 
 /// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

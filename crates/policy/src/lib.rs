@@ -5,15 +5,30 @@
 //! not; [`check`] tells a policy author what deserves a look. Everything is pure and total: no socket, no clock, no
 //! runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
+mod check;
 mod diagnostic;
+mod explain;
 mod lower;
 mod model;
+mod peers;
 mod selector;
+mod state;
+mod translate;
 
+pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
+pub use explain::{
+    Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
+    explain, explain_named,
+};
 pub use lower::{Nameless, lower};
 pub use model::{
-    Block, Change, Kind, Labels, NamedPort, Namespace, NamespaceScope, Object, ObjectName, Peer, Peers, Pod, Policy,
-    PolicyRule, PortMatch, PortRange, Ports,
+    Block, Change, Kind, Labels, NamedPort, Namespace, NamespaceScope, NotAnObjectName, Object, ObjectName, Peer,
+    Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
 };
 pub use selector::{Operator, Requirement, Selector};
+pub use state::ClusterState;
+pub use translate::{
+    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, narrows, stamp,
+    translate,
+};

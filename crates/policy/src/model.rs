@@ -117,6 +117,8 @@ pub struct Namespace {
     pub name: ObjectName,
     /// With `kubernetes.io/metadata.name`, always.
     pub labels: Labels,
+    /// The labels were not understood: no selector matches the namespace, negative ones included.
+    pub unreadable: bool,
     pub problems: Vec<Diagnostic>,
 }
 
@@ -197,7 +199,7 @@ pub enum NamespaceScope {
 }
 
 /// An ipBlock: the addresses of `cidr` that no `except` holds. Host bits are cleared.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Block {
     pub cidr: IpNet,
     pub except: Vec<IpNet>,

@@ -1,0 +1,112 @@
+//! What a policy's author should know before it is in force.
+
+use std::collections::BTreeSet;
+
+use crate::peers::PodPeer;
+use crate::{ClusterState, Diagnostic, Direction, Kind, Peer, Peers, Policy, PolicyRule, PortRange, Ports, Severity};
+
+/// Everything worth telling about the objects: what was not understood ([`Severity::Error`]), and what works as
+/// written but hardly as meant ([`Severity::Warning`]). Errors first.
+pub fn check(state: &ClusterState) -> Vec<Diagnostic> {
+    let mut found = state.problems();
+    for policy in state.policies() {
+        check_policy(state, policy, &mut found);
+    }
+    found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+    found
+}
+
+fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnostic>) {
+    let mut warn = |field: String, message: String| {
+        let object = policy.name.clone();
+        found.push(Diagnostic { severity: Severity::Warning, kind: Kind::NetworkPolicy, object, field, message });
+    };
+    let selected =
+        state.pods_in(&policy.name.namespace).filter(|p| !p.host_network && policy.selector.matches(&p.labels));
+    if selected.count() == 0 {
+        warn("spec.podSelector".into(), "selects no pod".into());
+    }
+    for direction in Direction::BOTH {
+        for rule in policy.rules(direction).unwrap_or(&[]) {
+            check_rule(state, policy, direction, rule, &mut warn);
+        }
+    }
+}
+
+fn check_rule(
+    state: &ClusterState,
+    policy: &Policy,
+    direction: Direction,
+    rule: &PolicyRule,
+    warn: &mut impl FnMut(String, String),
+) {
+    let path = format!("spec.{}[{}]", direction.word(), rule.index);
+    let list = match direction {
+        Direction::Ingress => "from",
+        Direction::Egress => "to",
+    };
+    if let Peers::Of(peers) = &rule.peers {
+        for peer in peers {
+            match peer {
+                Peer::Pods { namespaces, pods } => {
+                    let peer = PodPeer::of(namespaces, pods, &policy.name.namespace);
+                    if peer.members(state).next().is_none() {
+                        warn(format!("{path}.{list}"), format!("'{peer}' matches no pod"));
+                    }
+                }
+                Peer::Block(block) => {
+                    for except in block.except.iter().filter(|e| !block.cidr.contains(*e)) {
+                        let message = format!("except {except} is not inside {}: it takes nothing away", block.cidr);
+                        warn(format!("{path}.{list}"), message);
+                    }
+                }
+            }
+        }
+    }
+    if let Ports::Of(ports) = &rule.ports {
+        for port in ports {
+            if let PortRange::Named(name) = &port.range {
+                check_named(state, policy, direction, rule, (name, port.protocol), &path, warn);
+            }
+        }
+    }
+}
+
+/// A named port is looked up on the selected pods for ingress and on the peers for egress.
+fn check_named(
+    state: &ClusterState,
+    policy: &Policy,
+    direction: Direction,
+    rule: &PolicyRule,
+    (name, protocol): (&str, nft::Protocol),
+    path: &str,
+    warn: &mut impl FnMut(String, String),
+) {
+    let field = format!("{path}.ports");
+    let numbers: BTreeSet<u16> = match (direction, &rule.peers) {
+        (Direction::Ingress, _) => {
+            let selected = state.pods_in(&policy.name.namespace).filter(|p| policy.selector.matches(&p.labels));
+            selected.filter_map(|p| p.resolve(name, protocol)).collect()
+        }
+        (Direction::Egress, Peers::Any) => state.pods().filter_map(|p| p.resolve(name, protocol)).collect(),
+        (Direction::Egress, Peers::Of(peers)) => {
+            if peers.iter().any(|p| matches!(p, Peer::Block(_))) {
+                warn(
+                    field.clone(),
+                    format!("named port '{name}' matches nothing at an ipBlock: only pods have named ports"),
+                );
+            }
+            let pod_peers: Vec<PodPeer> = peers
+                .iter()
+                .filter_map(|peer| match peer {
+                    Peer::Pods { namespaces, pods } => Some(PodPeer::of(namespaces, pods, &policy.name.namespace)),
+                    Peer::Block(_) => None,
+                })
+                .collect();
+            pod_peers.iter().flat_map(|p| p.members(state)).filter_map(|p| p.resolve(name, protocol)).collect()
+        }
+    };
+    if numbers.is_empty() {
+        warn(field, format!("named port '{name}' ({protocol}) resolves to nothing, so the entry matches nothing"));
+    }
+}

@@ -1,0 +1,79 @@
+//! Objects as JSON become the model.
+//!
+//! Lowering never skips and never widens (docs/semantics.md, "When something cannot be understood"): a part of a
+//! policy that is not understood allows nothing, and is reported. Unknown fields count as not understood in
+//! policies, since a newer field may narrow what stands beside it; pods and namespaces have many fields that are none
+//! of our business.
+
+mod json;
+mod pod;
+mod policy;
+mod selector;
+
+use serde_json::Value;
+
+use crate::{Diagnostic, Kind, Labels, Namespace, Object, ObjectName, Severity};
+
+/// The object has no `metadata.name`, so nothing can be said of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a {0} without metadata.name")]
+pub struct Nameless(pub Kind);
+
+/// Lowers one object. Whatever else is wrong with it becomes part of the result: denial, and a [`Diagnostic`].
+///
+/// A namespaced object without `metadata.namespace` is taken to be in `default`.
+pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().filter(|n| !n.is_empty()).ok_or(Nameless(kind))?;
+    let namespace = match kind {
+        Kind::Namespace => "",
+        Kind::Pod | Kind::NetworkPolicy => {
+            metadata["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or("default")
+        }
+    };
+    let name = ObjectName::new(namespace, name);
+    Ok(match kind {
+        Kind::Namespace => Object::Namespace(lower_namespace(name, metadata)),
+        Kind::Pod => Object::Pod(pod::lower(name, object)),
+        Kind::NetworkPolicy => Object::Policy(policy::lower(name, object)),
+    })
+}
+
+/// The label that the API server keeps on every namespace.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+fn lower_namespace(name: ObjectName, metadata: &Value) -> Namespace {
+    match json::labels(metadata, "metadata") {
+        Ok(mut labels) => {
+            labels.insert(NAME_LABEL.into(), name.name.clone());
+            Namespace { name, labels, unreadable: false, problems: vec![] }
+        }
+        Err(e) => {
+            let problem = e.diagnose(Kind::Namespace, &name, "no namespaceSelector matches the namespace");
+            Namespace { name, labels: Labels::new(), unreadable: true, problems: vec![problem] }
+        }
+    }
+}
+
+/// A part of an object that was not understood.
+#[derive(Debug)]
+struct Misread {
+    field: String,
+    reason: String,
+}
+
+impl Misread {
+    fn new(field: impl Into<String>, reason: impl Into<String>) -> Misread {
+        Misread { field: field.into(), reason: reason.into() }
+    }
+
+    fn diagnose(self, kind: Kind, object: &ObjectName, consequence: &str) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            kind,
+            object: object.clone(),
+            field: self.field,
+            message: format!("{}; {consequence}", self.reason),
+        }
+    }
+}

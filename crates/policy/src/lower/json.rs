@@ -1,0 +1,80 @@
+//! Strict reading of JSON. Null counts as absent, as it does for the API server.
+
+use serde_json::{Map, Value};
+
+use super::Misread;
+use crate::Labels;
+
+pub(super) type Fields = Map<String, Value>;
+
+/// The field, unless absent or null.
+pub(super) fn field<'a>(object: &'a Fields, name: &str) -> Option<&'a Value> {
+    object.get(name).filter(|v| !v.is_null())
+}
+
+pub(super) fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Fields, Misread> {
+    value.as_object().ok_or_else(|| Misread::new(path, format!("expected an object, found {}", sort(value))))
+}
+
+pub(super) fn list<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], Misread> {
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err(Misread::new(path, format!("expected a list, found {}", sort(value)))),
+    }
+}
+
+pub(super) fn text<'a>(value: &'a Value, path: &str) -> Result<&'a str, Misread> {
+    value.as_str().ok_or_else(|| Misread::new(path, format!("expected a string, found {}", sort(value))))
+}
+
+pub(super) fn boolean(value: &Value, path: &str) -> Result<bool, Misread> {
+    value.as_bool().ok_or_else(|| Misread::new(path, format!("expected true or false, found {}", sort(value))))
+}
+
+/// A port number, 1 to 65535.
+pub(super) fn port(value: &Value, path: &str) -> Result<u16, Misread> {
+    match value.as_u64().map(u16::try_from) {
+        Some(Ok(number)) if number > 0 => Ok(number),
+        _ => Err(Misread::new(path, format!("{value} is not a port number from 1 to 65535"))),
+    }
+}
+
+/// Refuses fields that are not in the list.
+pub(super) fn only(object: &Fields, known: &[&str], path: &str) -> Result<(), Misread> {
+    match object.iter().find(|(name, value)| !value.is_null() && !known.contains(&name.as_str())) {
+        Some((name, _)) => Err(Misread::new(join(path, name), "unknown field")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// `labels` of an object's metadata.
+pub(super) fn labels(metadata: &Value, path: &str) -> Result<Labels, Misread> {
+    match metadata.get("labels").filter(|v| !v.is_null()) {
+        Some(value) => strings(value, &join(path, "labels")),
+        None => Ok(Labels::new()),
+    }
+}
+
+/// A map of strings.
+pub(super) fn strings(value: &Value, path: &str) -> Result<Labels, Misread> {
+    let mut map = Labels::new();
+    for (key, value) in object(value, path)? {
+        map.insert(key.as_str().into(), text(value, &join(path, key))?.into());
+    }
+    Ok(map)
+}
+
+fn sort(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,143 @@
+//! Pods: where they run, what their addresses and ports are.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::Protocol;
+use serde_json::Value;
+
+use super::Misread;
+use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
+use crate::{Kind, Labels, NamedPort, ObjectName, Pod};
+
+const CONSEQUENCE: &str = "the pod is isolated on its node, nothing is allowed, and it is nobody's peer";
+
+pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
+    let mut reader = Reader { misread: Vec::new() };
+    let metadata = object["metadata"].as_object();
+    let stamp = |of: Option<&Fields>, path: &str, name: &str, reader: &mut Reader| {
+        let value = of.and_then(|o| field(o, name))?;
+        reader.take(seconds(value, &join(path, name)))
+    };
+    let spec = reader.part(object, "spec");
+    let status = reader.part(object, "status");
+    let phase = status.and_then(|s| field(s, "phase")).and_then(|v| reader.take(text(v, "status.phase")));
+    let host_network = spec.and_then(|s| field(s, "hostNetwork"));
+    let mut pod = Pod {
+        uid: metadata.and_then(|m| field(m, "uid")).and_then(Value::as_str).unwrap_or("").into(),
+        labels: reader.take(labels(&object["metadata"], "metadata")).map_or_else(Labels::new, |l| l),
+        node: spec
+            .and_then(|s| field(s, "nodeName"))
+            .and_then(|v| reader.take(text(v, "spec.nodeName")))
+            .filter(|n| !n.is_empty())
+            .map(Arc::from),
+        addresses: status.map_or_else(Vec::new, |s| addresses(s, &mut reader)),
+        host_network: host_network.and_then(|v| reader.take(boolean(v, "spec.hostNetwork"))).unwrap_or(false),
+        finished: matches!(phase, Some("Succeeded" | "Failed")),
+        terminating: metadata.and_then(|m| field(m, "deletionTimestamp")).is_some(),
+        started: stamp(status, "status", "startTime", &mut reader),
+        created: stamp(metadata, "metadata", "creationTimestamp", &mut reader),
+        ports: spec.map_or_else(Vec::new, |s| ports(s, &mut reader)),
+        unreadable: false,
+        problems: Vec::new(),
+        name,
+    };
+    pod.unreadable = !reader.misread.is_empty();
+    let name = &pod.name;
+    pod.problems = reader.misread.into_iter().map(|m| m.diagnose(Kind::Pod, name, CONSEQUENCE)).collect();
+    pod
+}
+
+/// Reads on after a part that was not understood, and remembers it.
+struct Reader {
+    misread: Vec<Misread>,
+}
+
+impl Reader {
+    fn take<T>(&mut self, result: Result<T, Misread>) -> Option<T> {
+        result.map_err(|e| self.misread.push(e)).ok()
+    }
+
+    fn part<'a>(&mut self, whole: &'a Value, name: &str) -> Option<&'a Fields> {
+        let value = whole.get(name).filter(|v| !v.is_null())?;
+        self.take(object(value, name))
+    }
+
+    fn items<'a>(&mut self, whole: &'a Fields, name: &str, path: &str) -> &'a [Value] {
+        let path = join(path, name);
+        field(whole, name).and_then(|v| self.take(list(v, &path))).unwrap_or(&[])
+    }
+}
+
+/// `podIPs` and `podIP`, each address once.
+fn addresses(status: &Fields, reader: &mut Reader) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    let mut add = |value: &Value, path: &str, reader: &mut Reader| {
+        let Some(written) = reader.take(text(value, path)) else { return };
+        match written.parse::<IpAddr>() {
+            Ok(address) if !found.contains(&address) => found.push(address),
+            Ok(_) => {}
+            Err(_) if written.is_empty() => {}
+            Err(_) => reader.misread.push(Misread::new(path, format!("'{written}' is not an address"))),
+        }
+    };
+    for (i, entry) in reader.items(status, "podIPs", "status").iter().enumerate() {
+        let path = format!("status.podIPs[{i}]");
+        let Some(entry) = reader.take(object(entry, &path)) else { continue };
+        if let Some(ip) = field(entry, "ip") {
+            add(ip, &join(&path, "ip"), reader);
+        }
+    }
+    if let Some(ip) = field(status, "podIP") {
+        add(ip, "status.podIP", reader);
+    }
+    found
+}
+
+/// Named ports of containers, then of init containers that go on running (`restartPolicy: Always`).
+fn ports(spec: &Fields, reader: &mut Reader) -> Vec<NamedPort> {
+    let mut found = Vec::new();
+    for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
+        container_ports(container, &format!("spec.containers[{i}]"), reader, &mut found);
+    }
+    for (i, container) in reader.items(spec, "initContainers", "spec").iter().enumerate() {
+        if container["restartPolicy"] == "Always" {
+            container_ports(container, &format!("spec.initContainers[{i}]"), reader, &mut found);
+        }
+    }
+    found
+}
+
+fn container_ports(container: &Value, path: &str, reader: &mut Reader, found: &mut Vec<NamedPort>) {
+    let Some(container) = reader.take(object(container, path)) else { return };
+    for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {
+        let path = format!("{path}.ports[{i}]");
+        if let Some(Some(named)) = reader.take(named_port(entry, &path)) {
+            found.push(named);
+        }
+    }
+}
+
+/// None for a port without a name, and for one of a protocol that no policy can speak of.
+fn named_port(entry: &Value, path: &str) -> Result<Option<NamedPort>, Misread> {
+    let entry = object(entry, path)?;
+    let Some(name) = field(entry, "name") else { return Ok(None) };
+    let name: Arc<str> = text(name, &join(path, "name"))?.into();
+    let protocol = match field(entry, "protocol").map(|p| text(p, &join(path, "protocol"))).transpose()? {
+        None | Some("TCP") => Protocol::Tcp,
+        Some("UDP") => Protocol::Udp,
+        Some("SCTP") => Protocol::Sctp,
+        Some(_) => return Ok(None),
+    };
+    let path = join(path, "containerPort");
+    let number = port(field(entry, "containerPort").ok_or_else(|| Misread::new(&path, "missing"))?, &path)?;
+    Ok(Some(NamedPort { name, protocol, number }))
+}
+
+/// A time of the API (RFC 3339), in seconds since 1970.
+fn seconds(value: &Value, path: &str) -> Result<i64, Misread> {
+    let written = text(value, path)?;
+    let time: jiff::Timestamp =
+        written.parse().map_err(|_| Misread::new(path, format!("'{written}' is not a time")))?;
+    Ok(time.as_second())
+}

@@ -1,0 +1,273 @@
+//! NetworkPolicy of `networking.k8s.io/v1`.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use nft::Protocol;
+use serde_json::Value;
+
+use super::json::{Fields, field, join, list, object, only, port, text};
+use super::{Misread, selector};
+use crate::{
+    Block, Diagnostic, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports,
+    Selector,
+};
+
+const API_VERSION: &str = "networking.k8s.io/v1";
+
+const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing";
+
+pub(super) fn lower(name: ObjectName, value: &Value) -> Policy {
+    let mut problems = Problems { name, found: Vec::new() };
+    let Some(spec) = problems.take(spec(value), "the policy isolates every pod of its namespace and allows nothing")
+    else {
+        return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
+    };
+    let mut understood = problems.take(envelope(value, spec), DENIES_ALL).is_some();
+    let selected = match field(spec, "podSelector") {
+        None => Ok(Selector::everything()),
+        Some(value) => selector::lower(value, "spec.podSelector"),
+    };
+    let consequence = "the policy isolates every pod of its namespace and allows nothing";
+    let selector = problems.take(selected, consequence).unwrap_or_else(|| {
+        understood = false;
+        Selector::everything()
+    });
+    let types = types(spec, &mut problems);
+    let mut direction = |which: Side, isolates: Isolates| match isolates {
+        Isolates::No => None,
+        Isolates::Yes if understood => Some(rules(spec, which, &mut problems)),
+        Isolates::Yes | Isolates::AllowingNothing => Some(vec![]),
+    };
+    let ingress = direction(Side::Ingress, types.ingress);
+    let egress = direction(Side::Egress, types.egress);
+    problems.policy(selector, ingress, egress)
+}
+
+struct Problems {
+    name: ObjectName,
+    found: Vec<Diagnostic>,
+}
+
+impl Problems {
+    fn take<T>(&mut self, result: Result<T, Misread>, consequence: &str) -> Option<T> {
+        result.map_err(|e| self.found.push(e.diagnose(Kind::NetworkPolicy, &self.name, consequence))).ok()
+    }
+
+    fn policy(self, selector: Selector, ingress: Option<Vec<PolicyRule>>, egress: Option<Vec<PolicyRule>>) -> Policy {
+        Policy { name: self.name, selector, ingress, egress, problems: self.found }
+    }
+}
+
+fn spec(value: &Value) -> Result<&Fields, Misread> {
+    match value.get("spec").filter(|s| !s.is_null()) {
+        None => Err(Misread::new("spec", "missing")),
+        Some(spec) => object(spec, "spec"),
+    }
+}
+
+/// Everything around the rules has to be what this version of the API knows.
+fn envelope(value: &Value, spec: &Fields) -> Result<(), Misread> {
+    match value.get("apiVersion").and_then(Value::as_str) {
+        Some(API_VERSION) => {}
+        Some(other) => return Err(Misread::new("apiVersion", format!("'{other}' is not {API_VERSION}"))),
+        None => return Err(Misread::new("apiVersion", "missing")),
+    }
+    only(object(value, "")?, &["apiVersion", "kind", "metadata", "spec", "status"], "")?;
+    only(spec, &["podSelector", "policyTypes", "ingress", "egress"], "spec")
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Ingress,
+    Egress,
+}
+
+impl Side {
+    fn field(self) -> &'static str {
+        match self {
+            Side::Ingress => "ingress",
+            Side::Egress => "egress",
+        }
+    }
+
+    fn peers_field(self) -> &'static str {
+        match self {
+            Side::Ingress => "from",
+            Side::Egress => "to",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Isolates {
+    No,
+    Yes,
+    /// A type that we do not know may mean this direction too.
+    AllowingNothing,
+}
+
+struct Types {
+    ingress: Isolates,
+    egress: Isolates,
+}
+
+fn types(spec: &Fields, problems: &mut Problems) -> Types {
+    const PATH: &str = "spec.policyTypes";
+    const CONSEQUENCE: &str = "the policy isolates for both directions and allows only what its known types allow";
+    let listed = match field(spec, "policyTypes") {
+        None => Some(&[][..]),
+        Some(value) => problems.take(list(value, PATH), CONSEQUENCE),
+    };
+    if listed.is_some_and(<[Value]>::is_empty) {
+        let no_egress = match field(spec, "egress") {
+            None => true,
+            Some(Value::Array(rules)) => rules.is_empty(),
+            Some(_) => false,
+        };
+        return Types { ingress: Isolates::Yes, egress: if no_egress { Isolates::No } else { Isolates::Yes } };
+    }
+    let mut types = Types { ingress: Isolates::No, egress: Isolates::No };
+    let mut unknown = listed.is_none();
+    for (i, entry) in listed.unwrap_or(&[]).iter().enumerate() {
+        match entry.as_str() {
+            Some("Ingress") => types.ingress = Isolates::Yes,
+            Some("Egress") => types.egress = Isolates::Yes,
+            Some(_) | None => {
+                unknown = true;
+                let misread = Misread::new(format!("{PATH}[{i}]"), format!("unknown type {entry}"));
+                problems.take::<()>(Err(misread), CONSEQUENCE);
+            }
+        }
+    }
+    for direction in [&mut types.ingress, &mut types.egress] {
+        if unknown && *direction == Isolates::No {
+            *direction = Isolates::AllowingNothing;
+        }
+    }
+    types
+}
+
+fn rules(spec: &Fields, side: Side, problems: &mut Problems) -> Vec<PolicyRule> {
+    let path = join("spec", side.field());
+    let Some(value) = field(spec, side.field()) else { return vec![] };
+    let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };
+    let mut rules = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if let Some(parts) = problems.take(rule_parts(entry, side, &path), "the rule allows nothing") {
+            let peers = peers(parts.peers, &join(&path, side.peers_field()), problems);
+            let ports = ports(parts.ports, &join(&path, "ports"), problems);
+            rules.push(PolicyRule { index, peers, ports });
+        }
+    }
+    rules
+}
+
+/// The entries of a rule's lists; an absent list is an empty one and matches everything.
+struct RuleParts<'a> {
+    peers: &'a [Value],
+    ports: &'a [Value],
+}
+
+fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<'a>, Misread> {
+    let rule = object(entry, path)?;
+    only(rule, &[side.peers_field(), "ports"], path)?;
+    let entries = |name: &str| match field(rule, name) {
+        Some(value) => list(value, &join(path, name)),
+        None => Ok(&[][..]),
+    };
+    Ok(RuleParts { peers: entries(side.peers_field())?, ports: entries("ports")? })
+}
+
+fn peers(entries: &[Value], path: &str, problems: &mut Problems) -> Peers {
+    if entries.is_empty() {
+        return Peers::Any;
+    }
+    let lower = |(i, entry)| problems.take(peer(entry, &format!("{path}[{i}]")), "the peer matches nothing");
+    Peers::Of(entries.iter().enumerate().filter_map(lower).collect())
+}
+
+fn peer(value: &Value, path: &str) -> Result<Peer, Misread> {
+    let peer = object(value, path)?;
+    only(peer, &["ipBlock", "namespaceSelector", "podSelector"], path)?;
+    let selected = |name: &str| field(peer, name).map(|v| selector::lower(v, &join(path, name))).transpose();
+    match (field(peer, "ipBlock"), selected("namespaceSelector")?, selected("podSelector")?) {
+        (Some(value), None, None) => Ok(Peer::Block(block(value, &join(path, "ipBlock"))?)),
+        (Some(_), _, _) => Err(Misread::new(path, "ipBlock cannot stand beside a selector")),
+        (None, None, None) => Err(Misread::new(path, "neither ipBlock nor a selector")),
+        (None, None, Some(pods)) => Ok(Peer::Pods { namespaces: NamespaceScope::Own, pods }),
+        (None, Some(namespaces), pods) => Ok(Peer::Pods {
+            namespaces: NamespaceScope::Selected(namespaces),
+            pods: pods.unwrap_or_else(Selector::everything),
+        }),
+    }
+}
+
+fn block(value: &Value, path: &str) -> Result<Block, Misread> {
+    let block = object(value, path)?;
+    only(block, &["cidr", "except"], path)?;
+    let cidr_path = join(path, "cidr");
+    let written = field(block, "cidr").ok_or_else(|| Misread::new(&cidr_path, "missing"))?;
+    let cidr = cidr(written, &cidr_path)?;
+    let mut except = Vec::new();
+    if let Some(listed) = field(block, "except") {
+        let path = join(path, "except");
+        for (i, written) in list(listed, &path)?.iter().enumerate() {
+            except.push(self::cidr(written, &format!("{path}[{i}]"))?);
+        }
+    }
+    except.sort();
+    except.dedup();
+    Ok(Block { cidr, except })
+}
+
+/// An address and a prefix length, with the host bits cleared.
+fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
+    let written = text(value, path)?;
+    let bad = || Misread::new(path, format!("'{written}' is not a CIDR block"));
+    let (address, length) = written.split_once('/').ok_or_else(bad)?;
+    let address: IpAddr = address.parse().map_err(|_| bad())?;
+    let plain_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    let length: u8 = if plain_number { length.parse().map_err(|_| bad())? } else { return Err(bad()) };
+    Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
+}
+
+fn ports(entries: &[Value], path: &str, problems: &mut Problems) -> Ports {
+    if entries.is_empty() {
+        return Ports::Any;
+    }
+    let lower =
+        |(i, entry)| problems.take(port_match(entry, &format!("{path}[{i}]")), "the port entry matches nothing");
+    Ports::Of(entries.iter().enumerate().filter_map(lower).collect())
+}
+
+fn port_match(value: &Value, path: &str) -> Result<PortMatch, Misread> {
+    let entry = object(value, path)?;
+    only(entry, &["protocol", "port", "endPort"], path)?;
+    let protocol_path = join(path, "protocol");
+    let protocol = match field(entry, "protocol").map(|v| text(v, &protocol_path)).transpose()? {
+        None | Some("TCP") => Protocol::Tcp,
+        Some("UDP") => Protocol::Udp,
+        Some("SCTP") => Protocol::Sctp,
+        Some(other) => return Err(Misread::new(protocol_path, format!("unknown protocol '{other}'"))),
+    };
+    let (port_path, end_path) = (join(path, "port"), join(path, "endPort"));
+    let range = match (field(entry, "port"), field(entry, "endPort")) {
+        (None, None) => PortRange::All,
+        (Some(Value::String(name)), None) => PortRange::Named(name.as_str().into()),
+        (Some(number), None) => {
+            let number = port(number, &port_path)?;
+            PortRange::Numbers(number, number)
+        }
+        (Some(number @ Value::Number(_)), Some(end)) => {
+            let (first, last) = (port(number, &port_path)?, port(end, &end_path)?);
+            if last < first {
+                return Err(Misread::new(end_path, format!("{last} is smaller than port {first}")));
+            }
+            PortRange::Numbers(first, last)
+        }
+        (_, Some(_)) => return Err(Misread::new(end_path, "endPort needs a port that is a number")),
+    };
+    Ok(PortMatch { protocol, range })
+}

@@ -1,0 +1,264 @@
+//! Peers in canonical form: what a set of addresses stands for, independent of which policy asked for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Datum, Family, Protocol};
+use serde::Serialize;
+
+use crate::{Block, ClusterState, NamespaceScope, Peer, Peers, Pod, Selector};
+
+/// Pods by selector, anywhere in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct PodPeer {
+    pub(crate) namespaces: Namespaces,
+    pub(crate) pods: Selector,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) enum Namespaces {
+    Named(Arc<str>),
+    Selected(Selector),
+    /// Every pod of the cluster, those of unknown namespaces included: the destinations that a rule without peers
+    /// can resolve a named port on.
+    Every,
+}
+
+/// A union of peers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PeerUnion {
+    /// Every address; the other fields are empty then.
+    pub(crate) any: bool,
+    pub(crate) pods: BTreeSet<PodPeer>,
+    pub(crate) blocks: BTreeSet<Block>,
+}
+
+impl PeerUnion {
+    /// The peers of a rule in a policy of `namespace`.
+    pub(crate) fn of(peers: &Peers, namespace: &Arc<str>) -> PeerUnion {
+        let mut union = PeerUnion::default();
+        match peers {
+            Peers::Any => union.any = true,
+            Peers::Of(peers) => {
+                for peer in peers {
+                    match peer {
+                        Peer::Pods { namespaces, pods } => {
+                            union.pods.insert(PodPeer::of(namespaces, pods, namespace));
+                        }
+                        Peer::Block(block) => {
+                            union.blocks.insert(block.clone());
+                        }
+                    }
+                }
+            }
+        }
+        union
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any && self.pods.is_empty() && self.blocks.is_empty()
+    }
+
+    pub(crate) fn join(&mut self, other: &PeerUnion) {
+        if self.any || other.any {
+            *self = PeerUnion { any: true, ..PeerUnion::default() };
+            return;
+        }
+        self.pods.extend(other.pods.iter().cloned());
+        self.blocks.extend(other.blocks.iter().cloned());
+    }
+}
+
+impl PodPeer {
+    pub(crate) fn of(scope: &NamespaceScope, pods: &Selector, own: &Arc<str>) -> PodPeer {
+        let namespaces = match scope {
+            NamespaceScope::Own => Namespaces::Named(own.clone()),
+            NamespaceScope::Selected(selector) => Namespaces::Selected(selector.clone()),
+        };
+        PodPeer { namespaces, pods: pods.clone() }
+    }
+
+    /// The pods it stands for at present. A pod that was not understood is nobody's peer.
+    pub(crate) fn members<'a>(&'a self, state: &'a ClusterState) -> Box<dyn Iterator<Item = &'a Arc<Pod>> + 'a> {
+        let selected = move |pod: &&Arc<Pod>| !pod.unreadable && self.pods.matches(&pod.labels);
+        match &self.namespaces {
+            Namespaces::Named(namespace) => Box::new(state.pods_in(namespace).filter(selected)),
+            Namespaces::Selected(selector) => {
+                let namespaces = state.namespaces_matching(selector);
+                Box::new(namespaces.flat_map(|n| state.pods_in(&n.name)).filter(selected))
+            }
+            Namespaces::Every => Box::new(state.pods().filter(selected)),
+        }
+    }
+
+    pub(crate) fn contains(&self, state: &ClusterState, pod: &Pod) -> bool {
+        let namespace = &pod.name.namespace;
+        let in_namespace = match &self.namespaces {
+            Namespaces::Named(name) => name == namespace,
+            Namespaces::Selected(selector) => state.namespace_labels(namespace).is_some_and(|l| selector.matches(l)),
+            Namespaces::Every => true,
+        };
+        in_namespace && !pod.unreadable && self.pods.matches(&pod.labels)
+    }
+}
+
+/// Addresses of one family of all the pods that the peers stand for.
+pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, family: Family, state: &ClusterState) -> BTreeSet<IpAddr> {
+    let members = pods.iter().flat_map(|peer| peer.members(state));
+    members.flat_map(|pod| state.addresses_of(pod)).filter(|a| Family::of(*a) == family).collect()
+}
+
+/// Addresses with the number that each pod gives to the named port.
+pub(crate) fn named_endpoints(
+    pods: &BTreeSet<PodPeer>,
+    port: &str,
+    protocol: Protocol,
+    family: Family,
+    state: &ClusterState,
+) -> BTreeSet<(IpAddr, u16)> {
+    let members = pods.iter().flat_map(|peer| peer.members(state));
+    let resolved = members.filter_map(|pod| Some((pod, pod.resolve(port, protocol)?)));
+    let of_pod = |(pod, number): (&'_ Arc<Pod>, u16)| {
+        let addresses: Vec<_> = state.addresses_of(pod).map(|address| (address, number)).collect();
+        addresses
+    };
+    resolved.flat_map(of_pod).filter(|(a, _)| Family::of(*a) == family).collect()
+}
+
+/// The addresses of one family in any of the blocks, as disjoint ranges that do not touch, in order. Each block's
+/// exceptions are taken from that block alone.
+pub(crate) fn block_ranges(blocks: &BTreeSet<Block>, family: Family) -> Vec<(Datum, Datum)> {
+    let mut ranges: Vec<(u128, u128)> = Vec::new();
+    for block in blocks.iter().filter(|b| Family::of(b.cidr.addr()) == family) {
+        let mut excepted: Vec<_> = block.except.iter().filter(|e| Family::of(e.addr()) == family).map(bounds).collect();
+        excepted.sort_unstable();
+        let (mut start, end) = bounds(&block.cidr);
+        let mut open = true;
+        for (first, last) in excepted {
+            if last < start || first > end {
+                continue;
+            }
+            if first > start {
+                ranges.push((start, first - 1));
+            }
+            match last.checked_add(1) {
+                Some(next) if next <= end => start = next.max(start),
+                _ => {
+                    open = false;
+                    break;
+                }
+            }
+        }
+        if open {
+            ranges.push((start, end));
+        }
+    }
+    merge(ranges).into_iter().map(|(a, b)| (datum(a, family), datum(b, family))).collect()
+}
+
+fn merge(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u128, u128)> = Vec::new();
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if end.checked_add(1).is_none_or(|next| first <= next) => *end = last.max(*end),
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
+}
+
+fn bounds(net: &ipnet::IpNet) -> (u128, u128) {
+    let integer = |address: IpAddr| match address {
+        IpAddr::V4(a) => u128::from(u32::from(a)),
+        IpAddr::V6(a) => u128::from(a),
+    };
+    (integer(net.network()), integer(net.broadcast()))
+}
+
+fn datum(integer: u128, family: Family) -> Datum {
+    match family {
+        Family::V4 => Datum::V4(u32::try_from(integer).unwrap_or(u32::MAX).into()),
+        Family::V6 => Datum::V6(integer.into()),
+    }
+}
+
+/// Whether the ranges are every address of the family.
+pub(crate) fn is_whole_family(ranges: &[(Datum, Datum)], family: Family) -> bool {
+    let whole = match family {
+        Family::V4 => (datum(0, family), datum(u128::from(u32::MAX), family)),
+        Family::V6 => (datum(0, family), datum(u128::MAX, family)),
+    };
+    ranges == [whole]
+}
+
+impl fmt::Display for PodPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pods.selects_everything() {
+            true => f.write_str("all pods")?,
+            false => write!(f, "pods {}", self.pods)?,
+        }
+        match &self.namespaces {
+            Namespaces::Named(namespace) => write!(f, " in {namespace}"),
+            Namespaces::Selected(s) if s.selects_everything() => f.write_str(" in all namespaces"),
+            Namespaces::Selected(selector) => write!(f, " in namespaces {selector}"),
+            Namespaces::Every => f.write_str(" of the cluster"),
+        }
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.cidr)?;
+        for (i, except) in self.except.iter().enumerate() {
+            write!(f, "{} {except}", if i == 0 { " except" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// The peers joined by `; `.
+pub(crate) fn describe<T: fmt::Display>(peers: &BTreeSet<T>) -> String {
+    peers.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Which addresses own which labels does not matter to blocks: a block holds pod addresses too.
+pub(crate) fn block_contains(block: &Block, address: IpAddr) -> bool {
+    block.cidr.contains(&address) && !block.except.iter().any(|e| e.contains(&address))
+}
+
+/// Peers by the number of a named port are needed per family and protocol; the key of such a set.
+pub(crate) type NamedPeers = BTreeMap<(Arc<str>, Protocol), BTreeSet<PodPeer>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(blocks: &[(&str, &[&str])]) -> Vec<String> {
+        let parse = |text: &str| text.parse::<ipnet::IpNet>().unwrap();
+        let blocks = blocks
+            .iter()
+            .map(|(cidr, except)| Block { cidr: parse(cidr), except: except.iter().map(|e| parse(e)).collect() });
+        let blocks: BTreeSet<Block> = blocks.collect();
+        block_ranges(&blocks, Family::V4).into_iter().map(|(a, b)| nft::Key::Range(a, b).to_string()).collect()
+    }
+
+    #[test]
+    fn an_exception_is_cut_out_of_its_own_block_only() {
+        assert_eq!(ranges(&[("10.0.0.0/30", &["10.0.0.1/32"])]), ["10.0.0.0", "10.0.0.2/31"]);
+        assert_eq!(ranges(&[("10.0.0.0/30", &["10.0.0.1/32"]), ("10.0.0.1/32", &[])]), ["10.0.0.0/30"]);
+        assert_eq!(ranges(&[("10.0.0.0/24", &["10.0.0.0/24"])]), Vec::<String>::new());
+        assert_eq!(ranges(&[("10.0.0.0/24", &["10.0.0.0/8", "10.0.0.3/32"])]), Vec::<String>::new());
+        assert_eq!(ranges(&[("10.0.0.0/30", &["10.0.0.0/31", "10.0.0.0/32"])]), ["10.0.0.2/31"]);
+        assert_eq!(ranges(&[("10.0.0.0/30", &["11.0.0.0/8", "2001:db8::/32"])]), ["10.0.0.0/30"]);
+    }
+
+    #[test]
+    fn overlapping_and_adjacent_blocks_become_one_range() {
+        assert_eq!(ranges(&[("10.0.0.0/25", &[]), ("10.0.0.128/25", &[]), ("10.0.0.7/32", &[])]), ["10.0.0.0/24"]);
+        assert_eq!(ranges(&[("0.0.0.0/0", &[]), ("255.0.0.0/8", &[])]), ["0.0.0.0/0"]);
+        assert_eq!(ranges(&[("0.0.0.0/0", &["255.255.255.255/32"])]), ["0.0.0.0-255.255.255.254"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Label selectors in canonical form: equal meaning written in another order is an equal value.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::Labels;
+
+/// Requirements that all have to hold; without any it selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Selector {
+    requirements: BTreeSet<Requirement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Requirement {
+    pub key: Arc<str>,
+    pub operator: Operator,
+}
+
+/// The operators of `matchExpressions`; `matchLabels` is `In` with one value. The value sets are not empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Operator {
+    In(BTreeSet<Arc<str>>),
+    /// Holds for objects without the key, too.
+    NotIn(BTreeSet<Arc<str>>),
+    Exists,
+    DoesNotExist,
+}
+
+impl Selector {
+    pub fn everything() -> Selector {
+        Selector::default()
+    }
+
+    pub fn of(requirements: impl IntoIterator<Item = Requirement>) -> Selector {
+        Selector { requirements: requirements.into_iter().collect() }
+    }
+
+    pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
+        self.requirements.iter()
+    }
+
+    pub fn selects_everything(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.requirements.iter().all(|r| r.holds(labels))
+    }
+
+    /// The first requirement that the labels do not meet.
+    pub fn unmet<'a>(&'a self, labels: &Labels) -> Option<&'a Requirement> {
+        self.requirements.iter().find(|r| !r.holds(labels))
+    }
+}
+
+impl Requirement {
+    fn holds(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        match &self.operator {
+            Operator::In(values) => value.is_some_and(|v| values.contains(v)),
+            Operator::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, requirement) in self.requirements.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// As `kubectl get -l` takes it.
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |values: &BTreeSet<Arc<str>>| values.iter().map(|v| &**v).collect::<Vec<_>>().join(",");
+        match &self.operator {
+            Operator::In(values) if values.len() == 1 => write!(f, "{}={}", self.key, list(values)),
+            Operator::In(values) => write!(f, "{} in ({})", self.key, list(values)),
+            Operator::NotIn(values) if values.len() == 1 => write!(f, "{}!={}", self.key, list(values)),
+            Operator::NotIn(values) => write!(f, "{} notin ({})", self.key, list(values)),
+            Operator::Exists => f.write_str(&self.key),
+            Operator::DoesNotExist => write!(f, "!{}", self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
+    }
+
+    fn selector(operator: Operator) -> Selector {
+        Selector::of([Requirement { key: "app".into(), operator }])
+    }
+
+    #[test]
+    fn negative_operators_match_objects_without_the_key() {
+        let values: BTreeSet<Arc<str>> = ["web".into()].into();
+        for (operator, web, api, none) in [
+            (Operator::In(values.clone()), true, false, false),
+            (Operator::NotIn(values), false, true, true),
+            (Operator::Exists, true, true, false),
+            (Operator::DoesNotExist, false, false, true),
+        ] {
+            let s = selector(operator);
+            assert_eq!(s.matches(&labels(&[("app", "web")])), web, "{s}");
+            assert_eq!(s.matches(&labels(&[("app", "api")])), api, "{s}");
+            assert_eq!(s.matches(&labels(&[])), none, "{s}");
+        }
+    }
+}

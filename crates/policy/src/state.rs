@@ -1,0 +1,183 @@
+//! What is known of the cluster, and how a change alters it.
+//!
+//! The state is a function of the objects that are known last, not of the order in which they came: any sequence of
+//! changes, with relists and duplicates, ends in the same state as a fresh start on the final objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{Change, Diagnostic, Kind, Labels, NamedPort, Namespace, Object, ObjectName, Pod, Policy, Selector};
+
+/// Namespaces, pods and policies, and the directory of who has which address.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClusterState {
+    namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
+    pods: BTreeMap<ObjectName, Arc<Pod>>,
+    policies: BTreeMap<ObjectName, Arc<Policy>>,
+    /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
+    claims: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+}
+
+impl ClusterState {
+    pub fn new() -> ClusterState {
+        ClusterState::default()
+    }
+
+    /// Takes a change in; says whether anything is different now.
+    pub fn apply(&mut self, change: Change) -> bool {
+        match change {
+            Change::Set(object) => self.set(object),
+            Change::Remove(kind, name) => self.remove(kind, &name),
+            Change::Replace(kind, objects) => {
+                let kept: BTreeSet<ObjectName> = objects.iter().map(|o| o.name().clone()).collect();
+                let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(*n)).cloned().collect();
+                let mut changed = false;
+                for name in gone {
+                    changed |= self.remove(kind, &name);
+                }
+                for object in objects.into_iter().filter(|o| o.kind() == kind) {
+                    changed |= self.set(object);
+                }
+                changed
+            }
+        }
+    }
+
+    fn set(&mut self, object: Object) -> bool {
+        match object {
+            Object::Namespace(new) => put(&mut self.namespaces, new.name.clone(), new),
+            Object::Policy(new) => put(&mut self.policies, new.name.clone(), new),
+            Object::Pod(new) => {
+                if self.pods.get(&new.name).is_some_and(|old| **old == new) {
+                    return false;
+                }
+                self.remove(Kind::Pod, &new.name.clone());
+                for address in claimed(&new) {
+                    self.claims.entry(*address).or_default().insert(new.name.clone());
+                }
+                self.pods.insert(new.name.clone(), Arc::new(new));
+                true
+            }
+        }
+    }
+
+    fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
+        match kind {
+            Kind::Namespace => self.namespaces.remove(name).is_some(),
+            Kind::NetworkPolicy => self.policies.remove(name).is_some(),
+            Kind::Pod => {
+                let Some(old) = self.pods.remove(name) else { return false };
+                for address in claimed(&old) {
+                    if let Some(claimants) = self.claims.get_mut(address) {
+                        claimants.remove(name);
+                        if claimants.is_empty() {
+                            self.claims.remove(address);
+                        }
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &ObjectName> + '_> {
+        match kind {
+            Kind::Namespace => Box::new(self.namespaces.keys()),
+            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::NetworkPolicy => Box::new(self.policies.keys()),
+        }
+    }
+
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.values()
+    }
+
+    pub fn pod(&self, name: &ObjectName) -> Option<&Arc<Pod>> {
+        self.pods.get(name)
+    }
+
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.policies.values()
+    }
+
+    pub fn policy(&self, name: &ObjectName) -> Option<&Arc<Policy>> {
+        self.policies.get(name)
+    }
+
+    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
+        self.namespaces.values()
+    }
+
+    /// The labels of a namespace that selectors may look at; none while its object is unknown or unreadable.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
+        self.namespaces.get(&ObjectName::new("", namespace)).filter(|n| !n.unreadable).map(|n| &n.labels)
+    }
+
+    /// The pods of a namespace.
+    pub fn pods_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Pod>> {
+        in_namespace(&self.pods, namespace)
+    }
+
+    /// The policies of a namespace.
+    pub fn policies_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Policy>> {
+        in_namespace(&self.policies, namespace)
+    }
+
+    /// Namespaces whose labels a namespaceSelector matches.
+    pub fn namespaces_matching<'a>(&'a self, selector: &'a Selector) -> impl Iterator<Item = &'a ObjectName> {
+        self.namespaces.iter().filter(|(_, n)| !n.unreadable && selector.matches(&n.labels)).map(|(name, _)| name)
+    }
+
+    /// The pod that has the address. When several claim it: one that is not terminating before one that is, then the
+    /// later start, the later creation, the greater UID, the greater name.
+    pub fn owner(&self, address: IpAddr) -> Option<&Arc<Pod>> {
+        let claimants = self.claims.get(&address)?;
+        claimants.iter().filter_map(|name| self.pods.get(name)).max_by(|a, b| seniority(a).cmp(&seniority(b)))
+    }
+
+    /// The addresses that the pod has, rather than claims.
+    pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
+        claimed(pod).iter().copied().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+    }
+
+    /// What was found wrong with the objects, worst first.
+    pub fn problems(&self) -> Vec<Diagnostic> {
+        let namespaces = self.namespaces.values().flat_map(|o| &o.problems);
+        let pods = self.pods.values().flat_map(|o| &o.problems);
+        let policies = self.policies.values().flat_map(|o| &o.problems);
+        let mut found: Vec<Diagnostic> = namespaces.chain(pods).chain(policies).cloned().collect();
+        found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+        found
+    }
+}
+
+impl Pod {
+    /// The number of a named port, if the pod has one of that name and protocol.
+    pub fn resolve(&self, name: &str, protocol: nft::Protocol) -> Option<u16> {
+        let called = |p: &&NamedPort| *p.name == *name && p.protocol == protocol;
+        self.ports.iter().find(called).map(|p| p.number)
+    }
+}
+
+/// The addresses that a pod may have: none once it has finished, none of its own on the host network.
+fn claimed(pod: &Pod) -> &[IpAddr] {
+    if pod.finished || pod.host_network { &[] } else { &pod.addresses }
+}
+
+fn seniority(pod: &Pod) -> (bool, Option<i64>, Option<i64>, &str, &ObjectName) {
+    (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
+}
+
+fn put<T: PartialEq>(map: &mut BTreeMap<ObjectName, Arc<T>>, name: ObjectName, new: T) -> bool {
+    if map.get(&name).is_some_and(|old| **old == new) {
+        return false;
+    }
+    map.insert(name, Arc::new(new));
+    true
+}
+
+fn in_namespace<'a, T>(map: &'a BTreeMap<ObjectName, Arc<T>>, namespace: &'a str) -> impl Iterator<Item = &'a Arc<T>> {
+    let first = ObjectName::new(namespace, "");
+    map.range(first..).take_while(move |(name, _)| *name.namespace == *namespace).map(|(_, object)| object)
+}

@@ -1,0 +1,188 @@
+//! The cluster's state becomes the ruleset of one node: pure, total, and deterministic.
+//!
+//! Every distinct set of rules is compiled once, into a *program*: a chain that all pods share which the same
+//! policies select and which resolve the same named ports. See docs/ruleset.md for the layout.
+
+mod emit;
+mod layout;
+mod names;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict};
+
+pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
+
+use crate::{ClusterState, Diagnostic, ObjectName, Pod, Policy, PortRange, Ports};
+use emit::Emitter;
+use plan::Plan;
+
+/// Which way a flow goes, seen from the pod that is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    Egress,
+    Ingress,
+}
+
+impl Direction {
+    pub const BOTH: [Direction; 2] = [Direction::Egress, Direction::Ingress];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Direction::Egress => "egress",
+            Direction::Ingress => "ingress",
+        }
+    }
+}
+
+/// The ruleset of a node, and what its chains stand for.
+#[derive(Debug, Clone)]
+pub struct Translation {
+    pub ruleset: Ruleset,
+    /// The compiled programs by chain.
+    pub programs: BTreeMap<Name, Program>,
+    /// What was not understood in the objects, worst first.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// What a chain was compiled from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub direction: Direction,
+    /// The policies that isolate the pods; none for pods that were not understood.
+    pub policies: Vec<ObjectName>,
+    /// The pods of the node that the program judges.
+    pub pods: Vec<ObjectName>,
+}
+
+/// Translates for the node of that name. It cannot fail: what the state holds is already understood or denied.
+pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translation {
+    let locals: Vec<Local> = locals(state, node).collect();
+    let families: BTreeSet<Family> = locals.iter().flat_map(|l| &l.addresses).map(|a| Family::of(*a)).collect();
+    let mut emitter = Emitter::new(state, families.clone(), layout);
+    let mut programs: BTreeMap<Name, Program> = BTreeMap::new();
+    for local in &locals {
+        for direction in Direction::BOTH {
+            let Some(job) = Job::of(state, local.pod, direction) else { continue };
+            let chain = match &job {
+                Job::Deny => layout::deny_chain(direction),
+                Job::Judge { policies, named } => {
+                    let chain = names::program(direction, policies, named);
+                    if !programs.contains_key(&chain) {
+                        emitter.program(&chain, &Plan::of(direction, policies, named));
+                    }
+                    chain
+                }
+            };
+            emitter.dispatch(direction, &chain, &local.pod.name, &local.addresses);
+            let program = programs.entry(chain).or_insert_with(|| Program {
+                direction,
+                policies: job.policies().iter().map(|p| p.name.clone()).collect(),
+                pods: vec![],
+            });
+            program.pods.push(local.pod.name.clone());
+        }
+    }
+    Translation { ruleset: emitter.finish(), programs, diagnostics: state.problems() }
+}
+
+/// A pod of the node with the addresses that it has.
+struct Local<'a> {
+    pod: &'a Arc<Pod>,
+    addresses: Vec<IpAddr>,
+}
+
+fn locals<'a>(state: &'a ClusterState, node: &str) -> impl Iterator<Item = Local<'a>> {
+    state
+        .pods()
+        .filter(move |pod| pod.node.as_deref() == Some(node))
+        .map(|pod| Local { pod, addresses: state.addresses_of(pod).collect() })
+        .filter(|local| !local.addresses.is_empty())
+}
+
+/// What is to be done with a pod's flows in one direction.
+enum Job<'a> {
+    /// The pod was not understood.
+    Deny,
+    Judge {
+        policies: Vec<&'a Arc<Policy>>,
+        named: NamedPorts,
+    },
+}
+
+/// Named ports of ingress rules that the pod resolves, with their numbers.
+pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
+
+impl<'a> Job<'a> {
+    /// None for a pod that is not isolated in the direction.
+    fn of(state: &'a ClusterState, pod: &'a Pod, direction: Direction) -> Option<Job<'a>> {
+        if pod.unreadable {
+            return Some(Job::Deny);
+        }
+        let policies: Vec<&Arc<Policy>> = isolating(state, pod, direction).collect();
+        if policies.is_empty() {
+            return None;
+        }
+        let named = match direction {
+            Direction::Egress => NamedPorts::new(),
+            Direction::Ingress => resolved_ports(&policies, pod),
+        };
+        Some(Job::Judge { policies, named })
+    }
+
+    fn policies(&self) -> &[&'a Arc<Policy>] {
+        match self {
+            Job::Deny => &[],
+            Job::Judge { policies, .. } => policies,
+        }
+    }
+}
+
+/// The policies that isolate the pod in the direction, in the order of their names.
+pub(crate) fn isolating<'a>(
+    state: &'a ClusterState,
+    pod: &'a Pod,
+    direction: Direction,
+) -> impl Iterator<Item = &'a Arc<Policy>> {
+    state
+        .policies_in(&pod.name.namespace)
+        .filter(move |policy| policy.rules(direction).is_some() && policy.selector.matches(&pod.labels))
+}
+
+fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
+    let mut resolved = NamedPorts::new();
+    for rule in policies.iter().filter_map(|p| p.ingress.as_ref()).flatten() {
+        let Ports::Of(matches) = &rule.ports else { continue };
+        for port in matches {
+            if let PortRange::Named(name) = &port.range
+                && let Some(number) = pod.resolve(name, port.protocol)
+            {
+                resolved.insert((name.clone(), port.protocol), number);
+            }
+        }
+    }
+    resolved
+}
+
+impl Policy {
+    /// The rules of a direction; none if the policy does not isolate in it.
+    pub fn rules(&self, direction: Direction) -> Option<&[crate::PolicyRule]> {
+        match direction {
+            Direction::Egress => self.egress.as_deref(),
+            Direction::Ingress => self.ingress.as_deref(),
+        }
+    }
+}
+
+/// The element that sends a pod's flows to a chain.
+fn dispatch_element(chain: &Name, pod: &ObjectName) -> Element {
+    Element { verdict: Some(Verdict::Goto(chain.clone())), comment: Some(Comment::new(&pod.to_string())) }
+}
+
+fn address_key(address: IpAddr) -> Key {
+    Key::One(Datum::from(address))
+}

@@ -1,0 +1,312 @@
+//! The fixed part of the table: how a packet gets to the programs, and how flows are approved and denied.
+//!
+//! A flow is judged by its connection tracking entry, not by the packet's headers, so that a packet of either
+//! direction gets the same judgement. An approved flow carries the current *generation* in its connection mark;
+//! whoever takes something away moves the generation in the same transaction, and the next packet of every flow, in
+//! whatever direction, is judged anew.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{
+    Action, Chain, Comment, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset, Set, State,
+    Verdict,
+};
+
+use super::Direction;
+
+/// Marks a table as Ringfence's.
+pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
+
+/// The bits of the connection mark that hold the generation, unless told otherwise: the upper half, which leaves the
+/// bits that other programs are known to use.
+pub const DEFAULT_MARK_MASK: u32 = 0xffff_0000;
+
+/// What the ruleset depends on beside the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    table: Name,
+    mask: u32,
+    generation: u32,
+}
+
+/// Why a mask cannot hold generations.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the mark mask {0:#010x} must be one run of at least 4 bits that ends at the top bit, such as 0xffff0000")]
+pub struct BadMask(u32);
+
+impl Layout {
+    /// Generation 1 of the table.
+    pub fn new(table: Name, mask: u32) -> Result<Layout, BadMask> {
+        let run_from_the_top = mask.leading_ones() + mask.trailing_zeros() == 32;
+        if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
+            return Err(BadMask(mask));
+        }
+        Ok(Layout { table, mask, generation: 1 })
+    }
+
+    pub fn for_table(table: &str) -> Result<Layout, NameError> {
+        Ok(Layout { table: Name::new(table)?, mask: DEFAULT_MARK_MASK, generation: 1 })
+    }
+
+    pub fn table(&self) -> &Name {
+        &self.table
+    }
+
+    /// The bits of the connection mark that are Ringfence's.
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// The number of the current generation, 1 to [`Layout::last_generation`].
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub fn last_generation(&self) -> u32 {
+        self.mask >> self.mask.trailing_zeros()
+    }
+
+    /// The generation after this one; after the last one comes 1 again. Before a generation comes again no flow may
+    /// carry it any more.
+    pub fn next(&self) -> Layout {
+        let generation = if self.generation >= self.last_generation() { 1 } else { self.generation + 1 };
+        Layout { generation, ..self.clone() }
+    }
+
+    /// The same table in the generation that the mark stands for; generation 1 if it stands for none.
+    pub fn at_mark(&self, mark: u32) -> Layout {
+        let generation = ((mark & self.mask) >> self.mask.trailing_zeros()).max(1);
+        Layout { generation, ..self.clone() }
+    }
+
+    /// The connection mark of flows that are approved in this generation.
+    pub fn mark(&self) -> u32 {
+        self.generation << self.mask.trailing_zeros()
+    }
+}
+
+const FORWARD: &str = "forward";
+const APPROVE: &str = "approve";
+const INGRESS: &str = "ingress";
+const STRAY: &str = "stray";
+
+pub(super) fn fixed(text: &str) -> Name {
+    match Name::new(text) {
+        Ok(name) => name,
+        Err(e) => unreachable!("the layout's own names are names: {e}"),
+    }
+}
+
+pub(super) fn deny_chain(direction: Direction) -> Name {
+    fixed(match direction {
+        Direction::Egress => "deny/egress",
+        Direction::Ingress => "deny/ingress",
+    })
+}
+
+/// The verdict that takes a flow on when a direction's program allows it.
+pub(super) fn go_on(direction: Direction) -> Verdict {
+    Verdict::Goto(fixed(match direction {
+        Direction::Egress => INGRESS,
+        Direction::Ingress => APPROVE,
+    }))
+}
+
+pub(super) fn deny(direction: Direction) -> Rule {
+    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(deny_chain(direction)))])
+}
+
+/// The map from a local pod's address to its program.
+pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
+    fixed(match (direction, family) {
+        (Direction::Egress, Family::V4) => "egress4",
+        (Direction::Egress, Family::V6) => "egress6",
+        (Direction::Ingress, Family::V4) => "ingress4",
+        (Direction::Ingress, Family::V6) => "ingress6",
+    })
+}
+
+/// Pairs of an isolated pod's address with itself.
+pub(super) fn self_set(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "self4",
+        Family::V6 => "self6",
+    })
+}
+
+/// Addresses of pods that are isolated in either direction.
+pub(super) fn isolated_set(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "isolated4",
+        Family::V6 => "isolated6",
+    })
+}
+
+pub(super) fn address_type(family: Family) -> KeyType {
+    match family {
+        Family::V4 => KeyType::Ipv4Addr,
+        Family::V6 => KeyType::Ipv6Addr,
+    }
+}
+
+/// The field that holds the other end of a flow: its source for ingress, its destination for egress.
+pub(super) fn peer_field(direction: Direction, family: Family) -> Field {
+    match direction {
+        Direction::Egress => Field::FlowDestination(family),
+        Direction::Ingress => Field::FlowSource(family),
+    }
+}
+
+fn own_field(direction: Direction, family: Family) -> Field {
+    match direction {
+        Direction::Egress => Field::FlowSource(family),
+        Direction::Ingress => Field::FlowDestination(family),
+    }
+}
+
+/// The table without any pod.
+pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset {
+    let mut ruleset = Ruleset::new(layout.table.clone(), Comment::new(TABLE_COMMENT));
+    for &family in families {
+        let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
+        let address = address_type(family);
+        for direction in Direction::BOTH {
+            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            let map = Set { verdicts: true, ..of(&[address], &comment) };
+            ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
+        }
+        let set = of(&[address, address], "an isolated pod may reach itself");
+        ruleset.sets.insert(self_set(family), Arc::new(set));
+        let set = of(&[address], "pods of this node that are isolated");
+        ruleset.sets.insert(isolated_set(family), Arc::new(set));
+    }
+    let mut chain = |name: Name, hook: Option<Hook>, rules: Vec<Rule>| {
+        ruleset.chains.insert(name, Arc::new(Chain { hook, rules }));
+    };
+    chain(fixed(FORWARD), Some(Hook::Forward), forward_rules(layout, families));
+    chain(fixed(INGRESS), None, ingress_rules(families));
+    chain(fixed(APPROVE), None, approve_rules(layout));
+    chain(fixed(STRAY), None, stray_rules(families));
+    for direction in Direction::BOTH {
+        chain(deny_chain(direction), None, deny_rules(families));
+    }
+    ruleset
+}
+
+/// Puts the ruleset into the layout's generation. Nothing but the generation changes.
+pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
+    let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
+    let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
+    let forward = Chain { hook: Some(Hook::Forward), rules: forward_rules(layout, &families) };
+    ruleset.chains.insert(fixed(FORWARD), Arc::new(forward));
+    ruleset.chains.insert(fixed(APPROVE), Arc::new(Chain { hook: None, rules: approve_rules(layout) }));
+}
+
+fn accept() -> Vec<Action> {
+    vec![Action::Verdict(Verdict::Accept)]
+}
+
+fn goto(chain: &str) -> Vec<Action> {
+    vec![Action::Verdict(Verdict::Goto(fixed(chain)))]
+}
+
+fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Iterator<Item = Rule> {
+    families.iter().map(move |&family| {
+        let (field, map) = (own_field(direction, family), dispatch_map(direction, family));
+        Rule::new(vec![], vec![Action::VerdictMap { field, map }])
+    })
+}
+
+fn forward_rules(layout: &Layout, families: &BTreeSet<Family>) -> Vec<Rule> {
+    let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
+    let mut rules = vec![
+        Rule::new(vec![approved], accept()).commented("approved under the present policies"),
+        Rule::new(vec![Match::State(vec![State::Related])], accept()).commented("ICMP errors pass with their flow"),
+        Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)),
+    ];
+    for direction in Direction::BOTH {
+        rules.extend(dispatch_rules(direction, families));
+    }
+    rules
+}
+
+/// Where a flow goes on that its source's egress program allows.
+fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families).collect();
+    rules.push(Rule::new(vec![], goto(APPROVE)));
+    rules
+}
+
+fn approve_rules(layout: &Layout) -> Vec<Rule> {
+    let mark = Action::SetMark { mask: layout.mask, value: layout.mark() };
+    vec![Rule::new(vec![], vec![mark, Action::Verdict(Verdict::Accept)])]
+}
+
+/// Packets without a connection tracking entry belong to no flow that could be judged: an isolated pod neither sends
+/// nor receives them. Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810), which
+/// conntrack never tracks, have to pass on a bridged path.
+fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    if families.contains(&Family::V6) {
+        rules
+            .push(Rule::new(vec![Match::Icmpv6Type(130, 136)], accept()).commented("neighbour and listener discovery"));
+        rules.push(Rule::new(vec![Match::Icmpv6Type(143, 143)], accept()));
+    }
+    for &family in families {
+        for field in [Field::Source(family), Field::Destination(family)] {
+            let isolated = Match::InSet { fields: vec![field], set: isolated_set(family) };
+            rules.push(Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)]));
+        }
+    }
+    rules
+}
+
+fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let to_itself = |&family: &Family| {
+        let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
+        Rule::new(vec![Match::InSet { fields, set: self_set(family) }], goto(APPROVE))
+    };
+    let mut rules: Vec<Rule> = families.iter().map(to_itself).collect();
+    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)]));
+    rules
+}
+
+/// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
+/// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
+pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
+    let dispatch: BTreeSet<Name> =
+        Direction::BOTH.iter().flat_map(|d| Family::BOTH.iter().map(|f| dispatch_map(*d, *f))).collect();
+    let beside_judgement: BTreeSet<Name> = Family::BOTH.iter().map(|f| isolated_set(*f)).collect();
+    let set_narrows = |(name, new_set): (&Name, &Arc<Set>)| {
+        let nothing = Set::of(&[]);
+        let old_set: &Set = match old.sets.get(name) {
+            Some(set) if Arc::ptr_eq(set, new_set) => return false,
+            Some(set) => set,
+            None => &nothing,
+        };
+        let (from, to) = match dispatch.contains(name) {
+            true => (&new_set.elements, &old_set.elements),
+            false => (&old_set.elements, &new_set.elements),
+        };
+        from.iter().any(|(key, element)| lacks(to, key, element))
+    };
+    let stamped = [fixed(FORWARD), fixed(APPROVE)];
+    let chain_narrows = |(name, new_chain): (&Name, &Arc<Chain>)| match old.chains.get(name) {
+        Some(chain) => !Arc::ptr_eq(chain, new_chain) && !is_subsequence(&chain.rules, &new_chain.rules),
+        None => false,
+    };
+    new.sets.iter().filter(|(n, _)| !beside_judgement.contains(*n)).any(set_narrows)
+        || new.chains.iter().filter(|(n, _)| !stamped.contains(n)).any(chain_narrows)
+}
+
+fn lacks(elements: &std::collections::BTreeMap<Key, nft::Element>, key: &Key, element: &nft::Element) -> bool {
+    elements.get(key).is_none_or(|found| found.verdict != element.verdict)
+}
+
+/// Whether the old rules are still there in their order. Programs only ever add what is allowed and end in a denial,
+/// so more rules allow more.
+fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
+    let mut rest = new.iter();
+    old.iter().all(|rule| rest.any(|r| r.matches == rule.matches && r.actions == rule.actions))
+}

@@ -1,0 +1,146 @@
+//! Names of chains and sets: what they stand for in clear where that is short and cannot be mistaken, else a hint and
+//! a digest. Two things never share a name.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{Family, Name};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::layout::fixed;
+use super::{Direction, NamedPorts};
+use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
+use crate::{Block, Operator, Policy};
+
+/// Longest part of a name in clear. It leaves room within nft's 127 bytes for the prefixes and suffixes below.
+const LONGEST_CLEAR: usize = 90;
+/// Longest hint beside a digest.
+const LONGEST_HINT: usize = 40;
+
+/// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves.
+pub(super) fn program(direction: Direction, policies: &[&Arc<Policy>], named: &NamedPorts) -> Name {
+    let namespace = policies.first().map_or("", |p| &*p.name.namespace);
+    let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
+    let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
+    let written: Vec<String> =
+        ports.iter().map(|(name, protocol, number)| format!("{name}-{protocol}-{number}")).collect();
+    let mut clear = format!("{namespace}/{}", names.join("_"));
+    if !written.is_empty() {
+        clear.push('/');
+        clear.push_str(&written.join("_"));
+    }
+    // Kubernetes names hold neither `_` nor `/`, so the joints cannot be mistaken; manifests may hold anything.
+    let plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
+    };
+    let mistakable = !plain(namespace) || !names.iter().all(|n| plain(n)) || !ports.iter().all(|(n, ..)| plain(n));
+    name(direction.word(), clear, mistakable, &(namespace, names, ports))
+}
+
+/// The verdict map of a program for one protocol.
+pub(super) fn port_map(program: &Name, protocol: nft::Protocol, ranges: bool) -> Name {
+    fixed(&format!("{program}/{protocol}{}", if ranges { "-ranges" } else { "" }))
+}
+
+/// The chain that allows a union of peers.
+pub(super) fn peers_chain(direction: Direction, peers: &PeerUnion) -> Name {
+    let prefix = match direction {
+        Direction::Egress => "to",
+        Direction::Ingress => "from",
+    };
+    match (peers.pods.is_empty(), peers.blocks.is_empty()) {
+        (false, true) => pods(prefix, &peers.pods),
+        (true, _) => blocks(prefix, &peers.blocks),
+        (false, false) => {
+            let hint = format!("{}; {}", describe(&peers.pods), describe(&peers.blocks));
+            name(prefix, hint, true, &(&peers.pods, &peers.blocks))
+        }
+    }
+}
+
+/// The set of the pods' addresses.
+pub(super) fn pod_set(family: Family, peers: &BTreeSet<PodPeer>) -> Name {
+    pods(by_family(family, "pods4", "pods6"), peers)
+}
+
+/// The set of the blocks' addresses.
+pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
+    blocks(by_family(family, "nets4", "nets6"), peers)
+}
+
+/// The set of addresses and ports that pods call by the names.
+pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
+    let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
+    let identity: Vec<_> = peers.iter().map(|((name, protocol), pods)| (name, protocol.word(), pods)).collect();
+    name(by_family(family, "named4", "named6"), names.join("-"), true, &identity)
+}
+
+fn by_family(family: Family, v4: &'static str, v6: &'static str) -> &'static str {
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    }
+}
+
+/// `<namespace>` for all its pods, `<namespace>/<key>/<value>` for those with one label.
+fn pods(prefix: &str, peers: &BTreeSet<PodPeer>) -> Name {
+    let clear = match peers.first() {
+        Some(PodPeer { namespaces: Namespaces::Named(namespace), pods }) if peers.len() == 1 && is_label(namespace) => {
+            let requirements: Vec<_> = pods.requirements().collect();
+            match requirements[..] {
+                [] => Some(namespace.to_string()),
+                [r] => match &r.operator {
+                    Operator::In(values) if values.len() == 1 => {
+                        values.first().map(|value| format!("{namespace}/{}/{value}", r.key))
+                    }
+                    Operator::In(_) | Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
+                },
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    // A key has at most one slash and a value has none, unless a manifest made them up.
+    let clear = clear.filter(|c| c.matches('/').count() <= 3 && !c.ends_with('/'));
+    let mistakable = clear.is_none();
+    name(prefix, clear.unwrap_or_else(|| describe(peers)), mistakable, peers)
+}
+
+/// `<address>/<length>` for one IPv4 block without exceptions.
+fn blocks(prefix: &str, peers: &BTreeSet<Block>) -> Name {
+    let plain = peers.len() == 1 && peers.iter().all(|b| b.except.is_empty() && b.cidr.addr().is_ipv4());
+    name(prefix, describe(peers), !plain, peers)
+}
+
+/// A namespace's name as Kubernetes has it (RFC 1123 label); `_`, which starts names with a digest, is none.
+fn is_label(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// `<prefix>/<clear>`, or `<prefix>/_/<hint>/<digest of the identity>` if that would be mistakable, too long, or not
+/// a name.
+fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize) -> Name {
+    if !mistakable
+        && clear.len() <= LONGEST_CLEAR
+        && let Ok(name) = Name::new(&format!("{prefix}/{clear}"))
+    {
+        return name;
+    }
+    let mut hint: String = clear.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    hint.truncate(LONGEST_HINT);
+    fixed(&format!("{prefix}/_/{}/{}", hint.trim_matches('-'), digest(identity)))
+}
+
+/// 65 bits of SHA-256 over the JSON form, as 13 characters of base32: enough that nobody can make a name collide with
+/// a name that exists.
+fn digest(identity: &impl Serialize) -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let json = match serde_json::to_vec(identity) {
+        Ok(json) => json,
+        Err(e) => unreachable!("names and selectors are plain data: {e}"),
+    };
+    let hash = Sha256::digest(&json);
+    let bits = hash[..16].iter().fold(0u128, |acc, byte| acc << 8 | u128::from(*byte));
+    (0..13).map(|i| char::from(ALPHABET[(bits >> (123 - 5 * i)) as usize & 31])).collect()
+}
