@@ -1,4 +1,5 @@
 //! The test kit: what the tests of several crates stand on.
 
+pub mod lab;
 pub mod netns;
 pub mod oracle;

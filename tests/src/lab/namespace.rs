@@ -1,0 +1,150 @@
+//! Named network namespaces: made, entered, removed.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// Where `ip netns` keeps the names.
+const DIRECTORY: &str = "/run/netns";
+
+/// What the names of all labs begin with.
+const MARK: &str = "ringfence-lab";
+
+/// The part before the name of a namespace: which process it belongs to, and which of its labs.
+pub(super) fn prefix(lab: u32) -> String {
+    format!("{MARK}-{}-{lab}-", std::process::id())
+}
+
+/// A named namespace, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    name: String,
+    handle: File,
+}
+
+impl Namespace {
+    pub(super) fn create_all(names: &[String]) -> Vec<Namespace> {
+        // `ip netns add` prepares the directory of names, and two of them at once disagree about it.
+        static ADDING: Mutex<()> = Mutex::new(());
+        let adding = ADDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let commands: Vec<String> = names.iter().map(|name| format!("netns add {name}")).collect();
+        ip(&commands);
+        drop(adding);
+        let open = |name: &String| {
+            let handle = File::open(format!("{DIRECTORY}/{name}")).expect("a namespace that was just made");
+            Namespace { name: name.clone(), handle }
+        };
+        names.iter().map(open).collect()
+    }
+
+    pub(super) fn path(&self) -> String {
+        format!("{DIRECTORY}/{}", self.name)
+    }
+
+    /// Moves this thread, and no other, into the namespace.
+    pub(super) fn enter(&self) {
+        setns(&self.handle, CloneFlags::CLONE_NEWNET).expect("entering a namespace (the tests run as root)");
+    }
+
+    /// Runs `work` on a thread in the namespace.
+    pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        in_thread(|| {
+            self.enter();
+            work()
+        })
+    }
+
+    /// Runs commands of `ip` in the namespace.
+    pub(super) fn ip(&self, commands: &[String]) {
+        self.run(|| ip(commands));
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        remove(std::slice::from_ref(&self.name));
+    }
+}
+
+/// Runs `work` on a thread of its own, whose namespace it may change.
+pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// Runs commands of `ip` in the namespace of this thread.
+pub(super) fn ip(commands: &[String]) {
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("iproute2 is installed");
+    let mut input = child.stdin.take().expect("its input is a pipe");
+    // A program that gave up has closed its input; what it said stands in its output.
+    if let Err(error) = input.write_all((commands.join("\n") + "\n").as_bytes()) {
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "writing to ip");
+    }
+    drop(input);
+    let output = child.wait_with_output().expect("ip ends");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip refused: {complaint}\n{}", commands.join("\n"));
+}
+
+/// Makes the namespace of this thread forward, and judge no packet by the way it came.
+pub(super) fn forward() {
+    for (key, value) in [
+        ("ipv4/conf/all/forwarding", "1"),
+        ("ipv6/conf/all/forwarding", "1"),
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+    ] {
+        fs::write(format!("/proc/sys/net/{key}"), value).unwrap_or_else(|error| panic!("setting {key}: {error}"));
+    }
+}
+
+/// Removes the namespaces of labs whose process is gone.
+pub(super) fn remove_leftovers() {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return,
+        Err(error) => panic!("{DIRECTORY}: {error}"),
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let orphans: Vec<String> = names.filter(|name| process_of(name).is_some_and(|pid| !lives(pid))).collect();
+    remove(&orphans);
+}
+
+fn process_of(name: &str) -> Option<Pid> {
+    let pid = name.strip_prefix(MARK)?.strip_prefix('-')?.split('-').next()?;
+    pid.parse().ok().map(Pid::from_raw)
+}
+
+fn lives(pid: Pid) -> bool {
+    kill(pid, None) != Err(Errno::ESRCH)
+}
+
+/// Another process may be removing the same leftovers: what is gone already is no error.
+fn remove(names: &[String]) {
+    for name in names {
+        let path = format!("{DIRECTORY}/{name}");
+        match nix::mount::umount2(path.as_str(), nix::mount::MntFlags::MNT_DETACH) {
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(error) => eprintln!("{path} stays mounted: {error}"),
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => eprintln!("{path} stays: {error}"),
+        }
+    }
+}
