@@ -34,6 +34,10 @@ const BATCH: usize = 512;
 /// File descriptors for a batch's sockets and servers, some per namespace, with room for another test's batch.
 const FILES: u64 = 8192;
 
+/// A server of the batch before may live on for a moment after it was closed: a program that another thread starts has
+/// a copy of every file between its fork and its exec.
+const ADDRESS_FREE_WITHIN: Duration = Duration::from_secs(2);
+
 /// What a socket that sees every packet of a namespace may hold before it is read: a batch is a few hundred KiB.
 const TAP_BUFFER_BYTES: usize = 8 << 20;
 
@@ -190,8 +194,14 @@ fn family_of(address: IpAddr) -> AddressFamily {
 fn bound(kind: SockType, address: SocketAddr) -> OwnedFd {
     let server = open(family_of(address.ip()), kind, None);
     setsockopt(&server, sockopt::ReuseAddr, &true).expect("a socket option");
-    bind(server.as_raw_fd(), &SockaddrStorage::from(address)).unwrap_or_else(|error| panic!("{address}: {error}"));
-    server
+    let deadline = Instant::now() + ADDRESS_FREE_WITHIN;
+    loop {
+        match bind(server.as_raw_fd(), &SockaddrStorage::from(address)) {
+            Ok(()) => return server,
+            Err(Errno::EADDRINUSE) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(error) => panic!("{address}: {error}"),
+        }
+    }
 }
 
 /// Nothing is ever accepted: the kernel completes the handshake on its own.

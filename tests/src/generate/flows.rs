@@ -1,0 +1,120 @@
+//! Generated probes: the addresses and ports at which a world's verdicts change, and their neighbours.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::Value;
+
+use crate::oracle::{Probe, World};
+
+const OUTSIDE: [&str; 7] =
+    ["192.0.2.1", "192.0.2.127", "192.0.2.128", "198.51.100.7", "203.0.113.9", "2001:db8::1", "2001:db8::8"];
+
+/// Protocols without ports: GRE, and one for experiments.
+const OTHER_PROTOCOLS: [u8; 2] = [47, 253];
+
+pub(super) fn probe(world: &World) -> impl Strategy<Value = Probe> + use<> {
+    let documents = world.documents();
+    let pods = pod_addresses(world);
+    let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().filter_map(|text| text.parse().ok()).collect();
+    documents.iter().for_each(|document| collect_edges(document, &mut others));
+    let mut ports = BTreeSet::new();
+    documents.iter().for_each(|document| collect_ports(document, &mut ports));
+    ports.extend([1, 79, 65535]);
+    let ports: Vec<u16> = ports.into_iter().collect();
+
+    let family = |v4: bool| {
+        let of_family = |all: &BTreeSet<IpAddr>| all.iter().copied().filter(|a| a.is_ipv4() == v4).collect::<Vec<_>>();
+        let (pods, others) = (of_family(&pods), of_family(&others));
+        let pod = select(if pods.is_empty() { others.clone() } else { pods });
+        let other = select(others);
+        // Mostly pods, and one of the two ends is one wherever the family has any.
+        let ends = prop_oneof![
+            5 => (pod.clone(), pod.clone()),
+            3 => (pod.clone(), other.clone()),
+            3 => (other, pod.clone()),
+            1 => pod.prop_map(|pod| (pod, pod)),
+        ];
+        let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some);
+        let control = if v4 { Probe::ICMP } else { Probe::ICMPV6 };
+        let what = prop_oneof![
+            8 => (Just(Probe::TCP), port.clone()),
+            4 => (Just(Probe::UDP), port.clone()),
+            3 => (Just(Probe::SCTP), port),
+            2 => Just((control, None)),
+            1 => select(&OTHER_PROTOCOLS[..]).prop_map(|protocol| (protocol, None)),
+        ];
+        (ends, what).prop_map(|((source, destination), (protocol, port))| Probe { source, destination, protocol, port })
+    };
+    prop_oneof![2 => family(true), 1 => family(false)]
+}
+
+/// Every address in a pod's status, whether the pod still has it or not.
+fn pod_addresses(world: &World) -> BTreeSet<IpAddr> {
+    let statuses = world.pods.iter().filter_map(|pod| pod.status.as_ref());
+    let texts = statuses.flat_map(|status| {
+        status.pod_ips.iter().flatten().map(|entry| entry.ip.as_str()).chain(status.pod_ip.as_deref())
+    });
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// The first and last addresses of every block, and those just outside.
+fn collect_edges(value: &Value, into: &mut BTreeSet<IpAddr>) {
+    match value {
+        Value::Object(members) => members.values().for_each(|member| collect_edges(member, into)),
+        Value::Array(items) => items.iter().for_each(|item| collect_edges(item, into)),
+        Value::String(text) => {
+            if let Ok(block) = text.parse::<IpNet>() {
+                let edges = match block.trunc() {
+                    IpNet::V4(block) => {
+                        let (first, last) = (block.network().to_bits(), block.broadcast().to_bits());
+                        [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
+                            .map(|a| Ipv4Addr::from_bits(a).into())
+                    }
+                    IpNet::V6(block) => {
+                        let (first, last) = (block.network().to_bits(), block.broadcast().to_bits());
+                        [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
+                            .map(|a| Ipv6Addr::from_bits(a).into())
+                    }
+                };
+                into.extend(edges.into_iter().filter(is_host));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Whether a host can have the address and send from it to any other.
+fn is_host(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let first = address.octets()[0];
+            (1..224).contains(&first) && first != 127 && !address.is_link_local()
+        }
+        IpAddr::V6(address) => matches!(address.segments()[0], 0x2000..=0x3fff | 0xfc00..=0xfdff),
+    }
+}
+
+/// The ports that objects name, and the ones beside them.
+fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if matches!(name.as_str(), "port" | "endPort" | "containerPort")
+                    && let Some(port) = member.as_u64()
+                {
+                    let around = [port.saturating_sub(1), port, port.saturating_add(1)];
+                    into.extend(
+                        around.into_iter().filter_map(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
+                    );
+                }
+                collect_ports(member, into);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_ports(item, into)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
