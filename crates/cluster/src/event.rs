@@ -1,0 +1,88 @@
+//! What a source reports: changes, problems, and how much of the whole is known.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use policy::{Change, Kind};
+
+/// A report of a source.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Changes that were ready together; they belong into one transaction.
+    Changes(Vec<Change>),
+    /// All problems that the source has at present, sorted; the list replaces the one before.
+    Problems(Vec<Problem>),
+}
+
+/// Something that keeps a source from telling the whole truth.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Problem {
+    /// `pods watch`, or `shop/web.yaml:12`.
+    pub origin: String,
+    /// What is wrong, and what to do about it.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.origin, self.message)
+    }
+}
+
+/// The kinds of which everything is known: those whose first [`Change::Replace`] has come.
+///
+/// Until it is complete a ruleset made from what has come would be wrong: pods without the policies that select them,
+/// policies without their peers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sync {
+    kinds: BTreeSet<Kind>,
+}
+
+impl Sync {
+    /// Takes note of changes that come from a source. Says whether they completed the picture.
+    pub fn observe(&mut self, changes: &[Change]) -> bool {
+        let before = self.is_complete();
+        for change in changes {
+            match change {
+                Change::Replace(kind, _) => {
+                    self.kinds.insert(*kind);
+                }
+                Change::Set(_) | Change::Remove(..) => {}
+            }
+        }
+        !before && self.is_complete()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.missing().is_empty()
+    }
+
+    /// The kinds that have not been listed yet.
+    pub fn missing(&self) -> Vec<Kind> {
+        Kind::ALL.into_iter().filter(|kind| !self.kinds.contains(kind)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_needs_a_list_of_every_kind_and_completes_once() {
+        let mut sync = Sync::default();
+        assert_eq!(sync.missing(), Kind::ALL);
+        assert!(!sync.observe(&[Change::Replace(Kind::Pod, vec![]), Change::Replace(Kind::Namespace, vec![])]));
+        assert_eq!(sync.missing(), [Kind::NetworkPolicy]);
+        let policies = [Change::Replace(Kind::NetworkPolicy, vec![])];
+        assert!(sync.observe(&policies));
+        assert!(!sync.observe(&policies));
+        assert!(sync.is_complete());
+    }
+
+    #[test]
+    fn a_single_object_does_not_make_a_kind_known() {
+        let mut sync = Sync::default();
+        sync.observe(&[Change::Remove(Kind::Pod, policy::ObjectName::new("a", "b"))]);
+        assert_eq!(sync.missing(), Kind::ALL);
+    }
+}

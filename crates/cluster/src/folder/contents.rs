@@ -1,0 +1,154 @@
+//! What one file says: the objects that count, and what is wrong with the others.
+
+use policy::Kind;
+use serde_json::Value;
+
+use super::{Found, Origin};
+use crate::Problem;
+use crate::manifest::{Document, ParseError, parse};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Contents {
+    /// In the order of the file.
+    pub(super) objects: Vec<Found>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) ignored: usize,
+}
+
+/// What a document is to us.
+enum Meaning {
+    Object(Kind),
+    Ignored,
+    Wrong(&'static str),
+}
+
+impl Contents {
+    pub(super) fn read(file: &str, text: &str) -> Result<Contents, ParseError> {
+        let mut contents = Contents::default();
+        for document in parse(text)? {
+            contents.add(file, document);
+        }
+        Ok(contents)
+    }
+
+    fn add(&mut self, file: &str, document: Document) {
+        let Document { line, mut value } = document;
+        let origin = Origin { file: file.to_owned(), line };
+        let wrong = match meaning(&value) {
+            Meaning::Ignored => {
+                self.ignored += 1;
+                return;
+            }
+            Meaning::Wrong(message) => message.to_owned(),
+            Meaning::Object(kind) => match settle_namespace(kind, &mut value) {
+                Err(message) => message.to_owned(),
+                Ok(()) => match policy::lower(kind, &value) {
+                    Ok(object) => {
+                        self.objects.push(Found { object, origin });
+                        return;
+                    }
+                    Err(nameless) => format!("{nameless}, or one that is not a string; give it a name"),
+                },
+            },
+        };
+        self.problems.push(Problem { origin: origin.to_string(), message: format!("{wrong}; it is left out") });
+    }
+}
+
+fn meaning(value: &Value) -> Meaning {
+    if !value.is_object() {
+        return Meaning::Wrong("not a Kubernetes object, which is a mapping with apiVersion and kind");
+    }
+    let Some(kind) = value["kind"].as_str() else {
+        return Meaning::Wrong("an object without a kind");
+    };
+    let core = match kind {
+        "Namespace" => Kind::Namespace,
+        "Pod" => Kind::Pod,
+        // Of any version: one that is too new to be understood must not be taken for none.
+        "NetworkPolicy" => return Meaning::Object(Kind::NetworkPolicy),
+        _ => return Meaning::Ignored,
+    };
+    match &value["apiVersion"] {
+        Value::String(version) if version == "v1" => Meaning::Object(core),
+        // Another API's resource that happens to have the name.
+        Value::String(_) => Meaning::Ignored,
+        _ => Meaning::Wrong("an object without 'apiVersion: v1'"),
+    }
+}
+
+/// Gives an object without a namespace the one that kubectl would.
+fn settle_namespace(kind: Kind, value: &mut Value) -> Result<(), &'static str> {
+    match kind {
+        Kind::Namespace => return Ok(()),
+        Kind::Pod | Kind::NetworkPolicy => {}
+    }
+    let Some(metadata) = value["metadata"].as_object_mut() else {
+        return Err("an object without metadata");
+    };
+    match metadata.get("namespace") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(namespace)) if namespace.is_empty() => {}
+        Some(Value::String(_)) => return Ok(()),
+        // YAML has made a number or a truth value of it.
+        Some(_) => return Err("metadata.namespace is not a string; put it in quotes"),
+    }
+    metadata.insert("namespace".into(), "default".into());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, objects: &[&str], problems: &[&str], ignored: usize) {
+        let contents = Contents::read("f.yaml", text).unwrap();
+        let names: Vec<String> =
+            contents.objects.iter().map(|f| format!("{} {}", f.object.kind(), f.object.name())).collect();
+        let found: Vec<String> = contents.problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            (names.iter().map(String::as_str).collect::<Vec<_>>(), contents.ignored),
+            (objects.to_vec(), ignored)
+        );
+        assert_eq!(found.len(), problems.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(problems) {
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn objects_without_a_namespace_are_in_default() {
+        let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{kind: NetworkPolicy, metadata: {name: b, namespace: ''}}";
+        check(text, &["Pod default/a", "NetworkPolicy default/b"], &[], 0);
+    }
+
+    #[test]
+    fn other_kinds_are_counted_and_ignored() {
+        let text = "{apiVersion: v1, kind: Service}\n---\n{apiVersion: x.io/v1, kind: Pod, metadata: {name: a}}";
+        check(text, &[], &[], 2);
+    }
+
+    #[test]
+    fn a_policy_of_an_unknown_version_counts() {
+        let text = "{apiVersion: networking.k8s.io/v9, kind: NetworkPolicy, metadata: {name: a}, spec: {}}";
+        check(text, &["NetworkPolicy default/a"], &[], 0);
+    }
+
+    #[test]
+    fn what_is_no_object_is_a_problem_with_its_line_and_the_rest_counts() {
+        let text = "[1]\n---\nname: x\n---\n{kind: Pod, metadata: {name: a}}\n---\n\
+                    {apiVersion: v1, kind: Pod, metadata: {}}\n---\n\
+                    {apiVersion: v1, kind: Pod, metadata: {name: a, namespace: 7}}\n---\n\
+                    {apiVersion: v1, kind: Pod}\n---\n\
+                    {apiVersion: v1, kind: Namespace, metadata: {name: a}}";
+        let problems = [
+            "f.yaml:1: not a Kubernetes object",
+            "f.yaml:3: an object without a kind",
+            "f.yaml:5: an object without 'apiVersion: v1'",
+            "f.yaml:7: a Pod without metadata.name",
+            "f.yaml:9: metadata.namespace is not a string",
+            "f.yaml:11: an object without metadata",
+        ];
+        check(text, &["Namespace a"], &problems, 0);
+    }
+}

@@ -1,0 +1,17 @@
+//! Where the facts come from: the API server, or a folder of manifests.
+//!
+//! Both sources say the same thing in the same words: [`Event`]s that carry [`policy::Change`]s. [`watch_cluster`]
+//! follows the API server and is the only Kubernetes client there is; [`watch_folder`] follows a folder, which is
+//! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
+//! by `policy` as they arrive, and one that cannot be decoded arrives as one that denies.
+
+mod connection;
+mod event;
+mod folder;
+pub mod manifest;
+mod watch;
+
+pub use connection::{ConnectError, Connection, Timing, connect};
+pub use event::{Event, Problem, Sync};
+pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
+pub use watch::watch_cluster;

@@ -1,0 +1,219 @@
+//! The server's JSON becomes values that can be lowered, one object at a time.
+//!
+//! One object never spoils the list or the line it came in (docs/semantics.md, 16): an object stays raw until its turn,
+//! and one that cannot be decoded becomes an object of the same name whose content is plainly unreadable.
+
+use policy::{Kind, Object, ObjectName};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+/// A page of a list.
+#[derive(Deserialize)]
+pub(super) struct Page<'a> {
+    #[serde(default)]
+    pub(super) metadata: PageMetadata,
+    /// The server writes null for an empty list.
+    #[serde(borrow, default)]
+    pub(super) items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PageMetadata {
+    pub(super) resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+}
+
+/// A line of a watch.
+#[derive(Deserialize)]
+pub(super) struct Line<'a> {
+    #[serde(rename = "type")]
+    pub(super) kind: LineKind,
+    #[serde(borrow)]
+    pub(super) object: &'a RawValue,
+}
+
+#[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum LineKind {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+/// Says no more than where the watch has come to.
+#[derive(Deserialize)]
+pub(super) struct Bookmark {
+    pub(super) metadata: BookmarkMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct BookmarkMetadata {
+    pub(super) resource_version: String,
+    #[serde(default)]
+    annotations: Map<String, Value>,
+}
+
+impl Bookmark {
+    /// The mark behind the last object of a streaming list.
+    pub(super) fn ends_list(&self) -> bool {
+        self.metadata.annotations.contains_key("k8s.io/initial-events-end")
+    }
+}
+
+/// An object lowered, and the version that its event brings the watch to.
+pub(super) struct Decoded {
+    pub(super) object: Object,
+    pub(super) version: Option<String>,
+}
+
+/// An object without a name, of which nothing can be said.
+#[derive(Debug)]
+pub(super) struct Nameless;
+
+/// Lowers an object of a list or a watch.
+pub(super) fn decode(kind: Kind, raw: &RawValue) -> Result<Decoded, Nameless> {
+    let value = match serde_json::from_str::<Lean>(raw.get()) {
+        Ok(Lean(fields)) => Value::Object(fields),
+        Err(e) => unreadable(raw, &e)?,
+    };
+    let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
+    let object = policy::lower(kind, &value).map_err(|_| Nameless)?;
+    Ok(Decoded { object, version })
+}
+
+/// The name of an object that is gone.
+pub(super) fn decode_name(kind: Kind, raw: &RawValue) -> Result<(ObjectName, Option<String>), Nameless> {
+    decode(kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
+}
+
+/// What stands for an object that is not even JSON we can hold (nested too deep, a number out of range): its name, and
+/// content of the wrong type, which lowering turns into denial.
+fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless> {
+    #[derive(Deserialize)]
+    struct Shell {
+        metadata: ShellMetadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct ShellMetadata {
+        name: String,
+        #[serde(default)]
+        namespace: String,
+        #[serde(default)]
+        uid: String,
+        #[serde(default)]
+        resource_version: String,
+    }
+    let Shell { metadata: m } = serde_json::from_str(raw.get()).map_err(|_| Nameless)?;
+    let why = format!("cannot be decoded: {why}");
+    Ok(json!({
+        "metadata": {
+            "name": m.name, "namespace": m.namespace, "uid": m.uid, "resourceVersion": m.resource_version,
+            "labels": why,
+        },
+        "spec": why,
+        "status": why,
+    }))
+}
+
+/// A JSON object without `metadata.managedFields`, which is most of many objects, of any depth, and never looked at.
+struct Lean(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Lean {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lean, D::Error> {
+        deserializer.deserialize_map(LeanVisitor { metadata: false }).map(Lean)
+    }
+}
+
+struct LeanMetadata(Value);
+
+impl<'de> Deserialize<'de> for LeanMetadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LeanMetadata, D::Error> {
+        deserializer.deserialize_map(LeanVisitor { metadata: true }).map(|fields| LeanMetadata(Value::Object(fields)))
+    }
+}
+
+struct LeanVisitor {
+    metadata: bool,
+}
+
+impl<'de> Visitor<'de> for LeanVisitor {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if self.metadata && key == "managedFields" {
+                access.next_value::<IgnoredAny>()?;
+            } else if !self.metadata && key == "metadata" {
+                fields.insert(key, access.next_value::<LeanMetadata>()?.0);
+            } else {
+                fields.insert(key, access.next_value()?);
+            }
+        }
+        Ok(fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.into()).unwrap()
+    }
+
+    #[test]
+    fn an_undecodable_item_does_not_spoil_its_page() {
+        let page: Page = serde_json::from_str(
+            r#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":""},
+                "items":[{"metadata":{"name":"a","labels":7},"spec":"x"},{"metadata":{"name":"b"}},{"metadata":[]},9]}"#,
+        )
+        .unwrap();
+        let items = page.items.unwrap();
+        let names: Vec<_> = items.iter().map(|i| decode(Kind::Pod, i).map(|d| d.object.name().to_string())).collect();
+        assert_eq!(names[0].as_deref().unwrap(), "default/a");
+        assert_eq!(names[1].as_deref().unwrap(), "default/b");
+        assert!(names[2].is_err() && names[3].is_err());
+    }
+
+    #[test]
+    fn an_object_nested_deeper_than_any_decoder_goes_is_unreadable_and_not_lost() {
+        let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+        let text = format!(r#"{{"metadata":{{"namespace":"shop","name":"web","resourceVersion":"3"}},"spec":{deep}}}"#);
+        let line = format!(r#"{{"type":"ADDED","object":{text}}}"#);
+        let line: Line = serde_json::from_str(&line).unwrap();
+        let decoded = decode(Kind::Pod, line.object).unwrap();
+        assert_eq!(decoded.object.name().to_string(), "shop/web");
+        assert_eq!(decoded.version.as_deref(), Some("3"));
+        let Object::Pod(pod) = decoded.object else { panic!("not a pod") };
+        assert!(pod.unreadable);
+    }
+
+    #[test]
+    fn managed_fields_are_not_even_decoded() {
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        let text =
+            format!(r#"{{"metadata":{{"name":"web","managedFields":{deep},"labels":{{"a":"b"}}}},"spec":{{}}}}"#);
+        let Object::Pod(pod) = decode(Kind::Pod, &raw(&text)).unwrap().object else { panic!("not a pod") };
+        assert!(!pod.unreadable, "{pod:?}");
+        assert_eq!(pod.labels.len(), 1);
+    }
+
+    #[test]
+    fn a_list_without_items_is_empty() {
+        let page: Page = serde_json::from_str(r#"{"metadata":{"resourceVersion":"7"},"items":null}"#).unwrap();
+        assert!(page.items.is_none());
+    }
+}

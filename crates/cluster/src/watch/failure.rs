@@ -1,0 +1,194 @@
+//! Why a list or a watch came to an end, and what is told to whom runs the cluster.
+
+use std::error::Error;
+use std::time::Duration;
+
+use kube::core::Status;
+
+use super::resource::Resource;
+
+/// The RBAC verb of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    List,
+    Watch,
+}
+
+impl Verb {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verb::List => "list",
+            Verb::Watch => "watch",
+        }
+    }
+}
+
+/// Why a request did not do what it was for.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server no longer has the changes since the version we know (410 Gone).
+    Expired,
+    /// The server answered with an error.
+    Refused(Verb, Box<Status>),
+    /// No answer, or one that broke off.
+    Unreachable(String),
+    /// No byte for longer than a live server would be silent.
+    Silent(Verb, Duration),
+    /// The answer is not what an API server would say.
+    Unreadable(Verb, String),
+    /// An answer is larger than we are willing to hold.
+    TooLarge(Verb, usize),
+    /// The server ended a watch right after it began.
+    EndedAtOnce,
+    /// The server ended a streaming list before its end.
+    StreamUnfinished,
+}
+
+impl Failure {
+    pub(super) fn of(verb: Verb, error: kube::Error) -> Failure {
+        match error {
+            kube::Error::Api(status) => Failure::of_status(verb, status),
+            kube::Error::SerdeError(e) => Failure::Unreadable(verb, e.to_string()),
+            kube::Error::FromUtf8(e) => Failure::Unreadable(verb, e.to_string()),
+            other => Failure::Unreachable(causes(&other)),
+        }
+    }
+
+    /// Both a status line and an ERROR event say it with a `Status`.
+    pub(super) fn of_status(verb: Verb, status: Box<Status>) -> Failure {
+        if status.code == 410 || status.reason == "Expired" || status.reason == "Gone" {
+            Failure::Expired
+        } else {
+            Failure::Refused(verb, status)
+        }
+    }
+
+    /// Whether this is what a server says that has no streaming lists: 422 with the feature off, 400 or 405 from
+    /// servers and proxies that never heard of it.
+    pub(super) fn means_no_streaming(&self) -> bool {
+        matches!(self, Failure::Refused(_, status) if matches!(status.code, 400 | 404 | 405 | 406 | 415 | 422 | 501))
+    }
+
+    /// Whether the server might have done better from another version, so that asking the same again may never help. Not so
+    /// where it is overloaded or does not let us in: every agent of a cluster listing everything makes that worse.
+    pub(super) fn may_lie_in_version(&self) -> bool {
+        match self {
+            Failure::Refused(_, status) => !matches!(status.code, 401 | 403 | 408 | 429 | 502 | 503 | 504),
+            Failure::Unreadable(..) | Failure::TooLarge(..) | Failure::EndedAtOnce => true,
+            Failure::Expired | Failure::Unreachable(_) | Failure::Silent(..) | Failure::StreamUnfinished => false,
+        }
+    }
+
+    /// How long the server asks to be left alone.
+    pub(super) fn retry_after(&self) -> Duration {
+        let seconds = match self {
+            Failure::Refused(_, status) => status.details.as_ref().map_or(0, |details| details.retry_after_seconds),
+            _ => 0,
+        };
+        Duration::from_secs(seconds.into())
+    }
+
+    /// What is wrong and what to do, as a sentence that follows the name of the watch.
+    pub(super) fn explain(&self, resource: Resource) -> String {
+        let plural = resource.plural;
+        match self {
+            Failure::Expired => format!("the list of {plural} expired while it was read; it is read again"),
+            Failure::Refused(verb, status) => match status.code {
+                401 => format!(
+                    "the API server does not accept our credentials (401); check the service account token or the \
+                     kubeconfig{}",
+                    said(status)
+                ),
+                403 => format!(
+                    "forbidden: the RBAC verb '{}' on {plural}{} is missing; grant the service account 'list' and \
+                     'watch' on it in a ClusterRole{}",
+                    verb.name(),
+                    group_of(resource),
+                    said(status)
+                ),
+                404 => format!("the API server does not serve {plural}{} (404)", group_of(resource)),
+                0 => format!("the API server refuses to {} {plural}{}", verb.name(), said(status)),
+                code => format!("the API server answers {code} to {} {plural}{}", verb.name(), said(status)),
+            },
+            Failure::Unreachable(why) => format!("the API server cannot be reached: {why}"),
+            Failure::Silent(verb, after) => {
+                format!("the API server has not answered to {} {plural} for {after:?}", verb.name())
+            }
+            Failure::Unreadable(verb, why) => {
+                format!("the answer to {} {plural} is not understood: {why}", verb.name())
+            }
+            Failure::TooLarge(verb, limit) => {
+                format!("an answer to {} {plural} is larger than {} MiB", verb.name(), limit >> 20)
+            }
+            Failure::EndedAtOnce => format!("the API server ends the watch of {plural} as soon as it begins"),
+            Failure::StreamUnfinished => format!("the API server ended the list of {plural} before it was complete"),
+        }
+    }
+}
+
+fn group_of(resource: Resource) -> String {
+    if resource.group.is_empty() { String::new() } else { format!(" in the API group {}", resource.group) }
+}
+
+/// What the server said itself, cut to a length that fits a log line.
+fn said(status: &Status) -> String {
+    const SAID_CHARS: usize = 300;
+    let words: Vec<&str> = status.message.split_whitespace().collect();
+    let message = words.join(" ");
+    if message.is_empty() {
+        String::new()
+    } else {
+        format!("; it says: {}", message.chars().take(SAID_CHARS).collect::<String>())
+    }
+}
+
+/// An error with its causes, each said once: most of kube's and hyper's repeat the one below.
+pub(super) fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use policy::Kind;
+
+    fn refused(code: u16, message: &str) -> Failure {
+        Failure::of_status(Verb::Watch, Status::failure(message, "").with_code(code).boxed())
+    }
+
+    #[test]
+    fn forbidden_names_the_verb_and_the_group() {
+        let text = refused(403, "User \"x\" cannot").explain(Resource::of(Kind::NetworkPolicy));
+        assert!(text.contains("verb 'watch' on networkpolicies in the API group networking.k8s.io"), "{text}");
+        assert!(text.ends_with("it says: User \"x\" cannot"), "{text}");
+    }
+
+    #[test]
+    fn gone_is_expired_whether_by_code_or_by_reason() {
+        assert!(matches!(refused(410, ""), Failure::Expired));
+        let by_reason = Status::failure("too old resource version", "Expired").boxed();
+        assert!(matches!(Failure::of_status(Verb::Watch, by_reason), Failure::Expired));
+    }
+
+    #[test]
+    fn a_server_error_does_not_mean_that_streaming_is_unsupported() {
+        assert!(refused(422, "").means_no_streaming());
+        assert!(!refused(500, "").means_no_streaming());
+        assert!(!refused(403, "").means_no_streaming());
+    }
+
+    #[test]
+    fn a_page_of_html_from_a_proxy_fits_a_log_line() {
+        let text = refused(502, &"<html>\n ".repeat(10_000)).explain(Resource::of(Kind::Pod));
+        assert!(text.len() < 500 && !text.contains('\n'), "{text}");
+    }
+}

@@ -1,0 +1,330 @@
+//! The watch of one kind, for ever: list, follow, and after a failure again from where it stood.
+
+use std::collections::BTreeMap;
+
+use kube::core::Status;
+use policy::{Change, Kind, Object, ObjectName};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::Report;
+use super::api::{self, Start};
+use super::backoff::Backoff;
+use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_name};
+use super::failure::{Failure, Verb};
+use super::lines::{LINE_BYTES, Lines, Read};
+use super::resource::Resource;
+use crate::{Connection, Problem};
+
+/// Objects in a page, as client-go has it.
+const PAGE_OBJECTS: u32 = 500;
+
+/// Streaming lists that may break off before pages are tried instead: a proxy between us and the server may pass the
+/// request and never the mark that ends the list.
+const UNFINISHED_STREAMS: u32 = 3;
+
+/// Failures in a row that may lie in the version we ask from, before it is given up and everything is listed again: what
+/// the server cannot tell from there, it may be able to tell from the beginning.
+const VERSION_FAILURES: u32 = 4;
+
+/// Why an informer stopped what it did.
+enum Stop {
+    Failed(Failure),
+    /// Nobody listens any more.
+    Unheard,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+pub(super) struct Informer {
+    connection: Connection,
+    resource: Resource,
+    report: mpsc::Sender<(Kind, Report)>,
+    /// Everything up to this version has been reported; none before the first list, or after it expired.
+    version: Option<String>,
+    /// A watch that is open and stands at `version`.
+    open: Option<Lines>,
+    /// Lists are asked for as streams, until the server turns out not to have them.
+    streaming: bool,
+    unfinished_streams: u32,
+    /// Objects in a page; none when the pages of a list expire before the last is read, and it must come at once.
+    page_objects: Option<u32>,
+    version_failures: u32,
+    backoff: Backoff,
+    /// What is wrong now, in words.
+    failure: Option<String>,
+    /// Objects that came without a name since the last list began.
+    nameless: usize,
+}
+
+impl Informer {
+    pub(super) fn new(connection: &Connection, resource: Resource, report: mpsc::Sender<(Kind, Report)>) -> Informer {
+        Informer {
+            backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
+            connection: connection.clone(),
+            resource,
+            report,
+            version: None,
+            open: None,
+            streaming: true,
+            unfinished_streams: 0,
+            page_objects: Some(PAGE_OBJECTS),
+            version_failures: 0,
+            failure: None,
+            nameless: 0,
+        }
+    }
+
+    /// Runs until nobody listens.
+    pub(super) async fn run(mut self) {
+        loop {
+            let outcome = match self.version.clone() {
+                None if self.streaming => self.list_as_stream().await,
+                None => self.list_in_pages().await,
+                Some(version) => self.follow(version).await,
+            };
+            let outcome = match outcome {
+                Ok(()) => Ok(()),
+                Err(Stop::Failed(failure)) => self.recover(failure).await,
+                Err(Stop::Unheard) => Err(Stop::Unheard),
+            };
+            if outcome.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Decides from where to ask again, says what is wrong, and waits.
+    async fn recover(&mut self, failure: Failure) -> Result<(), Stop> {
+        self.open = None;
+        let listing = self.version.is_none();
+        if listing && self.streaming && failure.means_no_streaming() {
+            tracing::info!(kind = %self.resource.kind, "the API server has no streaming lists; reading pages instead");
+            self.streaming = false;
+            return Ok(());
+        }
+        match failure {
+            Failure::Expired if listing => self.page_objects = None,
+            Failure::Expired => self.version = None,
+            Failure::TooLarge(Verb::List, _) => {
+                self.page_objects = Some((self.page_objects.unwrap_or(PAGE_OBJECTS) / 2).max(1));
+            }
+            Failure::StreamUnfinished | Failure::Silent(..) if listing && self.streaming => {
+                self.unfinished_streams += 1;
+                self.streaming = self.unfinished_streams < UNFINISHED_STREAMS;
+            }
+            Failure::TooLarge(..)
+            | Failure::Refused(..)
+            | Failure::Unreachable(_)
+            | Failure::Silent(..)
+            | Failure::Unreadable(..)
+            | Failure::EndedAtOnce
+            | Failure::StreamUnfinished => {}
+        }
+        if failure.may_lie_in_version() {
+            self.version_failures += 1;
+            if self.version_failures >= VERSION_FAILURES {
+                self.version_failures = 0;
+                self.version = None;
+            }
+        }
+        let message = failure.explain(self.resource);
+        tracing::debug!(kind = %self.resource.kind, "{message}");
+        // A version that expired is ordinary: whatever keeps the new list from coming will be said.
+        if listing || !matches!(failure, Failure::Expired) {
+            self.failure = Some(message);
+            self.report_problems().await?;
+        }
+        let wait = self.backoff.wait().max(failure.retry_after()).min(self.connection.timing.backoff_last);
+        tokio::select! {
+            () = sleep(wait) => Ok(()),
+            () = self.report.closed() => Err(Stop::Unheard),
+        }
+    }
+
+    async fn list_as_stream(&mut self) -> Result<(), Stop> {
+        self.nameless = 0;
+        let mut lines = api::watch(&self.connection, self.resource, Start::List).await?;
+        let mut objects = BTreeMap::new();
+        loop {
+            let line = match lines.next(self.connection.timing.answer).await {
+                Read::Line(line) => line,
+                Read::End => return Err(Failure::StreamUnfinished.into()),
+                other => return Err(failure_of(other, self.connection.timing.answer).into()),
+            };
+            let line = read_line(&line)?;
+            match line.kind {
+                LineKind::Added | LineKind::Modified => match decode(self.resource.kind, line.object) {
+                    Ok(decoded) => {
+                        objects.insert(decoded.object.name().clone(), decoded.object);
+                    }
+                    Err(Nameless) => self.nameless += 1,
+                },
+                LineKind::Deleted => match decode_name(self.resource.kind, line.object) {
+                    Ok((name, _)) => {
+                        objects.remove(&name);
+                    }
+                    Err(Nameless) => self.nameless += 1,
+                },
+                LineKind::Bookmark => {
+                    let bookmark: Bookmark = read_json(line.object.get())?;
+                    if bookmark.ends_list() {
+                        let version = known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?;
+                        self.unfinished_streams = 0;
+                        self.open = Some(lines);
+                        return self.finish_list(objects, version).await;
+                    }
+                }
+                LineKind::Error => return Err(read_status(line.object.get())?.into()),
+            }
+        }
+    }
+
+    async fn list_in_pages(&mut self) -> Result<(), Stop> {
+        self.nameless = 0;
+        let mut objects = BTreeMap::new();
+        let mut next = None;
+        loop {
+            let text = api::page(&self.connection, self.resource, self.page_objects, next).await?;
+            let page: Page =
+                serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
+            for item in page.items.unwrap_or_default() {
+                match decode(self.resource.kind, item) {
+                    Ok(decoded) => {
+                        objects.insert(decoded.object.name().clone(), decoded.object);
+                    }
+                    Err(Nameless) => self.nameless += 1,
+                }
+            }
+            next = page.metadata.next.filter(|token| !token.is_empty());
+            if next.is_none() {
+                let version = known_version(page.metadata.resource_version, Verb::List)?;
+                self.page_objects.get_or_insert(PAGE_OBJECTS);
+                return self.finish_list(objects, version).await;
+            }
+        }
+    }
+
+    async fn finish_list(&mut self, objects: BTreeMap<ObjectName, Object>, version: String) -> Result<(), Stop> {
+        tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
+        let objects = objects.into_values().collect();
+        self.report(Report::Change(Change::Replace(self.resource.kind, objects))).await?;
+        self.version = Some(version);
+        self.succeed().await
+    }
+
+    /// Hands on what changes after `version`, until the watch ends.
+    async fn follow(&mut self, version: String) -> Result<(), Stop> {
+        let mut lines = match self.open.take() {
+            Some(lines) => lines,
+            None => api::watch(&self.connection, self.resource, Start::Version(&version)).await?,
+        };
+        let timing = self.connection.timing.clone();
+        let silence = timing.watch + timing.watch_grace;
+        let began = Instant::now();
+        let mut steady = false;
+        loop {
+            let patience = if steady { silence } else { timing.steady };
+            match lines.next(patience).await {
+                Read::Line(line) => self.hand_on(read_line(&line)?).await?,
+                Read::Silence if !steady => {}
+                Read::End if steady || began.elapsed() >= timing.steady => return Ok(()),
+                Read::End => return Err(Failure::EndedAtOnce.into()),
+                other => return Err(failure_of(other, silence).into()),
+            }
+            if !steady {
+                steady = true;
+                self.succeed().await?;
+            }
+        }
+    }
+
+    /// Reports the change of a line, and moves the version past it.
+    async fn hand_on(&mut self, line: Line<'_>) -> Result<(), Stop> {
+        let kind = self.resource.kind;
+        let decoded = match line.kind {
+            LineKind::Added | LineKind::Modified => {
+                decode(kind, line.object).map(|decoded| (Change::Set(decoded.object), decoded.version))
+            }
+            LineKind::Deleted => {
+                decode_name(kind, line.object).map(|(name, version)| (Change::Remove(kind, name), version))
+            }
+            LineKind::Bookmark => {
+                let bookmark: Bookmark = read_json(line.object.get())?;
+                self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
+                return Ok(());
+            }
+            LineKind::Error => return Err(read_status(line.object.get())?.into()),
+        };
+        match decoded {
+            Ok((change, version)) => {
+                self.report(Report::Change(change)).await?;
+                if version.is_some() {
+                    self.version = version;
+                }
+                Ok(())
+            }
+            Err(Nameless) => {
+                self.nameless += 1;
+                self.report_problems().await
+            }
+        }
+    }
+
+    /// The server does what it is asked: what was wrong is over.
+    async fn succeed(&mut self) -> Result<(), Stop> {
+        self.backoff.reset();
+        self.version_failures = 0;
+        self.failure = None;
+        self.report_problems().await
+    }
+
+    async fn report_problems(&mut self) -> Result<(), Stop> {
+        let nameless = match self.nameless {
+            0 => None,
+            count => Some(format!("{count} objects came without metadata.name and are not known to us")),
+        };
+        let origin = format!("{} watch", self.resource.plural);
+        let messages = self.failure.clone().into_iter().chain(nameless);
+        let problems = messages.map(|message| Problem { origin: origin.clone(), message }).collect();
+        self.report(Report::Problems(problems)).await
+    }
+
+    async fn report(&mut self, report: Report) -> Result<(), Stop> {
+        self.report.send((self.resource.kind, report)).await.map_err(|_| Stop::Unheard)
+    }
+}
+
+/// The failure that ended the reading of a watch.
+fn failure_of(read: Read, patience: std::time::Duration) -> Failure {
+    match read {
+        Read::Silence => Failure::Silent(Verb::Watch, patience),
+        Read::TooLong => Failure::TooLarge(Verb::Watch, LINE_BYTES),
+        Read::Broken(e) => Failure::Unreachable(super::failure::causes(&e)),
+        Read::Line(_) | Read::End => Failure::EndedAtOnce,
+    }
+}
+
+/// A watch from an empty version would begin anywhere, and pass over what was deleted meanwhile.
+fn known_version(version: Option<String>, verb: Verb) -> Result<String, Failure> {
+    let missing = || Failure::Unreadable(verb, "it has no resourceVersion".into());
+    version.filter(|version| !version.is_empty()).ok_or_else(missing)
+}
+
+fn read_line(line: &[u8]) -> Result<Line<'_>, Failure> {
+    serde_json::from_slice(line).map_err(|e| Failure::Unreadable(Verb::Watch, e.to_string()))
+}
+
+fn read_json<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
+    serde_json::from_str(text).map_err(|e| Failure::Unreadable(Verb::Watch, e.to_string()))
+}
+
+/// What an ERROR event says went wrong.
+fn read_status(text: &str) -> Result<Failure, Failure> {
+    read_json::<Status>(text).map(|status| Failure::of_status(Verb::Watch, status.boxed()))
+}

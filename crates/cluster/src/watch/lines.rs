@@ -1,0 +1,99 @@
+//! Lines of a body that arrives piece by piece.
+
+use std::io;
+use std::time::Duration;
+
+use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
+
+/// One line is one object. etcd stores none above 1.5 MiB, and JSON of what it stores as protobuf is a few times that.
+pub(super) const LINE_BYTES: usize = 32 << 20;
+
+/// The body of a watch.
+pub(super) struct Lines {
+    body: std::pin::Pin<Box<dyn AsyncBufRead + Send>>,
+    /// The beginning of a line whose end has not come.
+    partial: Vec<u8>,
+}
+
+pub(super) enum Read {
+    Line(Vec<u8>),
+    /// The body is over. What may have been left of a line was no line.
+    End,
+    /// Nothing came for the time given. The line that has begun is kept.
+    Silence,
+    TooLong,
+    Broken(io::Error),
+}
+
+impl Lines {
+    pub(super) fn new(body: impl AsyncBufRead + Send + 'static) -> Lines {
+        Lines { body: Box::pin(body), partial: Vec::new() }
+    }
+
+    /// The next line that is not empty. Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self, patience: Duration) -> Read {
+        loop {
+            let piece = match tokio::time::timeout(patience, self.body.fill_buf()).await {
+                Err(_) => return Read::Silence,
+                Ok(Err(e)) => return Read::Broken(e),
+                Ok(Ok([])) => return Read::End,
+                Ok(Ok(piece)) => piece,
+            };
+            let (length, complete) = match piece.iter().position(|byte| *byte == b'\n') {
+                Some(end) => (end + 1, true),
+                None => (piece.len(), false),
+            };
+            self.partial.extend_from_slice(&piece[..length]);
+            self.body.as_mut().consume(length);
+            if self.partial.len() > LINE_BYTES {
+                return Read::TooLong;
+            }
+            if complete {
+                let line = std::mem::take(&mut self.partial);
+                if !line.trim_ascii().is_empty() {
+                    return Read::Line(line);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+
+    const SOON: Duration = Duration::from_millis(10);
+
+    fn lines(pieces: &[&'static [u8]]) -> Lines {
+        Lines::new(stream::iter(pieces.to_vec()).map(io::Result::Ok).into_async_read())
+    }
+
+    #[tokio::test]
+    async fn a_line_may_come_in_pieces_and_a_piece_may_hold_lines() {
+        let mut lines = lines(&[b"on", b"e\ntwo\n", b"\n\r\nthr", b"ee\nhalf"]);
+        for expected in ["one\n", "two\n", "three\n"] {
+            let Read::Line(line) = lines.next(SOON).await else { panic!("no {expected}") };
+            assert_eq!(line, expected.as_bytes());
+        }
+        assert!(matches!(lines.next(SOON).await, Read::End));
+    }
+
+    #[tokio::test]
+    async fn silence_keeps_the_line_that_has_begun() {
+        let (send, receive) = futures::channel::mpsc::unbounded::<io::Result<&'static [u8]>>();
+        let mut lines = Lines::new(receive.into_async_read());
+        send.unbounded_send(Ok(b"be")).unwrap();
+        assert!(matches!(lines.next(SOON).await, Read::Silence));
+        send.unbounded_send(Ok(b"gun\n")).unwrap();
+        let Read::Line(line) = lines.next(SOON).await else { panic!("no line") };
+        assert_eq!(line, b"begun\n");
+    }
+
+    #[tokio::test]
+    async fn an_endless_line_is_given_up() {
+        let piece: &'static [u8] = &[b'x'; 1 << 16];
+        let mut lines = Lines::new(stream::repeat(piece).map(io::Result::Ok).into_async_read());
+        assert!(matches!(lines.next(SOON).await, Read::TooLong));
+    }
+}
