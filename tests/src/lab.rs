@@ -90,16 +90,27 @@ impl Lab {
         let prefix = namespace::prefix(LABS.fetch_add(1, Ordering::Relaxed));
         let names: Vec<String> = plan.namespaces.iter().map(|name| format!("{prefix}{name}")).collect();
         let namespaces = Namespace::create_all(&names);
-        for (namespace, commands) in namespaces.iter().zip(&plan.links) {
-            namespace.ip(&addressing::with_names(commands, &names));
+        for (namespace, links) in namespaces.iter().zip(&plan.links).filter(|(_, links)| !links.is_empty()) {
+            namespace.run(|| namespace::ip(&addressing::with_names(links, &names)));
         }
-        for ((namespace, commands), forwards) in namespaces.iter().zip(&plan.routes).zip(&plan.forwards) {
+        for ((namespace, commands), forwards) in namespaces.iter().zip(&plan.interfaces).zip(&plan.forwards) {
             namespace.run(|| {
                 if *forwards {
                     namespace::forward();
                 }
                 namespace::ip(commands);
             });
+        }
+        for (namespace, commands) in namespaces.iter().zip(&plan.routes) {
+            namespace.run(|| {
+                namespace::await_carriers();
+                namespace::ip(commands);
+            });
+        }
+        for (place, namespace) in namespaces.iter().enumerate() {
+            let own: Vec<IpAddr> =
+                plan.addresses.iter().filter(|(_, at)| **at == place).map(|(address, _)| *address).collect();
+            namespace.run(|| namespace::await_local_routes(&own));
         }
         Lab { namespaces, nodes: plan.nodes, addresses: plan.addresses, ports: probe::SourcePorts::default() }
     }

@@ -10,8 +10,10 @@ pub(super) struct Plan {
     pub(super) namespaces: Vec<String>,
     /// Whether the namespace forwards.
     pub(super) forwards: Vec<bool>,
-    /// The links to other namespaces, which must all exist before the routes.
+    /// The links that the namespace makes. All links must exist before interfaces are set up.
     pub(super) links: Vec<Vec<Link>>,
+    /// What sets the interfaces up. All must be up before there are routes.
+    pub(super) interfaces: Vec<Vec<String>>,
     /// Addresses, routes and neighbours.
     pub(super) routes: Vec<Vec<String>>,
     pub(super) nodes: BTreeMap<String, usize>,
@@ -23,6 +25,7 @@ pub(super) struct Link {
     here: String,
     there: String,
     peer: usize,
+    indices: [usize; 2],
 }
 
 /// The world's namespace.
@@ -41,6 +44,7 @@ pub(super) fn plan(spec: &LabSpec) -> Plan {
         namespaces: Vec::new(),
         forwards: Vec::new(),
         links: Vec::new(),
+        interfaces: Vec::new(),
         routes: Vec::new(),
         nodes: BTreeMap::new(),
         addresses: BTreeMap::new(),
@@ -81,7 +85,8 @@ impl Plan {
         self.namespaces.push(name);
         self.forwards.push(forwards);
         self.links.push(Vec::new());
-        self.routes.push(vec!["link set lo up".into()]);
+        self.interfaces.push(vec!["link set lo up".into()]);
+        self.routes.push(Vec::new());
         self.namespaces.len() - 1
     }
 
@@ -94,10 +99,14 @@ impl Plan {
     }
 
     fn connect(&mut self, here: usize, port: &str, there: usize, port_there: &str) {
-        self.links[here].push(Link { here: port.into(), there: port_there.into(), peer: there });
+        // No two ends have the same interface index: of a link whose ends have, the kernel believes that it stands
+        // on nothing else, and announces its carrier up to a second late (net/core/link_watch.c, urgent events).
+        let links: usize = self.links.iter().map(Vec::len).sum();
+        let indices = [10 + 2 * links, 11 + 2 * links];
+        self.links[here].push(Link { here: port.into(), there: port_there.into(), peer: there, indices });
         for (place, device) in [(here, port), (there, port_there)] {
-            self.routes[place].push(format!("link set {device} addrgenmode none"));
-            self.routes[place].push(format!("link set {device} up"));
+            self.interfaces[place].push(format!("link set {device} addrgenmode none"));
+            self.interfaces[place].push(format!("link set {device} up"));
         }
     }
 
@@ -125,9 +134,12 @@ impl Plan {
 
 /// The commands that make the links, once the namespaces have their full names.
 pub(super) fn with_names(links: &[Link], names: &[String]) -> Vec<String> {
-    let command = |Link { here, there, peer }: &Link| {
+    let command = |Link { here, there, peer, indices: [index, peer_index] }: &Link| {
         let peer = &names[*peer];
-        format!("link add {here} address {MAKER} type veth peer name {there} address {PEER} netns {peer}")
+        format!(
+            "link add {here} index {index} address {MAKER} type veth \
+             peer name {there} index {peer_index} address {PEER} netns {peer}"
+        )
     };
     links.iter().map(command).collect()
 }

@@ -1,12 +1,17 @@
 //! Named network namespaces: made, entered, removed.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -60,11 +65,6 @@ impl Namespace {
             work()
         })
     }
-
-    /// Runs commands of `ip` in the namespace.
-    pub(super) fn ip(&self, commands: &[String]) {
-        self.run(|| ip(commands));
-    }
 }
 
 impl Drop for Namespace {
@@ -109,6 +109,50 @@ pub(super) fn forward() {
         ("ipv4/conf/default/rp_filter", "0"),
     ] {
         fs::write(format!("/proc/sys/net/{key}"), value).unwrap_or_else(|error| panic!("setting {key}: {error}"));
+    }
+}
+
+/// Waits until every interface of this thread's namespace has its carrier. Until the kernel has noticed it, which it
+/// does in the background, it drops what is sent.
+pub(super) fn await_carriers() {
+    await_until("every interface to have its carrier", || {
+        let interfaces = getifaddrs().expect("the interfaces of a namespace");
+        interfaces.into_iter().all(|interface| interface.flags.contains(InterfaceFlags::IFF_RUNNING))
+    });
+}
+
+/// Waits until this thread's namespace takes packets to these addresses for its own, which for IPv6 the kernel
+/// arranges in the background.
+pub(super) fn await_local_routes(addresses: &[IpAddr]) {
+    const LOCAL: u32 = 0x8000_0000;
+    let wanted: Vec<String> = addresses
+        .iter()
+        .filter_map(|address| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some(format!("{:032x}", address.to_bits())),
+        })
+        .collect();
+    await_until("every address to be local", || {
+        let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route").expect("the routes of a namespace");
+        let local: HashSet<&str> = routes
+            .lines()
+            .filter_map(|line| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                let flags = u32::from_str_radix(fields.get(8)?, 16).ok()?;
+                (flags & LOCAL != 0).then(|| fields[0])
+            })
+            .collect();
+        wanted.iter().all(|address| local.contains(address.as_str()))
+    });
+}
+
+fn await_until(what: &str, holds: impl Fn() -> bool) {
+    const AT_MOST: Duration = Duration::from_secs(10);
+    const BETWEEN: Duration = Duration::from_millis(1);
+    let deadline = Instant::now() + AT_MOST;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::sleep(BETWEEN);
     }
 }
 
