@@ -1,0 +1,228 @@
+//! Commits operations in one transaction and accounts for every answer.
+
+use std::fmt;
+use std::io;
+
+use nft::Operation;
+
+use crate::decode::{Reply, decode_replies};
+use crate::encode::{Batch, encode};
+use crate::message::{Attributes, GENERAL, HEADER, Messages};
+use crate::request::{Kernel, LARGEST_BATCH};
+
+/// Refusals of one transaction that are kept; a ruleset that is wrong once is often wrong a thousand times.
+const KEPT_REFUSALS: usize = 16;
+/// The errno of a batch whose generation is not the kernel's (`nfnetlink_rcv_batch`). It never leaves the kernel by
+/// other ways, so libc has no name for it.
+const ERESTART: i32 = 85;
+
+/// A transaction that the kernel took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The generation of the ruleset that it made. If the operations changed nothing (an empty chain flushed, an
+    /// element added that is there) the kernel kept the old one, and the next commit says [`CommitError::Moved`].
+    pub generation: u32,
+}
+
+/// Why a transaction did not take place.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Nothing was changed.
+    #[error("{}", Refusals(.refusals, *.more))]
+    Refused {
+        /// At least one.
+        refusals: Vec<Refusal>,
+        /// How many more there were.
+        more: usize,
+    },
+    /// Nothing was changed: somebody else committed since the generation was read.
+    #[error("the kernel's ruleset changed since it was read")]
+    Moved,
+    /// Nothing was sent.
+    #[error("the transaction has more than {LARGEST_BATCH} bytes")]
+    TooBig,
+    /// Nothing was sent, as far as can be told: the caller finds out by reading the table.
+    #[error("the transaction could not be sent: {0}")]
+    Io(#[source] io::Error),
+    /// It may have taken place: the caller finds out by reading the table.
+    #[error("the kernel neither acknowledged nor refused the transaction: {0}")]
+    Unclear(String),
+}
+
+/// One thing that the kernel refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The operation in nft's syntax, narrowed to one element if the kernel said which.
+    pub operation: String,
+    pub errno: i32,
+    /// What the errno means, and what the kernel added.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the kernel refused `{}`: {}", self.operation, self.reason)
+    }
+}
+
+struct Refusals<'a>(&'a [Refusal], usize);
+
+impl fmt::Display for Refusals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, refusal) in self.0.iter().enumerate() {
+            let lead = if i == 0 { "" } else { "; " };
+            write!(f, "{lead}{refusal}")?;
+        }
+        match self.1 {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl Kernel {
+    /// Commits the operations in one transaction, if the generation is still the expected one; 0 expects nothing. No
+    /// operations are no transaction.
+    ///
+    /// On [`CommitError::Io`] and [`CommitError::Unclear`] only reading the table tells what it holds.
+    pub fn commit(&mut self, operations: &[Operation], expected_generation: u32) -> Result<Committed, CommitError> {
+        let first = self.take_sequences(1);
+        let Ok(batch) = encode(operations, expected_generation, first) else { return Err(CommitError::TooBig) };
+        if batch.parts.is_empty() {
+            return Ok(Committed { generation: expected_generation });
+        }
+        self.take_sequences(batch.parts.len() as u32 + 1);
+        self.socket.send(batch.buffer.bytes()).map_err(CommitError::Io)?;
+        self.settle(operations, &batch)?;
+        Ok(Committed { generation: next_generation(expected_generation) })
+    }
+
+    /// Reads every answer to the batch: all of them wait, since the kernel works on it inside `sendmsg`.
+    fn settle(&mut self, operations: &[Operation], batch: &Batch) -> Result<(), CommitError> {
+        let unclear = |e: &dyn fmt::Display| CommitError::Unclear(e.to_string());
+        let (mut acknowledged, mut overflowed, mut moved) = (false, false, false);
+        let (mut refusals, mut more) = (Vec::new(), 0);
+        loop {
+            let datagram = match self.socket.receive(&mut self.replies) {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) => break,
+                // Answers were dropped for want of room; the socket says so once.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    overflowed = true;
+                    continue;
+                }
+                Err(e) => return Err(unclear(&e)),
+            };
+            for reply in decode_replies(datagram).map_err(|e| unclear(&e))? {
+                let place = reply.sequence.wrapping_sub(batch.first_sequence) as usize;
+                match reply.errno {
+                    // Left over from an earlier request.
+                    _ if place > batch.parts.len() + 1 => {}
+                    0 => acknowledged |= place == batch.parts.len(),
+                    ERESTART if place == 0 => moved = true,
+                    _ if refusals.len() < KEPT_REFUSALS => refusals.push(refusal(operations, batch, place, &reply)),
+                    _ => more += 1,
+                }
+            }
+        }
+        match (moved, refusals.is_empty(), acknowledged) {
+            (true, ..) => Err(CommitError::Moved),
+            (false, false, _) => Err(CommitError::Refused { refusals, more }),
+            (false, true, true) => Ok(()),
+            (false, true, false) if overflowed => Err(unclear(&"there were more answers than room for them")),
+            (false, true, false) => Err(unclear(&"it sent no answer")),
+        }
+    }
+}
+
+/// `base_seq` of `nf_tables_commit`: 0 is never a generation.
+fn next_generation(generation: u32) -> u32 {
+    generation.checked_add(1).unwrap_or(1)
+}
+
+fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply) -> Refusal {
+    // Place 0 begins the batch; the kernel blames it when the transaction fails as a whole.
+    let part = place.checked_sub(1).and_then(|p| batch.parts.get(p));
+    let operation = match part.and_then(|p| operations.get(p.operation)) {
+        Some(operation) => match blamed_element(operation, batch, place, reply.offset) {
+            Some(element) => one_element(operation, element).to_string(),
+            None => operation.to_string(),
+        },
+        None => "the transaction as a whole".into(),
+    };
+    let text = io::Error::from_raw_os_error(reply.errno).to_string();
+    let mut reason = match text.rsplit_once(" (os error") {
+        Some((meaning, _)) => meaning.to_owned(),
+        None => text,
+    };
+    if let Some(words) = &reply.words {
+        reason.push_str(&format!(" ({words})"));
+    }
+    Refusal { operation, errno: reply.errno, reason }
+}
+
+/// The index of the element that the kernel found fault with. Its offset points into the message that we sent; counting
+/// that message's elements up to there tells which one it was, a range being two.
+fn blamed_element(operation: &Operation, batch: &Batch, place: usize, offset: Option<u32>) -> Option<usize> {
+    let (Operation::AddElements { elements, .. } | Operation::DeleteElements { elements, .. }) = operation else {
+        return None;
+    };
+    let part = batch.parts.get(place.checked_sub(1)?)?;
+    let bytes = batch.buffer.bytes().get(part.start..)?;
+    let message = Messages(bytes).next()?.ok()?;
+    let target = (offset? as usize).checked_sub(HEADER)?;
+    // NFTA_SET_ELEM_LIST_ELEMENTS
+    let list = Attributes(message.body.get(GENERAL..)?).find_map(|a| a.ok().filter(|a| a.kind == 3))?;
+    let list_start = list.value.as_ptr().addr() - message.body.as_ptr().addr();
+    let mut position = list_start;
+    let mut before = 0;
+    for attribute in list.nested() {
+        let length = (4 + attribute.ok()?.value.len()).next_multiple_of(4);
+        if target < position + length {
+            break;
+        }
+        position += length;
+        before += 1;
+    }
+    let mut stored = 0;
+    (target >= list_start).then_some(())?;
+    elements.iter().enumerate().skip(part.first_element).find_map(|(i, (key, element))| {
+        stored += 1 + usize::from(crate::lower::lower_element(key, element).1.is_some());
+        (before < stored).then_some(i)
+    })
+}
+
+fn one_element(operation: &Operation, index: usize) -> Operation {
+    let mut narrowed = operation.clone();
+    match &mut narrowed {
+        Operation::AddElements { elements, .. } | Operation::DeleteElements { elements, .. } => {
+            *elements = elements.get(index).cloned().into_iter().collect();
+        }
+        Operation::AddTable { .. }
+        | Operation::DeleteTable { .. }
+        | Operation::AddChain { .. }
+        | Operation::FlushChain { .. }
+        | Operation::DeleteChain { .. }
+        | Operation::AddRule { .. }
+        | Operation::AddSet { .. }
+        | Operation::DeleteSet { .. } => {}
+    }
+    narrowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_generation_is_zero() {
+        assert_eq!((next_generation(7), next_generation(u32::MAX)), (8, 1));
+    }
+
+    #[test]
+    fn an_error_reads_as_a_sentence_about_the_operation() {
+        let refusal = Refusal { operation: "add rule inet t c drop".into(), errno: 2, reason: "No such thing".into() };
+        let error = CommitError::Refused { refusals: vec![refusal], more: 3 };
+        assert_eq!(error.to_string(), "the kernel refused `add rule inet t c drop`: No such thing; and 3 more");
+    }
+}

@@ -1,0 +1,79 @@
+//! Clears marks that connection tracking entries carry.
+
+use std::io;
+
+use crate::decode::{DecodeError, MarkedFlow, decode_marked_flows};
+use crate::message::{CTNETLINK, Writer};
+use crate::request::{Kernel, RequestError};
+
+/// `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_GET`
+const NEW_ENTRY: u16 = CTNETLINK;
+const GET_ENTRIES: u16 = CTNETLINK | 1;
+/// `CTA_*`
+const ORIGINAL: u16 = 1;
+const MARK: u16 = 8;
+const ZONE: u16 = 18;
+const MARK_MASK: u16 = 21;
+
+/// Why marks could not be cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkError {
+    #[error("no socket to connection tracking: {0}")]
+    Open(io::Error),
+    #[error("connection tracking entries cannot be listed: {0}")]
+    List(RequestError),
+    #[error("the mark of a connection tracking entry cannot be cleared: {0}")]
+    Clear(RequestError),
+}
+
+/// Sets the bits of `mask` to 0 in the mark of every entry of the calling thread's network namespace that has any of
+/// them, unless they are exactly `keep`. Gives the number of entries that were cleared.
+///
+/// Entries are cleared as they are listed, so memory does not grow with their number. The kernel lists no entry twice,
+/// but one that is made while it lists may be missed.
+pub fn clear_marks(mask: u32, keep: u32) -> Result<usize, MarkError> {
+    let mut listing = Kernel::socket().map_err(MarkError::Open)?;
+    let mut clearing = Kernel::socket().map_err(MarkError::Open)?;
+    let (mut cleared, mut failure) = (0, None);
+    // AF_UNSPEC: both families.
+    let listed = listing.dump(
+        GET_ENTRIES,
+        0,
+        |w| w,
+        |datagram| {
+            for flow in decode_marked_flows(datagram)? {
+                let bits = flow.mark & mask;
+                if bits == 0 || bits == keep || failure.is_some() {
+                    continue;
+                }
+                match clear(&mut clearing, &flow, mask) {
+                    Ok(true) => cleared += 1,
+                    Ok(false) => {}
+                    Err(e) => failure = Some(e),
+                }
+            }
+            Ok::<(), DecodeError>(())
+        },
+    );
+    match (failure, listed) {
+        (Some(e), _) => Err(MarkError::Clear(e)),
+        (None, Err(e)) => Err(MarkError::List(e)),
+        (None, Ok(())) => Ok(cleared),
+    }
+}
+
+/// Whether the entry was still there.
+fn clear(kernel: &mut Kernel, flow: &MarkedFlow, mask: u32) -> Result<bool, RequestError> {
+    let sequence = kernel.take_sequences(1);
+    let mut request =
+        Writer::new(NEW_ENTRY, libc::NLM_F_ACK, sequence, flow.family).put_nested(ORIGINAL, &flow.original);
+    if let Some(zone) = &flow.zone {
+        request = request.put(ZONE, zone);
+    }
+    let request = request.put_number(MARK, 0).put_number(MARK_MASK, mask).finish();
+    match kernel.ask(&request, sequence, |_| Ok(())) {
+        Ok(()) => Ok(true),
+        Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,51 @@
+//! The attributes of one object by their numbers.
+
+use super::DecodeError;
+use crate::message::{Attribute, Attributes};
+
+/// One more than the largest attribute number that anything here asks for.
+const COUNTED: usize = 24;
+
+pub(super) struct Fields<'a> {
+    object: &'static str,
+    known: [Option<Attribute<'a>>; COUNTED],
+    /// There was an attribute with a number beyond those.
+    beyond: bool,
+}
+
+impl<'a> Fields<'a> {
+    /// Where a number comes twice the last one counts, as in the kernel's `nla_parse`.
+    pub(super) fn of(object: &'static str, attributes: Attributes<'a>) -> Result<Fields<'a>, DecodeError> {
+        let mut fields = Fields { object, known: [None; COUNTED], beyond: false };
+        for attribute in attributes {
+            let attribute = attribute?;
+            match fields.known.get_mut(usize::from(attribute.kind)) {
+                Some(place) => *place = Some(attribute),
+                None => fields.beyond = true,
+            }
+        }
+        Ok(fields)
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<Attribute<'a>> {
+        self.known.get(usize::from(number)).copied().flatten()
+    }
+
+    pub(super) fn need(&self, number: u16) -> Result<Attribute<'a>, DecodeError> {
+        self.get(number).ok_or(DecodeError::Missing { object: self.object, attribute: number })
+    }
+
+    pub(super) fn number(&self, number: u16) -> Result<Option<u32>, DecodeError> {
+        self.get(number).map(|a| a.number()).transpose()
+    }
+
+    pub(super) fn has_any(&self, numbers: &[u16]) -> bool {
+        numbers.iter().any(|n| self.get(*n).is_some())
+    }
+
+    /// Whether every attribute is one of these.
+    pub(super) fn has_only(&self, numbers: &[u16]) -> bool {
+        let allowed = |n: usize| numbers.iter().any(|a| usize::from(*a) == n);
+        !self.beyond && self.known.iter().enumerate().all(|(n, a)| a.is_none() || allowed(n))
+    }
+}

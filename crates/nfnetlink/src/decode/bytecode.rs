@@ -1,0 +1,102 @@
+//! The bytecode of rules. Attribute numbers are those of `uapi/linux/netfilter/nf_tables.h`.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+use crate::message::{Attribute, Attributes};
+
+/// The instructions of a rule; none if one of them is not of the language.
+pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>>, DecodeError> {
+    let mut all = Some(Vec::new());
+    for attribute in list {
+        let fields = Fields::of("an expression", attribute?.nested())?;
+        let name = fields.need(1)?.text()?;
+        let data = fields.get(2).map_or(Attributes(&[]), |a| a.nested());
+        match (expression(name, Fields::of("an expression's data", data)?)?, &mut all) {
+            (Some(expression), Some(all)) => all.push(expression),
+            (None, _) => all = None,
+            (Some(_), None) => {}
+        }
+    }
+    Ok(all)
+}
+
+fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    match name {
+        "meta" if f.has_only(&[1, 2]) => {
+            let (Some(to), Some(key)) = (f.number(1)?, f.number(2)?) else { return Ok(None) };
+            let key = MetaKey::ALL.into_iter().find(|k| k.number() == key);
+            Ok(key.map(|key| Expression::Meta { key, to: Register(to) }))
+        }
+        "ct" if f.has_only(&[1, 2, 3, 4]) => ct(&f),
+        "payload" if f.has_only(&[1, 2, 3, 4]) => {
+            let (Some(to), Some(base), Some(offset), Some(length)) =
+                (f.number(1)?, f.number(2)?, f.number(3)?, f.number(4)?)
+            else {
+                return Ok(None);
+            };
+            let base = Base::ALL.into_iter().find(|b| b.number() == base);
+            Ok(base.map(|base| Expression::Payload { base, offset, length, to: Register(to) }))
+        }
+        "cmp" if f.has_only(&[1, 2, 3]) => {
+            let (Some(from), Some(operator), Some(data)) = (f.number(1)?, f.number(2)?, f.get(3)) else {
+                return Ok(None);
+            };
+            let operator = Compare::ALL.into_iter().find(|o| o.number() == operator);
+            let data = value(data)?;
+            Ok(operator.zip(data).map(|(operator, data)| Expression::Cmp { operator, from: Register(from), data }))
+        }
+        "bitwise" if f.has_only(&[1, 2, 3, 4, 5, 6]) => bitwise(&f),
+        "lookup" if f.has_only(&[1, 2, 3, 4, 5]) => {
+            let (Some(set), Some(from)) = (f.get(1), f.number(2)?) else { return Ok(None) };
+            let plain = f.number(5)?.is_none_or(|flags| flags == 0);
+            let to = f.number(3)?.map(Register);
+            Ok(plain.then_some(Expression::Lookup { set: set.text()?.into(), from: Register(from), to }))
+        }
+        "immediate" if f.has_only(&[1, 2]) => {
+            let (Some(0), Some(data)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
+            Ok(verdict(data)?.map(Expression::Verdict))
+        }
+        "counter" => Ok(Some(Expression::Counter)),
+        _ => Ok(None),
+    }
+}
+
+fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    let number = f.number(2)?;
+    let Some(key) = CtKey::ALL.into_iter().find(|k| Some(k.number()) == number) else { return Ok(None) };
+    let direction = f.get(3).map(|a| a.byte()).transpose()?;
+    Ok(match (f.number(1)?, f.number(4)?, direction) {
+        (Some(to), None, direction) => Some(Expression::Ct { key, direction, to: Register(to) }),
+        (None, Some(from), None) => Some(Expression::CtSet { key, from: Register(from) }),
+        _ => None,
+    })
+}
+
+fn bitwise(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    // NFT_BITWISE_MASK_XOR; the others are shifts and the like.
+    let masks = f.number(6)?.is_none_or(|operation| operation == 0);
+    let (Some(from), Some(to), Some(mask), Some(xor)) = (f.number(1)?, f.number(2)?, f.get(4), f.get(5)) else {
+        return Ok(None);
+    };
+    let (Some(mask), Some(xor)) = (value(mask)?, value(xor)?) else { return Ok(None) };
+    Ok(masks.then_some(Expression::Bitwise { from: Register(from), to: Register(to), mask, xor }))
+}
+
+/// `NFTA_DATA_VALUE`
+pub(super) fn value(data: Attribute<'_>) -> Result<Option<Vec<u8>>, DecodeError> {
+    Ok(Fields::of("data", data.nested())?.get(1).map(|a| a.value.to_vec()))
+}
+
+/// `NFTA_DATA_VERDICT`
+pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<Verdict>, DecodeError> {
+    let Some(attribute) = Fields::of("data", data.nested())?.get(2) else { return Ok(None) };
+    let fields = Fields::of("a verdict", attribute.nested())?;
+    let code = fields.need(1)?.number()?;
+    Ok(Some(match (code, fields.get(2)) {
+        (0, None) => Verdict::Drop,
+        (1, None) => Verdict::Accept,
+        (code, Some(chain)) if code == Verdict::GOTO as u32 => Verdict::Goto(chain.text()?.into()),
+        (code, _) => Verdict::Foreign(code),
+    }))
+}

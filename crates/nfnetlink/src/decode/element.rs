@@ -1,0 +1,50 @@
+//! The elements of sets.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use super::bytecode::{value, verdict};
+use crate::message::{Attribute, Messages, NFTABLES};
+use crate::observed::RawElement;
+use crate::userdata;
+
+/// `NFT_MSG_NEWSETELEM`
+const NEW_ELEMENTS: u16 = NFTABLES | 12;
+/// `NFT_SET_ELEM_INTERVAL_END`
+const INTERVAL_END: u32 = 1;
+
+/// The elements in one datagram of a dump of one set.
+pub fn decode_elements(datagram: &[u8]) -> Result<Vec<RawElement>, DecodeError> {
+    let mut elements = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind != NEW_ELEMENTS {
+            continue;
+        }
+        let (_, attributes) = message.general()?;
+        let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
+        for attribute in list.nested() {
+            elements.push(element(attribute?)?);
+        }
+    }
+    Ok(elements)
+}
+
+fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {
+    let f = Fields::of("an element", attribute.nested())?;
+    let key = match f.get(1) {
+        Some(data) => value(data)?,
+        None => None,
+    };
+    let verdict = match f.get(2) {
+        Some(data) => verdict(data)?,
+        None => None,
+    };
+    let flags = f.number(3)?.unwrap_or(0);
+    let comment = f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)).map(String::into_boxed_str);
+    // Timeout, expiration, expression, object, end of a concatenated range, expressions; data that is no verdict.
+    let foreign =
+        f.has_any(&[4, 5, 7, 9, 10, 11]) || flags & !INTERVAL_END != 0 || (f.get(2).is_some() && verdict.is_none());
+    let end = flags & INTERVAL_END != 0;
+    // A catch-all element has no key.
+    Ok(RawElement { verdict, comment, end, foreign, ..RawElement::of_key(key.unwrap_or(Vec::new())) })
+}

@@ -1,0 +1,37 @@
+//! Entries of connection tracking, as far as their marks go.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use crate::message::{CTNETLINK, Messages};
+
+/// `IPCTNL_MSG_CT_NEW`
+const NEW_ENTRY: u16 = CTNETLINK;
+
+/// An entry with a mark, and what it takes to name it to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkedFlow {
+    pub family: u8,
+    pub mark: u32,
+    /// The attributes within `CTA_TUPLE_ORIG`, as they came.
+    pub original: Vec<u8>,
+    /// `CTA_ZONE`, as it came.
+    pub zone: Option<Vec<u8>>,
+}
+
+/// The entries with a mark in one datagram of a dump.
+pub fn decode_marked_flows(datagram: &[u8]) -> Result<Vec<MarkedFlow>, DecodeError> {
+    let mut flows = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind != NEW_ENTRY {
+            continue;
+        }
+        let (family, attributes) = message.general()?;
+        let f = Fields::of("a connection", attributes)?;
+        // CTA_MARK is left out when it is 0 (`ctnetlink_dump_mark`).
+        let Some(mark) = f.number(8)? else { continue };
+        let original = f.need(1)?.value.to_vec();
+        flows.push(MarkedFlow { family, mark, original, zone: f.get(18).map(|a| a.value.to_vec()) });
+    }
+    Ok(flows)
+}

@@ -1,0 +1,165 @@
+//! Tables, chains, rules, sets, and the generation.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use super::bytecode;
+use crate::lower::SetHeader;
+use crate::message::{INET, Message, Messages, NFTABLES};
+use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
+use crate::userdata;
+
+/// `NFT_MSG_NEWTABLE` and so on.
+const NEW_TABLE: u16 = NFTABLES;
+const NEW_CHAIN: u16 = NFTABLES | 3;
+const NEW_RULE: u16 = NFTABLES | 6;
+const NEW_SET: u16 = NFTABLES | 9;
+const NEW_GENERATION: u16 = NFTABLES | 15;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRecord {
+    pub name: String,
+    pub flags: u32,
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainRecord {
+    pub table: String,
+    pub name: String,
+    /// Without its rules.
+    pub chain: ObservedChain,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleRecord {
+    pub table: String,
+    pub chain: String,
+    pub rule: ObservedRule,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetRecord {
+    pub table: String,
+    pub name: String,
+    /// It belongs to the rule that made it and goes with it.
+    pub anonymous: bool,
+    /// Without its elements.
+    pub set: ObservedSet,
+}
+
+/// Gives every message of `kind` of the family `inet` to `record`.
+fn records<T>(
+    datagram: &[u8],
+    kind: u16,
+    object: &'static str,
+    record: impl Fn(Fields<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let mut found = Vec::new();
+    for message in Messages(datagram) {
+        let message: Message<'_> = message?;
+        if message.kind != kind {
+            continue;
+        }
+        let (family, attributes) = message.general()?;
+        if family == INET {
+            found.push(record(Fields::of(object, attributes)?)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The generation that `NFT_MSG_GETGEN` answers with.
+pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind == NEW_GENERATION {
+            let (_, attributes) = message.general()?;
+            return Fields::of("a generation", attributes)?.need(1)?.number().map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// The `inet` tables in one datagram.
+pub fn decode_tables(datagram: &[u8]) -> Result<Vec<TableRecord>, DecodeError> {
+    records(datagram, NEW_TABLE, "a table", |f| {
+        Ok(TableRecord {
+            name: f.need(1)?.text()?.into(),
+            flags: f.number(2)?.unwrap_or(0),
+            comment: f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
+        })
+    })
+}
+
+/// The chains of `inet` tables in one datagram.
+pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
+    records(datagram, NEW_CHAIN, "a chain", |f| {
+        let mut chain = ObservedChain {
+            // Flags other than NFT_CHAIN_BASE: hardware offload, a binding. Userdata: a comment.
+            foreign: f.number(10)?.is_some_and(|flags| flags & !1 != 0) || f.get(12).is_some(),
+            ..ObservedChain::default()
+        };
+        if let Some(hook) = f.get(4) {
+            let h = Fields::of("a hook", hook.nested())?;
+            chain.foreign |= !h.has_only(&[1, 2]);
+            chain.hook = Some(ObservedHook {
+                kind: f.need(7)?.text()?.into(),
+                number: h.need(1)?.number()?,
+                // A signed number (`NFTA_HOOK_PRIORITY`).
+                priority: h.need(2)?.number()? as i32,
+                policy: f.need(5)?.number()?,
+            });
+        }
+        Ok(ChainRecord { table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), chain })
+    })
+}
+
+/// The rules of `inet` tables in one datagram, in the order of their chains.
+pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
+    records(datagram, NEW_RULE, "a rule", |f| {
+        let handle = match *f.need(3)?.value {
+            [a, b, c, d, e, g, h, i] => u64::from_be_bytes([a, b, c, d, e, g, h, i]),
+            _ => return Err(DecodeError::Length { attribute: 3, length: f.need(3)?.value.len() }),
+        };
+        let expressions = match f.get(4) {
+            Some(list) => bytecode::expressions(list.nested())?,
+            None => Some(Vec::new()),
+        };
+        let rule = ObservedRule {
+            handle,
+            expressions,
+            comment: f.get(7).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
+        };
+        Ok(RuleRecord { table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), rule })
+    })
+}
+
+/// `NFT_SET_ANONYMOUS`
+const ANONYMOUS: u32 = 1;
+/// `NFT_SET_MAP` and `NFT_SET_OBJECT`: elements hold something.
+const HOLDING: u32 = 8 | 64;
+
+/// The sets and maps of `inet` tables in one datagram.
+pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
+    records(datagram, NEW_SET, "a set", |f| {
+        let flags = f.number(3)?.unwrap_or(0);
+        let header = SetHeader {
+            flags,
+            key_type: f.number(4)?.unwrap_or(0),
+            key_length: f.need(5)?.number()?,
+            data_type: if flags & HOLDING != 0 { Some(f.number(6)?.unwrap_or(0)) } else { None },
+            comment: f.get(13).and_then(|a| userdata::text(a.value, userdata::SET_COMMENT)),
+        };
+        // Timeout, collection interval, object type, expression, expressions; a size or the lengths of ranges; an
+        // eviction policy other than speed.
+        let foreign = f.has_any(&[11, 12, 15, 17, 18])
+            || f.get(9).is_some_and(|description| !description.value.is_empty())
+            || f.number(8)?.is_some_and(|policy| policy != 0);
+        Ok(SetRecord {
+            table: f.need(1)?.text()?.into(),
+            name: f.need(2)?.text()?.into(),
+            anonymous: flags & ANONYMOUS != 0,
+            set: ObservedSet { header, foreign, elements: Vec::new() },
+        })
+    })
+}

@@ -1,0 +1,189 @@
+//! Operations to the messages of one transaction.
+
+use nft::{Hook, Operation};
+
+use crate::lower::{SetHeader, lower_element, lower_rule};
+use crate::message::{INET, NFTABLES, Writer};
+use crate::observed::{ObservedHook, RawElement};
+use crate::request::LARGEST_BATCH;
+use crate::sys::{Buffer, ChainObject, Header, RuleObject, SetObject, TableObject};
+use crate::userdata;
+
+/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`, and the attribute of the generation.
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const BATCH_GENERATION: u16 = 1;
+
+/// `NFT_MSG_*`
+const NEW_TABLE: u16 = 0;
+const DELETE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
+const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
+const DELETE_RULES: u16 = 8;
+const NEW_SET: u16 = 9;
+const DELETE_SET: u16 = 11;
+const NEW_ELEMENTS: u16 = 12;
+const DELETE_ELEMENTS: u16 = 14;
+
+/// Bytes of elements in one message. Their list is one attribute, whose length is 16 bits.
+const LARGEST_LIST: usize = 60_000;
+
+/// A transaction, ready to be sent.
+pub(crate) struct Batch {
+    pub(crate) buffer: Buffer,
+    /// The sequence number of its first message, which begins the batch.
+    pub(crate) first_sequence: u32,
+    /// What the messages after that one are for, in their order; the last message ends the batch.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// One message between begin and end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// The operation's index.
+    pub(crate) operation: usize,
+    /// Where the message starts in the buffer.
+    pub(crate) start: usize,
+    /// Index of the first of the operation's elements that the message carries.
+    pub(crate) first_element: usize,
+}
+
+/// The transaction has more than [`LARGEST_BATCH`] bytes.
+#[derive(Debug)]
+pub(crate) struct TooBig;
+
+/// What a base chain of the language is to the kernel.
+pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
+    match hook {
+        // NF_INET_FORWARD, priority `filter`, NF_ACCEPT
+        Hook::Forward => ObservedHook { kind: "filter".into(), number: 2, priority: 0, policy: 1 },
+    }
+}
+
+/// `generation` 0 commits whatever the kernel's generation is.
+pub(crate) fn encode(operations: &[Operation], generation: u32, first_sequence: u32) -> Result<Batch, TooBig> {
+    let mut batch = Batch { buffer: Buffer::default(), first_sequence, parts: Vec::new() };
+    let begin = Writer::with_resource(BATCH_BEGIN, 0, first_sequence, 0, NFTABLES >> 8);
+    let begin = if generation == 0 { begin } else { begin.put_number(BATCH_GENERATION, generation) };
+    batch.buffer.push(&begin.finish());
+    for (index, operation) in operations.iter().enumerate() {
+        batch.operation(index, operation);
+        if batch.buffer.len() > LARGEST_BATCH {
+            return Err(TooBig);
+        }
+    }
+    batch.acknowledge_last();
+    let end = Writer::with_resource(BATCH_END, 0, batch.next_sequence(), 0, NFTABLES >> 8);
+    batch.buffer.push(&end.finish());
+    Ok(batch)
+}
+
+impl Batch {
+    fn next_sequence(&self) -> u32 {
+        self.first_sequence.wrapping_add(self.parts.len() as u32 + 1)
+    }
+
+    /// The header of the next message, which is recorded as a part.
+    fn header(&mut self, operation: usize, kind: u16, flags: i32, first_element: usize) -> Header {
+        let sequence = self.next_sequence();
+        self.parts.push(Part { operation, start: self.buffer.len(), first_element });
+        Header { kind, flags: flags as u16, family: INET, sequence }
+    }
+
+    /// Asks for an answer to the last part. The kernel sends it when the transaction is committed, and an error of any
+    /// part unasked; before 6.10 it does not answer the message that ends the batch.
+    fn acknowledge_last(&mut self) {
+        if let Some(part) = self.parts.last() {
+            let flags = part.start + 6;
+            let bytes = &mut self.buffer.bytes_mut()[flags..flags + 2];
+            let with_ack = u16::from_ne_bytes([bytes[0], bytes[1]]) | libc::NLM_F_ACK as u16;
+            bytes.copy_from_slice(&with_ack.to_ne_bytes());
+        }
+    }
+
+    fn operation(&mut self, index: usize, operation: &Operation) {
+        match operation {
+            Operation::AddTable { table, comment } => {
+                let header = self.header(index, NEW_TABLE, libc::NLM_F_CREATE, 0);
+                let userdata = userdata::of_comment(Some(comment.as_str()), false);
+                TableObject::with_contents(table.as_str(), 0, &userdata).append_to(&mut self.buffer, header);
+            }
+            Operation::DeleteTable { table } => {
+                let header = self.header(index, DELETE_TABLE, 0, 0);
+                TableObject::named(table.as_str()).append_to(&mut self.buffer, header);
+            }
+            Operation::AddChain { table, chain, hook } => {
+                let header = self.header(index, NEW_CHAIN, libc::NLM_F_CREATE, 0);
+                let mut object = ChainObject::named(table.as_str(), chain.as_str());
+                if let Some(hook) = hook {
+                    let ObservedHook { kind, number, priority, policy } = observed_hook(*hook);
+                    object.hook(&kind, number, priority, policy);
+                }
+                object.append_to(&mut self.buffer, header);
+            }
+            Operation::FlushChain { table, chain } => {
+                let header = self.header(index, DELETE_RULES, 0, 0);
+                RuleObject::in_chain(table.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
+            }
+            Operation::DeleteChain { table, chain } => {
+                let header = self.header(index, DELETE_CHAIN, 0, 0);
+                ChainObject::named(table.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
+            }
+            Operation::AddRule { table, chain, rule } => {
+                let header = self.header(index, NEW_RULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND, 0);
+                let mut object = RuleObject::in_chain(table.as_str(), chain.as_str());
+                for expression in lower_rule(rule) {
+                    object.push(&expression);
+                }
+                object.comment(&userdata::of_comment(rule.comment.as_ref().map(|c| c.as_str()), false));
+                object.append_to(&mut self.buffer, header);
+            }
+            Operation::AddSet { table, name, set } => {
+                let header = self.header(index, NEW_SET, libc::NLM_F_CREATE, 0);
+                let mut object = SetObject::named(table.as_str(), name.as_str());
+                // The kernel wants a number by which the same transaction can refer to the set; we go by names.
+                object.header(&SetHeader::of(set), index as u32 + 1, &userdata::of_set(set));
+                object.append_to(&mut self.buffer, header);
+            }
+            Operation::DeleteSet { table, name } => {
+                let header = self.header(index, DELETE_SET, 0, 0);
+                SetObject::named(table.as_str(), name.as_str()).append_to(&mut self.buffer, header);
+            }
+            Operation::AddElements { table, name, set: _, elements } => {
+                let new = |e: RawElement| e;
+                self.elements(index, (NEW_ELEMENTS, libc::NLM_F_CREATE), table, name, elements, new);
+            }
+            Operation::DeleteElements { table, name, set: _, elements } => {
+                // The key and which side of a range it is are what the kernel goes by.
+                let bare = |e: RawElement| RawElement { end: e.end, ..RawElement::of_key(e.key) };
+                self.elements(index, (DELETE_ELEMENTS, 0), table, name, elements, bare);
+            }
+        }
+    }
+
+    fn elements(
+        &mut self,
+        index: usize,
+        (kind, flags): (u16, i32),
+        table: &nft::Name,
+        name: &nft::Name,
+        elements: &[(nft::Key, nft::Element)],
+        shape: impl Fn(RawElement) -> RawElement,
+    ) {
+        let empty = || SetObject::named(table.as_str(), name.as_str());
+        let (mut object, mut first) = (empty(), 0);
+        for (i, (key, element)) in elements.iter().enumerate() {
+            let (start, end) = lower_element(key, element);
+            object.push(&shape(start));
+            if let Some(end) = end {
+                object.push(&shape(end));
+            }
+            if object.room() > LARGEST_LIST || i + 1 == elements.len() {
+                let header = self.header(index, kind, flags, first);
+                object.append_elements_to(&mut self.buffer, header);
+                (object, first) = (empty(), i + 1);
+            }
+        }
+    }
+}

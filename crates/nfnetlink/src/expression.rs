@@ -1,0 +1,201 @@
+//! The kernel's bytecode as plain values: the instructions that rules of the language compile to, and no others.
+//!
+//! Numbers are those of the kernel's `uapi/linux/netfilter/nf_tables.h`.
+
+/// A number of the register file as netlink carries it.
+///
+/// The file is 64 bytes long. A place at a multiple of 16 bytes has the number of the 128-bit register that starts
+/// there (1 to 4), any other multiple of 4 the number of the 32-bit register (8 to 23). The kernel reports them the
+/// same way (`nft_dump_register`), so equal places have equal numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Register(pub u32);
+
+impl Register {
+    /// Where verdicts go.
+    pub const VERDICT: Register = Register(0);
+    /// The start of the file.
+    pub const FIRST: Register = Register(1);
+
+    /// The register that starts `word` 32-bit words into the file.
+    pub fn at_word(word: u32) -> Register {
+        if word.is_multiple_of(4) { Register(1 + word / 4) } else { Register(8 + word) }
+    }
+}
+
+/// `enum nft_meta_keys`, as far as the language goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetaKey {
+    Nfproto,
+    L4proto,
+}
+
+impl MetaKey {
+    pub const ALL: [MetaKey; 2] = [MetaKey::Nfproto, MetaKey::L4proto];
+
+    pub fn number(self) -> u32 {
+        match self {
+            MetaKey::Nfproto => 15,
+            MetaKey::L4proto => 16,
+        }
+    }
+}
+
+/// `enum nft_ct_keys`, as far as the language goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CtKey {
+    State,
+    Direction,
+    Mark,
+    ProtoSource,
+    SourceIp,
+    SourceIp6,
+}
+
+impl CtKey {
+    pub const ALL: [CtKey; 6] =
+        [CtKey::State, CtKey::Direction, CtKey::Mark, CtKey::ProtoSource, CtKey::SourceIp, CtKey::SourceIp6];
+
+    pub fn number(self) -> u32 {
+        match self {
+            CtKey::State => 0,
+            CtKey::Direction => 1,
+            CtKey::Mark => 3,
+            CtKey::ProtoSource => 11,
+            CtKey::SourceIp => 19,
+            CtKey::SourceIp6 => 21,
+        }
+    }
+}
+
+/// `enum nft_payload_bases`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    Network,
+    Transport,
+}
+
+impl Base {
+    pub const ALL: [Base; 2] = [Base::Network, Base::Transport];
+
+    pub fn number(self) -> u32 {
+        match self {
+            Base::Network => 1,
+            Base::Transport => 2,
+        }
+    }
+}
+
+/// `enum nft_cmp_ops`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compare {
+    Equal,
+    NotEqual,
+    AtMost,
+    AtLeast,
+}
+
+impl Compare {
+    pub const ALL: [Compare; 4] = [Compare::Equal, Compare::NotEqual, Compare::AtMost, Compare::AtLeast];
+
+    pub fn number(self) -> u32 {
+        match self {
+            Compare::Equal => 0,
+            Compare::NotEqual => 1,
+            Compare::AtMost => 3,
+            Compare::AtLeast => 5,
+        }
+    }
+}
+
+/// What a rule or the element of a verdict map decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Accept,
+    Drop,
+    Goto(Box<str>),
+    /// One that the language does not have: jump, return, continue, queue.
+    Foreign(u32),
+}
+
+impl Verdict {
+    /// `NFT_GOTO`.
+    pub const GOTO: i32 = -4;
+
+    /// The code as netlink carries it. Negative codes are nf_tables' own, the others those of netfilter's hooks.
+    pub fn code(&self) -> u32 {
+        match self {
+            Verdict::Drop => 0,
+            Verdict::Accept => 1,
+            Verdict::Goto(_) => Verdict::GOTO as u32,
+            Verdict::Foreign(code) => *code,
+        }
+    }
+}
+
+impl From<&nft::Verdict> for Verdict {
+    fn from(verdict: &nft::Verdict) -> Verdict {
+        match verdict {
+            nft::Verdict::Accept => Verdict::Accept,
+            nft::Verdict::Drop => Verdict::Drop,
+            nft::Verdict::Goto(chain) => Verdict::Goto(chain.as_str().into()),
+        }
+    }
+}
+
+/// One instruction. Constants are as they lie in the register: addresses and ports in network order, marks and states
+/// in host order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expression {
+    Meta {
+        key: MetaKey,
+        to: Register,
+    },
+    Ct {
+        key: CtKey,
+        /// 0 original, 1 reply; none where the key does not depend on it.
+        direction: Option<u8>,
+        to: Register,
+    },
+    CtSet {
+        key: CtKey,
+        from: Register,
+    },
+    Payload {
+        base: Base,
+        offset: u32,
+        length: u32,
+        to: Register,
+    },
+    Cmp {
+        operator: Compare,
+        from: Register,
+        data: Vec<u8>,
+    },
+    /// `to = (from & mask) ^ xor`
+    Bitwise {
+        from: Register,
+        to: Register,
+        mask: Vec<u8>,
+        xor: Vec<u8>,
+    },
+    Lookup {
+        set: String,
+        from: Register,
+        /// Where a map puts what it found.
+        to: Option<Register>,
+    },
+    Verdict(Verdict),
+    /// What was counted is not part of the value.
+    Counter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_have_the_numbers_that_the_kernel_reports() {
+        let numbers: Vec<u32> = (0..6).map(|w| Register::at_word(w).0).collect();
+        assert_eq!(numbers, [1, 9, 10, 11, 2, 13]);
+    }
+}

@@ -1,0 +1,28 @@
+//! The wire between a [`nft::Ruleset`] and the kernel's nf_tables: operations are encoded and committed in one
+//! transaction, the table is read back, and what differs from the wanted ruleset becomes operations again.
+//!
+//! It knows the language and the netlink protocol, and nothing of Kubernetes. Deciding (lowering, decoding, comparing)
+//! is done by functions on values; [`Kernel`] only sends and receives. Unsafe code is confined to `sys`.
+
+mod commit;
+mod conntrack;
+pub mod decode;
+mod encode;
+mod expression;
+mod lower;
+mod message;
+mod observed;
+mod read;
+mod repair;
+mod request;
+mod sys;
+mod userdata;
+
+pub use commit::{CommitError, Committed, Refusal};
+pub use conntrack::{MarkError, clear_marks};
+pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+pub use lower::{SetHeader, lower_rule};
+pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
+pub use read::ReadError;
+pub use repair::repair;
+pub use request::{Kernel, OpenError, RequestError};

@@ -1,0 +1,249 @@
+//! Rules to bytecode.
+//!
+//! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an earlier
+//! condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
+
+use nft::{Action, Direction, Family, Field, Match, Rule};
+
+use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+
+/// `IPPROTO_ICMPV6`
+const ICMPV6: u8 = 58;
+
+/// The bytecode of the rule. The comment is not part of it.
+pub fn lower_rule(rule: &Rule) -> Vec<Expression> {
+    let mut code = Code { expressions: Vec::new(), family: None, protocol: None };
+    for condition in &rule.matches {
+        code.condition(condition);
+    }
+    for action in &rule.actions {
+        code.action(action);
+    }
+    code.expressions
+}
+
+struct Code {
+    expressions: Vec<Expression>,
+    /// The address family that the conditions so far have settled.
+    family: Option<Family>,
+    /// The transport protocol that the conditions so far have settled.
+    protocol: Option<u8>,
+}
+
+impl Code {
+    fn condition(&mut self, condition: &Match) {
+        match condition {
+            Match::Mark { mask, value } => {
+                self.ct(CtKey::Mark, None);
+                self.bitwise(*mask, 0);
+                self.compare(Compare::Equal, &value.to_ne_bytes());
+            }
+            Match::State(states) => {
+                let bits = states.iter().fold(0, |bits, state| bits | state.bit());
+                self.ct(CtKey::State, None);
+                self.bitwise(bits, 0);
+                self.compare(Compare::NotEqual, &[0; 4]);
+            }
+            Match::Direction(direction) => {
+                self.ct(CtKey::Direction, None);
+                self.compare(Compare::Equal, &[direction_number(*direction)]);
+            }
+            Match::Family(family) => self.settle_family(*family),
+            Match::Protocol(protocol) => self.settle_protocol(protocol.number()),
+            Match::Icmpv6Type(first, last) => {
+                if self.family != Some(Family::V6) {
+                    self.settle_family(Family::V6);
+                }
+                if self.protocol != Some(ICMPV6) {
+                    self.settle_protocol(ICMPV6);
+                }
+                self.payload(Base::Transport, 0, 1, Register::FIRST);
+                self.compare_range(&[*first], &[*last]);
+            }
+            Match::FlowPort(first, last) => {
+                self.load(Field::FlowPort, Register::FIRST);
+                self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
+            }
+            Match::InSet { fields, set } => {
+                self.load_key(fields);
+                self.lookup(set, None);
+            }
+        }
+    }
+
+    fn action(&mut self, action: &Action) {
+        match action {
+            Action::Counter => self.expressions.push(Expression::Counter),
+            Action::SetMark { mask, value } => {
+                self.ct(CtKey::Mark, None);
+                // `& keep | value` is `& (keep & ~value) ^ value` in the kernel's terms.
+                self.bitwise(!mask & !value, *value);
+                self.expressions.push(Expression::CtSet { key: CtKey::Mark, from: Register::FIRST });
+            }
+            Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(Verdict::from(verdict))),
+            Action::VerdictMap { field, map } => {
+                self.load_key(std::slice::from_ref(field));
+                self.lookup(map, Some(Register::VERDICT));
+            }
+        }
+    }
+
+    fn settle_family(&mut self, family: Family) {
+        // NFPROTO_IPV4 and NFPROTO_IPV6
+        let number = match family {
+            Family::V4 => 2,
+            Family::V6 => 10,
+        };
+        self.meta(MetaKey::Nfproto, Register::FIRST);
+        self.compare(Compare::Equal, &[number]);
+        self.family = Some(family);
+    }
+
+    fn settle_protocol(&mut self, number: u8) {
+        self.meta(MetaKey::L4proto, Register::FIRST);
+        self.compare(Compare::Equal, &[number]);
+        self.protocol = Some(number);
+    }
+
+    /// Loads the fields side by side, each at a multiple of 4 bytes. What they depend on comes before all of them.
+    fn load_key(&mut self, fields: &[Field]) {
+        for field in fields {
+            match field {
+                Field::Source(family) | Field::Destination(family) => {
+                    if self.family != Some(*family) {
+                        self.settle_family(*family);
+                    }
+                }
+                Field::FlowSource(_)
+                | Field::FlowDestination(_)
+                | Field::FlowPort
+                | Field::L4Proto
+                | Field::SourcePort
+                | Field::DestinationPort => {}
+            }
+        }
+        let mut word = 0;
+        for field in fields {
+            self.load(*field, Register::at_word(word));
+            word += crate::lower::set::width(field.key_type()).div_ceil(4);
+        }
+    }
+
+    fn load(&mut self, field: Field, to: Register) {
+        let address = |family| match family {
+            Family::V4 => CtKey::SourceIp,
+            Family::V6 => CtKey::SourceIp6,
+        };
+        let (original, reply) = (Some(0), Some(1));
+        match field {
+            Field::FlowSource(family) => self.ct_to(address(family), original, to),
+            Field::FlowDestination(family) => self.ct_to(address(family), reply, to),
+            Field::FlowPort => self.ct_to(CtKey::ProtoSource, reply, to),
+            // Offsets in `struct iphdr`, `struct ipv6hdr`, and the first words of every header with ports.
+            Field::Source(Family::V4) => self.payload(Base::Network, 12, 4, to),
+            Field::Source(Family::V6) => self.payload(Base::Network, 8, 16, to),
+            Field::Destination(Family::V4) => self.payload(Base::Network, 16, 4, to),
+            Field::Destination(Family::V6) => self.payload(Base::Network, 24, 16, to),
+            Field::L4Proto => self.meta(MetaKey::L4proto, to),
+            Field::SourcePort => self.payload(Base::Transport, 0, 2, to),
+            Field::DestinationPort => self.payload(Base::Transport, 2, 2, to),
+        }
+    }
+
+    fn meta(&mut self, key: MetaKey, to: Register) {
+        self.expressions.push(Expression::Meta { key, to });
+    }
+
+    fn ct(&mut self, key: CtKey, direction: Option<u8>) {
+        self.ct_to(key, direction, Register::FIRST);
+    }
+
+    fn ct_to(&mut self, key: CtKey, direction: Option<u8>, to: Register) {
+        self.expressions.push(Expression::Ct { key, direction, to });
+    }
+
+    fn payload(&mut self, base: Base, offset: u32, length: u32, to: Register) {
+        self.expressions.push(Expression::Payload { base, offset, length, to });
+    }
+
+    fn bitwise(&mut self, mask: u32, xor: u32) {
+        let (mask, xor) = (mask.to_ne_bytes().to_vec(), xor.to_ne_bytes().to_vec());
+        self.expressions.push(Expression::Bitwise { from: Register::FIRST, to: Register::FIRST, mask, xor });
+    }
+
+    fn compare(&mut self, operator: Compare, data: &[u8]) {
+        self.expressions.push(Expression::Cmp { operator, from: Register::FIRST, data: data.to_vec() });
+    }
+
+    fn compare_range(&mut self, first: &[u8], last: &[u8]) {
+        if first == last {
+            self.compare(Compare::Equal, first);
+        } else {
+            self.compare(Compare::AtLeast, first);
+            self.compare(Compare::AtMost, last);
+        }
+    }
+
+    fn lookup(&mut self, set: &nft::Name, to: Option<Register>) {
+        self.expressions.push(Expression::Lookup { set: set.to_string(), from: Register::FIRST, to });
+    }
+}
+
+/// `IP_CT_DIR_ORIGINAL` and `IP_CT_DIR_REPLY`
+fn direction_number(direction: Direction) -> u8 {
+    match direction {
+        Direction::Original => 0,
+        Direction::Reply => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nft::Name;
+
+    fn cmp(operator: Compare, data: &[u8]) -> Expression {
+        Expression::Cmp { operator, from: Register::FIRST, data: data.to_vec() }
+    }
+
+    fn in_set(fields: &[Field]) -> Match {
+        Match::InSet { fields: fields.to_vec(), set: Name::new("s").unwrap() }
+    }
+
+    #[test]
+    fn addresses_settle_their_family_once_and_before_the_key() {
+        let fields = [Field::L4Proto, Field::Source(Family::V6), Field::DestinationPort];
+        let rule = Rule::new(vec![in_set(&fields), in_set(&[Field::Destination(Family::V6)])], vec![]);
+        let lookup = Expression::Lookup { set: "s".into(), from: Register::FIRST, to: None };
+        assert_eq!(
+            lower_rule(&rule),
+            [
+                Expression::Meta { key: MetaKey::Nfproto, to: Register(1) },
+                cmp(Compare::Equal, &[10]),
+                Expression::Meta { key: MetaKey::L4proto, to: Register(1) },
+                Expression::Payload { base: Base::Network, offset: 8, length: 16, to: Register(9) },
+                Expression::Payload { base: Base::Transport, offset: 2, length: 2, to: Register(13) },
+                lookup.clone(),
+                Expression::Payload { base: Base::Network, offset: 24, length: 16, to: Register(1) },
+                lookup,
+            ]
+        );
+    }
+
+    #[test]
+    fn an_icmpv6_type_adds_only_the_conditions_that_are_missing() {
+        let kinds = Match::Icmpv6Type(133, 137);
+        let bare = lower_rule(&Rule::new(vec![kinds.clone()], vec![]));
+        assert_eq!(bare.len(), 7);
+        assert_eq!(bare[5..], [cmp(Compare::AtLeast, &[133]), cmp(Compare::AtMost, &[137])]);
+        let settled = lower_rule(&Rule::new(vec![Match::Family(Family::V6), kinds], vec![]));
+        assert_eq!(settled, bare);
+    }
+
+    #[test]
+    fn setting_a_mark_keeps_the_other_bits() {
+        let rule = Rule::new(vec![], vec![Action::SetMark { mask: 0xfff0_0000, value: 0x0010_0000 }]);
+        let (mask, xor) = (0x000f_ffffu32.to_ne_bytes().to_vec(), 0x0010_0000u32.to_ne_bytes().to_vec());
+        assert_eq!(lower_rule(&rule)[1], Expression::Bitwise { from: Register::FIRST, to: Register::FIRST, mask, xor });
+    }
+}

@@ -1,0 +1,260 @@
+//! Sets to headers, keys to bytes, ranges to pairs of elements; and back, for what the kernel holds.
+//!
+//! An interval set stores a range as two elements: its start, and an end one past it with `NFT_SET_ELEM_INTERVAL_END`.
+//! A range up to the largest value has no end. Where the first range of a new set does not start at 0, nft puts an
+//! end without a start at 0; it matches nothing (`nft_rbtree.c`), so we write none and overlook one that is there.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use nft::{Datum, Element, Key, KeyType, Protocol, Set};
+
+use crate::expression::Verdict;
+use crate::observed::RawElement;
+
+/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`
+const INTERVAL: u32 = 4;
+const MAP: u32 = 8;
+/// `NFT_DATA_VERDICT`, as the data type of a map.
+const DATA_VERDICT: u32 = 0xffff_ff00;
+/// Bits of one data type in the type of a concatenation (nft's `TYPE_BITS`).
+const TYPE_BITS: u32 = 6;
+
+/// What makes two sets of the kernel able to hold the same elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetHeader {
+    pub flags: u32,
+    pub key_type: u32,
+    pub key_length: u32,
+    /// The type of what a map holds; none in a set.
+    pub data_type: Option<u32>,
+    pub comment: Option<String>,
+}
+
+impl SetHeader {
+    pub fn of(set: &Set) -> SetHeader {
+        let flags = if set.interval { INTERVAL } else { 0 } | if set.verdicts { MAP } else { 0 };
+        SetHeader {
+            flags,
+            key_type: set.types.iter().fold(0, |all, t| all << TYPE_BITS | type_number(*t)),
+            key_length: key_length(&set.types) as u32,
+            data_type: set.verdicts.then_some(DATA_VERDICT),
+            comment: set.comment.as_ref().map(|c| c.as_str().to_owned()),
+        }
+    }
+}
+
+/// nft's `enum datatypes`.
+fn type_number(key: KeyType) -> u32 {
+    match key {
+        KeyType::Ipv4Addr => 7,
+        KeyType::Ipv6Addr => 8,
+        KeyType::InetProto => 12,
+        KeyType::InetService => 13,
+    }
+}
+
+/// Bytes of a value of the type.
+pub(super) fn width(key: KeyType) -> u32 {
+    match key {
+        KeyType::Ipv4Addr => 4,
+        KeyType::Ipv6Addr => 16,
+        KeyType::InetProto => 1,
+        KeyType::InetService => 2,
+    }
+}
+
+/// Bytes of a key: as they are for one field, each padded to a register for a concatenation.
+fn key_length(types: &[KeyType]) -> usize {
+    let length: u32 = match types {
+        [one] => width(*one),
+        many => many.iter().map(|t| width(*t).next_multiple_of(4)).sum(),
+    };
+    length as usize
+}
+
+fn put_datum(bytes: &mut Vec<u8>, datum: Datum) {
+    match datum {
+        Datum::V4(address) => bytes.extend_from_slice(&address.octets()),
+        Datum::V6(address) => bytes.extend_from_slice(&address.octets()),
+        Datum::Protocol(protocol) => bytes.push(protocol.number()),
+        Datum::Port(port) => bytes.extend_from_slice(&port.to_be_bytes()),
+    }
+}
+
+fn key_bytes(data: &[Datum]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 * data.len());
+    for datum in data {
+        put_datum(&mut bytes, *datum);
+        if data.len() > 1 {
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+    }
+    bytes
+}
+
+/// The one or two elements that stand for an element of the language. A range's verdict and comment are at its start.
+pub(crate) fn lower_element(key: &Key, element: &Element) -> (RawElement, Option<RawElement>) {
+    let (start, after) = match *key {
+        Key::One(a) => (key_bytes(&[a]), None),
+        Key::Two(a, b) => (key_bytes(&[a, b]), None),
+        Key::Three(a, b, c) => (key_bytes(&[a, b, c]), None),
+        Key::Range(first, last) => (key_bytes(&[first]), Some(last.successor())),
+    };
+    let open = after == Some(None);
+    let end = after.flatten().map(|datum| RawElement { end: true, ..RawElement::of_key(key_bytes(&[datum])) });
+    let raw = RawElement {
+        verdict: element.verdict.as_ref().map(Verdict::from),
+        comment: element.comment.as_ref().map(|c| c.as_str().into()),
+        open,
+        ..RawElement::of_key(start)
+    };
+    (raw, end)
+}
+
+/// An element of a set in the kernel whose key the language has no word for: an unknown protocol, a start without an
+/// end, an end without a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unspeakable;
+
+/// The elements of a set of the kernel by their keys in the language, in order of the keys.
+pub(crate) fn raise_elements<'a>(
+    set: &Set,
+    elements: &'a [RawElement],
+) -> Result<Vec<(Key, &'a RawElement)>, Unspeakable> {
+    let mut raised = match (set.interval, &set.types[..]) {
+        (true, [one]) => raise_ranges(*one, elements)?,
+        (true, _) => return Err(Unspeakable),
+        (false, types) => raise_keys(types, elements)?,
+    };
+    raised.sort_unstable_by_key(|(key, _)| *key);
+    Ok(raised)
+}
+
+fn raise_keys<'a>(types: &[KeyType], elements: &'a [RawElement]) -> Result<Vec<(Key, &'a RawElement)>, Unspeakable> {
+    let mut raised = Vec::with_capacity(elements.len());
+    let mut data = Vec::with_capacity(types.len());
+    for element in elements {
+        data.clear();
+        if element.end || element.key.len() != key_length(types) {
+            return Err(Unspeakable);
+        }
+        let mut rest = &element.key[..];
+        for key_type in types {
+            let (value, next) = rest.split_at(width(*key_type) as usize);
+            data.push(datum(*key_type, value).ok_or(Unspeakable)?);
+            // The key's length is a multiple of 4 when there is more than one field, so this is the padding.
+            let (padding, next) = next.split_at(next.len() % 4);
+            if padding.iter().any(|b| *b != 0) {
+                return Err(Unspeakable);
+            }
+            rest = next;
+        }
+        raised.push((Key::exact(&data).ok_or(Unspeakable)?, element));
+    }
+    Ok(raised)
+}
+
+fn raise_ranges(key_type: KeyType, elements: &[RawElement]) -> Result<Vec<(Key, &RawElement)>, Unspeakable> {
+    let mut sorted: Vec<&RawElement> = elements.iter().collect();
+    // The end of one range and the start of the next may lie at the same place.
+    sorted.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(b.end.cmp(&a.end)));
+    let mut raised = Vec::with_capacity(elements.len() / 2 + 1);
+    let mut start: Option<(Datum, &RawElement)> = None;
+    for element in sorted {
+        let here = datum(key_type, &element.key).ok_or(Unspeakable)?;
+        match (start.take(), element.end) {
+            (None, false) => start = Some((here, element)),
+            (Some((first, head)), true) => {
+                let last = predecessor(here).ok_or(Unspeakable)?;
+                raised.push((Key::Range(first, last), head));
+            }
+            (None, true) if element.key.iter().all(|b| *b == 0) => {}
+            (None, true) | (Some(_), false) => return Err(Unspeakable),
+        }
+    }
+    if let Some((first, head)) = start {
+        raised.push((Key::Range(first, largest(key_type).ok_or(Unspeakable)?), head));
+    }
+    Ok(raised)
+}
+
+fn datum(key_type: KeyType, bytes: &[u8]) -> Option<Datum> {
+    match key_type {
+        KeyType::Ipv4Addr => Some(Datum::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?))),
+        KeyType::Ipv6Addr => Some(Datum::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?))),
+        KeyType::InetProto => match *bytes {
+            [number] => Protocol::from_number(number).map(Datum::Protocol),
+            _ => None,
+        },
+        KeyType::InetService => Some(Datum::Port(u16::from_be_bytes(bytes.try_into().ok()?))),
+    }
+}
+
+fn predecessor(datum: Datum) -> Option<Datum> {
+    match datum {
+        Datum::V4(a) => u32::from(a).checked_sub(1).map(|n| Datum::V4(n.into())),
+        Datum::V6(a) => u128::from(a).checked_sub(1).map(|n| Datum::V6(n.into())),
+        Datum::Protocol(_) => None,
+        Datum::Port(p) => p.checked_sub(1).map(Datum::Port),
+    }
+}
+
+fn largest(key_type: KeyType) -> Option<Datum> {
+    match key_type {
+        KeyType::Ipv4Addr => Some(Datum::V4(Ipv4Addr::BROADCAST)),
+        KeyType::Ipv6Addr => Some(Datum::V6(Ipv6Addr::from(u128::MAX))),
+        KeyType::InetProto => None,
+        KeyType::InetService => Some(Datum::Port(u16::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(first: u16, last: u16) -> Key {
+        Key::Range(Datum::Port(first), Datum::Port(last))
+    }
+
+    fn lowered(keys: &[Key]) -> Vec<RawElement> {
+        let pairs = keys.iter().map(|k| lower_element(k, &Element::default()));
+        pairs.flat_map(|(start, end)| [Some(start), end]).flatten().collect()
+    }
+
+    #[test]
+    fn a_range_is_a_start_and_an_end_unless_it_reaches_the_top() {
+        let elements = lowered(&[ports(80, 90), ports(60000, 65535)]);
+        let shape: Vec<_> = elements.iter().map(|e| (&e.key[..], e.end, e.open)).collect();
+        assert_eq!(shape, [(&[0, 80][..], false, false), (&[0, 91], true, false), (&[0xea, 0x60], false, true)]);
+    }
+
+    #[test]
+    fn ranges_are_found_again_in_any_order_and_with_the_null_segment() {
+        let set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
+        let keys = [ports(80, 90), ports(91, 91), ports(60000, 65535)];
+        let mut elements = lowered(&keys);
+        elements.push(RawElement { end: true, ..RawElement::of_key(vec![0, 0]) });
+        elements.reverse();
+        let raised = raise_elements(&set, &elements).unwrap();
+        assert_eq!(raised.iter().map(|(k, _)| *k).collect::<Vec<_>>(), keys);
+    }
+
+    #[test]
+    fn two_starts_or_a_lone_end_are_no_ranges() {
+        let set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
+        let at = |port: u8, end| RawElement { end, ..RawElement::of_key(vec![0, port]) };
+        assert_eq!(raise_elements(&set, &[at(1, false), at(2, false)]).err(), Some(Unspeakable));
+        assert_eq!(raise_elements(&set, &[at(1, true)]).err(), Some(Unspeakable));
+    }
+
+    #[test]
+    fn concatenated_fields_are_padded_and_found_again() {
+        let types = [KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService];
+        let set = Set::of(&types);
+        let key = Key::Three(Datum::V4([10, 0, 0, 1].into()), Datum::Protocol(Protocol::Tcp), Datum::Port(80));
+        let elements = lowered(&[key]);
+        assert_eq!(elements[0].key, [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
+        assert_eq!(raise_elements(&set, &elements).unwrap()[0].0, key);
+        assert_eq!(SetHeader::of(&set).key_type, 0x730d);
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads one table back, as it was at one generation.
+
+use nft::Name;
+
+use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
+use crate::message::{INET, NFTABLES, Writer};
+use crate::observed::Observed;
+use crate::request::{Kernel, RequestError};
+
+/// `NFT_MSG_GET*`
+const GET_TABLE: u16 = NFTABLES | 1;
+const GET_CHAINS: u16 = NFTABLES | 4;
+const GET_RULES: u16 = NFTABLES | 7;
+const GET_SETS: u16 = NFTABLES | 10;
+const GET_ELEMENTS: u16 = NFTABLES | 13;
+
+/// Attempts to read between two commits of somebody else. kube-proxy commits about once a second at its busiest, and a
+/// large table takes a few hundred milliseconds, so several failures in a row mean that something is wrong.
+const ATTEMPTS: u32 = 10;
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("the table cannot be read: {0}")]
+    Request(#[from] RequestError),
+    #[error("the ruleset changed during each of {ATTEMPTS} attempts to read the table")]
+    Restless,
+}
+
+impl Kernel {
+    /// Reads the `inet` table of that name, complete and of one generation; none if there is no such table.
+    pub fn read(&mut self, table: &Name) -> Result<Option<Observed>, ReadError> {
+        for _ in 0..ATTEMPTS {
+            let before = self.generation()?;
+            let observed = match self.read_once(table, before) {
+                Ok(observed) => observed,
+                Err(RequestError::Interrupted) => continue,
+                // Something vanished between two of the questions.
+                Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if self.generation()? == before {
+                return Ok(observed);
+            }
+        }
+        Err(ReadError::Restless)
+    }
+
+    fn read_once(&mut self, table: &Name, generation: u32) -> Result<Option<Observed>, RequestError> {
+        let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
+        observed.generation = generation;
+        let name = table.as_str();
+        self.dump_inet(
+            GET_CHAINS,
+            |w| w,
+            |datagram| {
+                for record in decode_chains(datagram)?.into_iter().filter(|r| r.table == name) {
+                    observed.chains.insert(record.name, record.chain);
+                }
+                Ok(())
+            },
+        )?;
+        let of_table = |w: Writer| w.put_text(1, name);
+        self.dump_inet(GET_RULES, of_table, |datagram| {
+            for record in decode_rules(datagram)?.into_iter().filter(|r| r.table == name) {
+                observed.chains.entry(record.chain).or_default().rules.push(record.rule);
+            }
+            Ok(())
+        })?;
+        self.dump_inet(GET_SETS, of_table, |datagram| {
+            // Anonymous sets are part of a rule that is not of the language, and go with it.
+            for record in decode_sets(datagram)?.into_iter().filter(|r| r.table == name && !r.anonymous) {
+                observed.sets.insert(record.name, record.set);
+            }
+            Ok(())
+        })?;
+        for (set_name, set) in &mut observed.sets {
+            self.dump_inet(
+                GET_ELEMENTS,
+                |w| of_table(w).put_text(2, set_name),
+                |datagram| {
+                    set.elements.extend(decode_elements(datagram)?);
+                    Ok(())
+                },
+            )?;
+        }
+        Ok(Some(observed))
+    }
+
+    fn read_table(&mut self, table: &Name) -> Result<Option<Observed>, RequestError> {
+        let sequence = self.take_sequences(1);
+        let request = Writer::new(GET_TABLE, 0, sequence, INET).put_text(1, table.as_str()).finish();
+        let mut found = None;
+        let asked = self.ask(&request, sequence, |datagram| {
+            found = decode_tables(datagram)?.into_iter().find(|r| r.name == table.as_str());
+            Ok(())
+        });
+        match asked {
+            Ok(()) => {}
+            Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        Ok(found.map(|t| Observed { flags: t.flags, comment: t.comment, ..Observed::default() }))
+    }
+}

@@ -1,0 +1,170 @@
+//! Compares what the kernel holds with what is wanted, and says what to do about it.
+//!
+//! Equal means: the same bytecode in the same order, the same elements, verdicts, comments, hooks and flags. What rules
+//! counted is no difference. What cannot be said or undone in the language leads to a new table.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nft::{Chain, Element, Key, Name, Operation, Ruleset, Set};
+
+use crate::encode::observed_hook;
+use crate::expression::Verdict;
+use crate::lower::{SetHeader, lower_rule, raise_elements};
+use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
+
+/// The operations that make the kernel's table the wanted one; none if it is. `observed` is `None` if there is no table.
+///
+/// What can be mended is mended in place, in the order of [`nft::difference`]. The table is replaced if it has other
+/// flags or another comment, if a set has another key, if a base chain has another hook or is not wanted, or if it
+/// holds what the language has no words for.
+pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
+    let Some(observed) = observed else { return nft::create(wanted) };
+    match mend(observed, wanted) {
+        Some(operations) => operations,
+        None => {
+            let mut operations = vec![Operation::DeleteTable { table: wanted.table.clone() }];
+            operations.extend(nft::create(wanted));
+            operations
+        }
+    }
+}
+
+/// None if the table has to be replaced.
+fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
+    if observed.flags != 0 || observed.comment() != Some(wanted.comment.as_str()) {
+        return None;
+    }
+    let table = || wanted.table.clone();
+    let going_sets = going(&observed.sets, &wanted.sets)?;
+    let going_chains = going(&observed.chains, &wanted.chains)?;
+    if going_chains.iter().any(|name| observed.chains[name.as_str()].hook.is_some()) {
+        return None;
+    }
+    let mut operations = Vec::new();
+    for (name, set) in &wanted.sets {
+        if !observed.sets.contains_key(name.as_str()) {
+            operations.push(Operation::AddSet { table: table(), name: name.clone(), set: set.clone() });
+        }
+    }
+    for (name, chain) in &wanted.chains {
+        if !observed.chains.contains_key(name.as_str()) {
+            operations.push(Operation::AddChain { table: table(), chain: name.clone(), hook: chain.hook });
+        }
+    }
+    for (name, chain) in &wanted.chains {
+        mend_chain(&mut operations, &wanted.table, name, observed.chains.get(name.as_str()), chain)?;
+    }
+    for chain in &going_chains {
+        operations.push(Operation::FlushChain { table: table(), chain: chain.clone() });
+    }
+    for (name, set) in &wanted.sets {
+        mend_set(&mut operations, &wanted.table, name, observed.sets.get(name.as_str()), set)?;
+    }
+    for name in going_sets {
+        operations.push(Operation::DeleteSet { table: table(), name });
+    }
+    for chain in going_chains {
+        operations.push(Operation::DeleteChain { table: table(), chain });
+    }
+    Some(operations)
+}
+
+/// Names that the kernel has and that are not wanted; none if one of them cannot be said in the language.
+fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &BTreeMap<Name, U>) -> Option<Vec<Name>> {
+    let unwanted = |name: &&String| !wanted.keys().any(|w| w.as_str() == name.as_str());
+    // Few are left after the cheap test of equal names, which is the usual case.
+    if observed.len() == wanted.len() && observed.keys().zip(wanted.keys()).all(|(o, w)| o == w.as_str()) {
+        return Some(Vec::new());
+    }
+    observed.keys().filter(unwanted).map(|name| Name::new(name).ok()).collect()
+}
+
+fn mend_chain(
+    operations: &mut Vec<Operation>,
+    table: &Name,
+    name: &Name,
+    observed: Option<&ObservedChain>,
+    wanted: &Chain,
+) -> Option<()> {
+    if let Some(observed) = observed {
+        if observed.foreign || observed.hook != wanted.hook.map(observed_hook) {
+            return None;
+        }
+        let alike = observed.rules.len() == wanted.rules.len()
+            && observed.rules.iter().zip(&wanted.rules).all(|(o, w)| same_rule(o, w));
+        if alike {
+            return Some(());
+        }
+        operations.push(Operation::FlushChain { table: table.clone(), chain: name.clone() });
+    }
+    for rule in &wanted.rules {
+        operations.push(Operation::AddRule { table: table.clone(), chain: name.clone(), rule: rule.clone() });
+    }
+    Some(())
+}
+
+fn same_rule(observed: &ObservedRule, wanted: &nft::Rule) -> bool {
+    observed.comment.as_deref() == wanted.comment.as_ref().map(|c| c.as_str())
+        && observed.expressions.as_ref().is_some_and(|e| *e == lower_rule(wanted))
+}
+
+fn mend_set(
+    operations: &mut Vec<Operation>,
+    table: &Name,
+    name: &Name,
+    observed: Option<&ObservedSet>,
+    wanted: &Arc<Set>,
+) -> Option<()> {
+    let (removed, added) = match observed {
+        Some(observed) => {
+            if observed.foreign || observed.header != SetHeader::of(wanted) {
+                return None;
+            }
+            compare_elements(&raise_elements(wanted, &observed.elements).ok()?, wanted)
+        }
+        None => (Vec::new(), wanted.elements.iter().map(|(k, e)| (*k, e.clone())).collect()),
+    };
+    let (table, name, set) = (table.clone(), name.clone(), wanted.clone());
+    if !removed.is_empty() {
+        let (table, name, set) = (table.clone(), name.clone(), set.clone());
+        operations.push(Operation::DeleteElements { table, name, set, elements: removed });
+    }
+    if !added.is_empty() {
+        operations.push(Operation::AddElements { table, name, set, elements: added });
+    }
+    Some(())
+}
+
+type Elements = Vec<(Key, Element)>;
+
+/// What to remove and what to add. Both sides are in order of their keys.
+fn compare_elements(observed: &[(Key, &RawElement)], wanted: &Set) -> (Elements, Elements) {
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
+    let (mut left, mut right) = (observed.iter().peekable(), wanted.elements.iter().peekable());
+    loop {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return (removed, added),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((key, _)), Some((wanted_key, _))) => key.cmp(wanted_key),
+        };
+        let theirs = if order.is_le() { left.next() } else { None };
+        let ours = if order.is_ge() { right.next() } else { None };
+        if let (Some((_, raw)), Some((_, element))) = (theirs, ours)
+            && same_element(raw, element)
+        {
+            continue;
+        }
+        // Deleting goes by the key alone; what the element carried does not matter.
+        removed.extend(theirs.map(|(key, _)| (*key, Element::default())));
+        added.extend(ours.map(|(key, element)| (*key, element.clone())));
+    }
+}
+
+fn same_element(observed: &RawElement, wanted: &Element) -> bool {
+    !observed.foreign
+        && observed.verdict == wanted.verdict.as_ref().map(Verdict::from)
+        && observed.comment.as_deref() == wanted.comment.as_ref().map(|c| c.as_str())
+}

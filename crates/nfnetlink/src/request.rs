@@ -1,0 +1,208 @@
+//! Questions to the kernel: a request goes out, its answers come in.
+//!
+//! The kernel works on a request inside `sendmsg` and on the rest of a dump inside `recvmsg`, so an answer is there
+//! when it is asked for, and the socket never blocks: silence is an error, not a wait.
+
+use std::io;
+
+use crate::decode::{DecodeError, decode_generation, decode_replies};
+use crate::message::{INET, Messages, NFTABLES, Writer};
+use crate::sys::{Buffer, Socket, SocketOption};
+
+/// Bytes of one transaction. Two million elements with comments take about this much; the kernel copies all of it into
+/// one piece of virtual memory.
+pub(crate) const LARGEST_BATCH: usize = 256 << 20;
+/// Bytes of replies that may wait unread: some 40,000 errors, each of which the kernel counts as 768 bytes.
+const WAITING_REPLIES: i32 = 32 << 20;
+/// Bytes of one datagram: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`).
+const DATAGRAM: usize = 64 << 10;
+/// Bytes of one dump: four times the largest batch, so that what was committed can be read.
+const LARGEST_DUMP: usize = 4 * LARGEST_BATCH;
+
+/// `NFT_MSG_GETGEN`
+const GET_GENERATION: u16 = NFTABLES | 16;
+
+/// A socket to the nf_tables of the network namespace that it was opened in. It can be moved between threads.
+pub struct Kernel {
+    pub(crate) socket: Socket,
+    pub(crate) replies: Buffer,
+    sequence: u32,
+}
+
+/// Why the kernel cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("programming the kernel's packet filter needs CAP_NET_ADMIN: run as root, or give the container NET_ADMIN")]
+    NotPermitted,
+    #[error("this kernel has no nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET): {0}")]
+    NoNfTables(io::Error),
+    #[error("the netlink socket cannot be opened: {0}")]
+    Io(io::Error),
+    #[error("the kernel does not tell its generation: {0}")]
+    Request(RequestError),
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error("netlink: {0}")]
+    Io(#[from] io::Error),
+    #[error("the kernel refused: {0}")]
+    Refused(io::Error),
+    #[error("the kernel sent what cannot be understood: {0}")]
+    Decode(#[from] DecodeError),
+    #[error("what was asked for changed while the kernel told it")]
+    Interrupted,
+    #[error("the kernel did not answer")]
+    Silent,
+    #[error("the answer is larger than {LARGEST_DUMP} bytes")]
+    TooBig,
+}
+
+impl Kernel {
+    /// Opens a socket in the calling thread's network namespace.
+    pub fn open() -> Result<Kernel, OpenError> {
+        let mut kernel = Kernel::socket().map_err(|e| match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted,
+            Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT) => OpenError::NoNfTables(e),
+            _ => OpenError::Io(e),
+        })?;
+        match kernel.generation() {
+            Ok(_) => Ok(kernel),
+            Err(RequestError::Refused(e)) => Err(match e.raw_os_error() {
+                Some(libc::EPERM) => OpenError::NotPermitted,
+                // nfnetlink answers EINVAL for a subsystem that nobody registered.
+                Some(libc::EINVAL | libc::EOPNOTSUPP) => OpenError::NoNfTables(e),
+                _ => OpenError::Request(RequestError::Refused(e)),
+            }),
+            Err(e) => Err(OpenError::Request(e)),
+        }
+    }
+
+    /// Opens a socket without asking for nf_tables.
+    pub(crate) fn socket() -> io::Result<Kernel> {
+        let socket = Socket::open()?;
+        socket.set(SocketOption::SendBuffer(LARGEST_BATCH as i32))?;
+        socket.set(SocketOption::ReceiveBuffer(WAITING_REPLIES))?;
+        socket.set(SocketOption::CapAck)?;
+        socket.set(SocketOption::ExtendedAck)?;
+        Ok(Kernel { socket, replies: Buffer::of_length(DATAGRAM), sequence: 0 })
+    }
+
+    /// The generation of the ruleset: a number that every commit to any table of the namespace changes.
+    pub fn generation(&mut self) -> Result<u32, RequestError> {
+        let sequence = self.take_sequences(1);
+        let request = Writer::new(GET_GENERATION, 0, sequence, 0).finish();
+        let mut generation = None;
+        self.ask(&request, sequence, |datagram| {
+            generation = decode_generation(datagram)?;
+            Ok(())
+        })?;
+        generation.ok_or(RequestError::Silent)
+    }
+
+    /// Reserves `count` sequence numbers and gives the first.
+    pub(crate) fn take_sequences(&mut self, count: u32) -> u32 {
+        let first = self.sequence.wrapping_add(1);
+        self.sequence = self.sequence.wrapping_add(count);
+        first
+    }
+
+    /// Sends a request that is not a dump and gives its answer to `take`, if it has one.
+    pub(crate) fn ask(
+        &mut self,
+        request: &[u8],
+        sequence: u32,
+        mut take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), RequestError> {
+        self.socket.send(request)?;
+        while let Some(datagram) = self.socket.receive(&mut self.replies)? {
+            if !answers(datagram, sequence)? {
+                continue;
+            }
+            refusal(datagram)?;
+            take(datagram)?;
+            return Ok(());
+        }
+        Err(RequestError::Silent)
+    }
+
+    /// Sends a dump request for an object of the family `inet` and gives every datagram of the answer to `take`.
+    pub(crate) fn dump_inet(
+        &mut self,
+        kind: u16,
+        fill: impl FnOnce(Writer) -> Writer,
+        take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), RequestError> {
+        self.dump(kind, INET, fill, take)
+    }
+
+    /// The answer is always read to its end, since the kernel refuses a dump while another goes on. An error of `take`
+    /// stops nothing but further calls of it.
+    pub(crate) fn dump(
+        &mut self,
+        kind: u16,
+        family: u8,
+        fill: impl FnOnce(Writer) -> Writer,
+        mut take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), RequestError> {
+        let sequence = self.take_sequences(1);
+        let request = fill(Writer::new(kind, libc::NLM_F_DUMP, sequence, family)).finish();
+        self.socket.send(&request)?;
+        let (mut taken, mut read, mut interrupted) = (Ok(()), 0, false);
+        while let Some(datagram) = self.socket.receive(&mut self.replies)? {
+            if !answers(datagram, sequence)? {
+                continue;
+            }
+            refusal(datagram)?;
+            read += datagram.len();
+            if taken.is_ok() && read <= LARGEST_DUMP {
+                taken = take(datagram);
+            }
+            let mut done = false;
+            for message in Messages(datagram) {
+                let message = message?;
+                interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
+                done |= message.kind == libc::NLMSG_DONE as u16;
+            }
+            if done {
+                taken?;
+                return match (interrupted, read <= LARGEST_DUMP) {
+                    (true, _) => Err(RequestError::Interrupted),
+                    (false, false) => Err(RequestError::TooBig),
+                    (false, true) => Ok(()),
+                };
+            }
+        }
+        Err(RequestError::Silent)
+    }
+}
+
+/// Whether the datagram answers the request of that number; left-overs of an earlier one are passed over.
+fn answers(datagram: &[u8], sequence: u32) -> Result<bool, DecodeError> {
+    match Messages(datagram).next() {
+        Some(first) => Ok(first?.sequence == sequence),
+        None => Ok(false),
+    }
+}
+
+/// The error that the datagram says, on its own or at the end of a dump.
+fn refusal(datagram: &[u8]) -> Result<(), RequestError> {
+    let code = |errno| match errno {
+        0 => Ok(()),
+        libc::EINTR => Err(RequestError::Interrupted),
+        errno => Err(RequestError::Refused(io::Error::from_raw_os_error(errno))),
+    };
+    for reply in decode_replies(datagram)? {
+        code(reply.errno)?;
+    }
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind == libc::NLMSG_DONE as u16
+            && let Some(errno) = message.body.first_chunk::<4>()
+        {
+            code(i32::from_ne_bytes(*errno).saturating_neg())?;
+        }
+    }
+    Ok(())
+}

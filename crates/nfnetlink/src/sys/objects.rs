@@ -1,0 +1,413 @@
+//! libnftnl's objects, each of which can append itself to a buffer as one message.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use libc::{c_int, nlmsghdr};
+use nftnl_sys as sys;
+
+use super::Buffer;
+use crate::expression::{Expression, Verdict};
+use crate::observed::RawElement;
+
+/// What a message says of itself. `kind` is one of `NFT_MSG_*`, without its subsystem.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) family: u8,
+    pub(crate) sequence: u32,
+}
+
+/// `NFT_DATA_VALUE_MAXLEN`: libnftnl copies data into fields of this size without looking (`nftnl_data_reg`).
+const LONGEST_DATA: usize = 64;
+/// Header, family and what rounding adds.
+const MESSAGE_ROOM: usize = 32;
+
+/// Room that an attribute with `length` bytes takes at most, with the four headers that nest it at worst.
+fn room_of(length: usize) -> usize {
+    16 + 4 + length.next_multiple_of(4)
+}
+
+/// libnftnl fails to allocate and to set an attribute only for want of memory, which ends the program as it would
+/// anywhere else in Rust.
+fn allocated<T>(pointer: *mut T) -> NonNull<T> {
+    NonNull::new(pointer).unwrap_or_else(|| handle_alloc_error(Layout::new::<usize>()))
+}
+
+fn set_worked(result: c_int) {
+    if result < 0 {
+        handle_alloc_error(Layout::new::<usize>());
+    }
+}
+
+fn text(name: &str) -> CString {
+    CString::new(name).expect("names of the language hold no NUL")
+}
+
+/// Appends the message that `payload` completes, which writes at most `room` bytes after the header.
+fn append(buffer: &mut Buffer, header: Header, room: usize, payload: impl FnOnce(*mut nlmsghdr)) {
+    buffer.append(room + MESSAGE_ROOM, |place| {
+        // SAFETY: `place` is aligned to 4 and has room for the 20 bytes of both headers, which is all that
+        // nftnl_nlmsg_build_hdr writes; it returns `place`. `payload` writes behind them at most `room` bytes, as its
+        // caller counted, and keeps `nlmsg_len` true (libmnl's mnl_attr_put).
+        unsafe {
+            let message = sys::nftnl_nlmsg_build_hdr(
+                place.cast(),
+                header.kind,
+                u16::from(header.family),
+                header.flags,
+                header.sequence,
+            );
+            payload(message);
+            (*message).nlmsg_len as usize
+        }
+    });
+}
+
+/// An owned object of libnftnl with strings for attributes.
+macro_rules! object {
+    ($name:ident, $raw:ident, $alloc:ident, $free:ident, $set_str:ident) => {
+        pub(crate) struct $name {
+            raw: NonNull<sys::$raw>,
+            room: usize,
+            /// Objects stay with the thread that made them: libnftnl promises nothing else.
+            here: PhantomData<*mut ()>,
+        }
+
+        impl $name {
+            fn new() -> $name {
+                // SAFETY: takes nothing, and returns an object that is ours to free, or NULL.
+                $name { raw: allocated(unsafe { sys::$alloc() }), room: 0, here: PhantomData }
+            }
+
+            fn text(&mut self, attribute: u32, value: &str) {
+                let value = text(value);
+                self.room += room_of(value.as_bytes_with_nul().len());
+                // SAFETY: the object is live, the attribute is one of its strings, and the string is copied.
+                set_worked(unsafe { sys::$set_str(self.raw.as_ptr(), attribute as u16, value.as_ptr()) });
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the object is ours and this is the last use; what was added to it is freed with it.
+                unsafe { sys::$free(self.raw.as_ptr()) };
+            }
+        }
+    };
+}
+
+macro_rules! with_numbers {
+    ($name:ident, $set_u32:ident) => {
+        impl $name {
+            fn number(&mut self, attribute: u32, value: u32) {
+                self.room += room_of(4);
+                // SAFETY: the object is live and the attribute is one of its 32-bit numbers.
+                unsafe { sys::$set_u32(self.raw.as_ptr(), attribute as u16, value) };
+            }
+        }
+    };
+}
+
+macro_rules! with_userdata {
+    ($name:ident, $set_data:ident) => {
+        impl $name {
+            fn userdata(&mut self, attribute: u32, bytes: &[u8]) {
+                if bytes.is_empty() {
+                    return;
+                }
+                self.room += room_of(bytes.len());
+                // SAFETY: the object is live, the attribute is its userdata, and `bytes.len()` bytes are copied into
+                // memory of libnftnl's own.
+                set_worked(unsafe {
+                    sys::$set_data(self.raw.as_ptr(), attribute as u16, bytes.as_ptr().cast(), bytes.len() as u32)
+                });
+            }
+        }
+    };
+}
+
+object!(TableObject, nftnl_table, nftnl_table_alloc, nftnl_table_free, nftnl_table_set_str);
+object!(ChainObject, nftnl_chain, nftnl_chain_alloc, nftnl_chain_free, nftnl_chain_set_str);
+object!(RuleObject, nftnl_rule, nftnl_rule_alloc, nftnl_rule_free, nftnl_rule_set_str);
+object!(SetObject, nftnl_set, nftnl_set_alloc, nftnl_set_free, nftnl_set_set_str);
+with_numbers!(TableObject, nftnl_table_set_u32);
+with_numbers!(ChainObject, nftnl_chain_set_u32);
+with_numbers!(SetObject, nftnl_set_set_u32);
+with_userdata!(TableObject, nftnl_table_set_data);
+with_userdata!(RuleObject, nftnl_rule_set_data);
+with_userdata!(SetObject, nftnl_set_set_data);
+
+impl TableObject {
+    pub(crate) fn named(table: &str) -> TableObject {
+        let mut object = TableObject::new();
+        object.text(sys::NFTNL_TABLE_NAME, table);
+        object
+    }
+
+    pub(crate) fn with_contents(table: &str, flags: u32, userdata: &[u8]) -> TableObject {
+        let mut object = TableObject::named(table);
+        object.number(sys::NFTNL_TABLE_FLAGS, flags);
+        object.userdata(sys::NFTNL_TABLE_USERDATA, userdata);
+        object
+    }
+
+    pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
+        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        append(buffer, header, self.room, |m| unsafe { sys::nftnl_table_nlmsg_build_payload(m, self.raw.as_ptr()) });
+    }
+}
+
+impl ChainObject {
+    pub(crate) fn named(table: &str, chain: &str) -> ChainObject {
+        let mut object = ChainObject::new();
+        object.text(sys::NFTNL_CHAIN_TABLE, table);
+        object.text(sys::NFTNL_CHAIN_NAME, chain);
+        object
+    }
+
+    /// Makes it a base chain.
+    pub(crate) fn hook(&mut self, kind: &str, number: u32, priority: i32, policy: u32) {
+        self.text(sys::NFTNL_CHAIN_TYPE, kind);
+        self.number(sys::NFTNL_CHAIN_HOOKNUM, number);
+        self.number(sys::NFTNL_CHAIN_POLICY, policy);
+        self.room += room_of(4);
+        // SAFETY: the object is live and its priority is a signed number of 32 bits.
+        unsafe { sys::nftnl_chain_set_s32(self.raw.as_ptr(), sys::NFTNL_CHAIN_PRIO as u16, priority) };
+    }
+
+    pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
+        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        append(buffer, header, self.room, |m| unsafe { sys::nftnl_chain_nlmsg_build_payload(m, self.raw.as_ptr()) });
+    }
+}
+
+impl RuleObject {
+    pub(crate) fn in_chain(table: &str, chain: &str) -> RuleObject {
+        let mut object = RuleObject::new();
+        object.text(sys::NFTNL_RULE_TABLE, table);
+        object.text(sys::NFTNL_RULE_CHAIN, chain);
+        object
+    }
+
+    pub(crate) fn comment(&mut self, userdata: &[u8]) {
+        self.userdata(sys::NFTNL_RULE_USERDATA, userdata);
+    }
+
+    pub(crate) fn push(&mut self, expression: &Expression) {
+        let object = ExpressionObject::of(expression);
+        self.room += object.room;
+        // SAFETY: both objects are live; the rule takes the expression over, so that only the rule frees it.
+        unsafe { sys::nftnl_rule_add_expr(self.raw.as_ptr(), object.raw.as_ptr()) };
+    }
+
+    pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
+        // SAFETY: the object is live, and `room` bounds what its attributes and expressions take in the message.
+        append(buffer, header, self.room, |m| unsafe { sys::nftnl_rule_nlmsg_build_payload(m, self.raw.as_ptr()) });
+    }
+}
+
+impl SetObject {
+    pub(crate) fn named(table: &str, set: &str) -> SetObject {
+        let mut object = SetObject::new();
+        object.text(sys::NFTNL_SET_TABLE, table);
+        object.text(sys::NFTNL_SET_NAME, set);
+        object
+    }
+
+    pub(crate) fn header(&mut self, header: &crate::lower::SetHeader, id: u32, userdata: &[u8]) {
+        self.number(sys::NFTNL_SET_FLAGS, header.flags);
+        self.number(sys::NFTNL_SET_KEY_TYPE, header.key_type);
+        self.number(sys::NFTNL_SET_KEY_LEN, header.key_length);
+        if let Some(data_type) = header.data_type {
+            self.number(sys::NFTNL_SET_DATA_TYPE, data_type);
+            self.number(sys::NFTNL_SET_DATA_LEN, 0);
+        }
+        self.number(sys::NFTNL_SET_ID, id);
+        self.userdata(sys::NFTNL_SET_USERDATA, userdata);
+    }
+
+    /// Adds an element of at most 64 bytes of key.
+    pub(crate) fn push(&mut self, element: &RawElement) {
+        let mut object = ElementObject::new();
+        object.bytes(sys::NFTNL_SET_ELEM_KEY, &element.key);
+        if element.end {
+            object.number(sys::NFTNL_SET_ELEM_FLAGS, 1);
+        }
+        if let Some(verdict) = &element.verdict {
+            object.number(sys::NFTNL_SET_ELEM_VERDICT, verdict.code());
+            if let Verdict::Goto(chain) = verdict {
+                object.text(sys::NFTNL_SET_ELEM_CHAIN, chain);
+            }
+        }
+        let userdata = crate::userdata::of_comment(element.comment.as_deref(), element.open);
+        object.bytes(sys::NFTNL_SET_ELEM_USERDATA, &userdata);
+        self.room += object.room;
+        // SAFETY: both objects are live; the set takes the element over, so that only the set frees it.
+        unsafe { sys::nftnl_set_elem_add(self.raw.as_ptr(), object.raw.as_ptr()) };
+    }
+
+    /// Bytes that the message will take at most.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
+        // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
+        append(buffer, header, self.room, |m| unsafe { sys::nftnl_set_nlmsg_build_payload(m, self.raw.as_ptr()) });
+    }
+
+    /// Appends the message of the elements instead of that of the set.
+    pub(crate) fn append_elements_to(&self, buffer: &mut Buffer, header: Header) {
+        append(buffer, header, self.room, |m| {
+            // SAFETY: the object is live, and `room` bounds what its names and elements take in the message.
+            unsafe { sys::nftnl_set_elems_nlmsg_build_payload(m, self.raw.as_ptr()) }
+        });
+    }
+}
+
+/// An element until a set takes it over, which it always does right after it was made.
+struct ElementObject {
+    raw: NonNull<sys::nftnl_set_elem>,
+    room: usize,
+}
+
+impl ElementObject {
+    fn new() -> ElementObject {
+        // SAFETY: takes nothing, and returns an object that is ours, or NULL.
+        ElementObject { raw: allocated(unsafe { sys::nftnl_set_elem_alloc() }), room: room_of(0) }
+    }
+
+    fn bytes(&mut self, attribute: u32, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let fits = attribute == sys::NFTNL_SET_ELEM_USERDATA || bytes.len() <= LONGEST_DATA;
+        assert!(fits, "a key of {} bytes", bytes.len());
+        self.room += room_of(bytes.len());
+        // SAFETY: the element is live; a key fits the field that libnftnl copies it into (asserted above), and userdata
+        // goes into memory that libnftnl allocates for it.
+        set_worked(unsafe {
+            sys::nftnl_set_elem_set(self.raw.as_ptr(), attribute as u16, bytes.as_ptr().cast(), bytes.len() as u32)
+        });
+    }
+
+    fn number(&mut self, attribute: u32, value: u32) {
+        self.room += room_of(4);
+        // SAFETY: the element is live and the attribute (flags or verdict) is a number of 32 bits.
+        unsafe { sys::nftnl_set_elem_set_u32(self.raw.as_ptr(), attribute as u16, value) };
+    }
+
+    fn text(&mut self, attribute: u32, value: &str) {
+        let value = text(value);
+        self.room += room_of(value.as_bytes_with_nul().len());
+        // SAFETY: the element is live, the attribute is the verdict's chain, and the string is copied.
+        set_worked(unsafe { sys::nftnl_set_elem_set_str(self.raw.as_ptr(), attribute as u16, value.as_ptr()) });
+    }
+}
+
+/// An expression until a rule takes it over, which it always does right after it was made.
+struct ExpressionObject {
+    raw: NonNull<sys::nftnl_expr>,
+    room: usize,
+}
+
+impl ExpressionObject {
+    fn of(expression: &Expression) -> ExpressionObject {
+        match expression {
+            Expression::Meta { key, to } => ExpressionObject::new("meta")
+                .number(sys::NFTNL_EXPR_META_KEY, key.number())
+                .number(sys::NFTNL_EXPR_META_DREG, to.0),
+            Expression::Ct { key, direction, to } => {
+                let object = ExpressionObject::new("ct")
+                    .number(sys::NFTNL_EXPR_CT_KEY, key.number())
+                    .number(sys::NFTNL_EXPR_CT_DREG, to.0);
+                match direction {
+                    Some(direction) => object.byte(sys::NFTNL_EXPR_CT_DIR, *direction),
+                    None => object,
+                }
+            }
+            Expression::CtSet { key, from } => ExpressionObject::new("ct")
+                .number(sys::NFTNL_EXPR_CT_KEY, key.number())
+                .number(sys::NFTNL_EXPR_CT_SREG, from.0),
+            Expression::Payload { base, offset, length, to } => ExpressionObject::new("payload")
+                .number(sys::NFTNL_EXPR_PAYLOAD_DREG, to.0)
+                .number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number())
+                .number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, *offset)
+                .number(sys::NFTNL_EXPR_PAYLOAD_LEN, *length),
+            Expression::Cmp { operator, from, data } => ExpressionObject::new("cmp")
+                .number(sys::NFTNL_EXPR_CMP_SREG, from.0)
+                .number(sys::NFTNL_EXPR_CMP_OP, operator.number())
+                .data(sys::NFTNL_EXPR_CMP_DATA, data),
+            Expression::Bitwise { from, to, mask, xor } => ExpressionObject::new("bitwise")
+                .number(sys::NFTNL_EXPR_BITWISE_SREG, from.0)
+                .number(sys::NFTNL_EXPR_BITWISE_DREG, to.0)
+                .number(sys::NFTNL_EXPR_BITWISE_OP, 0)
+                .number(sys::NFTNL_EXPR_BITWISE_LEN, mask.len() as u32)
+                .data(sys::NFTNL_EXPR_BITWISE_MASK, mask)
+                .data(sys::NFTNL_EXPR_BITWISE_XOR, xor),
+            Expression::Lookup { set, from, to } => {
+                let object = ExpressionObject::new("lookup")
+                    .number(sys::NFTNL_EXPR_LOOKUP_SREG, from.0)
+                    .text(sys::NFTNL_EXPR_LOOKUP_SET, set);
+                match to {
+                    Some(to) => object.number(sys::NFTNL_EXPR_LOOKUP_DREG, to.0),
+                    None => object,
+                }
+            }
+            Expression::Verdict(verdict) => {
+                let object = ExpressionObject::new("immediate")
+                    .number(sys::NFTNL_EXPR_IMM_DREG, 0)
+                    .number(sys::NFTNL_EXPR_IMM_VERDICT, verdict.code());
+                match verdict {
+                    Verdict::Goto(chain) => object.text(sys::NFTNL_EXPR_IMM_CHAIN, chain),
+                    Verdict::Accept | Verdict::Drop | Verdict::Foreign(_) => object,
+                }
+            }
+            Expression::Counter => ExpressionObject::new("counter"),
+        }
+    }
+
+    fn new(kind: &str) -> ExpressionObject {
+        let kind = text(kind);
+        // SAFETY: looks the name up and copies none of it; returns an object that is ours, or NULL for want of memory
+        // (the names above are all known to libnftnl).
+        let raw = allocated(unsafe { sys::nftnl_expr_alloc(kind.as_ptr()) });
+        ExpressionObject { raw, room: room_of(0) + room_of(kind.as_bytes_with_nul().len()) }
+    }
+
+    fn number(mut self, attribute: u32, value: u32) -> ExpressionObject {
+        self.room += room_of(4);
+        // SAFETY: the expression is live and the attribute is a number of 32 bits of its kind.
+        unsafe { sys::nftnl_expr_set_u32(self.raw.as_ptr(), attribute as u16, value) };
+        self
+    }
+
+    fn byte(mut self, attribute: u32, value: u8) -> ExpressionObject {
+        self.room += room_of(1);
+        // SAFETY: the expression is live and the attribute is a byte of its kind.
+        unsafe { sys::nftnl_expr_set_u8(self.raw.as_ptr(), attribute as u16, value) };
+        self
+    }
+
+    fn text(mut self, attribute: u32, value: &str) -> ExpressionObject {
+        let value = text(value);
+        self.room += room_of(value.as_bytes_with_nul().len());
+        // SAFETY: the expression is live, the attribute is a string of its kind, and the string is copied.
+        set_worked(unsafe { sys::nftnl_expr_set_str(self.raw.as_ptr(), attribute as u16, value.as_ptr()) });
+        self
+    }
+
+    fn data(mut self, attribute: u32, bytes: &[u8]) -> ExpressionObject {
+        assert!(bytes.len() <= LONGEST_DATA, "a constant of {} bytes", bytes.len());
+        self.room += room_of(bytes.len());
+        // SAFETY: the expression is live, and the bytes fit the field that libnftnl copies them into (asserted above).
+        set_worked(unsafe {
+            sys::nftnl_expr_set(self.raw.as_ptr(), attribute as u16, bytes.as_ptr().cast(), bytes.len() as u32)
+        });
+        self
+    }
+}
