@@ -4,3 +4,19 @@
 mod netlink;
 // Packets in the network-namespace lab go where its rules let them, and nowhere else.
 mod lab;
+// The ruleset, the explanation and the oracle say the same of every flow.
+mod agreement;
+// What the API server holds becomes known, whatever happens on the way.
+mod informers;
+// A folder of manifests is followed like a cluster, and a bad file spoils only itself.
+mod folder;
+// The oracle reads each line of the API documentation as it is meant.
+mod oracle;
+// YAML in, nft text and diagnostics out.
+mod golden;
+// Any sequence of changes ends in the ruleset of a fresh start.
+mod sequence;
+// Inputs that once broke a claim do so no more.
+mod regressions;
+// Real packets through real rules: the kernel judges as the oracle does.
+mod kernel;

@@ -154,7 +154,18 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
             break;
         }
     }
+    close(taps);
     flows.into_iter().map(|flow| matches!(flow, Flow::Passed)).collect()
+}
+
+/// Closes all at once: to close a packet socket waits for the kernel's other processors (some 10 ms), and whoever
+/// waits at the same time waits for the same thing.
+fn close(taps: Vec<Tap>) {
+    std::thread::scope(|scope| {
+        for tap in taps {
+            scope.spawn(move || drop(tap));
+        }
+    });
 }
 
 /// The indices of the probes, by the namespace that has one of their addresses.
