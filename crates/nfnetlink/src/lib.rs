@@ -6,7 +6,7 @@
 
 mod commit;
 mod conntrack;
-pub mod decode;
+mod decode;
 mod encode;
 mod expression;
 mod lower;
@@ -20,6 +20,10 @@ mod userdata;
 
 pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{MarkError, clear_marks};
+pub use decode::{
+    ChainRecord, DecodeError, MarkedFlow, Reply, RuleRecord, SetRecord, TableRecord, decode_chains, decode_elements,
+    decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
+};
 pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 pub use lower::{SetHeader, lower_rule};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
