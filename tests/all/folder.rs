@@ -1,0 +1,298 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Instant;
+
+use cluster::{Event, Folder, Problem, read_folder, watch_folder};
+use policy::{Change, Kind, Object};
+use tempfile::TempDir;
+use tests::fake_api::DEADLINE;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+fn pod(name: &str) -> String {
+    format!("apiVersion: v1\nkind: Pod\nmetadata: {{namespace: shop, name: {name}}}\n")
+}
+
+fn namespace(name: &str, team: &str) -> String {
+    format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{team: {team}}}}}\n")
+}
+
+fn write(folder: &TempDir, file: &str, text: &str) {
+    let path = folder.path().join(file);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn folder_of(files: &[(&str, &str)]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    files.iter().for_each(|(file, text)| write(&folder, file, text));
+    folder
+}
+
+fn names(folder: &Folder) -> Vec<String> {
+    let line = |f: &cluster::Found| format!("{} {} {}", f.object.kind(), f.object.name(), f.origin);
+    folder.objects.iter().map(line).collect()
+}
+
+fn check(files: &[(&str, &str)], objects: &[&str], problems: &[&str]) {
+    let folder = read_folder(folder_of(files).path()).unwrap();
+    assert_eq!(names(&folder), objects);
+    assert_eq!(folder.problems.iter().map(Problem::to_string).collect::<Vec<_>>(), problems);
+}
+
+#[test]
+fn one_object_many_documents_and_lists_are_read_from_yaml_and_json() {
+    let list = "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: c\n    namespace: shop\n\
+                - apiVersion: networking.k8s.io/v1\n  kind: NetworkPolicy\n  metadata: {name: p, namespace: shop}\n  \
+                spec: {podSelector: {}}\nkind: List\nmetadata:\n  resourceVersion: \"\"\n";
+    let json =
+        r#"{"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": "d", "namespace": "shop"}}]}"#;
+    check(
+        &[
+            ("a.yaml", &pod("a")),
+            ("b.yml", &format!("{}---\n{}", namespace("shop", "x"), pod("b"))),
+            ("deep/er/c.yaml", list),
+            ("d.json", json),
+            ("ignored.txt", "kind: ["),
+            (".hidden.yaml", "kind: ["),
+        ],
+        &[
+            "Namespace shop b.yml:1",
+            "Pod shop/a a.yaml:1",
+            "Pod shop/b b.yml:5",
+            "Pod shop/c deep/er/c.yaml:3",
+            "Pod shop/d d.json:1",
+            "NetworkPolicy shop/p deep/er/c.yaml:8",
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn kinds_without_a_meaning_here_are_counted() {
+    let folder = folder_of(&[("a.yaml", "kind: Service\n---\nkind: ConfigMap\n")]);
+    assert_eq!(read_folder(folder.path()).unwrap(), Folder { ignored: 2, ..Folder::default() });
+}
+
+#[test]
+fn a_namespace_that_is_only_mentioned_exists_and_has_the_label_of_its_name() {
+    let folder = folder_of(&[("a.yaml", &pod("a"))]);
+    let folder = read_folder(folder.path()).unwrap();
+    assert_eq!(names(&folder), ["Namespace shop a.yaml:1", "Pod shop/a a.yaml:1"]);
+    let Object::Namespace(shop) = &folder.objects[0].object else { panic!("not a namespace") };
+    let labels: Vec<String> = shop.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(labels, ["kubernetes.io/metadata.name=shop"]);
+}
+
+#[test]
+fn of_two_definitions_the_first_counts_and_the_problem_names_both() {
+    check(
+        &[("a.yaml", &namespace("shop", "first")), ("b.yaml", &format!("---\n{}", namespace("shop", "second")))],
+        &["Namespace shop a.yaml:1"],
+        &["b.yaml:2: Namespace shop is already defined at a.yaml:1, which counts; remove one of the two"],
+    );
+}
+
+#[test]
+fn a_file_that_does_not_parse_is_a_problem_with_its_place_and_the_others_count() {
+    check(
+        &[("a.yaml", &pod("a")), ("b.yaml", "kind: Pod\nmetadata: a: b\n")],
+        &["Namespace shop a.yaml:1", "Pod shop/a a.yaml:1"],
+        &[
+            "b.yaml:2: column 12: mapping values are not allowed in this context; nothing in this file counts until that is \
+           mended",
+        ],
+    );
+}
+
+#[test]
+fn a_single_file_is_a_folder_of_one() {
+    let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("b.yaml", &namespace("b", "x"))]);
+    let file = read_folder(&folder.path().join("a.yaml")).unwrap();
+    assert_eq!(names(&file), ["Namespace a a.yaml:1"]);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error() {
+    let error = read_folder(Path::new("/nowhere/manifests")).unwrap_err().to_string();
+    assert_eq!(error, "manifest folder /nowhere/manifests: No such file or directory (os error 2)");
+}
+
+#[test]
+fn links_in_circles_end_and_broken_links_are_problems() {
+    let folder = folder_of(&[("sub/a.yaml", &namespace("a", "x"))]);
+    symlink(folder.path(), folder.path().join("sub/loop")).unwrap();
+    symlink("nothing", folder.path().join("sub/broken.yaml")).unwrap();
+    let folder = read_folder(folder.path()).unwrap();
+    assert_eq!(names(&folder), ["Namespace a sub/a.yaml:1"]);
+    assert_eq!(folder.problems.len(), 1, "{:?}", folder.problems);
+    assert_eq!(folder.problems[0].origin, "sub/broken.yaml");
+}
+
+#[test]
+fn a_config_map_as_kubelet_mounts_it_is_read_once() {
+    let folder =
+        folder_of(&[("..2026_01/web.yaml", &namespace("web", "x")), ("..2026_01/sub/db.yaml", &namespace("db", "x"))]);
+    symlink("..2026_01", folder.path().join("..data")).unwrap();
+    symlink("..data/web.yaml", folder.path().join("web.yaml")).unwrap();
+    symlink("..data/sub", folder.path().join("sub")).unwrap();
+    let folder = read_folder(folder.path()).unwrap();
+    assert_eq!(names(&folder), ["Namespace db sub/db.yaml:1", "Namespace web web.yaml:1"]);
+    assert!(folder.problems.is_empty());
+}
+
+/// What has come from a folder that is followed.
+struct Known {
+    events: mpsc::Receiver<Event>,
+    objects: BTreeMap<Kind, Vec<String>>,
+    problems: Vec<Problem>,
+    /// The kinds of each event with changes.
+    changes: Vec<Vec<Kind>>,
+}
+
+impl Known {
+    fn of(folder: &TempDir) -> Known {
+        let (sender, events) = mpsc::channel(8);
+        let path = folder.path().to_owned();
+        tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
+        Known { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] }
+    }
+
+    async fn until(&mut self, what: &str, condition: impl Fn(&Known) -> bool) {
+        let began = Instant::now();
+        while !condition(self) {
+            let left = DEADLINE.saturating_sub(began.elapsed());
+            let Ok(event) = timeout(left, self.events.recv()).await else {
+                panic!("{what}: not within {DEADLINE:?}; objects {:?}, problems {:?}", self.objects, self.problems);
+            };
+            match event.expect("the folder is followed") {
+                Event::Problems(problems) => self.problems = problems,
+                Event::Changes(changes) => {
+                    let mut kinds = vec![];
+                    for change in changes {
+                        let Change::Replace(kind, objects) = change else { panic!("{change:?}") };
+                        kinds.push(kind);
+                        self.objects.insert(kind, objects.iter().map(|o| o.name().to_string()).collect());
+                    }
+                    self.changes.push(kinds);
+                }
+            }
+        }
+    }
+
+    async fn until_namespaces(&mut self, names: &[&str]) {
+        self.until(&format!("{names:?}"), |k| k.objects.get(&Kind::Namespace).is_some_and(|n| n == names)).await;
+    }
+
+    async fn until_problem(&mut self, text: &str) {
+        let has = |known: &Known| known.problems.iter().any(|problem| problem.to_string().contains(text));
+        self.until(&format!("a problem with '{text}'"), has).await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_event_has_every_kind_and_later_ones_only_the_kinds_that_changed() {
+    let folder = folder_of(&[("a.yaml", &namespace("a", "x"))]);
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&["a"]).await;
+    write(&folder, "b.yaml", &namespace("b", "x"));
+    known.until_namespaces(&["a", "b"]).await;
+    write(&folder, "sub/c.yaml", &namespace("c", "x"));
+    known.until_namespaces(&["a", "b", "c"]).await;
+    assert_eq!(known.changes, [Kind::ALL.to_vec(), vec![Kind::Namespace], vec![Kind::Namespace]]);
+    assert!(known.problems.is_empty(), "{:?}", known.problems);
+}
+
+#[tokio::test]
+async fn an_empty_folder_is_known_to_be_empty() {
+    let folder = TempDir::new().unwrap();
+    let mut known = Known::of(&folder);
+    known.until("every kind", |known| known.objects.len() == 3).await;
+}
+
+#[tokio::test]
+async fn a_file_in_a_folder_that_came_later_is_seen() {
+    let folder = TempDir::new().unwrap();
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&[]).await;
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    write(&folder, "marker.yaml", &namespace("marker", "x"));
+    known.until_namespaces(&["marker"]).await;
+    write(&folder, "sub/a.yaml", &namespace("a", "x"));
+    known.until_namespaces(&["a", "marker"]).await;
+}
+
+#[tokio::test]
+async fn a_bad_file_keeps_what_it_said_and_the_others_go_on() {
+    let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("b.yaml", &namespace("b", "x"))]);
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&["a", "b"]).await;
+    write(&folder, "a.yaml", "kind: [\n");
+    known.until_problem("a.yaml:").await;
+    assert!(known.problems[0].message.ends_with("what it said before counts until that is mended"));
+    write(&folder, "b.yaml", &namespace("c", "x"));
+    known.until_namespaces(&["a", "c"]).await;
+    write(&folder, "a.yaml", &namespace("d", "x"));
+    known.until_namespaces(&["c", "d"]).await;
+    known.until("no problem", |known| known.problems.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_deleted_file_takes_its_objects_with_it() {
+    let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("sub/b.yaml", &namespace("b", "x"))]);
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&["a", "b"]).await;
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    known.until_namespaces(&["b"]).await;
+    fs::remove_dir_all(folder.path().join("sub")).unwrap();
+    known.until_namespaces(&[]).await;
+}
+
+#[tokio::test]
+async fn a_config_map_is_updated_by_the_swap_of_its_link() {
+    let folder = folder_of(&[("..1/web.yaml", &namespace("one", "x"))]);
+    symlink("..1", folder.path().join("..data")).unwrap();
+    symlink("..data/web.yaml", folder.path().join("web.yaml")).unwrap();
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&["one"]).await;
+    for (number, name) in [(2, "two"), (3, "three")] {
+        write(&folder, &format!("..{number}/web.yaml"), &namespace(name, "x"));
+        symlink(format!("..{number}"), folder.path().join("..data_tmp")).unwrap();
+        fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+        fs::remove_dir_all(folder.path().join(format!("..{}", number - 1))).unwrap();
+        known.until_namespaces(&[name]).await;
+    }
+    assert!(known.problems.is_empty(), "{:?}", known.problems);
+}
+
+#[tokio::test]
+async fn a_file_behind_a_link_is_followed_where_it_is() {
+    let elsewhere = folder_of(&[("a.yaml", &namespace("a", "x"))]);
+    let folder = TempDir::new().unwrap();
+    symlink(elsewhere.path().join("a.yaml"), folder.path().join("link.yaml")).unwrap();
+    let mut known = Known::of(&folder);
+    known.until_namespaces(&["a"]).await;
+    write(&elsewhere, "a.yaml", &namespace("b", "x"));
+    known.until_namespaces(&["b"]).await;
+}
+
+#[tokio::test]
+async fn a_folder_that_goes_away_is_a_problem_and_what_it_said_counts() {
+    let folder = folder_of(&[("in/a.yaml", &namespace("a", "x"))]);
+    let (sender, events) = mpsc::channel(8);
+    let path = folder.path().join("in");
+    tokio::spawn(async move { watch_folder(&path, sender).await.unwrap() });
+    let mut known = Known { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
+    known.until_namespaces(&["a"]).await;
+    fs::rename(folder.path().join("in"), folder.path().join("out")).unwrap();
+    known.until_problem("what it said before counts").await;
+    assert_eq!(known.objects[&Kind::Namespace], ["a"]);
+}
+
+#[tokio::test]
+async fn following_a_folder_that_is_not_there_is_an_error() {
+    let (sender, _events) = mpsc::channel(8);
+    watch_folder(Path::new("/nowhere"), sender).await.unwrap_err();
+}

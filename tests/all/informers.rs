@@ -1,0 +1,432 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cluster::{Event, Problem, Sync, Timing, connect, watch_cluster};
+use policy::{Change, Kind, Object};
+use serde_json::{Value, json};
+use tests::fake_api::{DEADLINE, FakeApi, Faults, Verb};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Short waits, so that what comes after them comes soon. No test depends on how long they are.
+fn impatient() -> Timing {
+    Timing {
+        answer: Duration::from_secs(10),
+        watch: Duration::from_secs(290),
+        watch_grace: Duration::from_secs(5),
+        steady: Duration::from_millis(20),
+        backoff_first: Duration::from_millis(5),
+        backoff_last: Duration::from_millis(40),
+    }
+}
+
+/// What has come from the source so far.
+struct Known {
+    events: mpsc::Receiver<Event>,
+    task: JoinHandle<()>,
+    objects: BTreeMap<(Kind, String), Object>,
+    sync: Sync,
+    problems: Vec<Problem>,
+    /// Lists per kind.
+    replaced: BTreeMap<Kind, usize>,
+}
+
+impl Known {
+    async fn of(kubeconfig: &Path, timing: Timing) -> Known {
+        let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
+        let (sender, events) = mpsc::channel(8);
+        let task = tokio::spawn(watch_cluster(connection, sender));
+        let (objects, replaced) = (BTreeMap::new(), BTreeMap::new());
+        Known { events, task, objects, sync: Sync::default(), problems: vec![], replaced }
+    }
+
+    /// Takes events in until the condition holds.
+    async fn until(&mut self, what: &str, condition: impl Fn(&Known) -> bool) {
+        let began = Instant::now();
+        while !condition(self) {
+            let left = DEADLINE.saturating_sub(began.elapsed());
+            let Ok(event) = timeout(left, self.events.recv()).await else {
+                panic!("{what}: not within {DEADLINE:?}; names {:?}, problems {:?}", self.names(), self.problems);
+            };
+            match event.expect("the watch goes on") {
+                Event::Changes(changes) => {
+                    self.sync.observe(&changes);
+                    changes.into_iter().for_each(|change| self.apply(change));
+                }
+                Event::Problems(problems) => self.problems = problems,
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        let key = |o: &Object| (o.kind(), o.name().to_string());
+        match change {
+            Change::Set(object) => {
+                self.objects.insert(key(&object), object);
+            }
+            Change::Remove(kind, name) => {
+                self.objects.remove(&(kind, name.to_string()));
+            }
+            Change::Replace(kind, objects) => {
+                *self.replaced.entry(kind).or_default() += 1;
+                self.objects.retain(|(k, _), _| *k != kind);
+                self.objects.extend(objects.into_iter().map(|object| (key(&object), object)));
+            }
+        }
+    }
+
+    async fn until_synced(&mut self) {
+        self.until("a list of every kind", |known| known.sync.is_complete()).await;
+    }
+
+    async fn until_pods(&mut self, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| format!("shop/{name}")).collect();
+        self.until(&format!("the pods {names:?}"), |known| known.pods() == names).await;
+    }
+
+    async fn until_problem(&mut self, text: &str) {
+        let has = |known: &Known| known.problems.iter().any(|problem| problem.to_string().contains(text));
+        self.until(&format!("a problem with '{text}'"), has).await;
+    }
+
+    async fn until_well(&mut self) {
+        self.until("no problems", |known| known.problems.is_empty()).await;
+    }
+
+    fn pods(&self) -> Vec<String> {
+        self.objects.keys().filter(|(kind, _)| *kind == Kind::Pod).map(|(_, name)| name.clone()).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.objects.keys().map(|(kind, name)| format!("{kind} {name}")).collect()
+    }
+
+    fn lists_of_pods(&self) -> usize {
+        self.replaced.get(&Kind::Pod).copied().unwrap_or(0)
+    }
+}
+
+/// A server with a pod, a namespace and a policy, and a source that knows them and watches.
+async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
+    watched_with(impatient(), faults).await
+}
+
+async fn watched_with(timing: Timing, faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
+    let api = small_cluster();
+    api.faults(faults);
+    let mut known = Known::of(&api.kubeconfig(), timing).await;
+    known.until_synced().await;
+    api.until_watched().await;
+    assert_eq!(known.names(), ["Namespace shop", "Pod shop/web", "NetworkPolicy shop/deny"]);
+    (api, known)
+}
+
+fn small_cluster() -> FakeApi {
+    let api = FakeApi::start();
+    api.set(Kind::Namespace, json!({"metadata": {"name": "shop"}}));
+    api.set(
+        Kind::NetworkPolicy,
+        json!({"metadata": {"namespace": "shop", "name": "deny"}, "spec": {"podSelector": {}}}),
+    );
+    api.set(Kind::Pod, pod("web"));
+    api
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": name, "uid": name, "labels": {"app": name}},
+        "spec": {"nodeName": "a", "containers": []},
+        "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
+    })
+}
+
+#[tokio::test]
+async fn streaming_lists_are_asked_for_first_and_followed_without_another_request() {
+    let (api, mut known) = watched(|_| {}).await;
+    api.set(Kind::Pod, pod("db"));
+    known.until_pods(&["db", "web"]).await;
+    api.remove(Kind::Pod, "shop", "web");
+    known.until_pods(&["db"]).await;
+    assert!(api.requests().iter().all(|r| r.verb == Verb::Watch && r.has("sendInitialEvents", "true")));
+    assert!(api.requests().iter().all(|r| r.has("allowWatchBookmarks", "true") && r.has("timeoutSeconds", "290")));
+    assert_eq!(api.requests().len(), Kind::ALL.len());
+}
+
+#[tokio::test]
+async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again() {
+    let api = small_cluster();
+    api.faults(|f| f.no_streaming = true);
+    let names: Vec<String> = (0..1201).map(|i| format!("pod-{i:04}")).collect();
+    names.iter().for_each(|name| api.set(Kind::Pod, pod(name)));
+    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_synced().await;
+    assert_eq!(known.pods().len(), 1202);
+    assert_eq!(api.count(Verb::List, Kind::Pod), 3);
+    assert!(known.problems.is_empty(), "{:?}", known.problems);
+
+    api.until_watched().await;
+    api.set(Kind::Namespace, json!({"metadata": {"name": "later"}}));
+    api.compact();
+    api.cut_connections();
+    known.until("a second list", |known| known.lists_of_pods() == 2).await;
+    let streams = |r: &&tests::fake_api::Request| r.kind == Kind::Pod && r.has("sendInitialEvents", "true");
+    assert_eq!(api.requests().iter().filter(streams).count(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_never_says_that_the_list_is_complete_gives_way_to_pages() {
+    let (api, mut known) = watched(|f| f.no_end_of_list = true).await;
+    assert_eq!(api.count(Verb::List, Kind::Pod), 1);
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn pages_that_expire_are_read_as_one() {
+    let api = small_cluster();
+    (0..600).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
+    api.faults(|f| (f.no_streaming, f.delay) = (true, Duration::from_millis(300)));
+    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    let second_page = |r: &tests::fake_api::Request| r.kind == Kind::Pod && r.query.contains_key("continue");
+    api.until_requests("the second page", |requests| requests.iter().any(second_page)).await;
+    api.compact();
+    known.until_synced().await;
+    assert_eq!(known.pods().len(), 601);
+    let last = api.requests().into_iter().rfind(|r| (r.verb, r.kind) == (Verb::List, Kind::Pod)).unwrap();
+    assert!(!last.query.contains_key("limit"), "{last:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_costs_no_change_and_no_list() {
+    let (api, mut known) = watched(|_| {}).await;
+    for round in 0..5 {
+        api.cut_connections();
+        api.set(Kind::Pod, pod(&format!("new-{round}")));
+        api.remove(Kind::Pod, "shop", if round == 0 { "web".into() } else { format!("new-{}", round - 1) }.as_str());
+        known.until_pods(&[&format!("new-{round}")]).await;
+    }
+    assert_eq!(known.lists_of_pods(), 1);
+}
+
+#[tokio::test]
+async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
+    let (api, mut known) = watched(|_| {}).await;
+    (0..10).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
+    api.bookmark();
+    let version = |r: &tests::fake_api::Request| r.query.get("resourceVersion").cloned();
+    known.until("the pods", |known| known.pods().len() == 11).await;
+    // A watch of namespaces has seen nothing but the bookmark; garbage makes it ask again from there.
+    api.send_raw(Kind::Namespace, b"garbage\n");
+    let resumed = |r: &&tests::fake_api::Request| r.kind == Kind::Namespace && !r.has("sendInitialEvents", "true");
+    api.until_requests("the watch resumed", |requests| requests.iter().any(|r| resumed(&r))).await;
+    let from = api.requests().iter().find(resumed).and_then(version);
+    assert_eq!(from.as_deref(), Some("113"), "100, three objects, ten pods");
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_is_listed_again_and_the_deletions_meanwhile_are_applied() {
+    for gone_as_status in [false, true] {
+        let (api, mut known) = watched(|f| f.gone_as_status = gone_as_status).await;
+        api.faults(|f| f.refusals.extend(Kind::ALL.map(|kind| ((kind, Verb::Watch), 503))));
+        api.cut_connections();
+        known.until_problem("answers 503 to watch pods").await;
+        api.remove(Kind::Pod, "shop", "web");
+        api.set(Kind::Pod, pod("db"));
+        api.compact();
+        api.faults(|f| f.refusals.clear());
+        known.until_pods(&["db"]).await;
+        assert_eq!(known.lists_of_pods(), 2);
+        known.until_well().await;
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch() {
+    let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none", "status": [1]});
+    for no_streaming in [false, true] {
+        let api = small_cluster();
+        api.faults(|f| f.no_streaming = no_streaming);
+        Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("bad")));
+        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        known.until_synced().await;
+        known.until_pods(&["bad", "web"]).await;
+        Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("worse")));
+        api.set(Kind::Pod, pod("zoo"));
+        known.until_pods(&["bad", "web", "worse", "zoo"]).await;
+        let Object::Pod(worse) = &known.objects[&(Kind::Pod, "shop/worse".into())] else { panic!("not a pod") };
+        assert!(worse.unreadable && !worse.problems.is_empty());
+        assert_eq!(known.lists_of_pods(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_object_without_a_name_is_a_problem_and_the_watch_goes_on() {
+    let (api, mut known) = watched(|_| {}).await;
+    api.send_raw(Kind::Pod, b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"labels\":{}}}}\n");
+    known.until_problem("pods watch: 1 objects came without metadata.name").await;
+    api.set(Kind::Pod, pod("db"));
+    known.until_pods(&["db", "web"]).await;
+}
+
+#[tokio::test]
+async fn a_change_behind_a_line_of_garbage_is_not_lost() {
+    let (api, mut known) = watched(|_| {}).await;
+    for (round, garbage) in
+        [b"\xff\xfe{{{\n".as_slice(), b"{}\n", b"{\"type\":\"NEW\",\"object\":{}}\n"].iter().enumerate()
+    {
+        api.until_watched().await;
+        api.send_raw(Kind::Pod, garbage);
+        api.set(Kind::Pod, pod("db"));
+        known.until_pods(&["db", "web"]).await;
+        api.remove(Kind::Pod, "shop", "db");
+        known.until_pods(&["web"]).await;
+        assert_eq!(known.lists_of_pods(), 1, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn forbidden_says_which_verb_is_missing_and_the_other_kinds_go_on() {
+    let api = small_cluster();
+    let policies = Kind::NetworkPolicy;
+    api.faults(|f| f.refusals.extend([((policies, Verb::Watch), 403), ((policies, Verb::List), 403)]));
+    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_problem("networkpolicies watch: forbidden: the RBAC verb 'watch' on networkpolicies").await;
+    known.until_pods(&["web"]).await;
+    known.until("namespaces", |known| known.replaced.contains_key(&Kind::Namespace)).await;
+    assert_eq!(known.sync.missing(), [policies]);
+
+    api.faults(|f| (f.no_streaming, f.refusals) = (true, BTreeMap::from([((policies, Verb::List), 403)])));
+    known.until_problem("the RBAC verb 'list' on networkpolicies in the API group networking.k8s.io is missing").await;
+    api.faults(|f| f.refusals.clear());
+    known.until_synced().await;
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn credentials_that_are_not_accepted_are_said_to_be() {
+    let api = small_cluster();
+    api.faults(|f| f.refusals.extend([((Kind::Pod, Verb::Watch), 401)]));
+    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_problem("pods watch: the API server does not accept our credentials (401)").await;
+    api.faults(|f| f.refusals.clear());
+    known.until_synced().await;
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn server_errors_are_waited_out_and_what_is_known_stays() {
+    let (api, mut known) = watched(|_| {}).await;
+    api.faults(|f| f.refusals.extend(Kind::ALL.map(|kind| ((kind, Verb::Watch), 500))));
+    api.cut_connections();
+    known.until_problem("the API server answers 500 to watch pods").await;
+    let before = api.count(Verb::Watch, Kind::Pod);
+    // More of them than it takes to give up the version.
+    api.until_requests("more attempts", |requests| requests.len() > 3 * (before + 10)).await;
+    assert_eq!(known.names().len(), 3);
+    api.set(Kind::Pod, pod("db"));
+    api.faults(|f| f.refusals.clear());
+    known.until_pods(&["db", "web"]).await;
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_noticed_and_asked_again() {
+    let api = small_cluster();
+    api.faults(|f| f.silent = true);
+    let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
+    let mut known = Known::of(&api.kubeconfig(), timing).await;
+    known.until_problem("pods watch: the API server has not answered to watch pods for 200ms").await;
+    api.faults(|f| f.silent = false);
+    known.until_synced().await;
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_silent_for_longer_than_it_was_to_last_is_opened_anew() {
+    let timing = Timing { watch: Duration::from_secs(1), watch_grace: Duration::from_millis(200), ..impatient() };
+    let (api, mut known) = watched_with(timing, |_| {}).await;
+    api.faults(|f| f.stalled = true);
+    let before = api.requests().len();
+    api.until_requests("another watch", |requests| requests.len() >= before + 3).await;
+    api.set(Kind::Pod, pod("db"));
+    api.faults(|f| f.stalled = false);
+    known.until_pods(&["db", "web"]).await;
+    assert_eq!(known.lists_of_pods(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_in_time_is_resumed_without_a_problem() {
+    let timing = Timing { watch: Duration::from_secs(1), ..impatient() };
+    let (api, mut known) = watched_with(timing, |_| {}).await;
+    let before = api.requests().len();
+    api.until_requests("the next watches", |requests| requests.len() >= before + 6).await;
+    api.set(Kind::Pod, pod("db"));
+    known.until_pods(&["db", "web"]).await;
+    assert_eq!((known.lists_of_pods(), known.problems.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause() {
+    let (api, mut known) = watched(|_| {}).await;
+    api.faults(|f| f.ends_watches = true);
+    api.cut_connections();
+    known.until_problem("the API server ends the watch of pods as soon as it begins").await;
+    let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
+    let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod;
+    api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
+    // The waits are 5, 10, 20, 40, 40, … ms, each at least half of that.
+    assert!(began.elapsed() >= Duration::from_millis(120), "{:?}", began.elapsed());
+    api.faults(|f| f.ends_watches = false);
+    api.set(Kind::Pod, pod("db"));
+    known.until_pods(&["db", "web"]).await;
+    known.until_well().await;
+}
+
+#[tokio::test]
+async fn answers_that_come_late_and_in_pieces_are_answers() {
+    for no_streaming in [false, true] {
+        let (api, mut known) = watched(|f| {
+            *f = Faults { no_streaming, pieces: Some(3), delay: Duration::from_millis(50), ..Faults::default() };
+        })
+        .await;
+        api.set(Kind::Pod, pod("db"));
+        known.until_pods(&["db", "web"]).await;
+        assert!(known.problems.is_empty(), "{:?}", known.problems);
+    }
+}
+
+#[tokio::test]
+async fn every_kind_must_be_listed_before_the_picture_is_whole() {
+    for missing in Kind::ALL {
+        let api = small_cluster();
+        api.faults(|f| f.refusals.extend([((missing, Verb::Watch), 500), ((missing, Verb::List), 500)]));
+        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        known.until("the other kinds", |known| known.replaced.len() == 2).await;
+        assert_eq!(known.sync.missing(), [missing]);
+        api.faults(|f| f.refusals.clear());
+        known.until_synced().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_problem_of_every_watch() {
+    let api = small_cluster();
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();
+    drop(api);
+    let mut known = Known::of(kubeconfig.path(), impatient()).await;
+    known.until("three problems", |known| known.problems.len() == 3).await;
+    for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "pods"]) {
+        assert_eq!(problem.origin, format!("{plural} watch"));
+        assert!(problem.message.starts_with("the API server cannot be reached: "), "{problem}");
+        assert!(problem.message.contains("refused"), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn the_watches_end_with_their_listener() {
+    let (_api, known) = watched(|_| {}).await;
+    drop(known.events);
+    timeout(DEADLINE, known.task).await.expect("it ends").expect("it does not panic");
+}

@@ -1,0 +1,226 @@
+//! An API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of the three kinds, and
+//! the ways in which API servers and the networks before them fail.
+//!
+//! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a process
+//! stand on the same server. It knows nothing of what its clients make of the objects.
+
+mod serve;
+mod store;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use policy::Kind;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::{oneshot, watch};
+
+use store::Store;
+
+/// A wait of a test is for something that is to happen at once; this long means that it does not.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What a request asks for, as RBAC has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    List,
+    Watch,
+}
+
+/// A request that came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub verb: Verb,
+    pub kind: Kind,
+    pub path: String,
+    pub query: BTreeMap<String, String>,
+}
+
+impl Request {
+    pub fn has(&self, key: &str, value: &str) -> bool {
+        self.query.get(key).is_some_and(|v| v == value)
+    }
+}
+
+/// What is wrong with the server now. Each fault holds until it is taken back.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Answers 422 to a request with `sendInitialEvents`, as a server with the feature off does.
+    pub no_streaming: bool,
+    /// A streaming list ends without the mark behind its last object.
+    pub no_end_of_list: bool,
+    /// Answers these requests with the status instead.
+    pub refusals: BTreeMap<(Kind, Verb), u16>,
+    /// Says 410 to a watch from a version that was compacted in the status line; otherwise in an ERROR event.
+    pub gone_as_status: bool,
+    /// Takes requests and does not answer.
+    pub silent: bool,
+    /// Open watches say nothing any more, and do not end either.
+    pub stalled: bool,
+    /// Ends a watch, in good form, as soon as it has begun.
+    pub ends_watches: bool,
+    /// Sends bodies in pieces of this many bytes.
+    pub pieces: Option<usize>,
+    /// Answers this much later.
+    pub delay: Duration,
+}
+
+/// The server. It ends when it is dropped.
+pub struct FakeApi {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    folder: TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Changes with everything in `state`.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    store: Store,
+    faults: Faults,
+    requests: Vec<Request>,
+    /// Watches that are open, with their streaming list behind them.
+    watching: BTreeMap<Kind, usize>,
+    /// Goes up when all connections are cut.
+    cuts: u64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.send_modify(|count| *count += 1);
+        result
+    }
+}
+
+impl FakeApi {
+    pub fn start() -> FakeApi {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
+        listener.set_nonblocking(true).expect("a socket of ours");
+        let address = listener.local_addr().expect("a bound socket");
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(0) });
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(serve::serve(listener, shared, stopped));
+            }
+        });
+        let folder = TempDir::new().expect("a folder for the kubeconfig");
+        FakeApi { shared, address, folder, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The path of a kubeconfig file that leads here. It lives as long as the server.
+    pub fn kubeconfig(&self) -> PathBuf {
+        let path = self.folder.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: fake\n\
+             clusters: [{{name: fake, cluster: {{server: 'http://{}'}}}}]\n\
+             users: [{{name: fake, user: {{token: fake}}}}]\n\
+             contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]\n",
+            self.address
+        );
+        std::fs::write(&path, text).expect("a folder of ours");
+        path
+    }
+
+    /// Creates or replaces an object. It may be as wrong as it likes outside of its name and namespace.
+    pub fn set(&self, kind: Kind, object: Value) {
+        self.shared.change(|state| state.store.set(kind, object));
+    }
+
+    pub fn remove(&self, kind: Kind, namespace: &str, name: &str) {
+        self.shared.change(|state| state.store.remove(kind, namespace, name));
+    }
+
+    /// Forgets all changes so far, and the lists that are being paged through.
+    pub fn compact(&self) {
+        self.shared.change(|state| state.store.compact());
+    }
+
+    /// Sends a bookmark of the current version to the open watches.
+    pub fn bookmark(&self) {
+        self.shared.change(|state| state.store.bookmark());
+    }
+
+    /// Sends these bytes to the open watches of the kind, once.
+    pub fn send_raw(&self, kind: Kind, bytes: &[u8]) {
+        self.shared.change(|state| state.store.raw(kind, bytes));
+    }
+
+    /// Breaks off every answer that is under way.
+    pub fn cut_connections(&self) {
+        self.shared.change(|state| state.cuts += 1);
+    }
+
+    /// Changes what is wrong with the server.
+    pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
+        self.shared.change(|state| change(&mut state.faults));
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.lock().requests.clone()
+    }
+
+    /// Requests of a verb for a kind.
+    pub fn count(&self, verb: Verb, kind: Kind) -> usize {
+        self.requests().iter().filter(|r| (r.verb, r.kind) == (verb, kind)).count()
+    }
+
+    /// Waits until the requests so far fulfil the condition.
+    pub async fn until_requests(&self, what: &str, condition: impl Fn(&[Request]) -> bool) {
+        self.until(what, |state| condition(&state.requests)).await;
+    }
+
+    /// Waits until a watch of every kind is open and has what there is.
+    pub async fn until_watched(&self) {
+        self.until("a watch of every kind", |state| {
+            Kind::ALL.iter().all(|kind| state.watching.get(kind).is_some_and(|open| *open > 0))
+        })
+        .await;
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
+        let mut changed = self.shared.changed.subscribe();
+        let fulfilled = async {
+            while !condition(&self.shared.lock()) {
+                changed.changed().await.expect("the server outlives its tests");
+            }
+        };
+        if tokio::time::timeout(DEADLINE, fulfilled).await.is_err() {
+            panic!("{what}: not within {DEADLINE:?}; requests: {:#?}", self.requests());
+        }
+    }
+}
+
+impl Drop for FakeApi {
+    fn drop(&mut self) {
+        self.cut_connections();
+        // Both may be gone already if the thread panicked, which join tells.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

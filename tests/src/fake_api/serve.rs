@@ -1,0 +1,269 @@
+//! Requests and answers.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State as Extract};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::stream::{self, Stream, StreamExt};
+use policy::Kind;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::store::{Cursor, Gone, Page, What, api_version, event, with_type};
+use super::{Request, Shared, Verb};
+
+type Parameters = BTreeMap<String, String>;
+
+/// Serves until the other end of `stopped` is dropped.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Receiver<()>) {
+    let mut routes = Router::new();
+    for (path, kind) in [
+        ("/api/v1/namespaces", Kind::Namespace),
+        ("/api/v1/pods", Kind::Pod),
+        ("/apis/networking.k8s.io/v1/networkpolicies", Kind::NetworkPolicy),
+    ] {
+        let answer = move |Extract(shared): Extract<Arc<Shared>>, uri: Uri, Query(query): Query<Parameters>| {
+            answer(shared, kind, uri, query)
+        };
+        routes = routes.route(path, get(answer));
+    }
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
+    tokio::select! {
+        served = async { axum::serve(listener, routes.with_state(shared)).await } => served.expect("it serves"),
+        // Sent or dropped, it means the same.
+        _ = stopped => {}
+    }
+}
+
+async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) -> Response {
+    let verb = if query.get("watch").is_some_and(|v| v == "true") { Verb::Watch } else { Verb::List };
+    let request = Request { verb, kind, path: uri.path().to_owned(), query: query.clone() };
+    let (faults, cuts) = shared.change(|state| {
+        state.requests.push(request);
+        (state.faults.clone(), state.cuts)
+    });
+    if faults.silent {
+        cut(&shared, cuts, |faults| !faults.silent).await;
+    }
+    sleep(faults.delay).await;
+    if let Some(code) = faults.refusals.get(&(kind, verb)) {
+        return status(*code, "Refused", &format!("the fake says {code}"));
+    }
+    let body = match verb {
+        Verb::List => match list(&shared, kind, &query) {
+            Ok(list) => stream::iter([Ok(Bytes::from(list.to_string()))]).boxed(),
+            Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
+        },
+        Verb::Watch => match watch(shared.clone(), kind, &query, cuts) {
+            Ok(stream) => stream.boxed(),
+            Err(refusal) => return refusal,
+        },
+    };
+    let body = match faults.pieces {
+        None => Body::from_stream(body),
+        Some(size) => Body::from_stream(body.flat_map(move |part| in_pieces(part, size))),
+    };
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Value, Gone> {
+    let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
+    let token = query.get("continue").map(String::as_str);
+    let Page { version, items, next } = shared.change(|state| state.store.page(kind, limit, token))?;
+    Ok(json!({
+        "kind": format!("{kind}List"),
+        "apiVersion": api_version(kind),
+        "metadata": {"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()},
+        "items": items,
+    }))
+}
+
+/// A watch on its way.
+struct Watch {
+    shared: Arc<Shared>,
+    changed: watch::Receiver<u64>,
+    kind: Kind,
+    /// Lines of a streaming list, sent first.
+    initial: std::vec::IntoIter<Vec<u8>>,
+    /// The lines above are the last.
+    ends: bool,
+    cursor: Cursor,
+    bookmarks: bool,
+    deadline: Instant,
+    cuts: u64,
+    counted: bool,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.counted {
+            let kind = self.kind;
+            self.shared.change(|state| {
+                *state.watching.entry(kind).or_default() -= 1;
+            });
+        }
+    }
+}
+
+/// Opens a watch, under the conditions that a real server sets.
+// The refusal is an answer like any other.
+#[allow(clippy::result_large_err)]
+fn watch(
+    shared: Arc<Shared>,
+    kind: Kind,
+    query: &Parameters,
+    cuts: u64,
+) -> Result<impl Stream<Item = Result<Bytes, Cut>> + use<>, Response> {
+    let is = |key: &str, value: &str| query.get(key).is_some_and(|v| v == value);
+    let bookmarks = is("allowWatchBookmarks", "true");
+    let changed = shared.changed.subscribe();
+    let seconds = query.get("timeoutSeconds").and_then(|s| s.parse().ok()).unwrap_or(1800);
+    let state = shared.lock();
+    let mut initial = Vec::new();
+    let mut ends = state.faults.ends_watches;
+    let cursor = if is("sendInitialEvents", "true") {
+        if state.faults.no_streaming {
+            let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList \
+                           feature gate is enabled";
+            return Err(status(422, "Invalid", message));
+        }
+        if !bookmarks || !is("resourceVersionMatch", "NotOlderThan") {
+            return Err(status(422, "Invalid", "resourceVersionMatch: Forbidden: it must be NotOlderThan"));
+        }
+        initial.extend(state.store.all(kind).map(|object| event("ADDED", &with_type(kind, object.clone()))));
+        let mark = json!({
+            "kind": kind.to_string(),
+            "apiVersion": api_version(kind),
+            "metadata": {
+                "resourceVersion": state.store.version().to_string(),
+                "annotations": {"k8s.io/initial-events-end": "true"},
+            },
+        });
+        if state.faults.no_end_of_list {
+            ends = true;
+        } else {
+            initial.push(event("BOOKMARK", &mark));
+        }
+        state.store.end()
+    } else {
+        let version = query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
+        match state.store.cursor(version) {
+            Ok(cursor) => cursor,
+            Err(Gone) if state.faults.gone_as_status => {
+                return Err(status(410, "Expired", "too old resource version"));
+            }
+            Err(Gone) => {
+                initial.push(event("ERROR", &status_object(410, "Expired", "too old resource version")));
+                ends = true;
+                state.store.end()
+            }
+        }
+    };
+    drop(state);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let initial = initial.into_iter();
+    let watch = Watch { shared, changed, kind, initial, ends, cursor, bookmarks, deadline, cuts, counted: false };
+    Ok(stream::unfold(watch, step))
+}
+
+/// The answer is broken off.
+#[derive(Debug, thiserror::Error)]
+#[error("cut")]
+struct Cut;
+
+async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
+    loop {
+        watch.changed.borrow_and_update();
+        let (entry, stalled, was_cut) = {
+            let state = watch.shared.lock();
+            let was_cut = state.cuts != watch.cuts;
+            let stalled = state.faults.stalled;
+            let entry = if stalled || was_cut || watch.initial.len() > 0 {
+                None
+            } else {
+                state.store.next(watch.kind, &mut watch.cursor)
+            };
+            (entry, stalled, was_cut)
+        };
+        if was_cut {
+            return Some((Err(Cut), watch));
+        }
+        if !stalled {
+            if let Some(line) = watch.initial.next() {
+                return Some((Ok(line.into()), watch));
+            }
+            if watch.ends {
+                return None;
+            }
+            if !watch.counted {
+                watch.counted = true;
+                let kind = watch.kind;
+                watch.shared.change(|state| *state.watching.entry(kind).or_default() += 1);
+            }
+            if let Some(entry) = entry {
+                let bytes = match entry.what {
+                    What::Change(bytes) | What::Raw(bytes) => bytes,
+                    What::Bookmark if watch.bookmarks => {
+                        let metadata = json!({"resourceVersion": entry.version.to_string(), "creationTimestamp": null});
+                        event("BOOKMARK", &with_type(watch.kind, json!({"metadata": metadata})))
+                    }
+                    What::Bookmark => continue,
+                };
+                return Some((Ok(bytes.into()), watch));
+            }
+        }
+        tokio::select! {
+            changed = watch.changed.changed() => if changed.is_err() { return None },
+            () = sleep_until(watch.deadline), if !stalled => return None,
+        }
+    }
+}
+
+/// Waits until connections are cut, or the fault is over.
+async fn cut(shared: &Shared, cuts: u64, is_over: impl Fn(&super::Faults) -> bool) {
+    let mut changed = shared.changed.subscribe();
+    loop {
+        {
+            let state = shared.lock();
+            if state.cuts != cuts || is_over(&state.faults) {
+                return;
+            }
+        }
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn in_pieces(part: Result<Bytes, Cut>, size: usize) -> impl Stream<Item = Result<Bytes, Cut>> {
+    let pieces = match part {
+        Ok(bytes) => bytes.chunks(size).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect(),
+        Err(cut) => vec![Err(cut)],
+    };
+    // A pause between them lets each leave in a packet of its own.
+    stream::iter(pieces).then(|piece| async {
+        tokio::task::yield_now().await;
+        piece
+    })
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Response {
+    let code_line = StatusCode::from_u16(code).expect("a status code");
+    (code_line, [(header::CONTENT_TYPE, "application/json")], status_object(code, reason, message).to_string())
+        .into_response()
+}
+
+fn status_object(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": message,
+    })
+}

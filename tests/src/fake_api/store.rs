@@ -1,0 +1,185 @@
+//! The objects, their versions, and the log of their changes.
+
+use std::collections::BTreeMap;
+
+use policy::Kind;
+use serde_json::{Value, json};
+
+type Key = (Kind, String, String);
+
+/// Versions begin here, so that none is mistaken for "any" (0).
+const FIRST_VERSION: u64 = 100;
+
+#[derive(Default)]
+pub(crate) struct Store {
+    version: u64,
+    objects: BTreeMap<Key, Value>,
+    log: Vec<Entry>,
+    /// Changes up to this version are forgotten.
+    compacted: u64,
+    /// Lists whose first pages were handed out, by the version they show.
+    paged: BTreeMap<(Kind, u64), Vec<Value>>,
+}
+
+/// What goes out on watches.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) version: u64,
+    /// None for all kinds.
+    kind: Option<Kind>,
+    pub(crate) what: What,
+}
+
+#[derive(Clone)]
+pub(crate) enum What {
+    /// A line, for everyone who watches from a version before.
+    Change(Vec<u8>),
+    /// Only for watches that are open when it happens.
+    Bookmark,
+    Raw(Vec<u8>),
+}
+
+/// Where a reader of the log stands.
+pub(crate) struct Cursor {
+    index: usize,
+    /// Entries before were there when the reader came; of these it gets the changes only.
+    opened: usize,
+    /// Changes up to this version are known to the reader.
+    version: u64,
+}
+
+/// A page of a list, and the token for the next.
+pub(crate) struct Page {
+    pub(crate) version: u64,
+    pub(crate) items: Vec<Value>,
+    pub(crate) next: Option<String>,
+}
+
+/// The version or the list is compacted.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl Store {
+    pub(crate) fn version(&self) -> u64 {
+        self.version.max(FIRST_VERSION)
+    }
+
+    pub(crate) fn set(&mut self, kind: Kind, mut object: Value) {
+        let version = self.next_version();
+        let metadata = object["metadata"].as_object_mut().expect("an object to store has metadata");
+        metadata.insert("resourceVersion".into(), version.to_string().into());
+        let key = key(kind, &object);
+        let before = self.objects.insert(key, object.clone());
+        self.log(kind, if before.is_some() { "MODIFIED" } else { "ADDED" }, object);
+    }
+
+    pub(crate) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
+        let version = self.next_version();
+        let mut object =
+            self.objects.remove(&(kind, namespace.into(), name.into())).expect("it is there to be removed");
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        self.log(kind, "DELETED", object);
+    }
+
+    pub(crate) fn compact(&mut self) {
+        self.compacted = self.version();
+        self.paged.clear();
+    }
+
+    pub(crate) fn bookmark(&mut self) {
+        self.log.push(Entry { version: self.version(), kind: None, what: What::Bookmark });
+    }
+
+    pub(crate) fn raw(&mut self, kind: Kind, bytes: &[u8]) {
+        self.log.push(Entry { version: self.version(), kind: Some(kind), what: What::Raw(bytes.to_vec()) });
+    }
+
+    pub(crate) fn all(&self, kind: Kind) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |(key, _)| key.0 == kind).map(|(_, object)| object)
+    }
+
+    /// A page of at most `limit` objects: the first, or the one that a token of the page before leads to.
+    pub(crate) fn page(&mut self, kind: Kind, limit: usize, token: Option<&str>) -> Result<Page, Gone> {
+        let (version, from): (u64, usize) = match token {
+            None => (self.version(), 0),
+            Some(token) => {
+                let (version, from) = token.split_once('.').ok_or(Gone)?;
+                (version.parse().map_err(|_| Gone)?, from.parse().map_err(|_| Gone)?)
+            }
+        };
+        if token.is_none() {
+            let all = self.all(kind).cloned().collect();
+            self.paged.insert((kind, version), all);
+        }
+        let all = self.paged.get(&(kind, version)).ok_or(Gone)?;
+        let to = from.saturating_add(limit).min(all.len());
+        let next = (to < all.len()).then(|| format!("{version}.{to}"));
+        Ok(Page { version, items: all[from..to].to_vec(), next })
+    }
+
+    /// A reader of what changed after a version.
+    pub(crate) fn cursor(&self, version: u64) -> Result<Cursor, Gone> {
+        if version < self.compacted {
+            return Err(Gone);
+        }
+        Ok(Cursor { index: 0, opened: self.log.len(), version })
+    }
+
+    /// A reader of what changes from now on.
+    pub(crate) fn end(&self) -> Cursor {
+        Cursor { index: self.log.len(), opened: self.log.len(), version: self.version() }
+    }
+
+    /// The next entry for a reader of one kind.
+    pub(crate) fn next(&self, kind: Kind, cursor: &mut Cursor) -> Option<Entry> {
+        while let Some(entry) = self.log.get(cursor.index) {
+            let index = cursor.index;
+            cursor.index += 1;
+            let concerns = entry.kind.is_none_or(|k| k == kind);
+            let wanted = match entry.what {
+                What::Change(_) => entry.version > cursor.version,
+                What::Bookmark | What::Raw(_) => index >= cursor.opened,
+            };
+            if concerns && wanted {
+                return Some(entry.clone());
+            }
+        }
+        None
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.version = self.version() + 1;
+        self.version
+    }
+
+    fn log(&mut self, kind: Kind, line: &str, object: Value) {
+        let what = What::Change(event(line, &with_type(kind, object)));
+        self.log.push(Entry { version: self.version, kind: Some(kind), what });
+    }
+}
+
+/// A line of a watch.
+pub(crate) fn event(line: &str, object: &Value) -> Vec<u8> {
+    let mut bytes = json!({"type": line, "object": object}).to_string().into_bytes();
+    bytes.push(b'\n');
+    bytes
+}
+
+pub(crate) fn api_version(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Namespace | Kind::Pod => "v1",
+        Kind::NetworkPolicy => "networking.k8s.io/v1",
+    }
+}
+
+/// The object as it stands alone; in a list the server leaves its type out.
+pub(crate) fn with_type(kind: Kind, mut object: Value) -> Value {
+    object["kind"] = kind.to_string().into();
+    object["apiVersion"] = api_version(kind).into();
+    object
+}
+
+fn key(kind: Kind, object: &Value) -> Key {
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or("").to_owned();
+    (kind, text("namespace"), text("name"))
+}
