@@ -1,7 +1,10 @@
 //! The test kit: what the tests of several crates stand on.
 
 pub mod fake_api;
+pub mod fuzzing;
 pub mod generate;
+pub mod kernel_table;
 pub mod lab;
 pub mod netns;
+pub mod objects;
 pub mod oracle;

@@ -434,6 +434,16 @@ impl std::str::FromStr for NamedTraffic {
     }
 }
 
+impl fmt::Display for NamedTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NamedTraffic::Number(protocol, number) => write!(f, "{number}/{protocol}"),
+            NamedTraffic::Name(protocol, name) => write!(f, "{name}/{protocol}"),
+            NamedTraffic::Portless => f.write_str("icmp"),
+        }
+    }
+}
+
 impl NamedTraffic {
     fn resolve(&self, state: &ClusterState, destination: IpAddr) -> Result<Traffic, Unexplained> {
         match self {

@@ -29,6 +29,5 @@ pub use model::{
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
 pub use translate::{
-    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, narrows, stamp,
-    translate,
+    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, narrows, stamp, translate,
 };

@@ -25,7 +25,13 @@ pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
     let host_network = spec.and_then(|s| field(s, "hostNetwork"));
     let mut pod = Pod {
         uid: metadata.and_then(|m| field(m, "uid")).and_then(Value::as_str).unwrap_or("").into(),
-        labels: reader.take(labels(&object["metadata"], "metadata")).map_or_else(Labels::new, |l| l),
+        labels: match labels(&object["metadata"], "metadata") {
+            Ok(labels) => labels,
+            Err(misread) => {
+                reader.misread.push(misread);
+                Labels::new()
+            }
+        },
         node: spec
             .and_then(|s| field(s, "nodeName"))
             .and_then(|v| reader.take(text(v, "spec.nodeName")))

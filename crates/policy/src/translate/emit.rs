@@ -8,7 +8,7 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict,
 };
 
-use super::layout::{Layout, address_type, deny, dispatch_map, go_on, isolated_set, peer_field, self_set, skeleton};
+use super::layout::{Layout, address_type, deny, dispatch_map, go_on, peer_field, self_set, skeleton};
 use super::plan::{Allowed, Plan, Span};
 use super::{Direction, address_key, dispatch_element, names};
 use crate::peers::{NamedPeers, PeerUnion, block_ranges, describe, is_whole_family, named_endpoints, pod_addresses};
@@ -48,7 +48,6 @@ impl<'a> Emitter<'a> {
                 }
             };
             add(dispatch_map(direction, family), address_key(address), dispatch_element(chain, pod));
-            add(isolated_set(family), address_key(address), Element::default());
             let itself = Key::Two(Datum::from(address), Datum::from(address));
             add(self_set(family), itself, Element::default());
         }

@@ -127,19 +127,12 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
     })
 }
 
-/// Pairs of an isolated pod's address with itself.
+/// The addresses of isolated pods, each paired with itself: a lookup of a flow's two ends finds a pod that reaches itself,
+/// and a lookup of one end twice finds whether it is isolated at all.
 pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",
         Family::V6 => "self6",
-    })
-}
-
-/// Addresses of pods that are isolated in either direction.
-pub(super) fn isolated_set(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "isolated4",
-        Family::V6 => "isolated6",
     })
 }
 
@@ -176,10 +169,8 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
         }
-        let set = of(&[address, address], "an isolated pod may reach itself");
+        let set = of(&[address, address], "isolated pods of this node, each with itself");
         ruleset.sets.insert(self_set(family), Arc::new(set));
-        let set = of(&[address], "pods of this node that are isolated");
-        ruleset.sets.insert(isolated_set(family), Arc::new(set));
     }
     let mut chain = |name: Name, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook, rules }));
@@ -255,7 +246,7 @@ fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     }
     for &family in families {
         for field in [Field::Source(family), Field::Destination(family)] {
-            let isolated = Match::InSet { fields: vec![field], set: isolated_set(family) };
+            let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
             rules.push(Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)]));
         }
     }
@@ -277,7 +268,6 @@ fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let dispatch: BTreeSet<Name> =
         Direction::BOTH.iter().flat_map(|d| Family::BOTH.iter().map(|f| dispatch_map(*d, *f))).collect();
-    let beside_judgement: BTreeSet<Name> = Family::BOTH.iter().map(|f| isolated_set(*f)).collect();
     let set_narrows = |(name, new_set): (&Name, &Arc<Set>)| {
         let nothing = Set::of(&[]);
         let old_set: &Set = match old.sets.get(name) {
@@ -296,8 +286,7 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         Some(chain) => !Arc::ptr_eq(chain, new_chain) && !is_subsequence(&chain.rules, &new_chain.rules),
         None => false,
     };
-    new.sets.iter().filter(|(n, _)| !beside_judgement.contains(*n)).any(set_narrows)
-        || new.chains.iter().filter(|(n, _)| !stamped.contains(n)).any(chain_narrows)
+    new.sets.iter().any(set_narrows) || new.chains.iter().filter(|(n, _)| !stamped.contains(n)).any(chain_narrows)
 }
 
 fn lacks(elements: &std::collections::BTreeMap<Key, nft::Element>, key: &Key, element: &nft::Element) -> bool {

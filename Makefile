@@ -1,0 +1,33 @@
+# Everything a person runs. `make` alone says what there is.
+
+.DEFAULT_GOAL := help
+.PHONY: help packages build test demo lint docs fuzz install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+packages: ## install the Debian packages that building and testing need
+	@./scripts/packages
+
+build: packages ## build all binaries
+	cargo build --workspace
+
+test: build ## run every test, as root
+	./scripts/test
+
+demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
+	@cargo build --quiet --package agent --package tests
+	@target/debug/demo $(ARGS)
+
+lint: packages ## formatting and clippy, warnings as errors
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+docs: packages ## API documentation, warnings as errors
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+fuzz: packages ## build the fuzz targets and run each for FUZZ_SECONDS (30)
+	./scripts/fuzz
+
+clean: ## remove what was built
+	cargo clean

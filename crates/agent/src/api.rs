@@ -1,0 +1,104 @@
+//! What the agent says over its socket and its port: types, routes, and the client that the verbs use.
+//!
+//! Version 1 of the socket's interface: `GET /v1/status` gives a [`Status`]; `GET /v1/explain?source=&destination=&
+//! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use policy::Diagnostic;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What the agent knows and has done.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Status {
+    pub(crate) node: String,
+    pub(crate) version: &'static str,
+    pub(crate) table: String,
+    /// Kinds of object that have not been listed yet; nothing is programmed before all are.
+    pub(crate) waiting_for: Vec<String>,
+    /// Whether the kernel has the rules that the policies ask for, as far as is known.
+    pub(crate) in_force: bool,
+    /// Why not.
+    pub(crate) trouble: Option<String>,
+    /// The kernel's ruleset generation after the last commit.
+    pub(crate) kernel_generation: Option<u32>,
+    /// The number that approved flows carry.
+    pub(crate) policy_generation: Option<u32>,
+    pub(crate) seconds_since_commit: Option<u64>,
+    pub(crate) commit_micros: Option<u64>,
+    pub(crate) elements: usize,
+    pub(crate) programs: usize,
+    pub(crate) pods_on_node: usize,
+    pub(crate) isolated_pods: usize,
+    /// Objects of which something was not understood.
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// What keeps the source from telling the whole truth.
+    pub(crate) problems: Vec<cluster::Problem>,
+}
+
+impl Status {
+    /// Why the node is not ready; none if it is.
+    pub(crate) fn unready(&self) -> Option<String> {
+        if !self.waiting_for.is_empty() {
+            let mut reason = format!("waiting for the first list of: {}", self.waiting_for.join(", "));
+            for problem in &self.problems {
+                reason.push_str(&format!("\n{problem}"));
+            }
+            return Some(reason);
+        }
+        match (&self.trouble, self.in_force) {
+            (Some(trouble), _) => Some(trouble.clone()),
+            (None, false) => Some("the rules are not committed yet".into()),
+            (None, true) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub(crate) struct ExplainQuery {
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) traffic: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ApiError {
+    pub(crate) error: String,
+}
+
+/// Largest answer that a verb takes: far above any explanation, far below what would hurt.
+const LARGEST_ANSWER_BYTES: usize = 16 << 20;
+
+/// Asks the running agent.
+pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> anyhow::Result<T> {
+    let path = crate::run_dir::socket_path(run_dir);
+    let stream = tokio::net::UnixStream::connect(&path).await.with_context(|| {
+        format!(
+            "cannot reach an agent at {}; is one running here, and are you root? (--manifests DIR needs none)",
+            path.display()
+        )
+    })?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await.context("the agent did not answer")?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect().await;
+    let body = body.map_err(|e| anyhow::anyhow!("the agent's answer broke off: {e}"))?.to_bytes();
+    drop(sender);
+    connection.await.context("the connection to the agent")??;
+    if !status.is_success() {
+        match serde_json::from_slice::<ApiError>(&body) {
+            Ok(error) => bail!("{}", error.error),
+            Err(_) => bail!("the agent answered {status}"),
+        }
+    }
+    serde_json::from_slice(&body).context("the agent's answer is not what this version understands")
+}

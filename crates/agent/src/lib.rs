@@ -1,0 +1,37 @@
+//! The process `ringfence agent` and the other verbs of the `ringfence` binary.
+//!
+//! The agent takes changes from a source (`cluster`), turns them into a ruleset (`policy`) and commits what differs
+//! (`nfnetlink`). How to translate is none of its business. [`run`] is the whole program.
+
+mod api;
+mod cli;
+mod enforcer;
+mod listen;
+mod logging;
+mod metrics;
+mod run_dir;
+mod state_loop;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs the program on the process's arguments. Errors are printed once, with their causes.
+pub fn run() -> ExitCode {
+    let command = cli::Cli::parse().command;
+    let result = match command {
+        cli::Command::Agent(arguments) => verbs::agent(arguments),
+        cli::Command::Render(arguments) => verbs::render(&arguments),
+        cli::Command::Check(arguments) => verbs::check(&arguments),
+        cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            anstream::eprintln!("{}error:{} {error:#}", cli::BAD, anstyle::Reset);
+            ExitCode::from(cli::COULD_NOT_RUN)
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The agent's port (health, readiness, metrics) and its socket.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::api::{ApiError, ExplainQuery, Status};
+use crate::metrics::Metrics;
+use crate::state_loop::Event;
+
+/// What the routes answer from.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) status: watch::Receiver<Arc<Status>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+/// Routes of the TCP port. They tell nothing about single pods.
+pub(crate) fn port_routes(sources: Sources) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(sources)
+}
+
+/// Routes of the Unix socket.
+pub(crate) fn socket_routes(sources: Sources) -> Router {
+    Router::new().route("/v1/status", get(status)).route("/v1/explain", get(explain)).with_state(sources)
+}
+
+/// Alive as long as the loop that owns the state is.
+async fn healthz(State(sources): State<Sources>) -> Response {
+    match sources.events.is_closed() {
+        false => "ok\n".into_response(),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "the agent's loop has ended\n").into_response(),
+    }
+}
+
+async fn readyz(State(sources): State<Sources>) -> Response {
+    let unready = sources.status.borrow().unready();
+    match unready {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(sources): State<Sources>) -> Response {
+    let status = sources.status.borrow().clone();
+    match sources.metrics.text(&status) {
+        Ok(text) => {
+            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+        }
+        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
+    }
+}
+
+async fn status(State(sources): State<Sources>) -> Json<Status> {
+    Json(Status::clone(&sources.status.borrow()))
+}
+
+async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuery>) -> Response {
+    let refuse = |code: StatusCode, error: String| (code, Json(ApiError { error })).into_response();
+    let (source, destination) = match (query.source.parse(), query.destination.parse()) {
+        (Ok(source), Ok(destination)) => (source, destination),
+        (Err(e), _) | (_, Err(e)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
+    };
+    let traffic = match query.traffic.parse() {
+        Ok(traffic) => traffic,
+        Err(e) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
+    };
+    if let Some(reason) = sources.status.borrow().unready() {
+        tracing::debug!(reason, "explaining while not ready");
+    }
+    let (reply, answer) = oneshot::channel();
+    if sources.events.send(Event::Explain { source, destination, traffic, reply }).await.is_err() {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into());
+    }
+    match answer.await {
+        Ok(Ok(explanations)) => Json(explanations).into_response(),
+        Ok(Err(unexplained)) => refuse(StatusCode::NOT_FOUND, unexplained.to_string()),
+        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
+    }
+}

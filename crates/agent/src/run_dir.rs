@@ -1,0 +1,74 @@
+//! The folder in which an agent can be found: its lock and its socket.
+
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tokio::net::UnixListener;
+
+/// Held by the one agent of a run directory for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct RunDir {
+    path: PathBuf,
+    /// The kernel drops the lock with the process, however that ends.
+    _lock: File,
+}
+
+pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
+    run_dir.join("agent.sock")
+}
+
+impl RunDir {
+    /// Makes the folder if it is missing, and takes its lock.
+    pub(crate) fn claim(path: &Path) -> anyhow::Result<RunDir> {
+        DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(|| {
+            format!("cannot make the run directory {}; choose another with --run-dir", path.display())
+        })?;
+        let lock_path = path.join("agent.lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .with_context(|| format!("cannot open {}", lock_path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(RunDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => bail!(
+                "another agent holds {}; only one may run on a node (stop it, or give this one its own --run-dir and --table)",
+                lock_path.display()
+            ),
+            Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", lock_path.display())),
+        }
+    }
+
+    /// Listens on the socket; only root may connect.
+    pub(crate) fn listen(&self) -> anyhow::Result<UnixListener> {
+        let path = socket_path(&self.path);
+        match std::fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e).with_context(|| format!("cannot remove the old socket {}", path.display())),
+        }
+        let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+            .with_context(|| format!("cannot restrict {}", path.display()))?;
+        Ok(listener)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_agent_is_refused_and_the_lock_ends_with_the_first() {
+        let folder = std::env::temp_dir().join(format!("ringfence-run-dir-{}", std::process::id()));
+        let first = RunDir::claim(&folder).unwrap();
+        let refusal = RunDir::claim(&folder).unwrap_err().to_string();
+        assert!(refusal.contains("another agent holds"), "{refusal}");
+        drop(first);
+        drop(RunDir::claim(&folder).unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

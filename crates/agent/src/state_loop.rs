@@ -1,0 +1,248 @@
+//! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use policy::{ClusterState, Diagnostic, Explanation, Named, NamedTraffic, Unexplained, explain_named};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant as Tick, sleep_until};
+
+use crate::api::Status;
+use crate::enforcer::{Enforced, Enforcer, Trouble};
+use crate::metrics::Metrics;
+
+/// Everything that reaches the loop.
+pub(crate) enum Event {
+    Source(cluster::Event),
+    Explain { source: Named, destination: Named, traffic: NamedTraffic, reply: oneshot::Sender<Answer> },
+}
+
+pub(crate) type Answer = Result<Vec<Explanation>, Unexplained>;
+
+/// Events that may wait. Each holds a batch of changes; sources wait when it is full, and the kernel's and the
+/// server's buffers hold what follows.
+pub(crate) const EVENTS_QUEUED: usize = 1024;
+
+/// Two commits are at least so far apart, so that a burst becomes a bounded number of transactions. A change after a
+/// quiet moment does not wait.
+const COMMITS_APART: Duration = Duration::from_millis(10);
+
+/// Wait before a failed commit is tried again; doubles up to the resync interval.
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+
+pub(crate) struct StateLoop {
+    enforcer: Enforcer,
+    state: ClusterState,
+    sync: cluster::Sync,
+    status: Status,
+    statuses: watch::Sender<Arc<Status>>,
+    metrics: Arc<Metrics>,
+    resync: Duration,
+    retry: Option<Duration>,
+    last_commit: Option<Instant>,
+    last_attempt: Option<Instant>,
+    warned_of_node: bool,
+}
+
+impl StateLoop {
+    pub(crate) fn new(
+        enforcer: Enforcer,
+        status: Status,
+        resync: Duration,
+        metrics: Arc<Metrics>,
+    ) -> (StateLoop, watch::Receiver<Arc<Status>>) {
+        let sync = cluster::Sync::default();
+        let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
+        let status = Status { waiting_for, ..status };
+        let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
+        let state_loop = StateLoop {
+            enforcer,
+            state: ClusterState::new(),
+            sync,
+            status,
+            statuses,
+            metrics,
+            resync,
+            retry: None,
+            last_commit: None,
+            last_attempt: None,
+            warned_of_node: false,
+        };
+        (state_loop, receiver)
+    }
+
+    /// Runs until no sender is left.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        let mut tick = Tick::now() + self.resync;
+        loop {
+            let wake = self.retry.map_or(tick, |wait| tick.min(Tick::now() + wait));
+            let first = tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => Some(event),
+                    None => return,
+                },
+                () = sleep_until(wake) => None,
+            };
+            match first {
+                Some(event) => {
+                    let mut changed = self.take(event);
+                    if changed {
+                        self.pace().await;
+                    }
+                    while let Ok(event) = events.try_recv() {
+                        changed |= self.take(event);
+                    }
+                    if changed && self.sync.is_complete() {
+                        let result = self.enforcer.enforce(&self.state).map(Some);
+                        self.note(result);
+                    }
+                }
+                None => {
+                    if Tick::now() >= tick {
+                        tick = Tick::now() + self.resync;
+                    }
+                    if self.sync.is_complete() {
+                        let result = self.enforcer.verify(&self.state);
+                        self.note(result);
+                    }
+                }
+            }
+            self.publish();
+        }
+    }
+
+    /// Says whether the rules may have to change.
+    fn take(&mut self, event: Event) -> bool {
+        match event {
+            Event::Source(cluster::Event::Changes(changes)) => {
+                self.metrics.events.inc();
+                let completed = self.sync.observe(&changes);
+                let mut changed = false;
+                for change in changes {
+                    changed |= self.state.apply(change);
+                }
+                if completed {
+                    tracing::info!(
+                        namespaces = self.state.namespaces().count(),
+                        pods = self.state.pods().count(),
+                        policies = self.state.policies().count(),
+                        "every kind has been listed"
+                    );
+                }
+                changed || completed
+            }
+            Event::Source(cluster::Event::Problems(problems)) => {
+                for problem in problems.iter().filter(|p| !self.status.problems.contains(p)) {
+                    tracing::warn!(origin = problem.origin, "{}", problem.message);
+                }
+                for problem in self.status.problems.iter().filter(|p| !problems.contains(p)) {
+                    tracing::info!(origin = problem.origin, "no longer: {}", problem.message);
+                }
+                self.status.problems = problems;
+                false
+            }
+            Event::Explain { source, destination, traffic, reply } => {
+                if reply.send(explain_named(&self.state, &source, &destination, &traffic)).is_err() {
+                    tracing::debug!("the asker of an explanation has gone");
+                }
+                false
+            }
+        }
+    }
+
+    async fn pace(&self) {
+        if let Some(last) = self.last_attempt {
+            tokio::time::sleep_until((last + COMMITS_APART).into()).await;
+        }
+    }
+
+    fn note(&mut self, result: Result<Option<Enforced>, Trouble>) {
+        self.last_attempt = Some(Instant::now());
+        match result {
+            Ok(None) => self.clear_trouble(),
+            Ok(Some(enforced)) => {
+                self.clear_trouble();
+                self.note_enforced(&enforced);
+            }
+            Err(trouble) => {
+                let wait = self.retry.map_or(FIRST_RETRY, |wait| wait * 2).min(self.resync);
+                self.retry = Some(wait);
+                let text = trouble.to_string();
+                if self.status.trouble.as_ref() != Some(&text) {
+                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{text}");
+                }
+                self.status.trouble = Some(text);
+                self.status.in_force = false;
+            }
+        }
+    }
+
+    fn clear_trouble(&mut self) {
+        self.retry = None;
+        self.status.in_force = true;
+        if self.status.trouble.take().is_some() {
+            tracing::info!("the rules are in force again");
+        }
+    }
+
+    fn note_enforced(&mut self, enforced: &Enforced) {
+        let translation = &enforced.translation;
+        self.note_diagnostics(&translation.diagnostics);
+        let isolated: BTreeSet<_> = translation.programs.values().flat_map(|p| &p.pods).collect();
+        self.status.isolated_pods = isolated.len();
+        self.status.programs = translation.programs.len();
+        self.status.elements = translation.ruleset.element_count();
+        let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
+        self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
+        if let Some(commit) = &enforced.commit {
+            self.last_commit = Some(Instant::now());
+            self.status.commit_micros = Some(commit.duration.as_micros() as u64);
+            let (operations, weight) = (commit.operations, commit.weight);
+            let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
+            if commit.repaired {
+                tracing::warn!(operations, weight, generation, micros, "the table was not as we left it; repaired");
+            } else {
+                tracing::info!(operations, weight, generation, micros, "committed");
+            }
+        }
+        self.warn_of_unknown_node();
+    }
+
+    fn note_diagnostics(&mut self, diagnostics: &[Diagnostic]) {
+        for new in diagnostics.iter().filter(|d| !self.status.diagnostics.contains(d)) {
+            tracing::warn!("not understood: {new}");
+        }
+        if self.status.diagnostics != diagnostics {
+            self.status.diagnostics = diagnostics.to_vec();
+        }
+    }
+
+    /// A node without pods may just be new; a misspelt name looks the same, and would enforce nothing.
+    fn warn_of_unknown_node(&mut self) {
+        let mut nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
+        if nodes.contains(&*self.status.node) || nodes.is_empty() || self.warned_of_node {
+            return;
+        }
+        let more = nodes.len().saturating_sub(5);
+        while nodes.len() > 5 {
+            nodes.pop_last();
+        }
+        let node = &self.status.node;
+        let known: Vec<&str> = nodes.into_iter().collect();
+        tracing::warn!(
+            "no pod is bound to node '{node}', so there is nothing to enforce; check --node-name (pods are bound to {}{})",
+            known.join(", "),
+            if more > 0 { format!(" and {more} more") } else { String::new() }
+        );
+        self.warned_of_node = true;
+    }
+
+    fn publish(&mut self) {
+        self.status.waiting_for = self.sync.missing().iter().map(ToString::to_string).collect();
+        self.status.kernel_generation = self.enforcer.kernel_generation();
+        self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
+        self.status.seconds_since_commit = self.last_commit.map(|at| at.elapsed().as_secs());
+        self.statuses.send_replace(Arc::new(self.status.clone()));
+    }
+}

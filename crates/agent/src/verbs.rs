@@ -1,0 +1,122 @@
+//! What each verb does.
+
+mod agent;
+mod manifests;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::CommandFactory;
+use policy::{Explanation, Severity, explain_named, translate};
+
+use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
+
+pub(crate) use agent::agent;
+
+const YES: ExitCode = ExitCode::SUCCESS;
+const NO: ExitCode = ExitCode::FAILURE;
+
+pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
+    let manifests = manifests::read(&arguments.manifests)?;
+    manifests.require_node(&arguments.node_name)?;
+    manifests.report_problems();
+    let translation = translate(&manifests.state, &arguments.node_name, &arguments.table.layout()?);
+    for diagnostic in &translation.diagnostics {
+        anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
+    }
+    let defects = translation.ruleset.validate();
+    if let Some(defect) = defects.first() {
+        bail!("the ruleset is not valid, please report this: {defect}");
+    }
+    write!(std::io::stdout().lock(), "{}", translation.ruleset)?;
+    Ok(if manifests.problems.is_empty() { YES } else { NO })
+}
+
+/// What `check --output json` prints.
+#[derive(serde::Serialize)]
+struct Findings {
+    /// Files and documents that could not be read.
+    problems: Vec<cluster::Problem>,
+    findings: Vec<policy::Diagnostic>,
+}
+
+pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
+    let manifests = manifests::read(&arguments.manifests)?;
+    let findings = Findings { findings: policy::check(&manifests.state), problems: manifests.problems };
+    let errors = findings.problems.len() + count(&findings, Severity::Error);
+    let warnings = count(&findings, Severity::Warning);
+    match arguments.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+        Output::Text => {
+            for problem in &findings.problems {
+                anstream::println!("{BAD}error{BAD:#}: {problem}");
+            }
+            for finding in &findings.findings {
+                let (style, word) = match finding.severity {
+                    Severity::Error => (BAD, "error"),
+                    Severity::Warning => (DOUBTFUL, "warning"),
+                };
+                let text = finding.to_string();
+                anstream::println!("{style}{word}{style:#}{}", text.strip_prefix(word).unwrap_or(&text));
+            }
+            let policies = manifests.state.policies().count();
+            anstream::println!("{policies} policies checked: {errors} errors, {warnings} warnings");
+        }
+    }
+    Ok(if errors > 0 || (arguments.strict && warnings > 0) { NO } else { YES })
+}
+
+fn count(findings: &Findings, severity: Severity) -> usize {
+    findings.findings.iter().filter(|f| f.severity == severity).count()
+}
+
+pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> {
+    let explanations = match &arguments.manifests {
+        Some(folder) => {
+            let manifests = manifests::read(folder)?;
+            manifests.report_problems();
+            explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?
+        }
+        None => ask_agent(arguments)?,
+    };
+    match arguments.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&explanations)?),
+        Output::Text => {
+            for explanation in &explanations {
+                let text = explanation.to_string();
+                let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
+                anstream::println!("{style}{verdict}{style:#}{}", text.strip_prefix(verdict).unwrap_or(&text));
+            }
+        }
+    }
+    Ok(if explanations.iter().all(|e| e.allowed) { YES } else { NO })
+}
+
+fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explanation>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let target = format!(
+        "/v1/explain?source={}&destination={}&traffic={}",
+        percent_encoded(&arguments.source.to_string()),
+        percent_encoded(&arguments.destination.to_string()),
+        percent_encoded(&arguments.traffic.to_string())
+    );
+    runtime.block_on(crate::api::get(&arguments.run_dir, &target))
+}
+
+/// RFC 3986, section 2: everything but unreserved characters.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
+    clap_complete::generate(shell, &mut Cli::command(), "ringfence", &mut std::io::stdout());
+    YES
+}

@@ -1,0 +1,116 @@
+//! `ringfence agent`: puts the parts together and waits for the end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::api::Status;
+use crate::cli::AgentArguments;
+use crate::enforcer::Enforcer;
+use crate::listen::{Sources, port_routes, socket_routes};
+use crate::metrics::Metrics;
+use crate::run_dir::RunDir;
+use crate::state_loop::{EVENTS_QUEUED, Event, StateLoop};
+
+/// Reports of the source between it and the loop's queue.
+const REPORTS_QUEUED: usize = 16;
+
+pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
+    crate::logging::start(arguments.log_format);
+    let run_dir = RunDir::claim(&arguments.run_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve(arguments, run_dir))
+}
+
+async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let metrics = Arc::new(Metrics::new());
+    let layout = arguments.table.layout()?;
+    let status = Status {
+        node: arguments.node_name.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        table: layout.table().to_string(),
+        ..Status::default()
+    };
+    let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;
+    let port = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
+    let socket = run_dir.listen()?;
+
+    let (events, queue) = mpsc::channel(EVENTS_QUEUED);
+    let (state_loop, statuses) = StateLoop::new(enforcer, status, arguments.resync_secs, metrics.clone());
+    let mut source = start_source(&arguments, events.clone()).await?;
+    let sources = Sources { status: statuses, metrics, events };
+    let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
+    let mut socket = tokio::spawn(axum::serve(socket, socket_routes(sources)).into_future());
+    let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue));
+    tracing::info!(
+        node = arguments.node_name,
+        listen = %arguments.listen,
+        version = env!("CARGO_PKG_VERSION"),
+        "ringfence agent started"
+    );
+
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping; the rules stay in place"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping; the rules stay in place"),
+        ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
+        ended = &mut state_loop => bail!("the agent's loop has ended: {}", outcome(ended)),
+        ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
+        ended = &mut socket => bail!("the socket has closed: {}", outcome(ended)),
+    }
+    // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.
+    std::process::exit(0);
+}
+
+/// The loop blocks in system calls, so it gets a thread to itself.
+fn own_thread(state_loop: StateLoop, queue: mpsc::Receiver<Event>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(state_loop.run(queue));
+    Ok(())
+}
+
+async fn start_source(
+    arguments: &AgentArguments,
+    events: mpsc::Sender<Event>,
+) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+    let (reports, mut incoming) = mpsc::channel(REPORTS_QUEUED);
+    let source: JoinHandle<anyhow::Result<()>> = match &arguments.manifests {
+        Some(folder) => {
+            // Read once before anything starts: a folder that is not there is an error of the command line.
+            cluster::read_folder(folder)?;
+            let folder = folder.clone();
+            tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) })
+        }
+        None => {
+            let connection = cluster::connect(arguments.kubeconfig.as_deref()).await?;
+            tokio::spawn(async move {
+                cluster::watch_cluster(connection, reports).await;
+                Ok(())
+            })
+        }
+    };
+    tokio::spawn(async move {
+        while let Some(report) = incoming.recv().await {
+            if events.send(Event::Source(report)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(source)
+}
+
+fn outcome<T, E: std::fmt::Display>(ended: Result<Result<T, E>, tokio::task::JoinError>) -> String {
+    match ended {
+        Ok(Ok(_)) => "without a reason".into(),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => panic.to_string(),
+    }
+}

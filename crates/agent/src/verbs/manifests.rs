@@ -1,0 +1,44 @@
+//! A folder of manifests as a cluster's state, for the verbs that need no cluster.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::bail;
+use policy::ClusterState;
+
+use crate::cli::BAD;
+
+pub(super) struct Manifests {
+    pub(super) state: ClusterState,
+    pub(super) problems: Vec<cluster::Problem>,
+}
+
+pub(super) fn read(folder: &Path) -> anyhow::Result<Manifests> {
+    let folder = cluster::read_folder(folder)?;
+    let mut state = ClusterState::new();
+    for change in folder.changes() {
+        state.apply(change);
+    }
+    Ok(Manifests { state, problems: folder.problems })
+}
+
+impl Manifests {
+    pub(super) fn report_problems(&self) {
+        for problem in &self.problems {
+            anstream::eprintln!("{BAD}error:{BAD:#} {problem}");
+        }
+    }
+
+    /// A node that no pod is bound to has an empty ruleset, which nobody asks for on purpose.
+    pub(super) fn require_node(&self, node: &str) -> anyhow::Result<()> {
+        let nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
+        if nodes.contains(node) {
+            return Ok(());
+        }
+        if nodes.is_empty() {
+            bail!("no pod in these manifests is bound to a node (spec.nodeName), so there is nothing to render");
+        }
+        let known: Vec<&str> = nodes.into_iter().collect();
+        bail!("no pod is bound to node '{node}'; the nodes here are: {}", known.join(", "));
+    }
+}

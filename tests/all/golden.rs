@@ -1,0 +1,68 @@
+//! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes what comes out.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use expect_test::expect_file;
+use policy::{ClusterState, Layout, Translation, check, translate};
+use tests::kernel_table::{listing_after_netlink, listing_after_text};
+use tests::netns::in_new_namespace;
+
+/// Every case is rendered for this node.
+const NODE: &str = "node-a";
+
+/// Lines of docs/semantics.md.
+const LINES: std::ops::RangeInclusive<u32> = 1..=19;
+
+fn cases() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    cases.sort();
+    assert!(!cases.is_empty());
+    cases
+}
+
+fn state_of(case: &Path) -> ClusterState {
+    let folder = cluster::read_folder(&case.join("manifests.yaml")).unwrap();
+    assert_eq!(folder.problems, vec![], "{}", case.display());
+    let mut state = ClusterState::new();
+    for change in folder.changes() {
+        state.apply(change);
+    }
+    state
+}
+
+fn translation_of(case: &Path) -> Translation {
+    translate(&state_of(case), NODE, &Layout::for_table("ringfence").unwrap())
+}
+
+#[test]
+fn every_case_gives_its_text_and_its_diagnostics() {
+    for case in cases() {
+        let translation = translation_of(&case);
+        assert_eq!(translation.ruleset.validate(), vec![], "{}", case.display());
+        expect_file![case.join("ruleset.nft")].assert_eq(&translation.ruleset.to_string());
+        let findings: String = check(&state_of(&case)).iter().map(|d| format!("{d}\n")).collect();
+        expect_file![case.join("findings.txt")].assert_eq(&findings);
+    }
+}
+
+#[test]
+fn every_line_of_the_semantics_is_named_by_a_case() {
+    let mut named: BTreeSet<u32> = BTreeSet::new();
+    for case in cases() {
+        let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
+        let head = text.lines().next().unwrap().strip_prefix("# semantics: ").expect("a first line that names lines");
+        named.extend(head.split(", ").map(|n| n.parse::<u32>().unwrap()));
+    }
+    assert_eq!(named, LINES.collect());
+}
+
+#[test]
+fn the_kernel_shows_the_same_after_netlink_and_after_nft() {
+    for case in cases() {
+        let ruleset = translation_of(&case).ruleset;
+        let (by_netlink, by_text) = in_new_namespace(|| (listing_after_netlink(&ruleset), listing_after_text(&ruleset)));
+        assert_eq!(by_netlink, by_text, "{}", case.display());
+    }
+}

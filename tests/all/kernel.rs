@@ -1,0 +1,59 @@
+//! Real packets through real rules: the kernel judges as the oracle does.
+
+use nfnetlink::Kernel;
+use nft::{Ruleset, create};
+use policy::{Layout, translate};
+use tests::generate::{draw_probes, draw_worlds};
+use tests::lab::{Lab, LabSpec, probe_all};
+use tests::objects::state_of;
+use tests::oracle::{Probe, World, judge};
+
+const NODES: [&str; 2] = ["node-a", "node-b"];
+
+/// Random clusters, and probes of each.
+const CLUSTERS: usize = 60;
+const PROBES: usize = 120;
+
+fn commit(ruleset: &Ruleset) {
+    let mut kernel = Kernel::open().expect("nf_tables, as root");
+    let generation = kernel.generation().expect("the generation");
+    kernel.commit(&create(ruleset), generation).expect("the commit");
+}
+
+/// Every node of the lab gets the rules that its part of the world asks for.
+fn enforce(lab: &Lab, world: &World) {
+    let state = state_of(world);
+    for node in NODES {
+        let ruleset = translate(&state, node, &Layout::for_table("ringfence").unwrap()).ruleset;
+        lab.node_exec(node, || commit(&ruleset));
+    }
+}
+
+/// Probes that a packet can be made for and that leave their namespace.
+fn sendable(probe: &Probe) -> bool {
+    let v4 = probe.source.is_ipv4();
+    let family_fits = v4 == probe.destination.is_ipv4()
+        && !(probe.protocol == Probe::ICMP && !v4)
+        && !(probe.protocol == Probe::ICMPV6 && v4);
+    family_fits && probe.source != probe.destination && probe.port != Some(0)
+}
+
+#[test]
+fn every_probe_gets_the_verdict_of_the_oracle() {
+    let (mut passed, mut dropped) = (0, 0);
+    for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
+        let probes: Vec<Probe> = draw_probes(&world, PROBES).into_iter().filter(sendable).collect();
+        let addresses = probes.iter().flat_map(|p| [p.source, p.destination]);
+        let lab = Lab::new(&LabSpec::of_world(&world, &NODES, addresses));
+        enforce(&lab, &world);
+        for (probe, arrived) in probes.iter().zip(probe_all(&lab, &probes)) {
+            let judged = NODES.map(|node| judge(&world, node, probe));
+            // Two addresses of the world never meet a node.
+            let expected = judged.iter().all(|j| j.passes());
+            assert_eq!(arrived, expected, "cluster {number}: {probe:?} judged {judged:?} in\n{world:?}");
+            if expected { passed += 1 } else { dropped += 1 }
+        }
+    }
+    println!("{passed} probes passed and {dropped} were dropped, all as the oracle says");
+    assert!(passed > 500 && dropped > 500, "too few of one sort to mean anything");
+}

@@ -1,0 +1,162 @@
+//! Rulesets that use every form of the language.
+
+use super::*;
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn all() -> Vec<Ruleset> {
+    vec![empty(), every_set(), every_rule()]
+}
+
+pub(crate) fn empty() -> Ruleset {
+    Ruleset::new(name("ringfence"), Comment::new("Ringfence's own, node a"))
+}
+
+pub(crate) fn with_set(mut ruleset: Ruleset, set_name: &str, set: Set) -> Ruleset {
+    ruleset.sets.insert(name(set_name), Arc::new(set));
+    ruleset
+}
+
+pub(crate) fn with_chain(mut ruleset: Ruleset, chain: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Ruleset {
+    ruleset.chains.insert(name(chain), Arc::new(Chain { hook, rules }));
+    ruleset
+}
+
+pub(crate) fn goto(chain: &str) -> Rule {
+    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name(chain)))])
+}
+
+pub(crate) fn commented(verdict: Option<Verdict>, comment: &str) -> Element {
+    Element { verdict, comment: Some(Comment::new(comment)) }
+}
+
+pub(crate) fn ports(ports: &[u16]) -> Set {
+    let mut set = Set::of(&[KeyType::InetService]);
+    set.elements.extend(ports.iter().map(|p| (Key::One(Datum::Port(*p)), Element::default())));
+    set
+}
+
+pub(crate) fn port_ranges(ranges: &[(u16, u16)]) -> Set {
+    let mut set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
+    let key = |(a, b): &(u16, u16)| Key::Range(Datum::Port(*a), Datum::Port(*b));
+    set.elements.extend(ranges.iter().map(|r| (key(r), Element::default())));
+    set
+}
+
+fn v4(text: &str) -> Datum {
+    Datum::V4(text.parse().unwrap())
+}
+
+fn v6(text: &str) -> Datum {
+    Datum::V6(text.parse().unwrap())
+}
+
+pub(crate) fn range4(first: &str, last: &str) -> Key {
+    Key::Range(v4(first), v4(last))
+}
+
+fn set(types: &[KeyType], elements: Vec<(Key, Element)>) -> Set {
+    let interval = elements.first().is_some_and(|(k, _)| k.is_range());
+    let verdicts = elements.first().is_some_and(|(_, e)| e.verdict.is_some());
+    Set { interval, verdicts, elements: elements.into_iter().collect(), ..Set::of(types) }
+}
+
+/// Every key type alone and concatenated, ranges at both ends and over everything, maps of each.
+pub(crate) fn every_set() -> Ruleset {
+    use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};
+    let top6 = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+    let plain = Element::default;
+    let (tcp, udp) = (Datum::Protocol(Protocol::Tcp), Datum::Protocol(Protocol::Udp));
+    let go = || Some(Verdict::Goto(name("program/a")));
+    let ports = |a, b| Key::Range(Datum::Port(a), Datum::Port(b));
+    let mut r = with_chain(empty(), "program/a", None, vec![]);
+    let sets = [
+        ("nothing", set(&[Ipv4Addr], vec![])),
+        ("nothing-said", Set { comment: Some(Comment::new("nothing, \"said\"")), ..set(&[InetProto], vec![]) }),
+        ("hosts4", set(&[Ipv4Addr], vec![(Key::One(v4("10.0.0.2")), commented(go(), "shop/web")), (Key::One(v4("10.0.0.3")), Element { verdict: Some(Verdict::Drop), comment: None })])),
+        ("hosts6", set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), commented(Some(Verdict::Accept), "six"))])),
+        ("peers6", set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), plain()), (Key::One(v6("::")), commented(None, "any"))])),
+        ("protocols", set(&[InetProto], vec![(Key::One(tcp), plain()), (Key::One(Datum::Protocol(Protocol::Sctp)), commented(None, "sctp"))])),
+        ("ports", set(&[InetService], vec![(Key::One(Datum::Port(0)), plain()), (Key::One(Datum::Port(65535)), commented(None, "last"))])),
+        ("pairs4", set(&[Ipv4Addr, Ipv4Addr], vec![(Key::Two(v4("10.0.0.1"), v4("10.0.0.2")), commented(None, "pair"))])),
+        ("pairs6", set(&[Ipv6Addr, Ipv6Addr], vec![(Key::Two(v6("fd00::1"), v6("fd00::2")), plain())])),
+        ("services", set(&[InetService], vec![(ports(0, 79), Element { verdict: Some(Verdict::Accept), comment: None }), (ports(80, 90), commented(go(), "web")), (ports(100, 100), commented(Some(Verdict::Drop), "one")), (ports(60000, 65535), commented(Some(Verdict::Accept), "high"))])),
+        ("late-services", set(&[InetService], vec![(ports(5, 6), Element { verdict: Some(Verdict::Drop), comment: None })])),
+        ("protocol-ports", set(&[InetProto, InetService], vec![(Key::Two(tcp, Datum::Port(80)), commented(None, "http")), (Key::Two(udp, Datum::Port(53)), plain())])),
+        ("port-map", set(&[InetService], vec![(Key::One(Datum::Port(80)), commented(go(), "x"))])),
+        ("pair-map", set(&[InetProto, InetService], vec![(Key::Two(tcp, Datum::Port(80)), commented(go(), "http"))])),
+        ("triples4", set(&[Ipv4Addr, InetProto, InetService], vec![(Key::Three(v4("10.0.0.1"), udp, Datum::Port(53)), commented(None, "dns"))])),
+        ("triples6", set(&[Ipv6Addr, Ipv6Addr, InetService], vec![(Key::Three(v6("fd00::1"), v6("fd00::2"), Datum::Port(53)), plain())])),
+        ("mixed6", set(&[InetProto, Ipv6Addr, InetService], vec![(Key::Three(udp, v6("fd00::2"), Datum::Port(53)), plain())])),
+        ("blocks4", set(&[Ipv4Addr], vec![(range4("10.0.0.0", "10.255.255.255"), commented(None, "ten")), (range4("192.168.0.1", "192.168.0.9"), plain()), (range4("255.0.0.0", "255.255.255.255"), commented(None, "top"))])),
+        ("blocks6", set(&[Ipv6Addr], vec![(Key::Range(v6("fd00::"), v6("fd00::ff")), commented(None, "low")), (Key::Range(v6("ff00::"), v6(top6)), plain())])),
+        ("all4", set(&[Ipv4Addr], vec![(range4("0.0.0.0", "255.255.255.255"), commented(None, "all"))])),
+        ("all6", set(&[Ipv6Addr], vec![(Key::Range(v6("::"), v6(top6)), plain())])),
+        ("all-ports", port_ranges(&[(0, 65535)])),
+        ("block-map", set(&[Ipv4Addr], vec![(range4("10.0.0.0", "10.0.0.255"), commented(go(), "a")), (range4("10.0.1.0", "10.0.1.255"), commented(Some(Verdict::Drop), "b"))])),
+    ];
+    for (set_name, set) in sets {
+        let comment = set.comment.clone().or_else(|| (set_name.len() % 2 == 0).then(|| Comment::new(set_name)));
+        r = with_set(r, set_name, Set { comment, ..set });
+    }
+    r
+}
+
+/// Every condition, field and action, each alone and after conditions that settle what it depends on.
+pub(crate) fn every_rule() -> Ruleset {
+    use Family::{V4, V6};
+    let within = |fields: &[Field], set: &str| Match::InSet { fields: fields.to_vec(), set: name(set) };
+    let accept = || Action::Verdict(Verdict::Accept);
+    let vmap = |field, map: &str| Action::VerdictMap { field, map: name(map) };
+    let mark = |mask, value| Match::Mark { mask, value };
+    let set_mark = |mask, value| Action::SetMark { mask, value };
+    let tcp = || Match::Protocol(Protocol::Tcp);
+    let rules = vec![
+        Rule::new(vec![Match::Direction(Direction::Reply), mark(0xfff0_0000, 0x0010_0000)], vec![accept()]),
+        Rule::new(vec![Match::Direction(Direction::Original), mark(0xffff_ffff, 0x0010_0000)], vec![accept()]),
+        Rule::new(vec![mark(0x8000_0000, 0x8000_0000)], vec![accept()]),
+        Rule::new(vec![mark(0xfff0_0000, 0)], vec![Action::Counter]),
+        Rule::new(vec![Match::State(vec![State::Established, State::Related])], vec![accept()]),
+        Rule::new(vec![Match::State(vec![State::New])], vec![Action::Counter]).commented("a single state"),
+        Rule::new(vec![Match::State(vec![State::Untracked, State::Invalid])], vec![Action::Counter, accept()]),
+        Rule::new(vec![Match::Family(V4)], vec![Action::Counter]),
+        Rule::new(vec![Match::Family(V6), Match::Icmpv6Type(133, 137)], vec![accept()]),
+        Rule::new(vec![Match::Icmpv6Type(143, 143)], vec![accept()]).commented("MLD"),
+        Rule::new(vec![Match::Icmpv6Type(0, 255)], vec![accept()]),
+        Rule::new(vec![tcp(), Match::FlowPort(80, 80)], vec![accept()]),
+        Rule::new(vec![Match::Protocol(Protocol::Udp), Match::FlowPort(80, 90)], vec![accept()]),
+        Rule::new(vec![Match::Protocol(Protocol::Sctp), Match::FlowPort(0, 65535)], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V4)], "blocks4"), within(&[Field::Destination(V4)], "all4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V6)], "blocks6"), within(&[Field::Destination(V6)], "all6")], vec![accept()]),
+        Rule::new(vec![Match::Family(V4), within(&[Field::Destination(V4)], "blocks4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::FlowSource(V4)], "blocks4"), within(&[Field::FlowDestination(V4)], "all4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::FlowSource(V6)], "blocks6"), within(&[Field::FlowDestination(V6)], "peers6")], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V4), Field::Destination(V4)], "pairs4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V6), Field::Destination(V6)], "pairs6")], vec![accept()]),
+        Rule::new(vec![within(&[Field::FlowSource(V4), Field::FlowDestination(V4)], "pairs4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::FlowSource(V6), Field::FlowDestination(V6)], "pairs6")], vec![accept()]),
+        Rule::new(vec![within(&[Field::L4Proto, Field::DestinationPort], "protocol-ports")], vec![accept()]),
+        Rule::new(vec![tcp(), within(&[Field::L4Proto, Field::FlowPort], "protocol-ports")], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V4), Field::L4Proto, Field::DestinationPort], "triples4")], vec![accept()]),
+        Rule::new(vec![within(&[Field::Source(V6), Field::Destination(V6), Field::SourcePort], "triples6")], vec![accept()]),
+        Rule::new(vec![within(&[Field::L4Proto, Field::Source(V6), Field::DestinationPort], "mixed6")], vec![accept()]),
+        Rule::new(vec![within(&[Field::L4Proto], "protocols"), within(&[Field::SourcePort], "ports")], vec![accept()]),
+        Rule::new(vec![tcp(), within(&[Field::DestinationPort], "all-ports")], vec![accept()]),
+        Rule::new(vec![tcp(), within(&[Field::FlowPort], "ports")], vec![accept()]),
+        Rule::new(vec![], vec![vmap(Field::Source(V4), "hosts4")]),
+        Rule::new(vec![within(&[Field::Source(V4)], "blocks4")], vec![vmap(Field::Destination(V4), "block-map")]),
+        Rule::new(vec![], vec![vmap(Field::FlowSource(V6), "hosts6")]).commented("who opened it"),
+        Rule::new(vec![], vec![vmap(Field::DestinationPort, "services")]),
+        Rule::new(vec![tcp()], vec![vmap(Field::FlowPort, "late-services")]),
+        Rule::new(vec![tcp()], vec![vmap(Field::DestinationPort, "port-map")]),
+        Rule::new(vec![], vec![set_mark(0xfff0_0000, 0x0010_0000), accept()]),
+        Rule::new(vec![], vec![Action::Counter, set_mark(0xfff0_0000, 0)]),
+        Rule::new(vec![], vec![set_mark(0xffff_ffff, 0x8000_0001)]),
+        goto("program/a").commented("a long comment, to the end: ".repeat(10).as_str()),
+    ];
+    let drops = vec![Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])];
+    let ruleset = with_chain(every_set(), "forward", Some(Hook::Forward), rules);
+    with_chain(with_chain(ruleset, "program/a", None, drops), "program/empty", None, vec![])
+}

@@ -1,0 +1,118 @@
+//! Any sequence of changes, relists and duplicates ends byte for byte in the ruleset of a fresh start, and the
+//! committed differences leave the kernel's table equal to it.
+
+use nfnetlink::{Kernel, repair};
+use nft::{Ruleset, create, difference};
+use policy::{Change, ClusterState, Kind, Layout, Object, translate};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRunner};
+use tests::generate::world;
+use tests::netns::in_new_namespace;
+use tests::objects::{lowered, state_of};
+use tests::oracle::World;
+
+const NODE: &str = "node-a";
+
+/// One report of a source that may be behind, ahead, or repeat itself.
+#[derive(Debug, Clone)]
+enum Step {
+    Set(Index),
+    Remove(Index),
+    Relist(Kind, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop::sample::select(Kind::ALL.to_vec());
+    prop_oneof![
+        6 => any::<Index>().prop_map(Step::Set),
+        3 => any::<Index>().prop_map(Step::Remove),
+        1 => (kind, 0..3usize).prop_map(|(kind, world)| Step::Relist(kind, world)),
+    ]
+}
+
+/// Three worlds whose names overlap, a walk between them, and the order in which the last one settles.
+fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
+    let worlds = prop::collection::vec(world(), 3);
+    let steps = prop::collection::vec(step(), 0..40);
+    (worlds, steps, Just(Kind::ALL.to_vec()).prop_shuffle())
+}
+
+fn of_kind(objects: &[Object], kind: Kind) -> Vec<Object> {
+    objects.iter().filter(|o| o.kind() == kind).cloned().collect()
+}
+
+fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
+    let objects: Vec<Vec<Object>> = worlds.iter().map(lowered).collect();
+    let all: Vec<Object> = objects.iter().flatten().cloned().collect();
+    let mut changes: Vec<Change> = steps
+        .iter()
+        .map(|step| match step {
+            Step::Set(index) => Change::Set(index.get(&all).clone()),
+            Step::Remove(index) => {
+                let object = index.get(&all);
+                Change::Remove(object.kind(), object.name().clone())
+            }
+            Step::Relist(kind, world) => Change::Replace(*kind, of_kind(&objects[*world], *kind)),
+        })
+        .collect();
+    let settled = order.iter().map(|kind| Change::Replace(*kind, of_kind(&objects[2], *kind)));
+    changes.extend(settled);
+    changes
+}
+
+fn ruleset(state: &ClusterState) -> Ruleset {
+    translate(state, NODE, &Layout::for_table("ringfence").unwrap()).ruleset
+}
+
+#[test]
+fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let checked = runner.run(&story(), |(worlds, steps, order)| {
+        let mut state = ClusterState::new();
+        for change in changes(&worlds, &steps, &order) {
+            let before = state.clone();
+            let changed = state.apply(change);
+            prop_assert_eq!(changed, state != before, "apply says whether anything is different");
+        }
+        let fresh = state_of(&worlds[2]);
+        prop_assert_eq!(ruleset(&state).to_string(), ruleset(&fresh).to_string());
+        prop_assert_eq!(state, fresh);
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn committed_differences_leave_the_kernel_equal_to_the_ruleset() {
+    let config = Config { cases: 25, max_shrink_iters: 200, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    let checked = runner.run(&story(), |(worlds, steps, order)| {
+        in_new_namespace(|| {
+            let mut kernel = Kernel::open().expect("nf_tables, as root");
+            let mut state = ClusterState::new();
+            let mut live = ruleset(&state);
+            let mut generation = kernel.generation().expect("the generation");
+            generation = kernel.commit(&create(&live), generation).expect("the first commit").generation;
+            for change in changes(&worlds, &steps, &order) {
+                state.apply(change);
+                let wanted = ruleset(&state);
+                let operations = difference(&live, &wanted);
+                if !operations.is_empty() {
+                    let committed = kernel.commit(&operations, generation);
+                    generation = committed.map_err(|e| TestCaseError::fail(e.to_string()))?.generation;
+                }
+                let observed = kernel.read(&wanted.table).expect("reading the table");
+                let left: Vec<String> = repair(observed.as_ref(), &wanted).iter().map(ToString::to_string).collect();
+                prop_assert_eq!(left, Vec::<String>::new());
+                live = wanted;
+            }
+            Ok(())
+        })
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What the kernel shows of a table, and two ways to put one there. Everything happens in the calling thread's network
+//! namespace, unless a function says that it makes its own.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use nfnetlink::Kernel;
+use nft::Ruleset;
+use serde_json::Value;
+
+use crate::netns::in_new_namespace;
+
+/// Runs `nft` with these arguments and this input.
+///
+/// # Errors
+/// What it printed on standard error, if it failed.
+///
+/// # Panics
+/// If there is no `nft`.
+pub fn try_nft(arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut child = Command::new("nft")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("nft is installed");
+    let mut stdin = child.stdin.take().expect("standard input is a pipe");
+    // nft reads all of its input before it prints anything, so this cannot block for good. If it does not read it all
+    // it fails, and says why.
+    let written = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().expect("nft ends");
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    written.expect("nft took its input");
+    Ok(String::from_utf8(output.stdout).expect("nft prints UTF-8"))
+}
+
+/// Runs `nft` with the words of `command`.
+///
+/// # Panics
+/// If it fails.
+pub fn nft(command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    try_nft(&words, "").unwrap_or_else(|e| panic!("nft {command}: {e}"))
+}
+
+/// Loads a ruleset's text with `nft -f`.
+///
+/// # Panics
+/// If nft does not take it.
+pub fn load_text(text: &str) {
+    try_nft(&["-f", "-"], text).unwrap_or_else(|e| panic!("nft -f: {e}\n{text}"));
+}
+
+/// Commits the ruleset over netlink, as a table that is not there yet.
+///
+/// # Panics
+/// If the kernel refuses.
+pub fn load_netlink(ruleset: &Ruleset) {
+    let mut kernel = Kernel::open().expect("nf_tables");
+    let generation = kernel.generation().expect("a generation");
+    kernel.commit(&nft::create(ruleset), generation).unwrap_or_else(|e| panic!("{e}\n{ruleset}"));
+}
+
+/// What `nft -j` lists of the table, without handles and with the elements of sets in an order of their own: a hash
+/// table gives them in one that changes with every set.
+///
+/// # Panics
+/// If there is no such table.
+pub fn listing(ruleset: &Ruleset) -> Value {
+    let text = nft(&format!("-j list table inet {}", ruleset.table));
+    let mut value: Value = serde_json::from_str(&text).expect("nft prints JSON");
+    if let Some(objects) = value["nftables"].as_array_mut() {
+        objects.retain(|o| o.get("metainfo").is_none());
+    }
+    normalise(&mut value);
+    value
+}
+
+fn normalise(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("handle");
+            fields.values_mut().for_each(normalise);
+            if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+                elements.sort_by_key(Value::to_string);
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(normalise),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// What is listed after the ruleset was committed over netlink, in a namespace of its own.
+///
+/// # Panics
+/// If the kernel refuses, or if what `nft list` prints does not load again.
+pub fn listing_after_netlink(ruleset: &Ruleset) -> Value {
+    in_new_namespace(|| {
+        load_netlink(ruleset);
+        let listed = listing(ruleset);
+        let text = nft(&format!("list table inet {}", ruleset.table));
+        nft(&format!("delete table inet {}", ruleset.table));
+        load_text(&text);
+        listed
+    })
+}
+
+/// What is listed after `nft -f` of the ruleset's text, in a namespace of its own.
+///
+/// # Panics
+/// If `nft -c` or `nft` does not take the text.
+pub fn listing_after_text(ruleset: &Ruleset) -> Value {
+    in_new_namespace(|| {
+        let text = ruleset.to_string();
+        try_nft(&["-c", "-f", "-"], &text).unwrap_or_else(|e| panic!("nft -c -f: {e}\n{text}"));
+        load_text(&text);
+        listing(ruleset)
+    })
+}
