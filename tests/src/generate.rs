@@ -76,3 +76,51 @@ fn optional(
 fn object<const N: usize>(members: [(&str, Option<serde_json::Value>); N]) -> serde_json::Value {
     members.into_iter().filter_map(|(name, member)| Some((name.to_owned(), member?))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::lab::LabSpec;
+    use crate::oracle::judge;
+
+    #[test]
+    fn a_seed_gives_the_same_worlds_and_probes_every_time() {
+        let yaml = |worlds: Vec<World>| worlds.iter().map(World::to_yaml).collect::<String>();
+        assert_eq!(yaml(draw_worlds(20)), yaml(draw_worlds(20)));
+        for world in draw_worlds(20) {
+            assert_eq!(draw_probes(&world, 20), draw_probes(&world, 20));
+        }
+    }
+
+    #[test]
+    fn every_verdict_is_common() {
+        const WORLDS: usize = 200;
+        const PROBES: usize = 100;
+        const COMMON: usize = WORLDS * PROBES / 25;
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for world in draw_worlds(WORLDS) {
+            for probe in draw_probes(&world, PROBES) {
+                let judgement = judge(&world, NODES[0], &probe);
+                *counts.entry(format!("egress {:?}", judgement.egress)).or_default() += 1;
+                *counts.entry(format!("ingress {:?}", judgement.ingress)).or_default() += 1;
+            }
+        }
+        println!("{counts:#?}");
+        assert_eq!(counts.len(), 8, "{counts:?}");
+        assert!(counts.values().all(|count| *count >= COMMON), "{counts:?}");
+    }
+
+    #[test]
+    fn every_world_can_stand_in_a_lab() {
+        for world in draw_worlds(50) {
+            let probes = draw_probes(&world, 50);
+            let addresses = probes.iter().flat_map(|probe| [probe.source, probe.destination]);
+            let spec = LabSpec::of_world(&world, &NODES, addresses.clone());
+            let pods = spec.nodes.iter().flat_map(|node| &node.pods).flat_map(|pod| pod.addresses.clone());
+            let places: Vec<_> = pods.chain(spec.outside.clone()).collect();
+            assert!(addresses.into_iter().all(|address| places.contains(&address)));
+        }
+    }
+}

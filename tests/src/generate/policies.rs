@@ -117,8 +117,8 @@ fn spec() -> impl Strategy<Value = Value> {
 /// `wrong` is the name of the peers in a rule of the other direction.
 fn rules(peers: &'static str, wrong: &'static str) -> impl Strategy<Value = Value> {
     let rule = (
-        optional(0.8, vec(peer(), 0..=3).prop_map(Value::from)),
-        optional(0.7, vec(port(), 0..=4).prop_map(Value::from)),
+        optional(0.75, vec(peer(), 0..=4).prop_map(Value::from)),
+        optional(0.55, vec(port(), 0..=4).prop_map(Value::from)),
     )
         .prop_map(move |(chosen, ports)| object([(peers, chosen), ("ports", ports)]));
     let unreadable = select(vec![
@@ -131,7 +131,7 @@ fn rules(peers: &'static str, wrong: &'static str) -> impl Strategy<Value = Valu
         json!({"ports": {"port": 80}}),
         json!({"ports": 80}),
     ]);
-    vec(prop_oneof![14 => rule, 1 => unreadable], 0..=3).prop_map(Value::from)
+    vec(prop_oneof![16 => rule, 1 => unreadable], 0..=4).prop_map(Value::from)
 }
 
 fn peer() -> impl Strategy<Value = Value> {
