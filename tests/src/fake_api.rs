@@ -147,6 +147,14 @@ impl FakeApi {
         self.shared.change(|state| state.store.set(kind, object));
     }
 
+    /// As `set`, but the open watches get garbage instead of the change.
+    pub fn set_garbled(&self, kind: Kind, object: Value) {
+        self.shared.change(|state| {
+            state.store.set(kind, object);
+            state.store.garble_last();
+        });
+    }
+
     pub fn remove(&self, kind: Kind, namespace: &str, name: &str) {
         self.shared.change(|state| state.store.remove(kind, namespace, name));
     }

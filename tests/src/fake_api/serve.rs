@@ -210,7 +210,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
             }
             if let Some(entry) = entry {
                 let bytes = match entry.what {
-                    What::Change(bytes) | What::Raw(bytes) => bytes,
+                    What::Change(bytes) | What::Garbled(bytes) | What::Raw(bytes) => bytes,
                     What::Bookmark if watch.bookmarks => {
                         let metadata = json!({"resourceVersion": entry.version.to_string(), "creationTimestamp": null});
                         event("BOOKMARK", &with_type(watch.kind, json!({"metadata": metadata})))

@@ -34,6 +34,8 @@ pub(crate) struct Entry {
 pub(crate) enum What {
     /// A line, for everyone who watches from a version before.
     Change(Vec<u8>),
+    /// A line that arrives as garbage on watches that are open when it happens, and whole on later ones.
+    Garbled(Vec<u8>),
     /// Only for watches that are open when it happens.
     Bookmark,
     Raw(Vec<u8>),
@@ -71,6 +73,14 @@ impl Store {
         let key = key(kind, &object);
         let before = self.objects.insert(key, object.clone());
         self.log(kind, if before.is_some() { "MODIFIED" } else { "ADDED" }, object);
+    }
+
+    /// Makes garbage of the change that was stored last, for whoever is watching.
+    pub(crate) fn garble_last(&mut self) {
+        let last = self.log.last_mut().expect("something was stored");
+        if let What::Change(line) = &last.what {
+            last.what = What::Garbled(line.clone());
+        }
     }
 
     pub(crate) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
@@ -136,12 +146,19 @@ impl Store {
             let index = cursor.index;
             cursor.index += 1;
             let concerns = entry.kind.is_none_or(|k| k == kind);
+            let live = index >= cursor.opened;
             let wanted = match entry.what {
-                What::Change(_) => entry.version > cursor.version,
-                What::Bookmark | What::Raw(_) => index >= cursor.opened,
+                What::Change(_) | What::Garbled(_) => entry.version > cursor.version,
+                What::Bookmark | What::Raw(_) => live,
             };
             if concerns && wanted {
-                return Some(entry.clone());
+                return Some(match &entry.what {
+                    What::Garbled(_) if live => {
+                        Entry { what: What::Raw(b"\xff{\"type\":\n".to_vec()), ..entry.clone() }
+                    }
+                    What::Garbled(line) => Entry { what: What::Change(line.clone()), ..entry.clone() },
+                    What::Change(_) | What::Bookmark | What::Raw(_) => entry.clone(),
+                });
             }
         }
         None

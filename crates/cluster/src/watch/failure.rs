@@ -50,6 +50,7 @@ impl Failure {
             kube::Error::Api(status) => Failure::of_status(verb, status),
             kube::Error::SerdeError(e) => Failure::Unreadable(verb, e.to_string()),
             kube::Error::FromUtf8(e) => Failure::Unreadable(verb, e.to_string()),
+            kube::Error::Service(e) => Failure::Unreachable(causes(&*e)),
             other => Failure::Unreachable(causes(&other)),
         }
     }
