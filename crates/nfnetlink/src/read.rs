@@ -4,7 +4,7 @@ use nft::Name;
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
 use crate::message::{INET, NFTABLES, Writer};
-use crate::observed::Observed;
+use crate::observed::{Observed, RawElement};
 use crate::request::{Kernel, RequestError};
 
 /// `NFT_MSG_GET*`
@@ -18,6 +18,10 @@ const GET_ELEMENTS: u16 = NFTABLES | 13;
 /// large table takes a few hundred milliseconds, so several failures in a row mean that something is wrong.
 const ATTEMPTS: u32 = 10;
 
+/// Attempts to list one set. A large hash set goes on growing its table for some milliseconds after a commit, in a few
+/// steps each of which can spoil one listing.
+const LISTINGS: u32 = 20;
+
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -25,6 +29,8 @@ pub enum ReadError {
     Request(#[from] RequestError),
     #[error("the ruleset changed during each of {ATTEMPTS} attempts to read the table")]
     Restless,
+    #[error("the kernel rearranged set {0} during each of {LISTINGS} attempts to list it")]
+    Unordered(String),
 }
 
 impl Kernel {
@@ -34,10 +40,10 @@ impl Kernel {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
                 Ok(observed) => observed,
-                Err(RequestError::Interrupted) => continue,
+                Err(ReadError::Request(RequestError::Interrupted)) => continue,
                 // Something vanished between two of the questions.
-                Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => continue,
-                Err(e) => return Err(e.into()),
+                Err(ReadError::Request(RequestError::Refused(e))) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(e) => return Err(e),
             };
             if self.generation()? == before {
                 return Ok(observed);
@@ -46,7 +52,7 @@ impl Kernel {
         Err(ReadError::Restless)
     }
 
-    fn read_once(&mut self, table: &Name, generation: u32) -> Result<Option<Observed>, RequestError> {
+    fn read_once(&mut self, table: &Name, generation: u32) -> Result<Option<Observed>, ReadError> {
         let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
         observed.generation = generation;
         let name = table.as_str();
@@ -75,16 +81,35 @@ impl Kernel {
             Ok(())
         })?;
         for (set_name, set) in &mut observed.sets {
+            set.elements = self.read_elements(name, set_name)?;
+        }
+        Ok(Some(observed))
+    }
+
+    /// The set's elements in order.
+    ///
+    /// A dump of a hash set goes by counting: each step skips as many elements as the steps before it gave. If the
+    /// kernel moves them to a larger table meanwhile (`nft_rhash_walk`) some come twice and others not at all, at the
+    /// same generation. Elements that are left out leave room for as many that come twice, so a listing without
+    /// doubles is complete.
+    fn read_elements(&mut self, table: &str, set: &str) -> Result<Vec<RawElement>, ReadError> {
+        for _ in 0..LISTINGS {
+            let mut elements: Vec<RawElement> = Vec::new();
             self.dump_inet(
                 GET_ELEMENTS,
-                |w| of_table(w).put_text(2, set_name),
+                |w| w.put_text(1, table).put_text(2, set),
                 |datagram| {
-                    set.elements.extend(decode_elements(datagram)?);
+                    elements.extend(decode_elements(datagram)?);
                     Ok(())
                 },
             )?;
+            // Where a range ends another may start.
+            elements.sort_unstable_by(|a, b| a.key.cmp(&b.key).then(b.end.cmp(&a.end)));
+            if elements.windows(2).all(|pair| pair[0].key != pair[1].key || pair[0].end != pair[1].end) {
+                return Ok(elements);
+            }
         }
-        Ok(Some(observed))
+        Err(ReadError::Unordered(set.to_owned()))
     }
 
     fn read_table(&mut self, table: &Name) -> Result<Option<Observed>, RequestError> {

@@ -75,27 +75,120 @@ pub(crate) fn every_set() -> Ruleset {
     let sets = [
         ("nothing", set(&[Ipv4Addr], vec![])),
         ("nothing-said", Set { comment: Some(Comment::new("nothing, \"said\"")), ..set(&[InetProto], vec![]) }),
-        ("hosts4", set(&[Ipv4Addr], vec![(Key::One(v4("10.0.0.2")), commented(go(), "shop/web")), (Key::One(v4("10.0.0.3")), Element { verdict: Some(Verdict::Drop), comment: None })])),
+        (
+            "hosts4",
+            set(
+                &[Ipv4Addr],
+                vec![
+                    (Key::One(v4("10.0.0.2")), commented(go(), "shop/web")),
+                    (Key::One(v4("10.0.0.3")), Element { verdict: Some(Verdict::Drop), comment: None }),
+                ],
+            ),
+        ),
         ("hosts6", set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), commented(Some(Verdict::Accept), "six"))])),
-        ("peers6", set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), plain()), (Key::One(v6("::")), commented(None, "any"))])),
-        ("protocols", set(&[InetProto], vec![(Key::One(tcp), plain()), (Key::One(Datum::Protocol(Protocol::Sctp)), commented(None, "sctp"))])),
-        ("ports", set(&[InetService], vec![(Key::One(Datum::Port(0)), plain()), (Key::One(Datum::Port(65535)), commented(None, "last"))])),
-        ("pairs4", set(&[Ipv4Addr, Ipv4Addr], vec![(Key::Two(v4("10.0.0.1"), v4("10.0.0.2")), commented(None, "pair"))])),
+        (
+            "peers6",
+            set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), plain()), (Key::One(v6("::")), commented(None, "any"))]),
+        ),
+        (
+            "protocols",
+            set(
+                &[InetProto],
+                vec![(Key::One(tcp), plain()), (Key::One(Datum::Protocol(Protocol::Sctp)), commented(None, "sctp"))],
+            ),
+        ),
+        (
+            "ports",
+            set(
+                &[InetService],
+                vec![(Key::One(Datum::Port(0)), plain()), (Key::One(Datum::Port(65535)), commented(None, "last"))],
+            ),
+        ),
+        (
+            "pairs4",
+            set(&[Ipv4Addr, Ipv4Addr], vec![(Key::Two(v4("10.0.0.1"), v4("10.0.0.2")), commented(None, "pair"))]),
+        ),
         ("pairs6", set(&[Ipv6Addr, Ipv6Addr], vec![(Key::Two(v6("fd00::1"), v6("fd00::2")), plain())])),
-        ("services", set(&[InetService], vec![(ports(0, 79), Element { verdict: Some(Verdict::Accept), comment: None }), (ports(80, 90), commented(go(), "web")), (ports(100, 100), commented(Some(Verdict::Drop), "one")), (ports(60000, 65535), commented(Some(Verdict::Accept), "high"))])),
-        ("late-services", set(&[InetService], vec![(ports(5, 6), Element { verdict: Some(Verdict::Drop), comment: None })])),
-        ("protocol-ports", set(&[InetProto, InetService], vec![(Key::Two(tcp, Datum::Port(80)), commented(None, "http")), (Key::Two(udp, Datum::Port(53)), plain())])),
+        (
+            "services",
+            set(
+                &[InetService],
+                vec![
+                    (ports(0, 79), Element { verdict: Some(Verdict::Accept), comment: None }),
+                    (ports(80, 90), commented(go(), "web")),
+                    (ports(100, 100), commented(Some(Verdict::Drop), "one")),
+                    (ports(60000, 65535), commented(Some(Verdict::Accept), "high")),
+                ],
+            ),
+        ),
+        (
+            "late-services",
+            set(&[InetService], vec![(ports(5, 6), Element { verdict: Some(Verdict::Drop), comment: None })]),
+        ),
+        (
+            "protocol-ports",
+            set(
+                &[InetProto, InetService],
+                vec![
+                    (Key::Two(tcp, Datum::Port(80)), commented(None, "http")),
+                    (Key::Two(udp, Datum::Port(53)), plain()),
+                ],
+            ),
+        ),
         ("port-map", set(&[InetService], vec![(Key::One(Datum::Port(80)), commented(go(), "x"))])),
         ("pair-map", set(&[InetProto, InetService], vec![(Key::Two(tcp, Datum::Port(80)), commented(go(), "http"))])),
-        ("triples4", set(&[Ipv4Addr, InetProto, InetService], vec![(Key::Three(v4("10.0.0.1"), udp, Datum::Port(53)), commented(None, "dns"))])),
-        ("triples6", set(&[Ipv6Addr, Ipv6Addr, InetService], vec![(Key::Three(v6("fd00::1"), v6("fd00::2"), Datum::Port(53)), plain())])),
-        ("mixed6", set(&[InetProto, Ipv6Addr, InetService], vec![(Key::Three(udp, v6("fd00::2"), Datum::Port(53)), plain())])),
-        ("blocks4", set(&[Ipv4Addr], vec![(range4("10.0.0.0", "10.255.255.255"), commented(None, "ten")), (range4("192.168.0.1", "192.168.0.9"), plain()), (range4("255.0.0.0", "255.255.255.255"), commented(None, "top"))])),
-        ("blocks6", set(&[Ipv6Addr], vec![(Key::Range(v6("fd00::"), v6("fd00::ff")), commented(None, "low")), (Key::Range(v6("ff00::"), v6(top6)), plain())])),
+        (
+            "triples4",
+            set(
+                &[Ipv4Addr, InetProto, InetService],
+                vec![(Key::Three(v4("10.0.0.1"), udp, Datum::Port(53)), commented(None, "dns"))],
+            ),
+        ),
+        (
+            "triples6",
+            set(
+                &[Ipv6Addr, Ipv6Addr, InetService],
+                vec![(Key::Three(v6("fd00::1"), v6("fd00::2"), Datum::Port(53)), plain())],
+            ),
+        ),
+        (
+            "mixed6",
+            set(&[InetProto, Ipv6Addr, InetService], vec![(Key::Three(udp, v6("fd00::2"), Datum::Port(53)), plain())]),
+        ),
+        (
+            "blocks4",
+            set(
+                &[Ipv4Addr],
+                vec![
+                    (range4("10.0.0.0", "10.255.255.255"), commented(None, "ten")),
+                    (range4("192.168.0.1", "192.168.0.9"), plain()),
+                    (range4("255.0.0.0", "255.255.255.255"), commented(None, "top")),
+                ],
+            ),
+        ),
+        (
+            "blocks6",
+            set(
+                &[Ipv6Addr],
+                vec![
+                    (Key::Range(v6("fd00::"), v6("fd00::ff")), commented(None, "low")),
+                    (Key::Range(v6("ff00::"), v6(top6)), plain()),
+                ],
+            ),
+        ),
         ("all4", set(&[Ipv4Addr], vec![(range4("0.0.0.0", "255.255.255.255"), commented(None, "all"))])),
         ("all6", set(&[Ipv6Addr], vec![(Key::Range(v6("::"), v6(top6)), plain())])),
         ("all-ports", port_ranges(&[(0, 65535)])),
-        ("block-map", set(&[Ipv4Addr], vec![(range4("10.0.0.0", "10.0.0.255"), commented(go(), "a")), (range4("10.0.1.0", "10.0.1.255"), commented(Some(Verdict::Drop), "b"))])),
+        (
+            "block-map",
+            set(
+                &[Ipv4Addr],
+                vec![
+                    (range4("10.0.0.0", "10.0.0.255"), commented(go(), "a")),
+                    (range4("10.0.1.0", "10.0.1.255"), commented(Some(Verdict::Drop), "b")),
+                ],
+            ),
+        ),
     ];
     for (set_name, set) in sets {
         let comment = set.comment.clone().or_else(|| (set_name.len() % 2 == 0).then(|| Comment::new(set_name)));
@@ -128,19 +221,37 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![tcp(), Match::FlowPort(80, 80)], vec![accept()]),
         Rule::new(vec![Match::Protocol(Protocol::Udp), Match::FlowPort(80, 90)], vec![accept()]),
         Rule::new(vec![Match::Protocol(Protocol::Sctp), Match::FlowPort(0, 65535)], vec![accept()]),
-        Rule::new(vec![within(&[Field::Source(V4)], "blocks4"), within(&[Field::Destination(V4)], "all4")], vec![accept()]),
-        Rule::new(vec![within(&[Field::Source(V6)], "blocks6"), within(&[Field::Destination(V6)], "all6")], vec![accept()]),
+        Rule::new(
+            vec![within(&[Field::Source(V4)], "blocks4"), within(&[Field::Destination(V4)], "all4")],
+            vec![accept()],
+        ),
+        Rule::new(
+            vec![within(&[Field::Source(V6)], "blocks6"), within(&[Field::Destination(V6)], "all6")],
+            vec![accept()],
+        ),
         Rule::new(vec![Match::Family(V4), within(&[Field::Destination(V4)], "blocks4")], vec![accept()]),
-        Rule::new(vec![within(&[Field::FlowSource(V4)], "blocks4"), within(&[Field::FlowDestination(V4)], "all4")], vec![accept()]),
-        Rule::new(vec![within(&[Field::FlowSource(V6)], "blocks6"), within(&[Field::FlowDestination(V6)], "peers6")], vec![accept()]),
+        Rule::new(
+            vec![within(&[Field::FlowSource(V4)], "blocks4"), within(&[Field::FlowDestination(V4)], "all4")],
+            vec![accept()],
+        ),
+        Rule::new(
+            vec![within(&[Field::FlowSource(V6)], "blocks6"), within(&[Field::FlowDestination(V6)], "peers6")],
+            vec![accept()],
+        ),
         Rule::new(vec![within(&[Field::Source(V4), Field::Destination(V4)], "pairs4")], vec![accept()]),
         Rule::new(vec![within(&[Field::Source(V6), Field::Destination(V6)], "pairs6")], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowSource(V4), Field::FlowDestination(V4)], "pairs4")], vec![accept()]),
         Rule::new(vec![within(&[Field::FlowSource(V6), Field::FlowDestination(V6)], "pairs6")], vec![accept()]),
         Rule::new(vec![within(&[Field::L4Proto, Field::DestinationPort], "protocol-ports")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::L4Proto, Field::FlowPort], "protocol-ports")], vec![accept()]),
-        Rule::new(vec![within(&[Field::Source(V4), Field::L4Proto, Field::DestinationPort], "triples4")], vec![accept()]),
-        Rule::new(vec![within(&[Field::Source(V6), Field::Destination(V6), Field::SourcePort], "triples6")], vec![accept()]),
+        Rule::new(
+            vec![within(&[Field::Source(V4), Field::L4Proto, Field::DestinationPort], "triples4")],
+            vec![accept()],
+        ),
+        Rule::new(
+            vec![within(&[Field::Source(V6), Field::Destination(V6), Field::SourcePort], "triples6")],
+            vec![accept()],
+        ),
         Rule::new(vec![within(&[Field::L4Proto, Field::Source(V6), Field::DestinationPort], "mixed6")], vec![accept()]),
         Rule::new(vec![within(&[Field::L4Proto], "protocols"), within(&[Field::SourcePort], "ports")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::DestinationPort], "all-ports")], vec![accept()]),
