@@ -117,7 +117,6 @@ fn what_was_tampered_with_is_found_and_mended_in_place() {
             "delete element inet ringfence blocks4 { 172.16.0.0/12 }",
         ),
         ("delete element inet ringfence blocks4 { 10.0.0.0/8 }", "add element inet ringfence blocks4 { 10.0.0.0/8"),
-        ("add element inet ringfence pairs4 { 10.3.3.3 . 10.3.3.3 timeout 1h }", "delete table inet ringfence"),
         ("add rule inet ringfence program/a accept", "flush chain inet ringfence program/a"),
         ("insert rule inet ringfence forward ip saddr 1.2.3.4 log", "flush chain inet ringfence forward"),
         ("insert rule inet ringfence forward ip saddr { 1.2.3.4, 1.2.3.5 } drop", "flush chain inet ringfence forward"),
@@ -142,11 +141,7 @@ fn what_was_tampered_with_is_found_and_mended_in_place() {
         in_new_namespace(|| {
             let mut kernel = Kernel::open().unwrap();
             commit(&mut kernel, &create(&wanted));
-            // A set with timeouts is another set to begin with; nft refuses to put one element's timeout in ours.
-            if tests::kernel_table::try_nft(&["-f", "-"], tampering).is_err() {
-                assert!(tampering.contains("timeout 1h }"), "{tampering}");
-                return;
-            }
+            load_text(tampering);
             let steps = mend(&mut kernel, &wanted);
             assert!(steps[0].starts_with(first_step), "{tampering}: {steps:#?}");
         });

@@ -30,3 +30,50 @@ pub enum DecodeError {
     #[error("{object} has no attribute {attribute}")]
     Missing { object: &'static str, attribute: u16 },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{INET, NFTABLES, Writer};
+
+    /// A dump's answer of one rule: `counter accept comment "x"`.
+    fn rule() -> Vec<u8> {
+        let plain = |w: Writer| w.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec();
+        let nest = || Writer::new(0, 0, 0, 0);
+        let verdict = plain(nest().put_number(1, 1));
+        let data = plain(nest().put_nested(2, &verdict));
+        let immediate = plain(nest().put_number(1, 0).put_nested(2, &data));
+        let second = plain(nest().put_text(1, "immediate").put_nested(2, &immediate));
+        let first = plain(nest().put_text(1, "counter"));
+        let list = plain(nest().put_nested(1, &first).put_nested(1, &second));
+        let named = Writer::new(NFTABLES | 6, 0, 1, INET).put_text(1, "t").put_text(2, "c").put(3, &[0; 8]);
+        named.put_nested(4, &list).put(7, b"\x00\x02x\x00").finish()
+    }
+
+    #[test]
+    fn a_rule_is_decoded_with_its_comment() {
+        let records = decode_rules(&rule()).unwrap();
+        let expressions = records[0].rule.expressions.as_ref().unwrap();
+        let accept = crate::Expression::Verdict(crate::Verdict::Accept);
+        assert_eq!(expressions, &[crate::Expression::Counter, accept]);
+        assert_eq!(records[0].rule.comment.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn cut_and_damaged_messages_are_errors_or_other_rules_but_no_panics() {
+        let whole = rule();
+        for length in 0..whole.len() {
+            assert!(decode_rules(&whole[..length]).is_err() || length == 0);
+        }
+        for place in 0..whole.len() {
+            for value in [0, 1, 4, 0x7f, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[place] = value;
+                drop(decode_rules(&damaged));
+                drop(decode_elements(&damaged));
+                drop(decode_sets(&damaged));
+                drop(decode_replies(&damaged));
+            }
+        }
+    }
+}
