@@ -5,6 +5,7 @@ use nft::{Packet, Stop, evaluate};
 use policy::{Change, ClusterState, Kind, Layout, check, lower, translate};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::{Value, json};
 
 use crate::generate::{probes, world};
 use crate::objects::state_of;
@@ -12,12 +13,16 @@ use crate::oracle::judge;
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// Bytes that say which cluster and flows to draw. The ruleset is valid and agrees with the oracle.
+/// The first bytes say which cluster and flows to draw, the others how its policies are mangled. The ruleset is valid
+/// and agrees with the oracle.
 pub fn objects(bytes: &[u8]) {
-    let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
+    let Some((seed, edits)) = bytes.split_at_checked(4) else { return };
+    let seed: Vec<u8> = seed.iter().copied().cycle().take(32).collect();
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);
     let Ok(drawn) = world().new_tree(&mut runner) else { return };
-    let world = drawn.current();
+    let mut world = drawn.current();
+    mangle(&mut world.policies, edits);
     let Ok(drawn) = probes(&world).new_tree(&mut runner) else { return };
     let state = state_of(&world);
     for node in NODES {
@@ -28,6 +33,42 @@ pub fn objects(bytes: &[u8]) {
             let passes = evaluate(&ruleset, &packet).stop == Stop::Accepted;
             assert_eq!(passes, judge(&world, node, &probe).passes(), "{node}: {probe:?} in {world:?}");
         }
+    }
+}
+
+/// Each four bytes replace one value inside one policy, or put an unknown field beside it.
+fn mangle(policies: &mut [Value], edits: &[u8]) {
+    let wrong = [
+        json!(null), json!(0), json!(80), json!(70_000), json!(-1), json!(1.5), json!(true), json!(""), json!("TCP"),
+        json!("tcp"), json!("http"), json!("80"), json!("In"), json!("Exists"), json!("Egress"), json!("10.0.0.0/8"),
+        json!("::/0"), json!("10.1.0.0/16/8"), json!([]), json!({}), json!([{}]), json!([null]), json!(["x"]),
+        json!({"app": "web"}), json!({"matchLabels": {"app": null}}), json!({"ipBlock": {"cidr": "10.1.0.1/24"}}),
+    ];
+    for edit in edits.chunks_exact(4) {
+        let count = policies.len().max(1);
+        let Some(policy) = policies.get_mut(usize::from(edit[0]) % count) else { return };
+        let depth_first = usize::from(edit[1]);
+        let value = &wrong[usize::from(edit[2]) % wrong.len()];
+        let Some(spec) = policy.get_mut("spec") else { continue };
+        let Some(target) = nth(spec, &mut { depth_first }) else { continue };
+        match (edit[3] % 4, target) {
+            (0, Value::Object(fields)) => drop(fields.insert("newerField".into(), value.clone())),
+            (1, Value::Array(items)) => items.push(value.clone()),
+            (_, target) => *target = value.clone(),
+        }
+    }
+}
+
+/// The value that is reached after so many others, depth first.
+fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
+    if *left == 0 {
+        return Some(value);
+    }
+    *left -= 1;
+    match value {
+        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, left)),
+        Value::Object(fields) => fields.values_mut().find_map(|field| nth(field, left)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
 
