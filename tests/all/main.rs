@@ -20,3 +20,5 @@ mod sequence;
 mod regressions;
 // Real packets through real rules: the kernel judges as the oracle does.
 mod kernel;
+// The demo's expectation is what the policies of the example say.
+mod demo;

@@ -21,6 +21,19 @@ pub use probe::{probe_all, probe_all_within};
 
 use crate::oracle::{World, node_of, owned_addresses};
 
+/// What the namespace between the nodes is called in a [`Lab::named`].
+pub const WORLD: &str = "world";
+
+/// The namespace of a node, a pod or the world in a [`Lab::named`].
+pub fn named(prefix: &str, title: &str) -> String {
+    format!("{prefix}{}", title.replace('/', "."))
+}
+
+/// Removes the namespaces of a [`Lab::named`], or what is left of them. What runs there keeps running.
+pub fn remove_named(prefix: &str) {
+    namespace::remove_with(prefix);
+}
+
 /// What a lab is built from.
 #[derive(Debug, Clone, Default)]
 pub struct LabSpec {
@@ -67,7 +80,7 @@ impl LabSpec {
 }
 
 /// A built lab. Its namespaces go with it, after a panic too; what a killed process leaves behind, the next lab of
-/// any process removes.
+/// any process removes (but that of a lab with names of its own: see [`Lab::named`]).
 #[derive(Debug)]
 pub struct Lab {
     namespaces: Vec<Namespace>,
@@ -88,7 +101,28 @@ impl Lab {
 
         let plan = addressing::plan(spec);
         let prefix = namespace::prefix(LABS.fetch_add(1, Ordering::Relaxed));
-        let names: Vec<String> = plan.namespaces.iter().map(|name| format!("{prefix}{name}")).collect();
+        let names = plan.namespaces.iter().map(|name| format!("{prefix}{name}")).collect();
+        Lab::build(plan, names)
+    }
+
+    /// As [`Lab::new`], but the namespaces have names that a person can type: the prefix and then `world`, the node's
+    /// name, or the pod's with dots for slashes. One such lab at a time; if its process is killed, it stays until
+    /// [`remove_named`].
+    ///
+    /// # Panics
+    /// As [`Lab::new`], or if a name is taken.
+    pub fn named(spec: &LabSpec, prefix: &str) -> Lab {
+        let plan = addressing::plan(spec);
+        let names = plan.titles.iter().map(|title| named(prefix, title)).collect();
+        Lab::build(plan, names)
+    }
+
+    /// Lets the namespaces outlive this process.
+    pub fn keep(self) {
+        std::mem::forget(self.namespaces);
+    }
+
+    fn build(plan: addressing::Plan, names: Vec<String>) -> Lab {
         let namespaces = Namespace::create_all(&names);
         for (namespace, links) in namespaces.iter().zip(&plan.links).filter(|(_, links)| !links.is_empty()) {
             namespace.run(|| namespace::ip(&addressing::with_names(links, &names)));

@@ -7,7 +7,10 @@ use super::LabSpec;
 
 /// A lab on paper. The lists run in parallel, one entry per namespace.
 pub(super) struct Plan {
+    /// Names that are short and safe whatever nodes and pods are called.
     pub(super) namespaces: Vec<String>,
+    /// What stands there: the world, or the name of a node or a pod.
+    pub(super) titles: Vec<String>,
     /// Whether the namespace forwards.
     pub(super) forwards: Vec<bool>,
     /// The links that the namespace makes. All links must exist before interfaces are set up.
@@ -42,6 +45,7 @@ const PEER: &str = "02:00:00:00:00:02";
 pub(super) fn plan(spec: &LabSpec) -> Plan {
     let mut plan = Plan {
         namespaces: Vec::new(),
+        titles: Vec::new(),
         forwards: Vec::new(),
         links: Vec::new(),
         interfaces: Vec::new(),
@@ -49,12 +53,12 @@ pub(super) fn plan(spec: &LabSpec) -> Plan {
         nodes: BTreeMap::new(),
         addresses: BTreeMap::new(),
     };
-    let world = plan.add_namespace("world".into(), true);
+    let world = plan.add_namespace("world".into(), super::WORLD, true);
     assert_eq!(world, WORLD);
     plan.add_addresses(WORLD, "lo", &spec.outside);
 
     for (number, node) in spec.nodes.iter().enumerate() {
-        let here = plan.add_namespace(format!("node-{number}"), true);
+        let here = plan.add_namespace(format!("node-{number}"), &node.name, true);
         assert!(plan.nodes.insert(node.name.clone(), here).is_none(), "two nodes are called {}", node.name);
         plan.add_addresses(here, "lo", &node.addresses);
 
@@ -65,7 +69,7 @@ pub(super) fn plan(spec: &LabSpec) -> Plan {
         plan.routes_over_next_hop(WORLD, &downlink, &node.addresses);
 
         for (index, pod) in node.pods.iter().enumerate() {
-            let inside = plan.add_namespace(format!("node-{number}-pod-{index}"), false);
+            let inside = plan.add_namespace(format!("node-{number}-pod-{index}"), &pod.name, false);
             let port = format!("pod{index}");
             plan.connect(here, &port, inside, "eth0");
             plan.add_addresses(inside, "eth0", &pod.addresses);
@@ -81,8 +85,9 @@ pub(super) fn plan(spec: &LabSpec) -> Plan {
 }
 
 impl Plan {
-    fn add_namespace(&mut self, name: String, forwards: bool) -> usize {
+    fn add_namespace(&mut self, name: String, title: &str, forwards: bool) -> usize {
         self.namespaces.push(name);
+        self.titles.push(title.into());
         self.forwards.push(forwards);
         self.links.push(Vec::new());
         self.interfaces.push(vec!["link set lo up".into()]);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -85,6 +86,8 @@ pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub(super) fn ip(commands: &[String]) {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
+        // Ctrl-C is for whoever built the lab, who may want to take it down in order.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -158,14 +161,23 @@ fn await_until(what: &str, holds: impl Fn() -> bool) {
 
 /// Removes the namespaces of labs whose process is gone.
 pub(super) fn remove_leftovers() {
-    let entries = match fs::read_dir(DIRECTORY) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return,
-        Err(error) => panic!("{DIRECTORY}: {error}"),
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let orphans: Vec<String> = names.filter(|name| process_of(name).is_some_and(|pid| !lives(pid))).collect();
+    let orphans: Vec<String> =
+        names().into_iter().filter(|name| process_of(name).is_some_and(|pid| !lives(pid))).collect();
     remove(&orphans);
+}
+
+/// Removes every namespace whose name begins so.
+pub(super) fn remove_with(prefix: &str) {
+    let wanted: Vec<String> = names().into_iter().filter(|name| name.starts_with(prefix)).collect();
+    remove(&wanted);
+}
+
+fn names() -> Vec<String> {
+    match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect(),
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => panic!("{DIRECTORY}: {error}"),
+    }
 }
 
 fn process_of(name: &str) -> Option<Pid> {

@@ -1,0 +1,89 @@
+//! The demo's expectation is what the policies of the example say.
+
+use std::path::PathBuf;
+
+use policy::{Traffic, explain};
+use tests::demo::expected::{NotExpectation, parse, read};
+use tests::demo::shop::Shop;
+use tests::oracle::{Probe, World, judge};
+
+fn example() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop")
+}
+
+fn shop() -> Shop {
+    Shop::read(&example()).unwrap()
+}
+
+/// The manifests as they stand, for the oracle.
+fn world() -> World {
+    let mut world = World::default();
+    for file in ["namespaces.yaml", "pods.yaml", "policies.yaml"] {
+        let text = std::fs::read_to_string(example().join(file)).unwrap();
+        for document in cluster::manifest::parse(&text).unwrap() {
+            let value = document.value;
+            match value["kind"].as_str().unwrap() {
+                "Namespace" => world.namespaces.push(serde_json::from_value(with_name_label(value)).unwrap()),
+                "Pod" => world.pods.push(serde_json::from_value(value).unwrap()),
+                "NetworkPolicy" => world.policies.push(value),
+                kind => panic!("a {kind} in the example"),
+            }
+        }
+    }
+    world
+}
+
+/// The label that the API server gives every namespace.
+fn with_name_label(mut namespace: serde_json::Value) -> serde_json::Value {
+    let name = namespace["metadata"]["name"].clone();
+    namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+    namespace
+}
+
+#[test]
+fn every_cell_is_what_the_explanation_and_the_oracle_say() {
+    let (shop, world) = (shop(), world());
+    let nodes = shop.nodes();
+    let expected = read(&example(), &shop).unwrap();
+    for family in [0, 1] {
+        let explained = shop.table(|source, destination| {
+            let traffic = Traffic::Port(nft::Protocol::Tcp, destination.port.unwrap());
+            explain(&shop.state, source.addresses[family], destination.addresses[family], traffic).allowed
+        });
+        assert_eq!(explained, expected);
+        let judged = shop.table(|source, destination| {
+            let (source, destination, port) =
+                (source.addresses[family], destination.addresses[family], destination.port);
+            let probe = Probe { source, destination, protocol: Probe::TCP, port };
+            nodes.iter().all(|node| judge(&world, node, &probe).passes())
+        });
+        assert_eq!(judged, expected);
+    }
+}
+
+fn text() -> String {
+    std::fs::read_to_string(example().join("expected.txt")).unwrap()
+}
+
+#[test]
+fn an_expectation_for_another_cast_is_refused() {
+    let shop = shop();
+    assert_eq!(parse("# only a comment\n", &shop), Err(NotExpectation::Empty));
+    let renamed = text().replace("cache-1", "cash-1");
+    assert!(matches!(parse(&renamed, &shop), Err(NotExpectation::Columns { .. })));
+    let longer = text() + "stranger ok\n";
+    assert!(matches!(parse(&longer, &shop), Err(NotExpectation::Surplus { .. })));
+    let shorter = text().lines().filter(|line| !line.starts_with("internet")).collect::<Vec<_>>().join("\n");
+    assert_eq!(parse(&shorter, &shop), Err(NotExpectation::Missing("internet".into())));
+}
+
+#[test]
+fn a_cell_that_is_no_verdict_is_refused() {
+    let shop = shop();
+    let unclear = text().replacen(" ok ", " OK ", 1);
+    assert!(
+        matches!(parse(&unclear, &shop), Err(NotExpectation::Cell { cell, wanted: "ok or --", .. }) if cell == "OK")
+    );
+    let about_itself = text().replacen(" = ", " ok ", 1);
+    assert!(matches!(parse(&about_itself, &shop), Err(NotExpectation::Cell { wanted: "=", .. })));
+}

@@ -1,0 +1,147 @@
+//! `make demo`: a small shop on two nodes, first without and then with an agent on each, shown to a stranger.
+//!
+//! The lab carries real connections, the agents are real processes, and what is printed was measured. One step
+//! follows another; each leaves to its guard what has to go at the end. The example's folder says what must come out.
+
+mod agents;
+mod arguments;
+mod change;
+mod conversation;
+mod denials;
+pub mod expected;
+mod http;
+mod kept;
+mod matrix;
+mod place;
+mod rules;
+mod screen;
+pub mod shop;
+mod stop;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::lab::Lab;
+use agents::Agents;
+use arguments::Arguments;
+use expected::Table;
+use matrix::Matrix;
+use place::Place;
+use screen::{BAD, FAINT, GOOD, Screen, seconds};
+use shop::Shop;
+use stop::{Interrupted, Stop};
+
+/// Exit status when the demo could not do its work. (1 means that it did, and a cell is not as expected.)
+const COULD_NOT_RUN: u8 = 2;
+
+/// Does what the command line asks for.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.serve {
+        Some(manifests) => kept::serve(manifests).map(|()| ExitCode::SUCCESS),
+        None => as_root(&arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+            anstream::eprintln!("{interrupted}: everything was removed");
+            return ExitCode::from(interrupted.status());
+        }
+        anstream::eprintln!("{BAD}demo:{BAD:#} {error:#}");
+        ExitCode::from(COULD_NOT_RUN)
+    })
+}
+
+fn as_root(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        nix::unistd::geteuid().is_root(),
+        "network namespaces and nftables need root: run this as root, for instance with sudo"
+    );
+    if arguments.remove {
+        println!("{}", if Place::remove_kept()? { "The lab is gone." } else { "There is no lab to remove." });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let screen = Screen::new(Stop::on_signals()?);
+    show(arguments, &screen)
+}
+
+/// The demo from its first line to its last.
+fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let shop = Shop::read(&arguments.example)?;
+    let expected = expected::read(&arguments.example, &shop)?;
+    let place = Place::claim()?;
+    place.copy_manifests(&arguments.example)?;
+
+    screen.line(format_args!("Kubernetes NetworkPolicy with nftables: two nodes, real agents, real connections.\n"));
+    screen.heading(1, "A shop");
+    let lab = Lab::named(&shop.lab_spec(), place::PREFIX);
+    shop.introduce(screen, begun.elapsed());
+    screen.check()?;
+
+    screen.heading(2, "Before: nobody enforces the policies");
+    let all_open: Table<bool> = shop.table(|_, _| true);
+    let before = Matrix::measure(&lab, &shop);
+    let wrong_before = before.compare(&shop, &all_open);
+    before.print(screen, &shop, &wrong_before);
+    screen.check()?;
+
+    screen.heading(3, "One agent per node");
+    let agents = Agents::start(&lab, &shop, &place, screen)?;
+    screen.check()?;
+
+    screen.heading(4, "After: the same connections");
+    let after = Matrix::measure(&lab, &shop);
+    let wrong_after = after.compare(&shop, &expected);
+    after.print(screen, &shop, &wrong_after);
+    screen.check()?;
+
+    screen.heading(5, "Who denies, as the running agents explain it");
+    let disputed = denials::print(screen, &shop, &agents, &after)?;
+    screen.check()?;
+
+    screen.heading(6, "A change of policy while connections are open");
+    let faults = change::show(screen, &shop, &lab, &place)?;
+    screen.check()?;
+
+    screen.heading(7, "The rules of a node");
+    rules::print(screen, &shop, &lab)?;
+    screen.check()?;
+
+    let mut wrong = Vec::new();
+    wrong.extend(wrong_before.iter().map(|cell| format!("before: {}", cell.name(&shop))));
+    wrong.extend(wrong_after.iter().map(|cell| format!("after: {}", cell.name(&shop))));
+    wrong.extend(disputed);
+    wrong.extend(faults);
+    conclude(screen, &wrong, &arguments.example, begun);
+    if arguments.keep {
+        kept::leave(screen, place, lab, agents, &shop)?;
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn conclude(screen: &Screen, wrong: &[String], example: &Path, begun: Instant) {
+    let elapsed = seconds(begun.elapsed());
+    screen.line("");
+    if wrong.is_empty() {
+        let file = example.join(expected::FILE);
+        let file = file.file_name().unwrap_or_default().to_string_lossy();
+        screen.line(format_args!("{GOOD}All as {file} says.{GOOD:#} {FAINT}{elapsed}{FAINT:#}"));
+        return;
+    }
+    screen.line(format_args!("{BAD}Not as expected:{BAD:#} {FAINT}{elapsed}{FAINT:#}"));
+    for cell in wrong {
+        screen.line(format_args!("   {cell}"));
+    }
+}
+
+/// The program beside this one.
+fn beside(name: &str) -> anyhow::Result<std::path::PathBuf> {
+    let own = std::env::current_exe().context("this program's own path")?;
+    let path = own.with_file_name(name);
+    anyhow::ensure!(path.exists(), "{} is not there; build it with `cargo build --package agent`", path.display());
+    Ok(path)
+}
