@@ -22,3 +22,5 @@ mod regressions;
 mod kernel;
 // The demo's expectation is what the policies of the example say.
 mod demo;
+// The walls between the crates hold.
+mod walls;

@@ -41,6 +41,9 @@ pub(crate) struct Status {
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// What keeps the source from telling the whole truth.
     pub(crate) problems: Vec<cluster::Problem>,
+    /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
+    /// leaves the state as it was known last, and begins again by itself.)
+    pub(crate) from_folder: bool,
 }
 
 impl Status {
@@ -52,6 +55,10 @@ impl Status {
                 reason.push_str(&format!("\n{problem}"));
             }
             return Some(reason);
+        }
+        if self.from_folder && !self.problems.is_empty() {
+            let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+            return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
         }
         match (&self.trouble, self.in_force) {
             (Some(trouble), _) => Some(trouble.clone()),

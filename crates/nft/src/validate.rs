@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Ruleset, Set, Verdict};
+use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict};
 
 /// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,10 @@ pub enum Invalid {
     Overlap { set: Name, key: Key },
     #[error("chain {chain} can come back to itself")]
     Loop { chain: Name },
+    #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
+    PortWithoutProtocol { user: String },
+    #[error("{user} reads fields of both address families, so that it never applies")]
+    MixedFamilies { user: String },
     #[error("{user} masks {mask:#010x}, which is not a run of bits from the top")]
     Mask { user: String, mask: u32 },
 }
@@ -82,6 +86,12 @@ impl Ruleset {
         let user = format!("chain {name}");
         let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
         for rule in &chain.rules {
+            if rule.reads_port_without_protocol() {
+                found.push(Invalid::PortWithoutProtocol { user: user.clone() });
+            }
+            if rule.families().len() > 1 {
+                found.push(Invalid::MixedFamilies { user: user.clone() });
+            }
             for condition in &rule.matches {
                 match condition {
                     Match::InSet { fields, set } => self.validate_lookup(&user, fields, set, false, found),
@@ -167,7 +177,51 @@ impl Ruleset {
     }
 }
 
+impl Rule {
+    fn reads_port_without_protocol(&self) -> bool {
+        let protocol = self.matches.iter().position(|m| matches!(m, Match::Protocol(_)));
+        let in_match = self.matches.iter().position(|m| match m {
+            Match::FlowPort(..) => true,
+            Match::InSet { fields, .. } => fields.contains(&Field::FlowPort),
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::Family(_)
+            | Match::Protocol(_)
+            | Match::Icmpv6Type(..) => false,
+        });
+        let in_action = self.actions.iter().any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort, .. }));
+        let port = in_match.or(in_action.then_some(self.matches.len()));
+        port.is_some_and(|port| protocol.is_none_or(|protocol| port < protocol))
+    }
+
+    fn families(&self) -> BTreeSet<Family> {
+        let of_match = self.matches.iter().flat_map(|m| match m {
+            Match::Family(family) => vec![*family],
+            Match::Icmpv6Type(..) => vec![Family::V6],
+            Match::InSet { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
+            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Protocol(_) | Match::FlowPort(..) => vec![],
+        });
+        let of_action = self.actions.iter().filter_map(|a| match a {
+            Action::VerdictMap { field, .. } => field.family(),
+            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) => None,
+        });
+        of_match.chain(of_action).collect()
+    }
+}
+
 impl Field {
+    /// The address family of the field, if it has one.
+    fn family(self) -> Option<Family> {
+        match self {
+            Field::FlowSource(family)
+            | Field::FlowDestination(family)
+            | Field::Source(family)
+            | Field::Destination(family) => Some(family),
+            Field::L4Proto | Field::FlowPort | Field::SourcePort | Field::DestinationPort => None,
+        }
+    }
+
     /// The data type of the field.
     pub fn key_type(self) -> KeyType {
         match self {
@@ -189,7 +243,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Comment, Datum, Element, Rule};
+    use crate::{Comment, Datum, Element, Protocol};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -209,6 +263,23 @@ mod tests {
         assert!(matches!(r.validate()[..], [Invalid::Loop { .. }]));
         r.chains.insert(name("b"), Arc::new(Chain::default()));
         assert_eq!(r.validate(), vec![]);
+    }
+
+    #[test]
+    fn what_nft_would_refuse_in_a_rule_is_found() {
+        let port = Match::FlowPort(80, 80);
+        let tcp = Match::Protocol(Protocol::Tcp);
+        for (matches, valid) in [
+            (vec![port.clone()], false),
+            (vec![port.clone(), tcp.clone()], false),
+            (vec![tcp, port], true),
+            (vec![Match::Family(Family::V4), Match::Icmpv6Type(1, 1)], false),
+        ] {
+            let mut r = Ruleset::new(name("t"), Comment::new(""));
+            let rule = Rule::new(matches.clone(), vec![Action::Verdict(Verdict::Accept)]);
+            r.chains.insert(name("a"), Arc::new(Chain { hook: None, rules: vec![rule] }));
+            assert_eq!(r.validate().is_empty(), valid, "{matches:?}");
+        }
     }
 
     #[test]

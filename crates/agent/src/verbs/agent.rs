@@ -36,6 +36,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
+        from_folder: arguments.manifests.is_some(),
         ..Status::default()
     };
     let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;

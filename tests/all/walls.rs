@@ -1,0 +1,84 @@
+//! The walls between the crates (ARCHITECTURE.md), read from `cargo metadata`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a crate may use of ours, and what it must never reach, directly or through others.
+struct Wall {
+    name: &'static str,
+    ours: &'static [&'static str],
+    never: &'static [&'static str],
+}
+
+const WALLS: &[Wall] = &[
+    Wall { name: "nft", ours: &[], never: &["serde", "serde_json", "libc", "tokio", "kube-client", "k8s-openapi"] },
+    Wall { name: "policy", ours: &["nft"], never: &["libc", "tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
+    Wall { name: "nfnetlink", ours: &["nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
+    Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
+    Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster"], never: &[] },
+];
+
+/// Only `cluster` is a Kubernetes client, and only `nfnetlink` speaks netlink: these are direct dependencies of nobody
+/// else.
+const OWNED: &[(&str, &str)] =
+    &[("kube", "cluster"), ("k8s-openapi", "cluster"), ("nftnl-sys", "nfnetlink"), ("mnl", "nfnetlink")];
+
+/// For every package by name, the names of its normal and build dependencies.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--offline", "--manifest-path", manifest])
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let names: BTreeMap<String, String> =
+        metadata["packages"].as_array().unwrap().iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in metadata["resolve"]["nodes"].as_array().unwrap() {
+        let used = graph.entry(names[node["id"].as_str().unwrap()].clone()).or_default();
+        for dependency in node["deps"].as_array().unwrap() {
+            let for_tests = dependency["dep_kinds"].as_array().unwrap().iter().all(|kind| kind["kind"] == "dev");
+            if !for_tests {
+                used.insert(names[dependency["pkg"].as_str().unwrap()].clone());
+            }
+        }
+    }
+    graph
+}
+
+fn reachable<'a>(graph: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(name) = open.pop() {
+        for next in graph.get(name).into_iter().flatten() {
+            if seen.insert(next.as_str()) {
+                open.push(next);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn crates_use_only_what_their_walls_let_through() {
+    let graph = dependencies();
+    let ours: BTreeSet<&str> = WALLS.iter().map(|w| w.name).collect();
+    for wall in WALLS {
+        let direct = graph.get(wall.name).unwrap_or_else(|| panic!("no crate {}", wall.name));
+        let used: BTreeSet<&str> = direct.iter().map(String::as_str).filter(|d| ours.contains(d)).collect();
+        let allowed: BTreeSet<&str> = wall.ours.iter().copied().collect();
+        assert!(used.is_subset(&allowed), "{} uses {used:?} and may use {allowed:?}", wall.name);
+        let reached = reachable(&graph, wall.name);
+        for never in wall.never {
+            assert!(!reached.contains(never), "{} reaches {never}", wall.name);
+        }
+        for (owned, owner) in OWNED.iter().filter(|(_, owner)| *owner != wall.name) {
+            assert!(!direct.contains(*owned), "{} uses {owned}, which is {owner}'s", wall.name);
+        }
+    }
+}
