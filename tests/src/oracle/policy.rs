@@ -56,7 +56,7 @@ pub(super) fn allows(policy: &Value, flow: &Flow<'_>) -> bool {
 fn rules(policy: &Value, direction: Direction) -> Result<&[Value], NotUnderstood> {
     let [version, _kind, _metadata, spec, _status] =
         fields(policy, ["apiVersion", "kind", "metadata", "spec", "status"])?;
-    if version.is_some_and(|version| version != "networking.k8s.io/v1") {
+    if version.is_none_or(|version| version != "networking.k8s.io/v1") {
         return Err(NotUnderstood);
     }
     let [pod_selector, policy_types, ingress, egress] =

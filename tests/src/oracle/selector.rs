@@ -12,13 +12,13 @@ pub(super) type Labels = BTreeMap<String, String>;
 /// ANDed. An empty label selector matches all objects."
 ///
 /// All of it is read even when a part of it already does not match: a selector is understood or not, whatever the
-/// labels.
+/// labels. A label without a value is not understood: the API has none.
 pub(super) fn matches(selector: &Value, labels: &Labels) -> Result<bool, NotUnderstood> {
     let [match_labels, match_expressions] = fields(selector, ["matchLabels", "matchExpressions"])?;
     let mut matched = true;
     if let Some(match_labels) = match_labels {
         let wanted = match_labels.as_object().ok_or(NotUnderstood)?;
-        for (key, value) in wanted.iter().filter(|(_, value)| !value.is_null()) {
+        for (key, value) in wanted {
             let value = string(value)?;
             matched &= labels.get(key).is_some_and(|actual| actual == value);
         }
