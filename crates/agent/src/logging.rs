@@ -3,12 +3,18 @@
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::cli::LogFormat;
 
+/// What is logged unless RUST_LOG says otherwise. The sources report what goes wrong with a request, once and in our
+/// words; the Kubernetes client would say it again at every attempt.
+const USUAL: &str = "info,kube_client=off";
+
 pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(wanted) if !wanted.is_empty() => EnvFilter::builder().parse_lossy(wanted),
+        _ => EnvFilter::new(USUAL),
+    };
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match format {
