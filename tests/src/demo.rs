@@ -38,6 +38,9 @@ use stop::{Interrupted, Stop};
 /// Exit status when the demo could not do its work. (1 means that it did, and a cell is not as expected.)
 const COULD_NOT_RUN: u8 = 2;
 
+/// The program that the demo is about.
+const AGENT: &str = "ringfence";
+
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
@@ -47,7 +50,7 @@ pub fn run() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
-            anstream::eprintln!("{interrupted}: everything was removed");
+            anstream::eprintln!("stopped by {interrupted}");
             return ExitCode::from(interrupted.status());
         }
         anstream::eprintln!("{BAD}demo:{BAD:#} {error:#}");
@@ -73,6 +76,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let shop = Shop::read(&arguments.example)?;
     let expected = expected::read(&arguments.example, &shop)?;
+    beside(AGENT)?;
     let place = Place::claim()?;
     place.copy_manifests(&arguments.example)?;
 

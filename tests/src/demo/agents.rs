@@ -50,7 +50,7 @@ pub(super) struct Agents {
 impl Agents {
     /// Starts an agent on every node and waits until all are ready.
     pub(super) fn start(lab: &Lab, shop: &Shop, place: &Place, screen: &Screen) -> anyhow::Result<Agents> {
-        let program = super::beside("ringfence")?;
+        let program = super::beside(super::AGENT)?;
         let begun = Instant::now();
         let mut agents = Agents { running: Vec::new() };
         for node in shop.nodes() {

@@ -111,7 +111,7 @@ impl Scene<'_> {
             "   {FAINT}$ ringfence explain {from} {to} {port} --run-dir {}{FAINT:#}",
             run_dir.display()
         ));
-        let mut command = Command::new(super::beside("ringfence")?);
+        let mut command = Command::new(super::beside(super::AGENT)?);
         command.args(["explain", &from, &to, &port, "--run-dir"]).arg(run_dir);
         let output = command.env_remove("RINGFENCE_MANIFESTS").process_group(0).output()?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -27,15 +27,15 @@ pub(super) fn leave(screen: &Screen, place: Place, lab: Lab, agents: Agents, sho
     start_servers(&place, screen)?;
     let manifests = place.manifests();
     let (client, server) = (shop.party("debug-1")?, shop.party("db-2")?);
-    let run_dir = place.run_dir(server.node.as_deref().context("a pod without a node")?);
-    let log = place.log("NODE");
+    let node = server.node.as_deref().context("a pod without a node")?;
+    let (run_dir, log) = (place.run_dir(node), place.log(node));
     screen.check()?;
     place.keep()?;
     agents.keep();
     lab.keep();
 
     let (from, to, port) = (client.full_name(), server.full_name(), server.port.unwrap_or(0));
-    let program = super::beside("ringfence")?;
+    let program = super::beside(super::AGENT)?;
     let inside = |party: &Party| named(PREFIX, &party.full_name());
     let connect = format!("exec 3<>/dev/tcp/{}/{port}; head -1 <&3", server.addresses[0]);
     screen.line(format_args!("\n{STRONG}The lab stays up.{STRONG:#} To look around:"));
@@ -46,13 +46,7 @@ pub(super) fn leave(screen: &Screen, place: Place, lab: Lab, agents: Agents, sho
             format!("ip netns exec {} timeout 2 bash -c '{connect}'", inside(client)),
         ),
         ("ask why not", format!("{} explain {from} {to} {port} --run-dir {}", program.display(), run_dir.display())),
-        (
-            "the rules of a node",
-            format!(
-                "ip netns exec {} nft list table inet ringfence",
-                named(PREFIX, server.node.as_deref().unwrap_or(""))
-            ),
-        ),
+        ("the rules of a node", format!("ip netns exec {} nft list table inet ringfence", named(PREFIX, node))),
         ("change the policies: the agents follow the folder", format!("editor {}/policies.yaml", manifests.display())),
         ("what an agent says", format!("tail {}", log.display())),
         ("remove it all", "make demo ARGS=--remove".into()),
