@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Kernel, Observed, clear_marks, repair};
-use nft::{Operation, Ruleset, difference};
+use nft::{Operation, Ruleset, create, difference};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, narrows, stamp, translate};
 
 use crate::metrics::Metrics;
@@ -151,8 +151,10 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
-    /// From what the kernel has. A table that is right already is left as it is.
+    /// From what the kernel has. A table that is right already is left as it is; one that cannot be mended, since it
+    /// holds something that nobody foresaw, is replaced whole.
     fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
+        let mut mendable = true;
         for _ in 0..MOST_RACES {
             let observed = read(&mut self.kernel, self.layout.table())?;
             self.layout = self.adopted_layout(observed.as_ref())?;
@@ -166,7 +168,10 @@ impl Enforcer {
             if !operations.is_empty() && observed.is_some() {
                 layout = self.next_layout()?;
                 stamp(&mut translation.ruleset, &layout);
-                operations = repair(observed.as_ref(), &translation.ruleset);
+                operations = match mendable {
+                    true => repair(observed.as_ref(), &translation.ruleset),
+                    false => replace(&translation.ruleset),
+                };
             }
             if operations.is_empty() {
                 self.live = Some(Live { ruleset: translation.ruleset.clone(), generation, suspect: false });
@@ -180,6 +185,11 @@ impl Enforcer {
                     return Ok(Some(summary(&operations, observed.is_some())));
                 }
                 Err(CommitError::Moved) => {}
+                Err(error @ CommitError::Refused { .. }) if observed.is_some() && mendable => {
+                    self.metrics.refused_commits.inc();
+                    tracing::warn!(%error, "the table cannot be mended; replacing it whole");
+                    mendable = false;
+                }
                 Err(error) => {
                     self.metrics.refused_commits.inc();
                     return Err(Trouble::Refused(error));
@@ -220,6 +230,12 @@ fn read(kernel: &mut Kernel, table: &nft::Name) -> Result<Option<Observed>, Trou
         Some(observed) if observed.comment() != Some(TABLE_COMMENT) => Err(Trouble::ForeignTable(table.clone())),
         _ => Ok(observed),
     }
+}
+
+fn replace(wanted: &Ruleset) -> Vec<Operation> {
+    let mut operations = vec![Operation::DeleteTable { table: wanted.table.clone() }];
+    operations.extend(create(wanted));
+    operations
 }
 
 fn summary(operations: &[Operation], repaired: bool) -> Commit {
