@@ -69,7 +69,7 @@ impl Agents {
             ));
         }
         screen.line(format_args!(
-            "   Both answer /readyz: their rules are in the kernel. {FAINT}{}{FAINT:#}",
+            "   Each answers /readyz: its rules are in the kernel. {FAINT}{}{FAINT:#}",
             millis(took)
         ));
         Ok(agents)

@@ -50,7 +50,14 @@ impl Conversation {
             Ok(None)
         })?;
         let Some(client) = client else { return Ok(None) };
-        let (server, _) = listener.accept().context("a connection that was made")?;
+        let own = client.local_addr()?;
+        let server = loop {
+            let (server, peer) = listener.accept().context("a connection that was made")?;
+            // An attempt that was given up a moment too early waits there too.
+            if peer == own {
+                break server;
+            }
+        };
         for end in [&client, &server] {
             end.set_nodelay(true)?;
             end.set_read_timeout(Some(SILENCE))?;
