@@ -24,7 +24,7 @@ const NAMESPACES: [&str; 4] = ["red", "green", "blue", "kube-system"];
 ///
 /// Pods of `node-a` have addresses in 10.1.0.0/24 and fd00:1::/64, those of `node-b` in 10.2.0.0/24 and fd00:2::/64
 /// (but for a few that moved).
-pub fn world() -> impl Strategy<Value = World> {
+pub fn world() -> BoxedStrategy<World> {
     (1..=NAMESPACES.len())
         .prop_flat_map(|count| {
             let names = &NAMESPACES[..count];
@@ -39,11 +39,12 @@ pub fn world() -> impl Strategy<Value = World> {
             pods: pods.into_iter().enumerate().map(|(index, draft)| draft.finish(index)).collect(),
             policies: policies::named(policies),
         })
+        .boxed()
 }
 
 /// Flows between the addresses and to the ports at which the verdicts of this world may change.
-pub fn probes(world: &World) -> impl Strategy<Value = Vec<Probe>> + use<> {
-    prop::collection::vec(flows::probe(world), 1..=64)
+pub fn probes(world: &World) -> BoxedStrategy<Vec<Probe>> {
+    prop::collection::vec(flows::probe(world), 1..=64).boxed()
 }
 
 /// The first `count` worlds of a fixed seed.
@@ -65,11 +66,12 @@ fn draw<S: Strategy>(strategy: &S, count: usize) -> Vec<S::Value> {
 /// A member of a JSON object that may be absent, or null, which is the same.
 fn optional(
     present: f64,
-    value: impl Strategy<Value = serde_json::Value>,
-) -> impl Strategy<Value = Option<serde_json::Value>> {
+    value: impl Strategy<Value = serde_json::Value> + 'static,
+) -> BoxedStrategy<Option<serde_json::Value>> {
     let absent = prop_oneof![9 => Just(None), 1 => Just(Some(serde_json::Value::Null))];
     (prop::bool::weighted(present), value, absent)
         .prop_map(|(present, value, absent)| if present { Some(value) } else { absent })
+        .boxed()
 }
 
 /// An object of the members that are there.

@@ -1,7 +1,7 @@
 //! The nftables language that Ringfence speaks, as plain values.
 //!
 //! A [`Ruleset`] is one `inet` table: named sets, verdict maps and chains of rules. It can be validated, printed as
-//! the text that `nft -f` takes, compared with another one ([`difference`]) and run on a packet ([`evaluate`]).
+//! the text that `nft -f` takes, compared with another one ([`difference()`]) and run on a packet ([`evaluate()`]).
 //! This crate knows neither Kubernetes nor the kernel: no I/O happens here, and everything is deterministic.
 
 mod comment;

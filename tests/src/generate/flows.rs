@@ -16,7 +16,7 @@ const OUTSIDE: [&str; 7] =
 /// Protocols without ports: GRE, and one for experiments.
 const OTHER_PROTOCOLS: [u8; 2] = [47, 253];
 
-pub(super) fn probe(world: &World) -> impl Strategy<Value = Probe> + use<> {
+pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     let documents = world.documents();
     let pods = pod_addresses(world);
     let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().filter_map(|text| text.parse().ok()).collect();
@@ -49,7 +49,7 @@ pub(super) fn probe(world: &World) -> impl Strategy<Value = Probe> + use<> {
         ];
         (ends, what).prop_map(|((source, destination), (protocol, port))| Probe { source, destination, protocol, port })
     };
-    prop_oneof![2 => family(true), 1 => family(false)]
+    prop_oneof![2 => family(true), 1 => family(false)].boxed()
 }
 
 /// Every address in a pod's status, whether the pod still has it or not.

@@ -25,18 +25,20 @@ pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// The namespaces of these names, of which some may be missing. Their name's own label may be missing or lie, as it
 /// cannot in a real cluster: what counts is the name.
-pub(super) fn namespaces(names: &'static [&'static str]) -> impl Strategy<Value = Vec<Namespace>> {
+pub(super) fn namespaces(names: &'static [&'static str]) -> BoxedStrategy<Vec<Namespace>> {
     let claimed = weighted(0.4, select(&super::NAMESPACES[..]));
     let one = (prop::bool::weighted(0.93), labels(&NAMESPACE_LABELS, &NAMESPACE_VALUES), claimed);
-    vec(one, names.len()).prop_map(|drafts| {
-        let existing = names.iter().zip(drafts).filter(|(_, (exists, ..))| *exists);
-        existing
-            .map(|(name, (_, mut labels, claimed))| {
-                labels.extend(claimed.map(|claimed| (NAME_LABEL.into(), claimed.into())));
-                read(json!({"metadata": {"name": name, "labels": labels}}))
-            })
-            .collect()
-    })
+    vec(one, names.len())
+        .prop_map(|drafts| {
+            let existing = names.iter().zip(drafts).filter(|(_, (exists, ..))| *exists);
+            existing
+                .map(|(name, (_, mut labels, claimed))| {
+                    labels.extend(claimed.map(|claimed| (NAME_LABEL.into(), claimed.into())));
+                    read(json!({"metadata": {"name": name, "labels": labels}}))
+                })
+                .collect()
+        })
+        .boxed()
 }
 
 /// A pod that has yet to learn its number in the world, from which follow its name and address.
@@ -75,7 +77,7 @@ struct Place {
     single: bool,
 }
 
-pub(super) fn pod(names: &'static [&'static str]) -> impl Strategy<Value = PodDraft> {
+pub(super) fn pod(names: &'static [&'static str]) -> BoxedStrategy<PodDraft> {
     let phase = prop_oneof![
         12 => Just(Some("Running")),
         1 => Just(Some("Pending")),
@@ -112,16 +114,16 @@ pub(super) fn pod(names: &'static [&'static str]) -> impl Strategy<Value = PodDr
         container
     });
     let containers = (vec(container(), 1..=2), weighted(0.4, vec(init_container, 1..=2)));
-    (select(names), labels(&POD_LABELS, &POD_VALUES), life, place, containers).prop_map(
-        |(namespace, labels, life, place, (containers, init_containers))| PodDraft {
+    (select(names), labels(&POD_LABELS, &POD_VALUES), life, place, containers)
+        .prop_map(|(namespace, labels, life, place, (containers, init_containers))| PodDraft {
             namespace,
             labels,
             life,
             place,
             containers,
             init_containers,
-        },
-    )
+        })
+        .boxed()
 }
 
 impl PodDraft {
@@ -171,17 +173,16 @@ impl Place {
     }
 }
 
-fn labels(
-    keys: &'static [&'static str],
-    values: &'static [&'static str],
-) -> impl Strategy<Value = BTreeMap<String, String>> {
-    vec(weighted(0.75, select(values)), keys.len()).prop_map(|drawn| {
-        let pairs = keys.iter().zip(drawn);
-        pairs.filter_map(|(key, value)| Some((key.to_string(), value?.to_string()))).collect()
-    })
+fn labels(keys: &'static [&'static str], values: &'static [&'static str]) -> BoxedStrategy<BTreeMap<String, String>> {
+    vec(weighted(0.75, select(values)), keys.len())
+        .prop_map(|drawn| {
+            let pairs = keys.iter().zip(drawn);
+            pairs.filter_map(|(key, value)| Some((key.to_string(), value?.to_string()))).collect()
+        })
+        .boxed()
 }
 
-fn container() -> impl Strategy<Value = Value> {
+fn container() -> BoxedStrategy<Value> {
     let protocol = weighted(0.6, select(&PROTOCOLS[..]));
     let port = (weighted(0.9, select(&PORT_NAMES[..])), select(&PORT_NUMBERS[..]), protocol).prop_map(
         |(name, number, protocol)| {
@@ -192,7 +193,7 @@ fn container() -> impl Strategy<Value = Value> {
             ])
         },
     );
-    vec(port, 0..=3).prop_map(|ports| json!({"name": "main", "ports": ports}))
+    vec(port, 0..=3).prop_map(|ports| json!({"name": "main", "ports": ports})).boxed()
 }
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {

@@ -41,7 +41,7 @@ const BLOCKS: [&str; 26] = [
 ];
 
 /// A policy without a name.
-pub(super) fn policy(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
+pub(super) fn policy(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     let whole = (select(names), spec()).prop_map(|(namespace, spec)| {
         json!({
             "apiVersion": "networking.k8s.io/v1",
@@ -50,12 +50,14 @@ pub(super) fn policy(names: &'static [&'static str]) -> impl Strategy<Value = Va
             "spec": spec,
         })
     });
-    (whole, prop_oneof![8 => Just(None), 1 => damage().prop_map(Some)]).prop_map(|(mut policy, damage)| {
-        if let Some((path, value)) = damage {
-            put(&mut policy, path, value);
-        }
-        policy
-    })
+    (whole, prop_oneof![8 => Just(None), 1 => damage().prop_map(Some)])
+        .prop_map(|(mut policy, damage)| {
+            if let Some((path, value)) = damage {
+                put(&mut policy, path, value);
+            }
+            policy
+        })
+        .boxed()
 }
 
 pub(super) fn named(mut policies: Vec<Value>) -> Vec<Value> {
@@ -66,7 +68,7 @@ pub(super) fn named(mut policies: Vec<Value>) -> Vec<Value> {
 }
 
 /// Something at a place of a policy that changes how it is read, or (the last few) must not.
-fn damage() -> impl Strategy<Value = (&'static [&'static str], Value)> {
+fn damage() -> BoxedStrategy<(&'static [&'static str], Value)> {
     let places: Vec<(&'static [&'static str], Value)> = vec![
         (&["apiVersion"], json!("networking.k8s.io/v2")),
         (&["apiVersion"], json!("extensions/v1beta1")),
@@ -91,7 +93,7 @@ fn damage() -> impl Strategy<Value = (&'static [&'static str], Value)> {
         (&["metadata", "finaliser"], json!("unknown but beside the point")),
         (&["status"], json!({"conditions": [{"odd": true}]})),
     ];
-    select(places)
+    select(places).boxed()
 }
 
 fn put(object: &mut Value, path: &[&str], value: Value) {
@@ -101,7 +103,7 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-fn spec() -> impl Strategy<Value = Value> {
+fn spec() -> BoxedStrategy<Value> {
     let types = subsequence(vec!["Ingress", "Egress"], 0..=2).prop_map(|types| json!(types));
     (
         optional(0.95, selector(&POD_LABELS, &POD_VALUES, 0)),
@@ -112,10 +114,11 @@ fn spec() -> impl Strategy<Value = Value> {
         .prop_map(|(pods, types, ingress, egress)| {
             object([("podSelector", pods), ("policyTypes", types), ("ingress", ingress), ("egress", egress)])
         })
+        .boxed()
 }
 
 /// `wrong` is the name of the peers in a rule of the other direction.
-fn rules(peers: &'static str, wrong: &'static str) -> impl Strategy<Value = Value> {
+fn rules(peers: &'static str, wrong: &'static str) -> BoxedStrategy<Value> {
     let rule = (
         optional(0.75, vec(peer(), 0..=4).prop_map(Value::from)),
         optional(0.55, vec(port(), 0..=4).prop_map(Value::from)),
@@ -131,10 +134,10 @@ fn rules(peers: &'static str, wrong: &'static str) -> impl Strategy<Value = Valu
         json!({"ports": {"port": 80}}),
         json!({"ports": 80}),
     ]);
-    vec(prop_oneof![16 => rule, 1 => unreadable], 0..=4).prop_map(Value::from)
+    vec(prop_oneof![16 => rule, 1 => unreadable], 0..=4).prop_map(Value::from).boxed()
 }
 
-fn peer() -> impl Strategy<Value = Value> {
+fn peer() -> BoxedStrategy<Value> {
     let pods = || selector(&POD_LABELS, &POD_VALUES, 1);
     let namespaces = || {
         let by_name = select(&NAMESPACES[..]).prop_map(|name| json!({"matchLabels": {NAME_LABEL: name}})).boxed();
@@ -175,14 +178,11 @@ fn peer() -> impl Strategy<Value = Value> {
         6 => block,
         1 => unreadable,
     ]
+    .boxed()
 }
 
 /// A label selector over these keys and values; `unreadable` is how often, in 24, it is one that is not understood.
-fn selector(
-    keys: &'static [&'static str],
-    values: &'static [&'static str],
-    unreadable: u32,
-) -> impl Strategy<Value = Value> {
+fn selector(keys: &'static [&'static str], values: &'static [&'static str], unreadable: u32) -> BoxedStrategy<Value> {
     let labels = || (select(keys), select(values)).prop_map(|(key, value)| json!({key: value}));
     let chosen = || subsequence(values, 1..=2);
     let expression = prop_oneof![
@@ -219,13 +219,15 @@ fn selector(
         2 => (labels(), expressions)
             .prop_map(|(labels, expressions)| json!({"matchLabels": labels, "matchExpressions": expressions})),
     ];
-    (0..24_u32, readable, strange).prop_map(move |(drawn, readable, strange)| {
-        // Drawn from the end, so that what shrinks becomes readable.
-        if drawn >= 24 - unreadable { strange } else { readable }
-    })
+    (0..24_u32, readable, strange)
+        .prop_map(move |(drawn, readable, strange)| {
+            // Drawn from the end, so that what shrinks becomes readable.
+            if drawn >= 24 - unreadable { strange } else { readable }
+        })
+        .boxed()
 }
 
-fn port() -> impl Strategy<Value = Value> {
+fn port() -> BoxedStrategy<Value> {
     let number = || prop_oneof![5 => select(&PORT_NUMBERS[..]), 1 => select(vec![1_u16, 65535])];
     let range = (number(), prop_oneof![Just(0), Just(1), 1..2000_u16])
         .prop_map(|(first, more)| (Some(json!(first)), Some(json!(first.saturating_add(more)))));
@@ -257,5 +259,5 @@ fn port() -> impl Strategy<Value = Value> {
         json!({"port": 80, "endPort": "443"}),
         json!({"port": 80, "ports": [443]}),
     ]);
-    prop_oneof![20 => entry, 1 => unreadable]
+    prop_oneof![20 => entry, 1 => unreadable].boxed()
 }
