@@ -14,7 +14,7 @@ struct Wall {
 
 const WALLS: &[Wall] = &[
     Wall { name: "nft", ours: &[], never: &["serde", "serde_json", "libc", "tokio", "kube-client", "k8s-openapi"] },
-    Wall { name: "policy", ours: &["nft"], never: &["libc", "tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
+    Wall { name: "policy", ours: &["nft"], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
     Wall { name: "nfnetlink", ours: &["nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
     Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
     Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster"], never: &[] },
