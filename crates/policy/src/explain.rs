@@ -233,7 +233,7 @@ impl<'a> Flow<'a> {
         let Peers::Of(peers) = peers else { return String::new() };
         let who = match other.pod {
             Some(pod) => pod.name.to_string(),
-            None => format!("{}, which is no pod's address", other.address),
+            None => format!("{}, which is no pod's address,", other.address),
         };
         let reasons: Vec<String> = peers.iter().map(|peer| self.peer_lacks(policy, peer, other)).collect();
         if reasons.is_empty() {
