@@ -67,8 +67,15 @@ impl Layout {
         self.mask >> self.mask.trailing_zeros()
     }
 
-    /// The generation after this one; after the last one comes 1 again. Before a generation comes again no flow may
-    /// carry it any more.
+    /// Whether all approvals but those of this generation have to be cleared before the next one begins. It is so twice
+    /// in a round: a clearing spares the generation that it happens in, and the other one takes that. So no flow
+    /// carries a number any more when it comes again.
+    pub fn clears_before_next(&self) -> bool {
+        let last = self.last_generation();
+        self.generation >= last || self.generation == last / 2
+    }
+
+    /// The generation after this one; after the last one comes 1 again. See [`Layout::clears_before_next`].
     pub fn next(&self) -> Layout {
         let generation = if self.generation >= self.last_generation() { 1 } else { self.generation + 1 };
         Layout { generation, ..self.clone() }
@@ -298,4 +305,33 @@ fn lacks(elements: &std::collections::BTreeMap<Key, nft::Element>, key: &Key, el
 fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
     let mut rest = new.iter();
     old.iter().all(|rule| rest.any(|r| r.matches == rule.matches && r.actions == rule.actions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flow_carries_a_generation_that_comes_again() {
+        let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
+        // The generations that idle flows carry: one of each, as long as nothing clears them.
+        let mut carried: BTreeSet<u32> = BTreeSet::new();
+        for _ in 0..100 {
+            assert!(!carried.contains(&layout.generation()), "generation {} came to life again", layout.generation());
+            carried.insert(layout.generation());
+            if layout.clears_before_next() {
+                carried.retain(|generation| *generation == layout.generation());
+            }
+            layout = layout.next();
+        }
+        assert_eq!(layout.last_generation(), 15);
+    }
+
+    #[test]
+    fn a_layout_finds_its_generation_in_a_mark() {
+        let layout = Layout::for_table("ringfence").unwrap().next().next();
+        assert_eq!(layout.mark(), 0x0003_0000);
+        assert_eq!(layout.at_mark(0x0003_1234), layout);
+        assert_eq!(layout.at_mark(0).generation(), 1);
+    }
 }
