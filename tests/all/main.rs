@@ -24,3 +24,11 @@ mod kernel;
 mod demo;
 // The walls between the crates hold.
 mod walls;
+// A node for the agent to run on.
+mod stage;
+// The agent as a process: what it programs, repairs, refuses and says.
+mod agent;
+// A change of policy reaches connections that are open, and leaves alone those that it does not mean.
+mod connections;
+// What the other verbs print, and with which status they end.
+mod verbs;

@@ -1,5 +1,6 @@
 //! The test kit: what the tests of several crates stand on.
 
+pub mod agent_process;
 pub mod demo;
 pub mod fake_api;
 pub mod fuzzing;

@@ -4,6 +4,7 @@
 //! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422.
 
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -12,7 +13,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use policy::Diagnostic;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// What the agent knows and has done.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -31,7 +32,8 @@ pub(crate) struct Status {
     pub(crate) kernel_generation: Option<u32>,
     /// The number that approved flows carry.
     pub(crate) policy_generation: Option<u32>,
-    pub(crate) seconds_since_commit: Option<u64>,
+    #[serde(rename = "secondsSinceCommit", serialize_with = "seconds_since")]
+    pub(crate) last_commit: Option<Instant>,
     pub(crate) commit_micros: Option<u64>,
     pub(crate) elements: usize,
     pub(crate) programs: usize,
@@ -44,6 +46,10 @@ pub(crate) struct Status {
     /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
     /// leaves the state as it was known last, and begins again by itself.)
     pub(crate) from_folder: bool,
+}
+
+fn seconds_since<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
+    instant.map(|at| at.elapsed().as_secs()).serialize(serializer)
 }
 
 impl Status {

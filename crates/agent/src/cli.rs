@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
@@ -39,6 +41,38 @@ pub(crate) enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
+/// Reads the process's arguments; on an error, or to help, it prints and ends the process.
+pub(crate) fn parse() -> Command {
+    let matches = Cli::command().get_matches();
+    read(&matches).unwrap_or_else(|error| error.exit()).command
+}
+
+fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::from_arg_matches(matches)?;
+    if let (Command::Agent(arguments), Some((_, given))) = (&mut cli.command, matches.subcommand()) {
+        arguments.choose_source(given)?;
+    }
+    Ok(cli)
+}
+
+impl AgentArguments {
+    /// A flag counts more than a variable, since a shell may have KUBECONFIG for other reasons. Of two variables, ours
+    /// counts.
+    fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
+        let is_flag = |id| given.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_flag("kubeconfig"), is_flag("manifests")) {
+            (true, true) => {
+                let message = "--kubeconfig and --manifests cannot be used together";
+                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+            }
+            (true, false) => self.manifests = None,
+            (false, _) if self.manifests.is_some() => self.kubeconfig = None,
+            (false, _) => {}
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
     /// Name of this node, as in `spec.nodeName` of its pods.
@@ -46,7 +80,7 @@ pub(crate) struct AgentArguments {
     pub(crate) node_name: String,
 
     /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE", conflicts_with = "manifests")]
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Folder of manifests (YAML or JSON) to enforce instead of a cluster; watched for changes.
@@ -178,8 +212,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

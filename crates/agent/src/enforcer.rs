@@ -23,6 +23,8 @@ pub(crate) struct Enforcer {
     node: String,
     layout: Layout,
     live: Option<Live>,
+    /// What this process committed or found right last; none before that. What is different, others have changed.
+    left: Option<Ruleset>,
     metrics: Arc<Metrics>,
 }
 
@@ -46,7 +48,7 @@ pub(crate) struct Commit {
     pub(crate) operations: usize,
     pub(crate) weight: usize,
     pub(crate) duration: Duration,
-    /// The table was there, and was not what we had left.
+    /// Somebody else had changed or removed what we left.
     pub(crate) repaired: bool,
 }
 
@@ -73,7 +75,7 @@ impl Enforcer {
     pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
         read(&mut kernel, layout.table())?;
-        Ok(Enforcer { kernel, node, layout, live: None, metrics })
+        Ok(Enforcer { kernel, node, layout, live: None, left: None, metrics })
     }
 
     pub(crate) fn kernel_generation(&self) -> Option<u32> {
@@ -93,6 +95,9 @@ impl Enforcer {
             None => self.adopt(&mut translation)?,
         };
         let commit = commit.map(|commit| Commit { duration: started.elapsed(), ..commit });
+        if commit.is_some() || self.left.is_none() {
+            self.left = self.live.as_ref().map(|live| live.ruleset.clone());
+        }
         if let Some(commit) = &commit {
             self.metrics.commits.inc();
             self.metrics.commit_seconds.observe(commit.duration.as_secs_f64());
@@ -182,7 +187,8 @@ impl Enforcer {
                     let ruleset = translation.ruleset.clone();
                     self.live = Some(Live { ruleset, generation: committed.generation, suspect: false });
                     self.layout = layout;
-                    return Ok(Some(summary(&operations, observed.is_some())));
+                    let touched = |left: &Ruleset| !repair(observed.as_ref(), left).is_empty();
+                    return Ok(Some(summary(&operations, self.left.as_ref().is_some_and(touched))));
                 }
                 Err(CommitError::Moved) => {}
                 Err(error @ CommitError::Refused { .. }) if observed.is_some() && mendable => {
@@ -211,13 +217,12 @@ impl Enforcer {
         }
     }
 
-    /// The next generation. When the numbers begin anew, the approvals of all generations but the present one are
-    /// cleared first, so that none of them comes to life again.
+    /// The next generation, made sure that no flow carries it already.
     fn next_layout(&self) -> Result<Layout, Trouble> {
-        if self.layout.generation() == self.layout.last_generation() {
+        if self.layout.clears_before_next() {
             let cleared = clear_marks(self.layout.mask(), self.layout.mark());
             let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
-            tracing::info!(cleared, "generations begin anew; old approvals were cleared");
+            tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
     }

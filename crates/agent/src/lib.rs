@@ -15,11 +15,9 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// Runs the program on the process's arguments. Errors are printed once, with their causes.
 pub fn run() -> ExitCode {
-    let command = cli::Cli::parse().command;
+    let command = cli::parse();
     let result = match command {
         cli::Command::Agent(arguments) => verbs::agent(arguments),
         cli::Command::Render(arguments) => verbs::render(&arguments),

@@ -89,8 +89,8 @@ impl Metrics {
         self.isolated_pods.set(number(status.isolated_pods));
         self.not_understood.set(number(status.diagnostics.len()));
         self.source_problems.set(number(status.problems.len()));
-        if let Some(seconds) = status.seconds_since_commit {
-            self.seconds_since_commit.set(seconds as f64);
+        if let Some(at) = status.last_commit {
+            self.seconds_since_commit.set(at.elapsed().as_secs_f64());
         }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

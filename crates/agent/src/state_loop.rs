@@ -40,7 +40,6 @@ pub(crate) struct StateLoop {
     metrics: Arc<Metrics>,
     resync: Duration,
     retry: Option<Duration>,
-    last_commit: Option<Instant>,
     last_attempt: Option<Instant>,
     warned_of_node: bool,
 }
@@ -65,7 +64,6 @@ impl StateLoop {
             metrics,
             resync,
             retry: None,
-            last_commit: None,
             last_attempt: None,
             warned_of_node: false,
         };
@@ -196,7 +194,7 @@ impl StateLoop {
         let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
         self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
         if let Some(commit) = &enforced.commit {
-            self.last_commit = Some(Instant::now());
+            self.status.last_commit = Some(Instant::now());
             self.status.commit_micros = Some(commit.duration.as_micros() as u64);
             let (operations, weight) = (commit.operations, commit.weight);
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
@@ -242,7 +240,6 @@ impl StateLoop {
         self.status.waiting_for = self.sync.missing().iter().map(ToString::to_string).collect();
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
-        self.status.seconds_since_commit = self.last_commit.map(|at| at.elapsed().as_secs());
         self.statuses.send_replace(Arc::new(self.status.clone()));
     }
 }

@@ -86,7 +86,8 @@ async fn read_kubeconfig(path: &Path) -> Result<Config, ConnectError> {
         path: path.to_owned(),
         reason: match e {
             kube::config::KubeconfigError::ReadConfig(io, _) => io.to_string(),
-            other => other.to_string(),
+            // The parser draws the place below its first line, which names it.
+            other => other.to_string().lines().next().unwrap_or_default().to_owned(),
         },
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;

@@ -1,0 +1,125 @@
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
+
+use crate::stage::{NODE, Stage};
+
+/// Runs the command to its end in the node's namespace.
+fn end_of(stage: &Stage, mut command: Command) -> Ended {
+    stage.lab.node_exec(NODE, || ended(&mut command))
+}
+
+/// It could not run, and says why in one line that has these words.
+#[track_caller]
+fn assert_one_sentence(ended: &Ended, words: &[&str]) {
+    let Ended { code, stdout, stderr } = ended;
+    assert_eq!((*code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.ends_with('\n') && stderr.lines().count() == 1, "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "'{word}' is not in: {stderr}");
+    }
+}
+
+#[test]
+fn a_second_agent_of_a_run_directory_is_refused() {
+    let stage = Stage::new();
+    let agent = stage.start_on_manifests();
+    let mut second = stage.agent_on_manifests();
+    second.args(["--listen", "127.0.0.1:9471", "--table", "other"]);
+    assert_one_sentence(&end_of(&stage, second), &["another agent holds", "agent.lock", "--run-dir"]);
+    assert_eq!(agent.get("/readyz").status, 200);
+}
+
+#[test]
+fn a_table_of_the_same_name_that_is_somebody_elses_stays_untouched() {
+    let stage = Stage::new();
+    stage.nft("add table inet ringfence");
+    stage.nft("add chain inet ringfence mine");
+    let (before, generation) = (stage.nft("list ruleset"), stage.kernel_generation());
+    let refused = end_of(&stage, stage.agent_on_manifests());
+    let words = ["table inet ringfence is somebody else's", "--table", "nft delete table inet ringfence"];
+    assert_one_sentence(&refused, &words);
+    assert_eq!((stage.nft("list ruleset"), stage.kernel_generation()), (before, generation));
+}
+
+#[test]
+fn without_privileges_it_says_what_it_needs() {
+    let stage = Stage::new();
+    let mut command = Command::new("setpriv");
+    without_variables(&mut command);
+    command.args(["--bounding-set", "-all", "--inh-caps", "-all"]).arg(program());
+    command.args(stage.agent_on_manifests().get_args());
+    assert_one_sentence(&end_of(&stage, command), &["needs CAP_NET_ADMIN", "run as root"]);
+}
+
+#[test]
+fn a_run_directory_that_cannot_be_made_is_named() {
+    let stage = Stage::new();
+    std::fs::write(stage.run_dir(), "a file").unwrap();
+    let refused = end_of(&stage, stage.agent_on_manifests());
+    assert_one_sentence(&refused, &[stage.run_dir().to_str().unwrap(), "--run-dir"]);
+}
+
+#[test]
+fn a_missing_folder_is_named() {
+    let stage = Stage::new();
+    std::fs::remove_dir(stage.manifests()).unwrap();
+    let refused = end_of(&stage, stage.agent_on_manifests());
+    assert_one_sentence(&refused, &[stage.manifests().to_str().unwrap(), "No such file or directory"]);
+    assert_eq!(stage.tables(), "");
+}
+
+#[test]
+fn a_kubeconfig_that_leads_nowhere_is_named() {
+    let stage = Stage::new();
+    let path = stage.manifests().join("kubeconfig");
+    let refused = |text: Option<&str>| {
+        if let Some(text) = text {
+            std::fs::write(&path, text).unwrap();
+        }
+        let mut command = stage.agent();
+        command.arg("--kubeconfig").arg(&path);
+        end_of(&stage, command)
+    };
+    let name = path.to_str().unwrap();
+    assert_one_sentence(&refused(None), &[name, "No such file or directory"]);
+    assert_one_sentence(&refused(Some("{a: ]")), &[name]);
+    assert_one_sentence(&refused(Some("apiVersion: v1\nkind: Config\ncurrent-context: gone\n")), &[name, "gone"]);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn without_a_source_outside_of_a_cluster_it_says_what_to_name() {
+    let stage = Stage::new();
+    assert_one_sentence(&end_of(&stage, stage.agent()), &["not in a cluster", "--kubeconfig"]);
+}
+
+#[test]
+fn a_port_in_use_is_named_and_nothing_is_programmed() {
+    let stage = Stage::new();
+    let _other = stage.lab.node_exec(NODE, || TcpListener::bind("127.0.0.1:9470")).unwrap();
+    let refused = end_of(&stage, stage.agent_on_manifests());
+    assert_one_sentence(&refused, &["cannot listen on 127.0.0.1:9470", "--listen", "Address already in use"]);
+    assert_eq!(stage.tables(), "");
+}
+
+#[test]
+fn the_command_line_is_refused_with_status_2() {
+    for (arguments, word) in [
+        (&["agent", "--manifests", "/tmp"][..], "--node-name"),
+        (&["agent", "--node-name", "", "--manifests", "/tmp"], "--node-name"),
+        (&["agent", "--node-name", "a", "--manifests", "/tmp", "--kubeconfig", "/tmp/x"], "cannot be used together"),
+        (&["agent", "--node-name", "a", "--manifests", "/tmp", "--resync-secs", "0"], "1 to 86400 seconds"),
+        (&["agent", "--node-name", "a", "--manifests", "/tmp", "--ct-mark-mask", "0xff"], "--ct-mark-mask"),
+        (&["agent", "--node-name", "a", "--manifests", "/tmp", "--table", "no name"], "--table"),
+        (&["agent", "--node-name", "a", "--manifests", "/tmp", "--listen", "9470"], "--listen"),
+        (&["explain", "shop/web", "shop/db", "99999"], "PORT"),
+        (&["explain", "web", "shop/db", "80"], "SRC"),
+    ] {
+        let Ended { code, stdout, stderr } = ended(ringfence().args(arguments));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(word), "{arguments:?}: {stderr}");
+    }
+}

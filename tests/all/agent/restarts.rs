@@ -1,0 +1,66 @@
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::stage::{NODE, Stage, ingress, pod};
+
+fn objects() -> [Value; 4] {
+    [
+        pod("db", NODE, "app=db", &["10.1.0.2"]),
+        pod("web", NODE, "app=web", &["10.1.0.1"]),
+        ingress("db", "app=db", "app=web"),
+        ingress("web", "app=web", "app=front"),
+    ]
+}
+
+#[test]
+fn sigterm_leaves_the_rules_and_a_restart_adopts_them_without_a_commit() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &objects());
+    let agent = stage.start_on_manifests();
+    let generation = stage.kernel_generation();
+    let (status, log) = agent.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("SIGTERM: stopping; the rules stay in place"), "{log}");
+    assert!(stage.enforces(&stage.state_of_manifests()));
+
+    let agent = stage.start_on_manifests();
+    assert_eq!(agent.metric("ringfence_commits_total"), 0);
+    assert_eq!(stage.kernel_generation(), generation);
+    assert!(stage.enforces(&stage.state_of_manifests()));
+}
+
+#[test]
+fn a_restart_with_a_changed_manifest_commits_only_what_differs() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &objects());
+    stage.start_on_manifests().stop();
+    // A rule that is still there keeps the handle that the kernel gave it.
+    let handles = || -> BTreeMap<String, Vec<u64>> {
+        let chains = stage.observed().expect("a table").chains;
+        chains.into_iter().map(|(name, c)| (name, c.rules.iter().map(|r| r.handle).collect())).collect()
+    };
+    let (before, generation) = (handles(), stage.policy_generation());
+
+    let [db, web, to_db, _] = objects();
+    stage.write_objects("all.json", &[db, web, to_db, ingress("web", "app=web", "app=other")]);
+    let agent = stage.start_on_manifests();
+    assert!(stage.enforces(&stage.state_of_manifests()));
+    assert_eq!(agent.metric("ringfence_commits_total"), 1);
+    assert_eq!(agent.metric("ringfence_repairs_total"), 0, "nobody else has changed anything:\n{}", agent.log());
+    let after = handles();
+    let moved: Vec<&str> =
+        before.iter().filter(|(name, rules)| after.get(*name) != Some(rules)).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(moved, ["approve", "forward", "ingress/shop/web"]);
+    assert_eq!(stage.policy_generation(), generation + 1, "open flows are judged anew");
+}
+
+#[test]
+fn what_changed_while_no_agent_ran_is_repaired_by_the_next() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &objects());
+    stage.start_on_manifests().stop();
+    stage.nft("insert rule inet ringfence forward accept");
+    drop(stage.start_on_manifests());
+    assert!(stage.enforces(&stage.state_of_manifests()));
+}

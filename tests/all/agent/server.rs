@@ -1,0 +1,110 @@
+use policy::Kind;
+use serde_json::json;
+use tests::agent_process::ask_socket;
+use tests::fake_api::Verb;
+
+use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
+
+#[test]
+fn nothing_is_programmed_before_every_kind_has_been_listed() {
+    for held_back in Kind::ALL {
+        let stage = Stage::new();
+        let api = stage.api();
+        let objects =
+            [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
+        set_all(&api, &objects);
+        api.faults(|f| f.refusals = [Verb::List, Verb::Watch].map(|verb| ((held_back, verb), 403)).into());
+        let mut agent = stage.start(stage.agent_on_api(&api));
+        let waiting = format!("waiting for the first list of: {held_back}\n");
+        let reason = agent.until("only one kind is missing", |agent| {
+            let answer = agent.try_get("/readyz").ok()?;
+            assert_ne!(answer.status, 200);
+            answer.body.strip_prefix(&waiting).map(String::from)
+        });
+        assert!(reason.contains("forbidden: the RBAC verb"), "{reason}");
+        assert_eq!(agent.metric("ringfence_ready"), 0);
+        assert_eq!(stage.tables(), "", "nothing is programmed without {held_back}");
+
+        api.faults(|f| f.refusals.clear());
+        agent.until_ready();
+        assert!(stage.enforces(&state_of(&objects)));
+        assert_eq!(agent.metric("ringfence_commits_total"), 1);
+    }
+}
+
+#[test]
+fn events_of_every_kind_reach_the_kernel() {
+    let stage = Stage::new();
+    let api = stage.api();
+    let from_team = json!({"ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}]}]});
+    let mut objects = vec![
+        namespace("shop", "team=a"),
+        pod("db", NODE, "app=db", &["10.1.0.2", "fd00:1::2"]),
+        policy("db", "app=db", from_team),
+    ];
+    set_all(&api, &objects);
+    let mut agent = stage.start_on_api(&api);
+    assert!(stage.enforces(&state_of(&objects)));
+
+    for added in [
+        pod("web", "node-b", "app=web", &["10.2.0.1"]),
+        namespace("shop", "team=b"),
+        ingress("more", "app=db", "app=web"),
+        pod("db", NODE, "app=db,more=labels", &["10.1.0.3"]),
+    ] {
+        set_all(&api, std::slice::from_ref(&added));
+        objects.retain(|o| (&o["kind"], &o["metadata"]["name"]) != (&added["kind"], &added["metadata"]["name"]));
+        objects.push(added);
+        stage.until_enforced(&mut agent, &state_of(&objects));
+    }
+    for (kind, name) in [(Kind::NetworkPolicy, "more"), (Kind::Pod, "web"), (Kind::NetworkPolicy, "db")] {
+        api.remove(kind, "shop", name);
+        objects.retain(|o| (o["kind"] != json!(kind.to_string())) || o["metadata"]["name"] != json!(name));
+        stage.until_enforced(&mut agent, &state_of(&objects));
+    }
+}
+
+#[test]
+fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
+    let stage = Stage::new();
+    let api = stage.api();
+    let objects = [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
+    set_all(&api, &objects);
+    let mut agent = stage.start_on_api(&api);
+    let generation = stage.kernel_generation();
+    drop(api);
+    for kind in ["pods", "namespaces", "networkpolicies"] {
+        agent.until_logged(&["WARN", "the API server cannot be reached", &format!("{kind} watch")]);
+    }
+    let status = ask_socket(&stage.run_dir(), "/v1/status").body;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!((&status["inForce"], status["problems"].as_array().map(Vec::len)), (&json!(true), Some(3)), "{status}");
+    assert_eq!(agent.metric("ringfence_source_problems"), 3);
+    // What is in force is right as far as anybody knows: restarting the agent would mend nothing.
+    assert_eq!(agent.get("/readyz").status, 200);
+    assert!(stage.enforces(&state_of(&objects)));
+    assert_eq!(stage.kernel_generation(), generation);
+}
+
+#[test]
+fn without_a_server_the_agent_runs_and_says_why_it_is_not_ready() {
+    let stage = Stage::new();
+    let api = stage.api();
+    let kubeconfig = std::fs::read_to_string(api.kubeconfig()).expect("a file");
+    let address = api.address().to_string();
+    drop(api);
+    let path = stage.manifests().join("kubeconfig");
+    std::fs::write(&path, kubeconfig).expect("a folder of ours");
+    let mut command = stage.agent();
+    command.arg("--kubeconfig").arg(path);
+    let mut agent = stage.start(command);
+    let reason = agent.until("a reason", |agent| {
+        agent.try_get("/readyz").ok().filter(|a| a.body.contains("cannot be reached")).map(|a| (a.status, a.body))
+    });
+    assert_eq!(reason.0, 503);
+    assert!(reason.1.starts_with("waiting for the first list of: Namespace, Pod, NetworkPolicy\n"), "{reason:?}");
+    assert!(reason.1.contains("Connection refused") || reason.1.contains(&address), "{reason:?}");
+    agent.until_logged(&["WARN", "the API server cannot be reached"]);
+    assert_eq!(agent.get("/healthz").status, 200);
+    assert_eq!(stage.tables(), "");
+}

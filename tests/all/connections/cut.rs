@@ -1,0 +1,164 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use policy::Kind;
+use serde_json::json;
+use tests::kernel_table::load_text;
+
+use super::flow::{Flow, Way};
+use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
+use crate::stage::{NODE, ingress, pod, policy, set_all};
+
+#[test]
+fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows = Vec::new();
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        for way in Way::BOTH {
+            let mut flow = Flow::tcp(&stage, client, server);
+            Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+            flows.push((flow, way));
+        }
+    }
+    set(&mut agent, &api, server_from("other"));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage, *way);
+    }
+    assert!(Flow::try_tcp(&stage, CLIENT[0], SERVER[0], Duration::from_millis(200)).is_none());
+    Flow::tcp(&stage, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
+}
+
+#[test]
+fn a_tightened_egress_policy_cuts_an_open_connection_in_both_directions() {
+    let stage = stage();
+    let to = |app: &str| {
+        let peers = json!([{"podSelector": {"matchLabels": {"app": app}}}]);
+        policy("client", "app=client", json!({"policyTypes": ["Egress"], "egress": [{"to": peers}]}))
+    };
+    let api = api(&stage, &[to("server")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    set(&mut agent, &api, to("other"));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage, *way);
+    }
+}
+
+#[test]
+fn a_udp_flow_is_cut_where_only_the_server_still_sends() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows = CLIENT.into_iter().zip(SERVER).map(|(c, s)| Flow::udp(&stage, c, s)).collect::<Vec<_>>();
+    for flow in &mut flows {
+        (0..5).for_each(|_| flow.assert_alive(Way::ToClient));
+    }
+    set(&mut agent, &api, server_from("other"));
+    for flow in &mut flows {
+        (0..3).for_each(|_| flow.assert_dead(&stage, Way::ToClient));
+    }
+}
+
+#[test]
+fn a_flow_over_a_translated_destination_is_cut() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let (front, back): (SocketAddr, SocketAddr) = ("10.96.0.1:80".parse().unwrap(), "10.1.0.2:8080".parse().unwrap());
+    let translation = format!(
+        "table ip nat {{ chain prerouting {{ type nat hook prerouting priority dstnat;\n\
+         ip daddr {} tcp dport {} dnat to {back}\n}}\n}}\n",
+        front.ip(),
+        front.port()
+    );
+    stage.lab.node_exec(NODE, || load_text(&translation));
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp_over(&stage, CLIENT[0], front, back), way));
+    for (flow, _) in &mut flows {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    }
+    set(&mut agent, &api, server_from("other"));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage, *way);
+    }
+}
+
+#[test]
+fn a_flow_from_before_any_policy_is_judged_when_one_comes() {
+    let stage = stage();
+    let api = api(&stage, &[]);
+    let mut agent = stage.start_on_api(&api);
+    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    let mut kept = [Flow::tcp(&stage, OTHER[0], SERVER[0]), Flow::udp(&stage, OTHER[1], SERVER[1])];
+    for (flow, way) in &mut cut {
+        flow.assert_alive(*way);
+    }
+    set(&mut agent, &api, server_from("other"));
+    for (flow, way) in &mut cut {
+        flow.assert_dead(&stage, *way);
+    }
+    for flow in &mut kept {
+        // The first packet after the commit may be a reply, too.
+        Way::BOTH.into_iter().rev().for_each(|way| flow.assert_alive(way));
+    }
+}
+
+#[test]
+fn a_flow_from_before_there_was_an_agent_is_judged_when_one_comes() {
+    let stage = stage();
+    // Something else has the node's flows tracked already, as kube-proxy has. Of flows from before, nobody knows which
+    // end opened them.
+    stage.lab.node_exec(NODE, || {
+        load_text("table inet tracking {\nchain forward {\ntype filter hook forward priority 0\nct state new\n}\n}\n")
+    });
+    let api = api(&stage, &[server_from("other")]);
+    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    let mut kept = Flow::tcp(&stage, OTHER[0], SERVER[0]);
+    let _agent = stage.start_on_api(&api);
+    for (flow, way) in &mut cut {
+        flow.assert_dead(&stage, *way);
+    }
+    kept.assert_alive(Way::ToClient);
+}
+
+#[test]
+fn allowing_again_revives_the_connection_and_lets_new_ones_in() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flow = Flow::tcp(&stage, CLIENT[0], SERVER[0]);
+    flow.assert_alive(Way::ToServer);
+    set(&mut agent, &api, server_from("other"));
+    flow.assert_dead(&stage, Way::ToServer);
+    set(&mut agent, &api, server_from("client"));
+    Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    Flow::tcp(&stage, CLIENT[0], SERVER[0]).assert_alive(Way::ToServer);
+}
+
+#[test]
+fn a_pod_that_takes_over_an_address_inherits_no_approval() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client"), ingress("vault", "app=vault", "app=other")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut of_client = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    commit(&mut agent, || {
+        api.remove(Kind::Pod, "shop", "client");
+        set_all(&api, &[pod("stranger", NODE, "app=stranger", &CLIENT)]);
+    });
+    for (flow, way) in &mut of_client {
+        flow.assert_dead(&stage, *way);
+    }
+
+    api.remove(Kind::Pod, "shop", "stranger");
+    set(&mut agent, &api, pod("client", NODE, "app=client", &CLIENT));
+    let mut of_server = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    commit(&mut agent, || {
+        api.remove(Kind::Pod, "shop", "server");
+        set_all(&api, &[pod("vault", NODE, "app=vault", &SERVER)]);
+    });
+    agent.until("the new pod is isolated", |agent| (agent.metric("ringfence_isolated_pods") == 1).then_some(()));
+    for (flow, way) in &mut of_server {
+        flow.assert_dead(&stage, *way);
+    }
+}

@@ -1,0 +1,173 @@
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::agent_process::{WITHIN, until};
+
+use crate::stage::Stage;
+
+/// Silence this long, after the packet was seen to be dropped, is silence.
+const SILENCE: Duration = Duration::from_millis(50);
+
+const MESSAGE_BYTES: usize = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    ToServer,
+    ToClient,
+}
+
+impl Way {
+    pub(super) const BOTH: [Way; 2] = [Way::ToServer, Way::ToClient];
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Socket {
+    fn send(&self, message: [u8; MESSAGE_BYTES]) {
+        match self {
+            Socket::Tcp(stream) => (&mut &*stream).write_all(&message).expect("room in the send buffer"),
+            Socket::Udp(socket) => assert_eq!(socket.send(&message).expect("a datagram leaves"), MESSAGE_BYTES),
+        }
+    }
+
+    fn receive(&self, at_most: Duration) -> Option<[u8; MESSAGE_BYTES]> {
+        let mut message = [0; MESSAGE_BYTES];
+        let received = match self {
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(Some(at_most)).expect("a timeout");
+                (&mut &*stream).read_exact(&mut message)
+            }
+            Socket::Udp(socket) => {
+                socket.set_read_timeout(Some(at_most)).expect("a timeout");
+                socket.recv(&mut message).map(|_| ())
+            }
+        };
+        match received {
+            Ok(()) => Some(message),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+            Err(e) => panic!("receiving: {e}"),
+        }
+    }
+}
+
+/// Both ends of a flow. Every message is another.
+pub(super) struct Flow {
+    client: Socket,
+    server: Socket,
+    sent: u64,
+}
+
+fn address(text: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(text.parse::<IpAddr>().expect("an address"), port)
+}
+
+impl Flow {
+    pub(super) fn tcp(stage: &Stage, client: &str, server: &str) -> Flow {
+        Flow::try_tcp(stage, client, server, WITHIN).expect("a connection")
+    }
+
+    /// None if the handshake does not come about in the given time.
+    pub(super) fn try_tcp(stage: &Stage, client: &str, server: &str, at_most: Duration) -> Option<Flow> {
+        let listener = listener(stage, address(server, 0));
+        let to = listener.local_addr().expect("a bound socket");
+        connect(stage, client, to, &listener, at_most)
+    }
+
+    /// Over a translation of destinations: the client knows only `front`.
+    pub(super) fn tcp_over(stage: &Stage, client: &str, front: SocketAddr, server: SocketAddr) -> Flow {
+        connect(stage, client, front, &listener(stage, server), WITHIN).expect("a connection")
+    }
+
+    pub(super) fn udp(stage: &Stage, client: &str, server: &str) -> Flow {
+        let server = bound(stage, address(server, 0));
+        let to = server.local_addr().expect("a bound socket");
+        let client = bound(stage, address(client, 0));
+        client.connect(to).expect("a connected socket");
+        server.connect(client.local_addr().expect("a bound socket")).expect("a connected socket");
+        let mut flow = Flow { client: Socket::Udp(client), server: Socket::Udp(server), sent: 0 };
+        flow.assert_alive(Way::ToServer);
+        flow
+    }
+
+    fn ends(&self, way: Way) -> (&Socket, &Socket) {
+        match way {
+            Way::ToServer => (&self.client, &self.server),
+            Way::ToClient => (&self.server, &self.client),
+        }
+    }
+
+    fn send(&mut self, way: Way) -> [u8; MESSAGE_BYTES] {
+        self.sent += 1;
+        let message = self.sent.to_be_bytes();
+        self.ends(way).0.send(message);
+        message
+    }
+
+    /// A message arrives, perhaps behind others.
+    #[track_caller]
+    pub(super) fn assert_alive(&mut self, way: Way) {
+        let message = self.send(way);
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let received = self.ends(way).1.receive(left);
+            assert!(received.is_some(), "{way:?}: nothing arrives");
+            if received == Some(message) {
+                return;
+            }
+        }
+    }
+
+    /// A message is dropped by the table, and does not arrive.
+    #[track_caller]
+    pub(super) fn assert_dead(&mut self, stage: &Stage, way: Way) {
+        let before = dropped(stage);
+        let message = self.send(way);
+        until("a packet is dropped", || {
+            assert_eq!(self.ends(way).1.receive(Duration::from_millis(1)), None, "{way:?}: {message:?} arrives");
+            (dropped(stage) > before).then_some(())
+        });
+        assert_eq!(self.ends(way).1.receive(SILENCE), None, "{way:?}: {message:?} arrives");
+    }
+}
+
+fn listener(stage: &Stage, at: SocketAddr) -> TcpListener {
+    stage.lab.in_namespace_of(at.ip(), || TcpListener::bind(at)).expect("a listener")
+}
+
+fn bound(stage: &Stage, at: SocketAddr) -> UdpSocket {
+    stage.lab.in_namespace_of(at.ip(), || UdpSocket::bind(at)).expect("a socket")
+}
+
+fn connect(stage: &Stage, client: &str, to: SocketAddr, at: &TcpListener, at_most: Duration) -> Option<Flow> {
+    let connected = stage.lab.in_namespace_of(address(client, 0).ip(), || TcpStream::connect_timeout(&to, at_most));
+    let client = match connected {
+        Ok(stream) => stream,
+        Err(e) if e.kind() == ErrorKind::TimedOut => return None,
+        Err(e) => panic!("{to}: {e}"),
+    };
+    let (server, _) = at.accept().expect("the connection that was made");
+    for end in [&client, &server] {
+        end.set_nodelay(true).expect("an option");
+    }
+    Some(Flow { client: Socket::Tcp(client), server: Socket::Tcp(server), sent: 0 })
+}
+
+/// Packets that the table has dropped.
+pub(super) fn dropped(stage: &Stage) -> u64 {
+    fn packets(value: &Value) -> u64 {
+        match value {
+            Value::Object(fields) => {
+                fields.get("packets").and_then(Value::as_u64).unwrap_or(0) + fields.values().map(packets).sum::<u64>()
+            }
+            Value::Array(values) => values.iter().map(packets).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+        }
+    }
+    packets(&serde_json::from_str(&stage.nft("-j list table inet ringfence")).expect("JSON"))
+}

@@ -1,0 +1,77 @@
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+
+use serde_json::json;
+use tests::agent_process::WITHIN;
+
+use super::flow::{Flow, Way, dropped};
+use super::{CLIENT, SERVER, api, server_from, set, stage};
+use crate::stage::{NODE, ingress, pod, policy};
+
+#[test]
+fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client"), ingress("other", "app=other", "app=client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows: Vec<Flow> = Vec::new();
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        flows.extend([Flow::udp(&stage, client, server), Flow::tcp(&stage, client, server)]);
+    }
+    let before = stage.policy_generation();
+    let messages = std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            for round in 0..15 {
+                let from = if round % 2 == 0 { "app=nobody" } else { "app=client" };
+                set(&mut agent, &api, ingress("other", "app=other", from));
+                set(&mut agent, &api, pod(&format!("more-{round}"), NODE, "app=client", &[&format!("10.1.1.{round}")]));
+            }
+        });
+        let mut messages = 0;
+        while !changes.is_finished() {
+            for flow in &mut flows {
+                // A datagram that is lost is not sent again: this fails if a single one is.
+                Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+                messages += 2;
+            }
+        }
+        changes.join().expect("the changes");
+        messages
+    });
+    assert_eq!(dropped(&stage), 0);
+    assert!(stage.policy_generation() >= before + 15, "the changes took something away each time");
+    assert!(messages > 100, "{messages} are too few to mean anything");
+}
+
+#[test]
+fn pods_that_are_added_leave_the_generation_alone_and_added_policies_the_flows() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flow = Flow::tcp(&stage, CLIENT[0], SERVER[0]);
+    let before = stage.policy_generation();
+    set(&mut agent, &api, pod("client-2", "node-b", "app=client", &["10.2.0.1"]));
+    assert_eq!(stage.policy_generation(), before);
+    set(&mut agent, &api, ingress("server-too", "app=server", "app=other"));
+    Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+}
+
+#[test]
+fn an_icmp_error_passes_with_its_flow_through_pods_that_are_closed_otherwise() {
+    let stage = stage();
+    let peer = |app: &str| json!([{"podSelector": {"matchLabels": {"app": app}}}]);
+    let udp = json!([{"protocol": "UDP", "port": 9}]);
+    let both = json!(["Ingress", "Egress"]);
+    let client = json!({"policyTypes": both, "egress": [{"to": peer("server"), "ports": udp}]});
+    let server = json!({"policyTypes": both, "ingress": [{"from": peer("client"), "ports": udp}]});
+    let api = api(&stage, &[policy("client", "app=client", client), policy("server", "app=server", server)]);
+    let _agent = stage.start_on_api(&api);
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        let address = client.parse().expect("an address");
+        let socket = stage.lab.in_namespace_of(address, || UdpSocket::bind((address, 0))).expect("a socket");
+        socket.set_read_timeout(Some(WITHIN)).expect("a timeout");
+        socket.connect((server, 9)).expect("a connected socket");
+        socket.send(b"nobody listens").expect("a datagram leaves");
+        let error = socket.recv(&mut [0; 16]).expect_err("port unreachable");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{client}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The verbs that need no agent: what they print, and with which status they end.
+
+// The ruleset of a node.
+mod render;
+// What a policy's author should know.
+mod check;
+// Why a flow passes or not.
+mod explain;
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tests::agent_process::{Ended, ended, run};
+
+/// Two pods of one node and one elsewhere, dual-stack, and a named port.
+const SHOP: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {nodeName: node-a}
+status: {phase: Running, podIPs: [{ip: 10.1.0.1}, {ip: "fd00:1::1"}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec:
+  nodeName: node-a
+  containers: [{name: db, ports: [{name: postgres, containerPort: 5432}]}]
+status: {phase: Running, podIPs: [{ip: 10.1.0.2}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: backup, namespace: ops, labels: {app: backup}}
+spec: {nodeName: node-b}
+status: {phase: Running, podIPs: [{ip: 10.2.0.1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: pending, namespace: shop}
+spec: {nodeName: node-a}
+status: {phase: Pending}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: postgres}]
+"#;
+
+/// A folder with this one file.
+fn folder(text: &str) -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    std::fs::write(folder.path().join("shop.yaml"), text).expect("a file in it");
+    folder
+}
+
+/// What the verb says to the folder, whose path is put as `DIR`.
+fn say(folder: &Path, arguments: &[&str]) -> String {
+    let folder = folder.to_str().expect("UTF-8");
+    let Ended { code, stdout, stderr } = run(arguments.iter().copied().chain(["--manifests", folder]));
+    let streams = [("", stdout), ("stderr: ", stderr)];
+    let lines = streams.iter().flat_map(|(mark, text)| text.lines().map(move |line| format!("{mark}{line}\n")));
+    let text: String = lines.collect();
+    format!("{}exit status {}\n", text.replace(folder, "DIR"), code.expect("no signal ended it"))
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let Ended { code, stdout, stderr } = run(["completions", shell]);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
+        assert!(stdout.contains("ringfence") && stdout.contains("node-name"), "{shell}: {stdout}");
+    }
+    let folder = folder(&run(["completions", "bash"]).stdout);
+    let checked = ended(std::process::Command::new("bash").arg("-n").arg(folder.path().join("shop.yaml")));
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn without_a_verb_it_prints_its_help_and_ends_with_2() {
+    let nothing: [&str; 0] = [];
+    let bare = run(nothing);
+    assert_eq!(bare.code, Some(2));
+    let help = run(["--help"]);
+    assert_eq!(help.code, Some(0));
+    for verb in ["agent", "render", "check", "explain", "completions"] {
+        assert!(bare.stderr.contains(verb) && help.stdout.contains(verb), "{verb}");
+    }
+    assert_eq!(run(["--version"]).stdout, format!("ringfence {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,85 @@
+use std::path::Path;
+
+use expect_test::expect;
+use serde_json::Value;
+use tests::agent_process::run;
+
+use super::{SHOP, folder, say};
+
+/// One of each kind of finding.
+const DOUBTFUL: &str = r#"
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: doubtful, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: gone}}
+  egress:
+  - to:
+    - ipBlock: {cidr: 10.0.0.0/8, except: [192.168.0.0/16]}
+    - podSelector: {matchLabels: {app: nobody}}
+    ports: [{port: grpc}]
+"#;
+
+#[test]
+fn good_manifests_give_a_count_and_status_0() {
+    expect![[r#"
+        1 policies checked: 0 errors, 0 warnings
+        exit status 0
+    "#]]
+    .assert_eq(&say(folder(SHOP).path(), &["check", "--strict"]));
+}
+
+#[test]
+fn warnings_end_with_0_unless_strict() {
+    let doubtful = folder(&format!("{SHOP}{DOUBTFUL}"));
+    expect![[r#"
+        warning: NetworkPolicy shop/doubtful spec.egress[0].ports: named port 'grpc' (tcp) resolves to nothing, so the entry matches nothing
+        warning: NetworkPolicy shop/doubtful spec.egress[0].ports: named port 'grpc' matches nothing at an ipBlock: only pods have named ports
+        warning: NetworkPolicy shop/doubtful spec.egress[0].to: 'pods app=nobody in shop' matches no pod
+        warning: NetworkPolicy shop/doubtful spec.egress[0].to: except 192.168.0.0/16 is not inside 10.0.0.0/8: it takes nothing away
+        warning: NetworkPolicy shop/doubtful spec.podSelector: selects no pod
+        2 policies checked: 0 errors, 5 warnings
+        exit status 0
+    "#]].assert_eq(&say(doubtful.path(), &["check"]));
+    assert!(say(doubtful.path(), &["check", "--strict"]).ends_with("exit status 1\n"));
+}
+
+#[test]
+fn what_is_not_understood_and_what_does_not_parse_ends_with_1() {
+    let wrong = folder(&format!(
+        "{SHOP}---\nkind: NetworkPolicy\nmetadata: {{name: x, namespace: shop}}\nspec: {{ingress: [{{fro: []}}]}}\n"
+    ));
+    std::fs::write(wrong.path().join("broken.yaml"), "kind: Pod\nmetadata:\n\tname: x\n").unwrap();
+    expect![[r#"
+        error: broken.yaml:3: column 2: tabs disallowed within this context (block indentation); nothing in this file counts until that is mended
+        error: NetworkPolicy shop/x apiVersion: missing; the policy isolates what it selects and allows nothing
+        2 policies checked: 2 errors, 0 warnings
+        exit status 1
+    "#]].assert_eq(&say(wrong.path(), &["check"]));
+}
+
+#[test]
+fn as_json_the_findings_are_one_object() {
+    let doubtful = folder(&format!("{SHOP}{DOUBTFUL}"));
+    std::fs::write(doubtful.path().join("broken.yaml"), "a: ]").unwrap();
+    let checked = run(["check", "--output", "json", "--manifests", doubtful.path().to_str().unwrap()]);
+    assert_eq!(checked.code, Some(1));
+    let found: Value = serde_json::from_str(&checked.stdout).unwrap();
+    assert_eq!(found["problems"][0]["origin"], "broken.yaml:1", "{found}");
+    let first = &found["findings"][0];
+    for field in ["severity", "kind", "object", "field", "message"] {
+        assert!(!first[field].is_null(), "{field} of {first}");
+    }
+    assert_eq!((&first["severity"], &first["kind"]), (&"warning".into(), &"NetworkPolicy".into()));
+}
+
+#[test]
+fn a_missing_folder_ends_with_2() {
+    let text = say(Path::new("/nowhere/manifests"), &["check"]);
+    expect![[r#"
+        stderr: error: manifest folder DIR: No such file or directory (os error 2)
+        exit status 2
+    "#]]
+    .assert_eq(&text);
+}

@@ -1,0 +1,171 @@
+use expect_test::{Expect, expect};
+use serde_json::Value;
+use tests::agent_process::run;
+
+use super::{SHOP, folder, say};
+
+#[track_caller]
+fn check(flow: [&str; 3], expected: Expect) {
+    expected.assert_eq(&say(folder(SHOP).path(), &[&["explain"], &flow[..]].concat()));
+}
+
+#[test]
+fn an_allowed_flow_names_the_rule_and_ends_with_0() {
+    check(
+        ["shop/web", "shop/db", "5432"],
+        expect![[r#"
+        ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: allowed by shop/db spec.ingress[0]
+            isolated by shop/db
+        exit status 0
+    "#]],
+    );
+}
+
+#[test]
+fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
+    check(
+        ["ops/backup", "shop/db", "5432/tcp"],
+        expect![[r#"
+        DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 5432/tcp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: denied
+            isolated by shop/db
+            closest rule: shop/db spec.ingress[0]; it lacks
+              the peer: ops/backup is not in namespace shop and does not meet app=web
+        exit status 1
+    "#]],
+    );
+    check(
+        ["ops/backup", "shop/db", "53/udp"],
+        expect![[r#"
+        DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 53/udp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: denied
+            isolated by shop/db
+            closest rule: shop/db spec.ingress[0]; it lacks
+              the peer: ops/backup is not in namespace shop and does not meet app=web
+              the port: it allows 'postgres' (5432/tcp there), not 53/udp
+        exit status 1
+    "#]],
+    );
+}
+
+#[test]
+fn parties_can_be_addresses() {
+    check(
+        ["192.0.2.1", "10.1.0.2", "5432"],
+        expect![[r#"
+        DENIED  192.0.2.1 -> shop/db (10.1.0.2) 5432/tcp
+          egress of the source: not judged: no pod has this address
+          ingress of the destination: denied
+            isolated by shop/db
+            closest rule: shop/db spec.ingress[0]; it lacks
+              the peer: 192.0.2.1, which is no pod's address, cannot match a selector
+        exit status 1
+    "#]],
+    );
+    check(
+        ["10.1.0.1", "192.0.2.1", "443"],
+        expect![[r#"
+        ALLOWED  shop/web (10.1.0.1) -> 192.0.2.1 443/tcp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: not judged: no pod has this address
+        exit status 0
+    "#]],
+    );
+    check(
+        ["fd00:1::1", "2001:db8::1", "443"],
+        expect![[r#"
+        ALLOWED  shop/web (fd00:1::1) -> 2001:db8::1 443/tcp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: not judged: no pod has this address
+        exit status 0
+    "#]],
+    );
+}
+
+#[test]
+fn ports_can_be_named_and_traffic_can_be_icmp() {
+    check(
+        ["shop/web", "shop/db", "postgres"],
+        expect![[r#"
+        ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: allowed by shop/db spec.ingress[0]
+            isolated by shop/db
+        exit status 0
+    "#]],
+    );
+    check(
+        ["shop/web", "shop/db", "icmp"],
+        expect![[r#"
+        DENIED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) icmp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: denied
+            isolated by shop/db
+            closest rule: shop/db spec.ingress[0]; it lacks
+              the port: it allows 'postgres' (5432/tcp there), not icmp
+        exit status 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_pod_reaches_itself() {
+    check(
+        ["shop/db", "shop/db", "1/sctp"],
+        expect![[r#"
+        ALLOWED  shop/db (10.1.0.2) -> shop/db (10.1.0.2) 1/sctp
+          egress of the source: allowed: no policy isolates the pod
+          ingress of the destination: allowed: a pod may always reach itself
+        exit status 0
+    "#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_explained_ends_with_2() {
+    check(
+        ["shop/nobody", "shop/db", "80"],
+        expect![[r#"
+        stderr: error: pod shop/nobody is not known; pods are named as namespace/name
+        exit status 2
+    "#]],
+    );
+    check(
+        ["shop/pending", "shop/db", "80"],
+        expect![[r#"
+        stderr: error: pod shop/pending has no address of its own (not started, finished, or on the host network)
+        exit status 2
+    "#]],
+    );
+    check(
+        ["shop/web", "shop/db", "http"],
+        expect![[r#"
+        stderr: error: port 'http' is not known to the destination pod for tcp
+        exit status 2
+    "#]],
+    );
+    check(
+        ["fd00:1::1", "shop/db", "80"],
+        expect![[r#"
+        stderr: error: fd00:1::1 and shop/db have no address family in common
+        exit status 2
+    "#]],
+    );
+}
+
+#[test]
+fn as_json_every_family_is_an_entry() {
+    let folder = folder(SHOP);
+    let path = folder.path().to_str().unwrap();
+    let explained = run(["explain", "shop/web", "shop/web", "80", "-o", "json", "--manifests", path]);
+    assert_eq!(explained.code, Some(0));
+    let entries: Value = serde_json::from_str(&explained.stdout).unwrap();
+    let addresses: Vec<&str> =
+        entries.as_array().unwrap().iter().map(|e| e["source"]["address"].as_str().unwrap()).collect();
+    assert_eq!(addresses, ["10.1.0.1", "fd00:1::1"]);
+    assert!(entries.as_array().unwrap().iter().all(|e| e["allowed"] == true && e["traffic"] == "80/tcp"));
+}

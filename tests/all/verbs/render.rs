@@ -1,0 +1,79 @@
+use std::path::Path;
+
+use expect_test::expect;
+use tests::agent_process::run;
+use tests::kernel_table::try_nft;
+use tests::netns::in_new_namespace;
+
+use super::{SHOP, folder, say};
+
+#[test]
+fn nft_takes_what_it_prints() {
+    let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shop");
+    for node in ["node-a", "node-b"] {
+        let rendered = run(["render", "--node-name", node, "--table", "other", "--manifests", shop.to_str().unwrap()]);
+        assert_eq!((rendered.code, rendered.stderr.as_str()), (Some(0), ""));
+        assert!(rendered.stdout.starts_with("table inet other {"), "{}", rendered.stdout);
+        in_new_namespace(|| try_nft(&["-c", "-f", "-"], &rendered.stdout)).unwrap();
+    }
+}
+
+#[test]
+fn the_mask_is_in_the_rules() {
+    let folder = folder(SHOP);
+    let text = say(folder.path(), &["render", "--node-name", "node-a", "--ct-mark-mask", "0xf0000000"]);
+    assert!(text.contains("ct mark & 0xf0000000 == 0x10000000 accept"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_is_one_sentence() {
+    let shop = folder(SHOP);
+    let on = |node| ["render", "--node-name", node];
+    expect![[r#"
+        stderr: error: no pod is bound to node 'node-x'; the nodes here are: node-a, node-b
+        exit status 2
+    "#]]
+    .assert_eq(&say(shop.path(), &on("node-x")));
+    expect![[r#"
+        stderr: error: no pod in these manifests is bound to a node (spec.nodeName), so there is nothing to render
+        exit status 2
+    "#]]
+    .assert_eq(&say(folder("").path(), &on("node-a")));
+    expect![[r#"
+        stderr: error: manifest folder DIR: No such file or directory (os error 2)
+        exit status 2
+    "#]]
+    .assert_eq(&say(Path::new("/nowhere/manifests"), &on("node-a")));
+}
+
+fn beside_the_ruleset(text: &str) -> String {
+    let lines = text.lines().filter(|l| l.starts_with("stderr") || l.starts_with("exit"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_file_that_does_not_parse_is_named_with_line_and_column_and_the_rest_is_rendered() {
+    let shop = folder(SHOP);
+    std::fs::write(shop.path().join("broken.yaml"), "kind: NetworkPolicy\nspec:\n  a: ]\n").unwrap();
+    let text = say(shop.path(), &["render", "--node-name", "node-a"]);
+    assert!(text.contains("chain ingress/shop/db/postgres-tcp-5432 {"), "{text}");
+    let errors = beside_the_ruleset(&text);
+    expect![[r#"
+        stderr: error: broken.yaml:3: column 6: misplaced bracket; nothing in this file counts until that is mended
+        exit status 1
+    "#]]
+    .assert_eq(&errors);
+}
+
+#[test]
+fn what_is_not_understood_is_said_and_denied() {
+    let strange = SHOP.replace("port: postgres", "port: 5432, protocol: QUIC");
+    let text = say(folder(&strange).path(), &["render", "--node-name", "node-a"]);
+    let errors = beside_the_ruleset(&text);
+    expect![[r#"
+        stderr: not understood: error: NetworkPolicy shop/db spec.ingress[0].ports[0].protocol: unknown protocol 'QUIC'; the port entry matches nothing
+        exit status 0
+    "#]]
+    .assert_eq(&errors);
+    assert!(!text.contains("5432"), "{text}");
+}

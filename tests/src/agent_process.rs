@@ -1,0 +1,269 @@
+//! The `ringfence` program as a process: run to its end, or as an agent in the namespace of a lab's node.
+//!
+//! What a test waits for it polls for, and gives up after [`WITHIN`] with the agent's log.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::NamedTempFile;
+
+use crate::lab::Lab;
+
+/// What is waited for happens at once; this long means that it does not.
+pub const WITHIN: Duration = Duration::from_secs(20);
+
+const BETWEEN: Duration = Duration::from_millis(2);
+
+/// Where an agent listens unless told otherwise. Every node of a lab has a loopback of its own.
+const PORT: &str = "127.0.0.1:9470";
+
+/// Polls until there is an answer.
+///
+/// # Panics
+/// If there is none within [`WITHIN`].
+#[track_caller]
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(BETWEEN);
+    }
+}
+
+/// The program, with nothing in its environment that it reads.
+///
+/// # Panics
+/// If it has not been built.
+pub fn ringfence() -> Command {
+    let mut command = Command::new(program());
+    without_variables(&mut command);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The path of the program, which stands beside the folder of the test binary.
+///
+/// # Panics
+/// If it has not been built.
+pub fn program() -> PathBuf {
+    let this = std::env::current_exe().expect("the path of this program");
+    let program = this.ancestors().nth(2).expect("it is in a folder of a folder").join("ringfence");
+    assert!(program.exists(), "{} is missing: build it with 'cargo build --workspace'", program.display());
+    program
+}
+
+/// Takes from a command's environment what the program reads.
+pub fn without_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if ["RINGFENCE_", "NODE_NAME", "KUBECONFIG", "KUBERNETES_", "RUST_LOG"].iter().any(|p| name_text.starts_with(p))
+        {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// What a program that has ended leaves behind.
+#[derive(Debug)]
+pub struct Ended {
+    /// None if a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs the program to its end.
+///
+/// # Panics
+/// If it does not start, or prints what is not UTF-8.
+pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+    ended(ringfence().args(arguments))
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// As [`run`].
+pub fn ended(command: &mut Command) -> Ended {
+    let output = command.output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// An HTTP answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    /// Header lines, in lower case.
+    pub head: String,
+    pub body: String,
+}
+
+/// An agent in a node's namespace. Killed when this is dropped.
+pub struct AgentProcess<'lab> {
+    lab: &'lab Lab,
+    node: String,
+    process: Child,
+    log: NamedTempFile,
+}
+
+impl<'lab> AgentProcess<'lab> {
+    /// Starts the command (see [`ringfence`]) in the node's namespace, with its standard error in a log, and waits for
+    /// nothing.
+    ///
+    /// # Panics
+    /// If there is no such node, or the command does not start.
+    pub fn start(lab: &'lab Lab, node: &str, mut command: Command) -> AgentProcess<'lab> {
+        let log = NamedTempFile::new().expect("a file for the log");
+        let output: File = log.reopen().expect("the log's file");
+        command.stdout(Stdio::null()).stderr(output);
+        let process = lab.node_exec(node, || command.spawn()).expect("the agent starts");
+        AgentProcess { lab, node: node.into(), process, log }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).expect("the log is UTF-8")
+    }
+
+    /// Polls until there is an answer.
+    ///
+    /// # Panics
+    /// If there is none within [`WITHIN`], or the agent ends; both with its log.
+    #[track_caller]
+    pub fn until<T>(&mut self, what: &str, mut ask: impl FnMut(&AgentProcess) -> Option<T>) -> T {
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            if let Some(answer) = ask(self) {
+                return answer;
+            }
+            let ended = self.process.try_wait().expect("a child of ours");
+            assert!(ended.is_none(), "the agent has ended ({ended:?}) before {what}:\n{}", self.log());
+            assert!(Instant::now() < deadline, "waited in vain: {what}; the agent's log:\n{}", self.log());
+            std::thread::sleep(BETWEEN);
+        }
+    }
+
+    /// Waits until `/readyz` says yes.
+    ///
+    /// # Panics
+    /// As [`AgentProcess::until`].
+    #[track_caller]
+    pub fn until_ready(&mut self) {
+        self.until("it is ready", |agent| agent.try_get("/readyz").ok().filter(|answer| answer.status == 200));
+    }
+
+    /// Waits until the log has a line with all of these words, and gives it.
+    ///
+    /// # Panics
+    /// As [`AgentProcess::until`].
+    #[track_caller]
+    pub fn until_logged(&mut self, words: &[&str]) -> String {
+        self.until(&format!("a line of the log with {words:?}"), |agent| {
+            agent.log().lines().find(|line| words.iter().all(|word| line.contains(word))).map(String::from)
+        })
+    }
+
+    /// Asks its port.
+    ///
+    /// # Errors
+    /// If it does not listen, or what it says is no HTTP answer.
+    pub fn try_get(&self, path: &str) -> io::Result<Answer> {
+        let port: SocketAddr = PORT.parse().expect("an address");
+        self.lab.node_exec(&self.node, || {
+            let stream = TcpStream::connect_timeout(&port, WITHIN)?;
+            stream.set_read_timeout(Some(WITHIN))?;
+            get(stream, path)
+        })
+    }
+
+    /// Asks its port.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the agent's log:\n{}", self.log()))
+    }
+
+    /// The value of a metric without labels.
+    ///
+    /// # Panics
+    /// If there is no answer, or no such metric in it.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> u64 {
+        let text = self.get("/metrics").body;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in\n{text}"))
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Panics
+    /// If it does not end.
+    #[track_caller]
+    pub fn stop(mut self) -> (ExitStatus, String) {
+        kill(self.pid(), Signal::SIGTERM).expect("a child of ours");
+        self.until_ended()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// If it does not come.
+    #[track_caller]
+    pub fn until_ended(&mut self) -> (ExitStatus, String) {
+        let process = &mut self.process;
+        let status = until("the agent ends", || process.try_wait().expect("a child of ours"));
+        (status, self.log())
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.process.id()).expect("a process id"))
+    }
+}
+
+impl Drop for AgentProcess<'_> {
+    fn drop(&mut self) {
+        // Both fail only where there is nothing left to end.
+        if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
+            eprintln!("the agent of {} does not end: {error}", self.node);
+        }
+        if std::thread::panicking() {
+            eprintln!("log of the agent of {}:\n{}", self.node, self.log());
+        }
+    }
+}
+
+/// Asks an agent's socket.
+///
+/// # Panics
+/// If there is no answer.
+pub fn ask_socket(run_dir: &Path, target: &str) -> Answer {
+    let stream = UnixStream::connect(run_dir.join("agent.sock")).expect("the agent's socket");
+    stream.set_read_timeout(Some(WITHIN)).expect("a timeout");
+    get(stream, target).expect("an answer")
+}
+
+/// HTTP/1.0, so that the answer ends with the stream.
+fn get(mut stream: impl Read + Write, target: &str) -> io::Result<Answer> {
+    write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let parsed = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
+        let status = head.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Answer { status, head: head.to_lowercase(), body: body.into() })
+    });
+    parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer: {answer:?}")))
+}
