@@ -5,7 +5,7 @@ use policy::Kind;
 use serde_json::json;
 use tests::kernel_table::load_text;
 
-use super::flow::{Flow, Way};
+use super::flow::{Flow, Way, listener};
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy, set_all};
 
@@ -74,7 +74,8 @@ fn a_flow_over_a_translated_destination_is_cut() {
         front.port()
     );
     stage.lab.node_exec(NODE, || load_text(&translation));
-    let mut flows = Way::BOTH.map(|way| (Flow::tcp_over(&stage, CLIENT[0], front, back), way));
+    let server = listener(&stage, back);
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp_over(&stage, CLIENT[0], front, &server), way));
     for (flow, _) in &mut flows {
         Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
     }

@@ -79,8 +79,8 @@ impl Flow {
     }
 
     /// Over a translation of destinations: the client knows only `front`.
-    pub(super) fn tcp_over(stage: &Stage, client: &str, front: SocketAddr, server: SocketAddr) -> Flow {
-        connect(stage, client, front, &listener(stage, server), WITHIN).expect("a connection")
+    pub(super) fn tcp_over(stage: &Stage, client: &str, front: SocketAddr, server: &TcpListener) -> Flow {
+        connect(stage, client, front, server, WITHIN).expect("a connection")
     }
 
     pub(super) fn udp(stage: &Stage, client: &str, server: &str) -> Flow {
@@ -136,7 +136,7 @@ impl Flow {
     }
 }
 
-fn listener(stage: &Stage, at: SocketAddr) -> TcpListener {
+pub(super) fn listener(stage: &Stage, at: SocketAddr) -> TcpListener {
     stage.lab.in_namespace_of(at.ip(), || TcpListener::bind(at)).expect("a listener")
 }
 
