@@ -39,10 +39,32 @@ pub fn objects(bytes: &[u8]) {
 /// Each four bytes replace one value inside one policy, or put an unknown field beside it.
 fn mangle(policies: &mut [Value], edits: &[u8]) {
     let wrong = [
-        json!(null), json!(0), json!(80), json!(70_000), json!(-1), json!(1.5), json!(true), json!(""), json!("TCP"),
-        json!("tcp"), json!("http"), json!("80"), json!("In"), json!("Exists"), json!("Egress"), json!("10.0.0.0/8"),
-        json!("::/0"), json!("10.1.0.0/16/8"), json!([]), json!({}), json!([{}]), json!([null]), json!(["x"]),
-        json!({"app": "web"}), json!({"matchLabels": {"app": null}}), json!({"ipBlock": {"cidr": "10.1.0.1/24"}}),
+        json!(null),
+        json!(0),
+        json!(80),
+        json!(70_000),
+        json!(-1),
+        json!(1.5),
+        json!(true),
+        json!(""),
+        json!("TCP"),
+        json!("tcp"),
+        json!("http"),
+        json!("80"),
+        json!("In"),
+        json!("Exists"),
+        json!("Egress"),
+        json!("10.0.0.0/8"),
+        json!("::/0"),
+        json!("10.1.0.0/16/8"),
+        json!([]),
+        json!({}),
+        json!([{}]),
+        json!([null]),
+        json!(["x"]),
+        json!({"app": "web"}),
+        json!({"matchLabels": {"app": null}}),
+        json!({"ipBlock": {"cidr": "10.1.0.1/24"}}),
     ];
     for edit in edits.chunks_exact(4) {
         let count = policies.len().max(1);

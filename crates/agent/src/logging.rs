@@ -16,7 +16,12 @@ pub(crate) fn start(format: LogFormat) {
         _ => EnvFilter::new(USUAL),
     };
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // When nobody reads standard error any more, that must not end the agent.
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false);
     match format {
         LogFormat::Text => log.with_ansi(colour).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

@@ -31,6 +31,9 @@ const COMMITS_APART: Duration = Duration::from_millis(10);
 /// Wait before a failed commit is tried again; doubles up to the resync interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 
+/// Nodes named in a message about a node that is not known.
+const NODES_NAMED: usize = 5;
+
 pub(crate) struct StateLoop {
     enforcer: Enforcer,
     state: ClusterState,
@@ -41,7 +44,8 @@ pub(crate) struct StateLoop {
     resync: Duration,
     retry: Option<Duration>,
     last_attempt: Option<Instant>,
-    warned_of_node: bool,
+    /// Something was enforced, so that this process knows its node.
+    enforced: bool,
 }
 
 impl StateLoop {
@@ -65,7 +69,7 @@ impl StateLoop {
             resync,
             retry: None,
             last_attempt: None,
-            warned_of_node: false,
+            enforced: false,
         };
         (state_loop, receiver)
     }
@@ -92,15 +96,20 @@ impl StateLoop {
                         changed |= self.take(event);
                     }
                     if changed && self.sync.is_complete() {
-                        let result = self.enforcer.enforce(&self.state).map(Some);
-                        self.note(result);
+                        match self.waits_for_pods() {
+                            Some(reason) => self.wait_for_pods(reason),
+                            None => {
+                                let result = self.enforcer.enforce(&self.state).map(Some);
+                                self.note(result);
+                            }
+                        }
                     }
                 }
                 None => {
                     if Tick::now() >= tick {
                         tick = Tick::now() + self.resync;
                     }
-                    if self.sync.is_complete() {
+                    if self.sync.is_complete() && self.waits_for_pods().is_none() {
                         let result = self.enforcer.verify(&self.state);
                         self.note(result);
                     }
@@ -177,6 +186,7 @@ impl StateLoop {
     }
 
     fn clear_trouble(&mut self) {
+        self.enforced = true;
         self.retry = None;
         self.status.in_force = true;
         if self.status.trouble.take().is_some() {
@@ -204,7 +214,6 @@ impl StateLoop {
                 tracing::info!(operations, weight, generation, micros, "committed");
             }
         }
-        self.warn_of_unknown_node();
     }
 
     fn note_diagnostics(&mut self, diagnostics: &[Diagnostic]) {
@@ -216,24 +225,34 @@ impl StateLoop {
         }
     }
 
-    /// A node without pods may just be new; a misspelt name looks the same, and would enforce nothing.
-    fn warn_of_unknown_node(&mut self) {
-        let mut nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
-        if nodes.contains(&*self.status.node) || nodes.is_empty() || self.warned_of_node {
-            return;
+    /// Nodes that pods are bound to, when this one is not among them and nothing has been enforced yet. A node without
+    /// pods has nothing to enforce; a misspelt name looks the same, and would take the rules of all its pods away.
+    fn waits_for_pods(&self) -> Option<String> {
+        if self.enforced {
+            return None;
         }
-        let more = nodes.len().saturating_sub(5);
-        while nodes.len() > 5 {
+        let mut nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
+        let node = &*self.status.node;
+        if nodes.is_empty() || nodes.contains(node) {
+            return None;
+        }
+        let more = nodes.len().saturating_sub(NODES_NAMED);
+        while nodes.len() > NODES_NAMED {
             nodes.pop_last();
         }
-        let node = &self.status.node;
-        let known: Vec<&str> = nodes.into_iter().collect();
-        tracing::warn!(
-            "no pod is bound to node '{node}', so there is nothing to enforce; check --node-name (pods are bound to {}{})",
-            known.join(", "),
-            if more > 0 { format!(" and {more} more") } else { String::new() }
-        );
-        self.warned_of_node = true;
+        let known = nodes.into_iter().collect::<Vec<&str>>().join(", ");
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!(
+            "no pod is bound to node '{node}', so nothing is enforced or changed until one is; check --node-name (pods are \
+             bound to {known}{more})"
+        ))
+    }
+
+    fn wait_for_pods(&mut self, reason: String) {
+        if self.status.trouble.as_ref() != Some(&reason) {
+            tracing::warn!("{reason}");
+        }
+        self.status.trouble = Some(reason);
     }
 
     fn publish(&mut self) {

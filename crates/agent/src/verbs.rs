@@ -62,6 +62,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             }
             let policies = manifests.state.policies().count();
             anstream::println!("{policies} policies checked: {errors} errors, {warnings} warnings");
+            if manifests.ignored > 0 {
+                anstream::println!("{} objects of other kinds have no meaning here", manifests.ignored);
+            }
         }
     }
     Ok(if errors > 0 || (arguments.strict && warnings > 0) { NO } else { YES })

@@ -14,6 +14,8 @@ pub struct Packet {
     pub source_port: Option<u16>,
     pub destination_port: Option<u16>,
     pub icmpv6_type: Option<u8>,
+    /// As the forward hook sees it.
+    pub hop_limit: u8,
     pub state: State,
     /// The connection tracking entry; none for packets that are invalid or untracked.
     pub flow: Option<Flow>,
@@ -41,6 +43,7 @@ impl Packet {
             source_port: port.map(|_| 40_000),
             destination_port: port,
             icmpv6_type: None,
+            hop_limit: 63,
             state: State::New,
             flow: Some(Flow { source, destination, port, direction, mark: 0 }),
         }
@@ -135,6 +138,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
         Match::Icmpv6Type(first, last) => packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t)),
+        Match::HopLimit(limit) => packet.source.is_ipv6() && packet.hop_limit == *limit,
         Match::FlowPort(first, last) => match read(Field::FlowPort, packet) {
             Some(Datum::Port(port)) => (*first..=*last).contains(&port),
             _ => false,

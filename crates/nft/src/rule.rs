@@ -81,6 +81,9 @@ pub enum Match {
     Protocol(Protocol),
     /// An ICMPv6 type in a range, both ends included.
     Icmpv6Type(u8, u8),
+    /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
+    /// hook, a bridge does not.
+    HopLimit(u8),
     /// The port that answers the flow is in a range, both ends included.
     FlowPort(u16, u16),
     /// The concatenated fields are a key of the named set.

@@ -116,6 +116,7 @@ impl Display for Match {
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
             Match::Icmpv6Type(first, last) if first == last => write!(f, "icmpv6 type {first}"),
             Match::Icmpv6Type(first, last) => write!(f, "icmpv6 type {first}-{last}"),
+            Match::HopLimit(limit) => write!(f, "ip6 hoplimit {limit}"),
             Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
             Match::FlowPort(first, last) => write!(f, "{} {first}-{last}", Field::FlowPort),
             Match::InSet { fields, set } => {

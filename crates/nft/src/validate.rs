@@ -104,6 +104,7 @@ impl Ruleset {
                     | Match::Family(_)
                     | Match::Protocol(_)
                     | Match::Icmpv6Type(..)
+                    | Match::HopLimit(_)
                     | Match::FlowPort(..) => {}
                 }
             }
@@ -188,7 +189,8 @@ impl Rule {
             | Match::Direction(_)
             | Match::Family(_)
             | Match::Protocol(_)
-            | Match::Icmpv6Type(..) => false,
+            | Match::Icmpv6Type(..)
+            | Match::HopLimit(_) => false,
         });
         let in_action = self.actions.iter().any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort, .. }));
         let port = in_match.or(in_action.then_some(self.matches.len()));
@@ -198,9 +200,11 @@ impl Rule {
     fn families(&self) -> BTreeSet<Family> {
         let of_match = self.matches.iter().flat_map(|m| match m {
             Match::Family(family) => vec![*family],
-            Match::Icmpv6Type(..) => vec![Family::V6],
+            Match::Icmpv6Type(..) | Match::HopLimit(_) => vec![Family::V6],
             Match::InSet { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
-            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Protocol(_) | Match::FlowPort(..) => vec![],
+            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Protocol(_) | Match::FlowPort(..) => {
+                vec![]
+            }
         });
         let of_action = self.actions.iter().filter_map(|a| match a {
             Action::VerdictMap { field, .. } => field.family(),

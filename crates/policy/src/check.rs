@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::peers::PodPeer;
-use crate::{ClusterState, Diagnostic, Direction, Kind, Peer, Peers, Policy, PolicyRule, PortRange, Ports, Severity};
+use crate::{
+    ClusterState, Diagnostic, Direction, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports, Severity,
+};
 
 /// Everything worth telling about the objects: what was not understood ([`Severity::Error`]), and what works as
 /// written but hardly as meant ([`Severity::Warning`]). Errors first.
@@ -12,8 +14,29 @@ pub fn check(state: &ClusterState) -> Vec<Diagnostic> {
     for policy in state.policies() {
         check_policy(state, policy, &mut found);
     }
+    for pod in state.pods() {
+        check_addresses(state, pod, &mut found);
+    }
     found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
     found
+}
+
+/// An address that two pods claim belongs to one; the other is policed without it.
+fn check_addresses(state: &ClusterState, pod: &Pod, found: &mut Vec<Diagnostic>) {
+    if pod.finished || pod.host_network {
+        return;
+    }
+    for address in &pod.addresses {
+        if let Some(owner) = state.owner(*address).filter(|owner| owner.name != pod.name) {
+            found.push(Diagnostic {
+                severity: Severity::Warning,
+                kind: Kind::Pod,
+                object: pod.name.clone(),
+                field: "status.podIPs".into(),
+                message: format!("{address} counts as the address of {}, which claims it too", owner.name),
+            });
+        }
+    }
 }
 
 fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnostic>) {

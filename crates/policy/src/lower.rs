@@ -25,19 +25,24 @@ pub struct Nameless(pub Kind);
 pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().filter(|n| !n.is_empty()).ok_or(Nameless(kind))?;
-    let namespace = match kind {
-        Kind::Namespace => "",
-        Kind::Pod | Kind::NetworkPolicy => {
-            metadata["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or("default")
-        }
+    let namespace = match (kind, &metadata["namespace"]) {
+        (Kind::Namespace, _) => String::new(),
+        (Kind::Pod | Kind::NetworkPolicy, Value::Null) => DEFAULT_NAMESPACE.into(),
+        (Kind::Pod | Kind::NetworkPolicy, Value::String(name)) if name.is_empty() => DEFAULT_NAMESPACE.into(),
+        (Kind::Pod | Kind::NetworkPolicy, Value::String(name)) => name.clone(),
+        // YAML makes a number of `namespace: 123`; that is still where its author wants it.
+        (Kind::Pod | Kind::NetworkPolicy, other) => other.to_string(),
     };
-    let name = ObjectName::new(namespace, name);
+    let name = ObjectName::new(&namespace, name);
     Ok(match kind {
         Kind::Namespace => Object::Namespace(lower_namespace(name, metadata)),
         Kind::Pod => Object::Pod(pod::lower(name, object)),
         Kind::NetworkPolicy => Object::Policy(policy::lower(name, object)),
     })
 }
+
+/// Where kubectl puts what names no namespace.
+const DEFAULT_NAMESPACE: &str = "default";
 
 /// The label that the API server keeps on every namespace.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";

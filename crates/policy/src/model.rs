@@ -48,7 +48,12 @@ impl ObjectName {
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+        // Manifests may hold any text, and a name is printed on lines of its own.
+        let plain = |text: &str| text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>();
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", plain(&self.namespace))?;
+        }
+        f.write_str(&plain(&self.name))
     }
 }
 

@@ -218,6 +218,7 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Family(V6), Match::Icmpv6Type(133, 137)], vec![accept()]),
         Rule::new(vec![Match::Icmpv6Type(143, 143)], vec![accept()]).commented("MLD"),
         Rule::new(vec![Match::Icmpv6Type(0, 255)], vec![accept()]),
+        Rule::new(vec![Match::HopLimit(255)], vec![accept()]),
         Rule::new(vec![tcp(), Match::FlowPort(80, 80)], vec![accept()]),
         Rule::new(vec![Match::Protocol(Protocol::Udp), Match::FlowPort(80, 90)], vec![accept()]),
         Rule::new(vec![Match::Protocol(Protocol::Sctp), Match::FlowPort(0, 65535)], vec![accept()]),

@@ -74,11 +74,16 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
 }
 
 /// "except is a slice of CIDRs that should not be included within an ipBlock": this one's, no other's. Pods'
-/// addresses are addresses like any other.
+/// addresses are addresses like any other. An exception of the other family is not understood.
 fn block_holds(block: &Value, flow: &Flow<'_>) -> Result<bool, NotUnderstood> {
     let [cidr, except] = fields(block, ["cidr", "except"])?;
-    let mut held = cidr_holds(cidr.ok_or(NotUnderstood)?, flow.other)?;
+    let cidr = cidr.ok_or(NotUnderstood)?;
+    let mut held = cidr_holds(cidr, flow.other)?;
+    let is_v6 = |cidr: &Value| cidr.as_str().is_some_and(|text| text.contains(':'));
     for excepted in list(except)? {
+        if is_v6(excepted) != is_v6(cidr) {
+            return Err(NotUnderstood);
+        }
         held &= !cidr_holds(excepted, flow.other)?;
     }
     Ok(held)

@@ -11,6 +11,8 @@ use crate::cli::BAD;
 pub(super) struct Manifests {
     pub(super) state: ClusterState,
     pub(super) problems: Vec<cluster::Problem>,
+    /// Objects of kinds that have no meaning here.
+    pub(super) ignored: usize,
 }
 
 pub(super) fn read(folder: &Path) -> anyhow::Result<Manifests> {
@@ -19,7 +21,7 @@ pub(super) fn read(folder: &Path) -> anyhow::Result<Manifests> {
     for change in folder.changes() {
         state.apply(change);
     }
-    Ok(Manifests { state, problems: folder.problems })
+    Ok(Manifests { state, problems: folder.problems, ignored: folder.ignored })
 }
 
 impl Manifests {

@@ -67,7 +67,7 @@ fn meaning(value: &Value) -> Meaning {
         "Pod" => Kind::Pod,
         // Of any version: one that is too new to be understood must not be taken for none.
         "NetworkPolicy" => return Meaning::Object(Kind::NetworkPolicy),
-        _ => return Meaning::Ignored,
+        _ => return meaning_of_other(kind, value["apiVersion"].as_str()),
     };
     match &value["apiVersion"] {
         Value::String(version) if version == "v1" => Meaning::Object(core),
@@ -75,6 +75,19 @@ fn meaning(value: &Value) -> Meaning {
         Value::String(_) => Meaning::Ignored,
         _ => Meaning::Wrong("an object without 'apiVersion: v1'"),
     }
+}
+
+/// Kinds of the API group of policies that say nothing about who may talk to whom.
+const HARMLESS: [&str; 5] = ["Ingress", "IngressList", "IngressClass", "IPAddress", "ServiceCIDR"];
+
+/// A misspelt policy must not be taken for something else: that would leave its pods open, and nobody told.
+fn meaning_of_other(kind: &str, version: Option<&str>) -> Meaning {
+    let misspelt = ["Namespace", "Pod", "NetworkPolicy"].iter().any(|known| known.eq_ignore_ascii_case(kind));
+    let of_policies = version.is_some_and(|v| v.starts_with("networking.k8s.io/")) && !HARMLESS.contains(&kind);
+    if misspelt || of_policies {
+        return Meaning::Wrong("this kind is unknown; kinds are written as in 'kind: NetworkPolicy'");
+    }
+    Meaning::Ignored
 }
 
 /// Gives an object without a namespace the one that kubectl would.
@@ -89,9 +102,8 @@ fn settle_namespace(kind: Kind, value: &mut Value) -> Result<(), &'static str> {
     match metadata.get("namespace") {
         None | Some(Value::Null) => {}
         Some(Value::String(namespace)) if namespace.is_empty() => {}
-        Some(Value::String(_)) => return Ok(()),
-        // YAML has made a number or a truth value of it.
-        Some(_) => return Err("metadata.namespace is not a string; put it in quotes"),
+        // A number or a truth value is what YAML made of an unquoted name; it is taken as written.
+        Some(_) => return Ok(()),
     }
     metadata.insert("namespace".into(), "default".into());
     Ok(())
@@ -138,7 +150,7 @@ mod tests {
     fn what_is_no_object_is_a_problem_with_its_line_and_the_rest_counts() {
         let text = "[1]\n---\nname: x\n---\n{kind: Pod, metadata: {name: a}}\n---\n\
                     {apiVersion: v1, kind: Pod, metadata: {}}\n---\n\
-                    {apiVersion: v1, kind: Pod, metadata: {name: a, namespace: 7}}\n---\n\
+                    {apiVersion: networking.k8s.io/v1, kind: Networkpolicy, metadata: {name: a}}\n---\n\
                     {apiVersion: v1, kind: Pod}\n---\n\
                     {apiVersion: v1, kind: Namespace, metadata: {name: a}}";
         let problems = [
@@ -146,7 +158,7 @@ mod tests {
             "f.yaml:3: an object without a kind",
             "f.yaml:5: an object without 'apiVersion: v1'",
             "f.yaml:7: a Pod without metadata.name",
-            "f.yaml:9: metadata.namespace is not a string",
+            "f.yaml:9: this kind is unknown",
             "f.yaml:11: an object without metadata",
         ];
         check(text, &["Namespace a"], &problems, 0);

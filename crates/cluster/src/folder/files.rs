@@ -109,6 +109,10 @@ impl Known {
         }
         match std::str::from_utf8(bytes) {
             Err(e) => self.fail(file, format!("not UTF-8: {e}")),
+            // An editor that writes in place empties the file first. Who means it removes the file.
+            Ok(text) if text.trim().is_empty() && self.good != Contents::default() => {
+                self.fail(file, "the file has become empty".into());
+            }
             Ok(text) => match Contents::read(&file, text) {
                 Err(e) => self.fail(format!("{file}:{}", e.line), format!("column {}: {}", e.column, e.reason)),
                 Ok(contents) => *self = Known { hash: None, good: contents, problem: None },
@@ -188,7 +192,8 @@ impl Walk<'_> {
 }
 
 fn is_manifest(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml" || extension == "json")
+    let suffixes = ["yaml", "yml", "json"];
+    path.extension().is_some_and(|extension| suffixes.iter().any(|suffix| extension.eq_ignore_ascii_case(suffix)))
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {

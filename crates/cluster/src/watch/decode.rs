@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 pub(super) struct Page<'a> {
     #[serde(default)]
     pub(super) metadata: PageMetadata,
-    /// The server writes null for an empty list.
-    #[serde(borrow, default)]
+    /// The server writes null for an empty list. An answer without the key is no list, and must not pass for an empty
+    /// one.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
     pub(super) items: Option<Vec<&'a RawValue>>,
 }
 

@@ -60,6 +60,14 @@ impl Code {
                 self.payload(Base::Transport, 0, 1, Register::FIRST);
                 self.compare_range(&[*first], &[*last]);
             }
+            Match::HopLimit(limit) => {
+                if self.family != Some(Family::V6) {
+                    self.settle_family(Family::V6);
+                }
+                // RFC 8200, section 3: the eighth byte.
+                self.payload(Base::Network, 7, 1, Register::FIRST);
+                self.compare(Compare::Equal, &[*limit]);
+            }
             Match::FlowPort(first, last) => {
                 self.load(Field::FlowPort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());

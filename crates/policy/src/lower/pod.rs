@@ -10,7 +10,8 @@ use super::Misread;
 use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
 use crate::{Kind, Labels, NamedPort, ObjectName, Pod};
 
-const CONSEQUENCE: &str = "the pod is isolated on its node, nothing is allowed, and it is nobody's peer";
+const CONSEQUENCE: &str =
+    "the pod is nobody's peer, and as far as its node and addresses are known it is isolated and allowed nothing";
 
 pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
     let mut reader = Reader { misread: Vec::new() };
@@ -81,7 +82,8 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Vec<IpAddr> {
     let mut add = |value: &Value, path: &str, reader: &mut Reader| {
         let Some(written) = reader.take(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
-            Ok(address) if !found.contains(&address) => found.push(address),
+            // An IPv4 address in IPv6's clothes is the IPv4 address that packets carry.
+            Ok(address) if !found.contains(&address.to_canonical()) => found.push(address.to_canonical()),
             Ok(_) => {}
             Err(_) if written.is_empty() => {}
             Err(_) => reader.misread.push(Misread::new(path, format!("'{written}' is not an address"))),
@@ -129,6 +131,9 @@ fn named_port(entry: &Value, path: &str) -> Result<Option<NamedPort>, Misread> {
     let entry = object(entry, path)?;
     let Some(name) = field(entry, "name") else { return Ok(None) };
     let name: Arc<str> = text(name, &join(path, "name"))?.into();
+    if name.is_empty() {
+        return Ok(None);
+    }
     let protocol = match field(entry, "protocol").map(|p| text(p, &join(path, "protocol"))).transpose()? {
         None | Some("TCP") => Protocol::Tcp,
         Some("UDP") => Protocol::Udp,

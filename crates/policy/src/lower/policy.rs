@@ -214,7 +214,12 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
     if let Some(listed) = field(block, "except") {
         let path = join(path, "except");
         for (i, written) in list(listed, &path)?.iter().enumerate() {
-            except.push(self::cidr(written, &format!("{path}[{i}]"))?);
+            let path = format!("{path}[{i}]");
+            let excepted = self::cidr(written, &path)?;
+            if excepted.addr().is_ipv4() != cidr.addr().is_ipv4() {
+                return Err(Misread::new(path, format!("{excepted} is of another address family than {cidr}")));
+            }
+            except.push(excepted);
         }
     }
     except.sort();
@@ -229,6 +234,9 @@ fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
     let (address, length) = written.split_once('/').ok_or_else(bad)?;
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let plain_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    if matches!(address, IpAddr::V6(a) if a.to_ipv4_mapped().is_some()) {
+        return Err(Misread::new(path, format!("'{written}' is an IPv4 address in IPv6's clothes; write it as IPv4")));
+    }
     let length: u8 = if plain_number { length.parse().map_err(|_| bad())? } else { return Err(bad()) };
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
 }
@@ -255,6 +263,9 @@ fn port_match(value: &Value, path: &str) -> Result<PortMatch, Misread> {
     let (port_path, end_path) = (join(path, "port"), join(path, "endPort"));
     let range = match (field(entry, "port"), field(entry, "endPort")) {
         (None, None) => PortRange::All,
+        (Some(Value::String(name)), None) if name.is_empty() => {
+            return Err(Misread::new(port_path, "a named port without a name"));
+        }
         (Some(Value::String(name)), None) => PortRange::Named(name.as_str().into()),
         (Some(number), None) => {
             let number = port(number, &port_path)?;

@@ -6,11 +6,12 @@
 //! whatever direction, is judged anew.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset, Set, State,
-    Verdict,
+    Action, Chain, Comment, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset,
+    Set, State, Verdict,
 };
 
 use super::Direction;
@@ -97,6 +98,11 @@ const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
+const DENY_STRAY: &str = "deny/stray";
+const DISCOVERY: &str = "discovery";
+
+/// Multicast addresses that no router passes on.
+const LINK_SCOPE: &str = "link6";
 
 pub(super) fn fixed(text: &str) -> Name {
     match Name::new(text) {
@@ -179,6 +185,14 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let set = of(&[address, address], "isolated pods of this node, each with itself");
         ruleset.sets.insert(self_set(family), Arc::new(set));
     }
+    if families.contains(&Family::V6) {
+        let mut link = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
+        link.comment = Some(Comment::new("multicast that stays on its link"));
+        let (first, last) =
+            (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::from(0xff02 << 112 | u128::MAX >> 16));
+        link.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+        ruleset.sets.insert(fixed(LINK_SCOPE), Arc::new(link));
+    }
     let mut chain = |name: Name, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook, rules }));
     };
@@ -186,6 +200,10 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     chain(fixed(INGRESS), None, ingress_rules(families));
     chain(fixed(APPROVE), None, approve_rules(layout));
     chain(fixed(STRAY), None, stray_rules(families));
+    chain(fixed(DENY_STRAY), None, deny_stray_rules(families));
+    if families.contains(&Family::V6) {
+        chain(fixed(DISCOVERY), None, discovery_rules());
+    }
     for direction in Direction::BOTH {
         chain(deny_chain(direction), None, deny_rules(families));
     }
@@ -220,7 +238,6 @@ fn forward_rules(layout: &Layout, families: &BTreeSet<Family>) -> Vec<Rule> {
     let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
     let mut rules = vec![
         Rule::new(vec![approved], accept()).commented("approved under the present policies"),
-        Rule::new(vec![Match::State(vec![State::Related])], accept()).commented("ICMP errors pass with their flow"),
         Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)),
     ];
     for direction in Direction::BOTH {
@@ -247,17 +264,33 @@ fn approve_rules(layout: &Layout) -> Vec<Rule> {
 fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules = Vec::new();
     if families.contains(&Family::V6) {
-        rules
-            .push(Rule::new(vec![Match::Icmpv6Type(130, 136)], accept()).commented("neighbour and listener discovery"));
-        rules.push(Rule::new(vec![Match::Icmpv6Type(143, 143)], accept()));
-    }
-    for &family in families {
-        for field in [Field::Source(family), Field::Destination(family)] {
-            let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
-            rules.push(Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)]));
+        for (first, last) in [(130, 136), (143, 143)] {
+            rules.push(Rule::new(vec![Match::Icmpv6Type(first, last)], goto(DISCOVERY)));
         }
     }
+    rules.push(Rule::new(vec![], goto(DENY_STRAY)));
     rules
+}
+
+/// Discovery stays on its link. What a router has passed on is none, and would be a way around every policy: its hop
+/// limit is below 255 (RFC 4861, section 7.1) and its destination is no multicast address of link scope.
+fn discovery_rules() -> Vec<Rule> {
+    let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: fixed(LINK_SCOPE) };
+    vec![
+        Rule::new(vec![Match::HopLimit(255)], accept()),
+        Rule::new(vec![to_link], accept()),
+        Rule::new(vec![], goto(DENY_STRAY)),
+    ]
+}
+
+/// Falls off its end for what no isolated pod has to do with.
+fn deny_stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
+    let drop_isolated = |(family, field)| {
+        let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
+        Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+    };
+    families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
 fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {

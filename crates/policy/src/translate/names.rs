@@ -91,8 +91,9 @@ fn pods(prefix: &str, peers: &BTreeSet<PodPeer>) -> Name {
             match requirements[..] {
                 [] => Some(namespace.to_string()),
                 [r] => match &r.operator {
-                    Operator::In(values) if values.len() == 1 => {
-                        values.first().map(|value| format!("{namespace}/{}/{value}", r.key))
+                    Operator::In(values) if values.len() == 1 && is_label_key(&r.key) => {
+                        let value = values.first().filter(|value| is_label_part(value));
+                        value.map(|value| format!("{namespace}/{}/{value}", r.key))
                     }
                     Operator::In(_) | Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
                 },
@@ -101,8 +102,6 @@ fn pods(prefix: &str, peers: &BTreeSet<PodPeer>) -> Name {
         }
         _ => None,
     };
-    // A key has at most one slash and a value has none, unless a manifest made them up.
-    let clear = clear.filter(|c| c.matches('/').count() <= 3 && !c.ends_with('/'));
     let mistakable = clear.is_none();
     name(prefix, clear.unwrap_or_else(|| describe(peers)), mistakable, peers)
 }
@@ -116,6 +115,17 @@ fn blocks(prefix: &str, peers: &BTreeSet<Block>) -> Name {
 /// A namespace's name as Kubernetes has it (RFC 1123 label); `_`, which starts names with a digest, is none.
 fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// The prefix, the name and the value of a label, as Kubernetes has them, hold no slash (and are not empty here): so the
+/// slashes of a name in clear say which part is which. A manifest may hold anything.
+fn is_label_part(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+fn is_label_key(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').unwrap_or(("none", text));
+    is_label_part(prefix) && is_label_part(name)
 }
 
 /// `<prefix>/<clear>`, or `<prefix>/_/<hint>/<digest of the identity>` if that would be mistakable, too long, or not
@@ -143,4 +153,27 @@ fn digest(identity: &impl Serialize) -> String {
     let hash = Sha256::digest(&json);
     let bits = hash[..16].iter().fold(0u128, |acc, byte| acc << 8 | u128::from(*byte));
     (0..13).map(|i| char::from(ALPHABET[(bits >> (123 - 5 * i)) as usize & 31])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Requirement, Selector};
+
+    fn set_of(key: &str, value: &str) -> String {
+        let operator = Operator::In([value.into()].into());
+        let pods = Selector::of([Requirement { key: key.into(), operator }]);
+        let peer = PodPeer { namespaces: Namespaces::Named("shop".into()), pods };
+        pod_set(Family::V4, &[peer].into()).to_string()
+    }
+
+    #[test]
+    fn labels_that_read_alike_do_not_share_a_set() {
+        assert_eq!(set_of("app", "web"), "pods4/shop/app/web");
+        assert_eq!(set_of("a/b", "c"), "pods4/shop/a/b/c");
+        for (key, value) in [("a", "b/c"), ("a/b/c", "d"), ("a", ""), ("", "a"), ("/a", "b")] {
+            assert!(set_of(key, value).starts_with("pods4/_/"), "{key}={value}");
+        }
+        assert_ne!(set_of("a", "b/c"), set_of("a/b", "c"));
+    }
 }
