@@ -35,8 +35,11 @@ fn enforce(lab: &Lab, world: &World) {
 fn sendable(probe: &Probe) -> bool {
     let v4 = probe.source.is_ipv4();
     let family_fits = v4 == probe.destination.is_ipv4()
-        && !(probe.protocol == Probe::ICMP && !v4)
-        && !(probe.protocol == Probe::ICMPV6 && v4);
+        && match probe.protocol {
+            Probe::ICMP => v4,
+            Probe::ICMPV6 => !v4,
+            _ => true,
+        };
     family_fits && probe.source != probe.destination && probe.port != Some(0)
 }
 

@@ -32,3 +32,5 @@ mod agent;
 mod connections;
 // What the other verbs print, and with which status they end.
 mod verbs;
+// What conntrack does not track is no way around the policies.
+mod strays;

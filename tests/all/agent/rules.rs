@@ -139,11 +139,19 @@ fn a_policy_that_is_not_understood_shows_in_log_and_metrics_and_denies() {
 }
 
 #[test]
-fn an_unknown_node_name_is_warned_of_with_the_nodes_that_are_known() {
+fn an_unknown_node_changes_nothing_and_is_not_ready_until_a_pod_is_bound_to_it() {
     let stage = Stage::new();
-    let pods: Vec<Value> = (1..=7).map(|n| pod(&format!("p{n}"), &format!("worker-{n}"), "", &[])).collect();
+    let mut pods: Vec<Value> = (1..=7).map(|n| pod(&format!("p{n}"), &format!("worker-{n}"), "", &[])).collect();
     stage.write_objects("pods.json", &pods);
-    let mut agent = stage.start_on_manifests();
+    let mut agent = stage.start(stage.agent_on_manifests());
     let line = agent.until_logged(&["WARN", "no pod is bound to node 'node-a'"]);
     assert!(line.contains("worker-1, worker-2, worker-3, worker-4, worker-5 and 2 more"), "{line}");
+    agent.until("the reason why it is not ready", |agent| {
+        agent.try_get("/readyz").ok().filter(|a| a.body.contains("check --node-name"))
+    });
+    assert!(!stage.tables().contains("ringfence"), "{}", stage.tables());
+    pods.push(pod("here", NODE, "app=db", &["10.1.0.2"]));
+    stage.write_objects("pods.json", &pods);
+    agent.until_ready();
+    assert!(stage.enforces(&stage.state_of_manifests()));
 }
