@@ -44,7 +44,7 @@ fn every_case_gives_its_text_and_its_diagnostics() {
     for case in cases() {
         let translation = translation_of(&case);
         assert_eq!(translation.ruleset.validate(), vec![], "{}", case.display());
-        let findings: String = check(&state_of(&case)).iter().map(|d| format!("{d}\n")).collect();
+        let findings: String = check(&state_of(&case)).iter().map(|d| format!("{}: {d}\n", d.severity)).collect();
         expect_file![case.join("ruleset.nft")].assert_eq(&translation.ruleset.to_string());
         let about_errors = ERRONEOUS.iter().any(|name| case.ends_with(name));
         assert_eq!(findings.contains("error: "), about_errors, "{} means what it says", case.display());

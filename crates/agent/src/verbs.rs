@@ -53,12 +53,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
                 anstream::println!("{BAD}error{BAD:#}: {problem}");
             }
             for finding in &findings.findings {
-                let (style, word) = match finding.severity {
-                    Severity::Error => (BAD, "error"),
-                    Severity::Warning => (DOUBTFUL, "warning"),
+                let style = match finding.severity {
+                    Severity::Error => BAD,
+                    Severity::Warning => DOUBTFUL,
                 };
-                let text = finding.to_string();
-                anstream::println!("{style}{word}{style:#}{}", text.strip_prefix(word).unwrap_or(&text));
+                anstream::println!("{style}{}{style:#}: {finding}", finding.severity);
             }
             let policies = manifests.state.policies().count();
             anstream::println!("{policies} policies checked: {errors} errors, {warnings} warnings");

@@ -27,13 +27,19 @@ pub struct Diagnostic {
     pub message: String,
 }
 
-impl fmt::Display for Diagnostic {
+impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
+        f.write_str(match self {
             Severity::Warning => "warning",
             Severity::Error => "error",
-        };
-        write!(f, "{severity}: {} {}", self.kind, self.object)?;
+        })
+    }
+}
+
+/// What was found where, without the severity.
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.object)?;
         if !self.field.is_empty() {
             write!(f, " {}", self.field)?;
         }

@@ -71,7 +71,7 @@ fn what_is_not_understood_is_said_and_denied() {
     let text = say(folder(&strange).path(), &["render", "--node-name", "node-a"]);
     let errors = beside_the_ruleset(&text);
     expect![[r#"
-        stderr: not understood: error: NetworkPolicy shop/db spec.ingress[0].ports[0].protocol: unknown protocol 'QUIC'; the port entry matches nothing
+        stderr: not understood: NetworkPolicy shop/db spec.ingress[0].ports[0].protocol: unknown protocol 'QUIC'; the port entry matches nothing
         exit status 0
     "#]]
     .assert_eq(&errors);
