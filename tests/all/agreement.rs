@@ -49,7 +49,12 @@ fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usiz
 
 #[test]
 fn ruleset_and_oracle_agree_on_every_flow() {
-    let mut runner = TestRunner::new(Config { cases: u32::MAX, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: u32::MAX,
+        max_shrink_iters: 2_000,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let strategy = world().prop_flat_map(|w| (probes(&w), Just(w)));
     let mut pairs = 0;
     while pairs < PAIRS {
