@@ -51,7 +51,7 @@ fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usiz
 fn ruleset_and_oracle_agree_on_every_flow() {
     let mut runner = TestRunner::new(Config {
         cases: u32::MAX,
-        max_shrink_iters: 2_000,
+        max_shrink_iters: 200,
         failure_persistence: None,
         ..Config::default()
     });
