@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Kernel, Observed, clear_marks, repair};
-use nft::{Operation, Ruleset, create, difference};
+use nft::{Operation, Ruleset, difference, replace};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, narrows, stamp, translate};
 
 use crate::metrics::Metrics;
@@ -175,7 +175,7 @@ impl Enforcer {
                 stamp(&mut translation.ruleset, &layout);
                 operations = match mendable {
                     true => repair(observed.as_ref(), &translation.ruleset),
-                    false => replace(&translation.ruleset),
+                    false => replace(self.layout.table(), &translation.ruleset),
                 };
             }
             if operations.is_empty() {
@@ -235,12 +235,6 @@ fn read(kernel: &mut Kernel, table: &nft::Name) -> Result<Option<Observed>, Trou
         Some(observed) if observed.comment() != Some(TABLE_COMMENT) => Err(Trouble::ForeignTable(table.clone())),
         _ => Ok(observed),
     }
-}
-
-fn replace(wanted: &Ruleset) -> Vec<Operation> {
-    let mut operations = vec![Operation::DeleteTable { table: wanted.table.clone() }];
-    operations.extend(create(wanted));
-    operations
 }
 
 fn summary(operations: &[Operation], repaired: bool) -> Commit {

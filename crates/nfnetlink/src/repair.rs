@@ -21,14 +21,7 @@ use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawEle
 /// holds what the language has no words for.
 pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
     let Some(observed) = observed else { return nft::create(wanted) };
-    match mend(observed, wanted) {
-        Some(operations) => operations,
-        None => {
-            let mut operations = vec![Operation::DeleteTable { table: wanted.table.clone() }];
-            operations.extend(nft::create(wanted));
-            operations
-        }
-    }
+    mend(observed, wanted).unwrap_or_else(|| nft::replace(&wanted.table, wanted))
 }
 
 /// None if the table has to be replaced.

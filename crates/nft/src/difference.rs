@@ -22,12 +22,14 @@ pub fn create(wanted: &Ruleset) -> Vec<Operation> {
 /// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ, the
 /// whole table is replaced.
 pub fn difference(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
-    if replaces_whole(live, wanted) {
-        let mut operations = vec![Operation::DeleteTable { table: live.table.clone() }];
-        operations.extend(create(wanted));
-        return operations;
-    }
-    step(live, wanted)
+    if replaces_whole(live, wanted) { replace(&live.table, wanted) } else { step(live, wanted) }
+}
+
+/// The operations that put the wanted table in the place of a table that exists, whatever that holds.
+pub fn replace(live: &Name, wanted: &Ruleset) -> Vec<Operation> {
+    let mut operations = vec![Operation::DeleteTable { table: live.clone() }];
+    operations.extend(create(wanted));
+    operations
 }
 
 fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {

@@ -17,7 +17,7 @@ mod text;
 mod validate;
 
 pub use comment::Comment;
-pub use difference::{create, difference};
+pub use difference::{create, difference, replace};
 pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate};
 pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};

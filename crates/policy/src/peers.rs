@@ -224,12 +224,12 @@ pub(crate) fn describe<T: fmt::Display>(peers: &BTreeSet<T>) -> String {
     peers.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Which addresses own which labels does not matter to blocks: a block holds pod addresses too.
+/// Whether the address is in the block and in none of its exceptions; whose address it is does not matter.
 pub(crate) fn block_contains(block: &Block, address: IpAddr) -> bool {
     block.cidr.contains(&address) && !block.except.iter().any(|e| e.contains(&address))
 }
 
-/// Peers by the number of a named port are needed per family and protocol; the key of such a set.
+/// The pods on which egress rules look a named port up, by its name and protocol.
 pub(crate) type NamedPeers = BTreeMap<(Arc<str>, Protocol), BTreeSet<PodPeer>>;
 
 #[cfg(test)]

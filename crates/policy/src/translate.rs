@@ -73,7 +73,7 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
                 Job::Judge { policies, named } => {
                     let chain = names::program(direction, policies, named);
                     if !programs.contains_key(&chain) {
-                        emitter.program(&chain, &Plan::of(direction, policies, named));
+                        emitter.program(direction, &chain, &Plan::of(direction, policies, named));
                     }
                     chain
                 }

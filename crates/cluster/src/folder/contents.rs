@@ -32,7 +32,7 @@ impl Contents {
     }
 
     fn add(&mut self, file: &str, document: Document) {
-        let Document { line, mut value } = document;
+        let Document { line, value } = document;
         let origin = Origin { file: file.to_owned(), line };
         let wrong = match meaning(&value) {
             Meaning::Ignored => {
@@ -40,15 +40,13 @@ impl Contents {
                 return;
             }
             Meaning::Wrong(message) => message.to_owned(),
-            Meaning::Object(kind) => match settle_namespace(kind, &mut value) {
-                Err(message) => message.to_owned(),
-                Ok(()) => match policy::lower(kind, &value) {
-                    Ok(object) => {
-                        self.objects.push(Found { object, origin });
-                        return;
-                    }
-                    Err(nameless) => format!("{nameless}, or one that is not a string; give it a name"),
-                },
+            Meaning::Object(_) if !value["metadata"].is_object() => "an object without metadata".to_owned(),
+            Meaning::Object(kind) => match policy::lower(kind, &value) {
+                Ok(object) => {
+                    self.objects.push(Found { object, origin });
+                    return;
+                }
+                Err(nameless) => format!("{nameless}, or one that is not a string; give it a name"),
             },
         };
         self.problems.push(Problem { origin: origin.to_string(), message: format!("{wrong}; it is left out") });
@@ -88,25 +86,6 @@ fn meaning_of_other(kind: &str, version: Option<&str>) -> Meaning {
         return Meaning::Wrong("this kind is unknown; kinds are written as in 'kind: NetworkPolicy'");
     }
     Meaning::Ignored
-}
-
-/// Gives an object without a namespace the one that kubectl would.
-fn settle_namespace(kind: Kind, value: &mut Value) -> Result<(), &'static str> {
-    match kind {
-        Kind::Namespace => return Ok(()),
-        Kind::Pod | Kind::NetworkPolicy => {}
-    }
-    let Some(metadata) = value["metadata"].as_object_mut() else {
-        return Err("an object without metadata");
-    };
-    match metadata.get("namespace") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(namespace)) if namespace.is_empty() => {}
-        // A number or a truth value is what YAML made of an unquoted name; it is taken as written.
-        Some(_) => return Ok(()),
-    }
-    metadata.insert("namespace".into(), "default".into());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -55,8 +55,7 @@ impl<'a> Emitter<'a> {
 
     /// Compiles a plan into the chain. Order matters: what a verdict map finds is final, so everything that it does
     /// not hold comes before it.
-    pub(super) fn program(&mut self, chain: &Name, plan: &Plan) {
-        let Some(direction) = plan.direction else { return };
+    pub(super) fn program(&mut self, direction: Direction, chain: &Name, plan: &Plan) {
         let mut rules = self.allow(direction, &[], &plan.any_port.peers, &comment(&plan.any_port.by));
         if !plan.any_port.peers.any {
             rules.extend(self.named_rules(plan));

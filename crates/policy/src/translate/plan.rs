@@ -35,7 +35,6 @@ pub(super) struct Span {
 /// Everything that the policies of a program allow.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    pub(super) direction: Option<Direction>,
     /// Through rules without ports: every port and protocol.
     pub(super) any_port: Allowed,
     /// Through named ports of egress rules, which each destination pod resolves for itself.
@@ -47,7 +46,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn of(direction: Direction, policies: &[&Arc<Policy>], named: &NamedPorts) -> Plan {
-        let mut plan = Plan { direction: Some(direction), ..Plan::default() };
+        let mut plan = Plan::default();
         let mut ranges: BTreeMap<Protocol, Vec<Span>> = BTreeMap::new();
         for policy in policies {
             for rule in policy.rules(direction).unwrap_or(&[]) {
