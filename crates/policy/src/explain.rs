@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::peers::{PodPeer, block_contains};
 use crate::translate::isolating;
 use crate::{
-    ClusterState, Direction, NamespaceScope, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange,
-    Ports,
+    Attachment, ClusterState, Direction, Holder, NamespaceScope, ObjectName, Peer, Peers, Pod, Policy, PolicyRule,
+    PortMatch, PortRange, Ports,
 };
 
 /// What a flow carries.
@@ -50,7 +50,7 @@ pub enum SideVerdict {
     Allowed { isolated_by: Vec<String>, rule: RuleName },
     #[serde(rename_all = "camelCase")]
     Denied { isolated_by: Vec<String>, closest: Option<NearMiss> },
-    /// The pod's object was not understood.
+    /// The pod's object was not understood, or is not known.
     Unreadable { reason: String },
 }
 
@@ -106,11 +106,17 @@ impl SideVerdict {
 struct End<'a> {
     address: IpAddr,
     pod: Option<&'a Arc<Pod>>,
+    /// A pod was attached here with the address, and its object is not known.
+    unknown: Option<&'a Arc<Attachment>>,
 }
 
 impl<'a> End<'a> {
     fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
-        End { address, pod: state.owner(address) }
+        match state.holder(address) {
+            None => End { address, pod: None, unknown: None },
+            Some(Holder::Pod(pod)) => End { address, pod: Some(pod), unknown: None },
+            Some(Holder::Unknown(attachment)) => End { address, pod: None, unknown: Some(attachment) },
+        }
     }
 
     fn party(&self) -> Party {
@@ -135,6 +141,10 @@ impl<'a> Flow<'a> {
             Direction::Egress => (&self.source, &self.destination),
             Direction::Ingress => (&self.destination, &self.source),
         };
+        if let Some(attachment) = own.unknown.filter(|_| own.address != other.address) {
+            let reason = format!("pod {} was attached to this node, and its object is not known", attachment.pod);
+            return SideVerdict::Unreadable { reason };
+        }
         let Some(pod) = own.pod else { return SideVerdict::NotAPod };
         let isolating: Vec<&Arc<Policy>> = isolating(self.state, pod, direction).collect();
         if isolating.is_empty() && !pod.unreadable {

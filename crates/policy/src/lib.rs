@@ -5,8 +5,10 @@
 //! not; [`check()`] tells a policy author what deserves a look. Everything is pure and total: no socket, no clock, no
 //! runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
+mod attachment;
 mod check;
 mod diagnostic;
+mod directory;
 mod explain;
 mod lower;
 mod model;
@@ -15,6 +17,7 @@ mod selector;
 mod state;
 mod translate;
 
+pub use attachment::{Attachment, AttachmentId, Holder};
 pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
 pub use explain::{

@@ -131,6 +131,8 @@ pub struct Namespace {
 pub struct Pod {
     pub name: ObjectName,
     pub uid: Arc<str>,
+    /// It stands for a static pod: the UID by which the node's kubelet knows that one.
+    pub mirror_of: Option<Arc<str>>,
     pub labels: Labels,
     /// The node it was bound to.
     pub node: Option<Arc<str>>,

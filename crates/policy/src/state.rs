@@ -7,16 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{Change, Diagnostic, Kind, Labels, NamedPort, Namespace, Object, ObjectName, Pod, Policy, Selector};
+use crate::directory::Directory;
+use crate::{
+    Attachment, AttachmentId, Change, Diagnostic, Holder, Kind, Labels, NamedPort, Namespace, Object, ObjectName, Pod,
+    Policy, Selector,
+};
 
-/// Namespaces, pods and policies, and the directory of who has which address.
+/// Namespaces, pods and policies, and the directory of addresses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterState {
     namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
     pods: BTreeMap<ObjectName, Arc<Pod>>,
     policies: BTreeMap<ObjectName, Arc<Policy>>,
-    /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
-    claims: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    addresses: Directory,
 }
 
 impl ClusterState {
@@ -53,9 +56,7 @@ impl ClusterState {
                     return false;
                 }
                 self.remove(Kind::Pod, &new.name.clone());
-                for address in claimed(&new) {
-                    self.claims.entry(*address).or_default().insert(new.name.clone());
-                }
+                self.addresses.claim(&new);
                 self.pods.insert(new.name.clone(), Arc::new(new));
                 true
             }
@@ -68,14 +69,7 @@ impl ClusterState {
             Kind::NetworkPolicy => self.policies.remove(name).is_some(),
             Kind::Pod => {
                 let Some(old) = self.pods.remove(name) else { return false };
-                for address in claimed(&old) {
-                    if let Some(claimants) = self.claims.get_mut(address) {
-                        claimants.remove(name);
-                        if claimants.is_empty() {
-                            self.claims.remove(address);
-                        }
-                    }
-                }
+                self.addresses.release(&old);
                 true
             }
         }
@@ -129,16 +123,51 @@ impl ClusterState {
         self.namespaces.iter().filter(|(_, n)| !n.unreadable && selector.matches(&n.labels)).map(|(name, _)| name)
     }
 
-    /// The pod that has the address. When several claim it: one that is not terminating before one that is, then the
-    /// later start, the later creation, the greater UID, the greater name.
+    /// A pod was attached to this node's network. Says whether anything is different now.
+    pub fn attach(&mut self, attachment: Attachment) -> bool {
+        self.addresses.attach(attachment)
+    }
+
+    /// The attachment has ended. Says whether anything is different now.
+    pub fn detach(&mut self, id: &AttachmentId) -> bool {
+        self.addresses.detach(id)
+    }
+
+    /// These are all the attachments there are. Says whether anything is different now.
+    pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
+        self.addresses.replace_attachments(attachments)
+    }
+
+    pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        self.addresses.attachments()
+    }
+
+    /// Who has the address. What is attached to this node counts more than what pods say of themselves, the later
+    /// attachment more than the earlier one. When several pods claim the address: one that is not terminating before one
+    /// that is, then the later start, the later creation, the greater UID, the greater name.
+    pub fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
+        if let Some(attachment) = self.addresses.attached(address) {
+            let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));
+            return Some(pod.map_or(Holder::Unknown(attachment), Holder::Pod));
+        }
+        let claimants = self.addresses.claimants(address).filter_map(|name| self.pods.get(name));
+        claimants.max_by(|a, b| seniority(a).cmp(&seniority(b))).map(Holder::Pod)
+    }
+
+    /// The pod that has the address, if its object is known.
     pub fn owner(&self, address: IpAddr) -> Option<&Arc<Pod>> {
-        let claimants = self.claims.get(&address)?;
-        claimants.iter().filter_map(|name| self.pods.get(name)).max_by(|a, b| seniority(a).cmp(&seniority(b)))
+        self.holder(address)?.pod()
     }
 
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
-        claimed(pod).iter().copied().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+        let claimed = self.addresses.of(pod);
+        claimed.into_iter().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+    }
+
+    /// Whether the pod runs on the node: it is bound to it, or attached here.
+    pub(crate) fn is_local(&self, pod: &Pod, node: &str) -> bool {
+        pod.node.as_deref() == Some(node) || self.addresses.attachments_of(&pod.name).any(|a| a.is_of(pod))
     }
 
     /// What was found wrong with the objects, worst first.
@@ -158,11 +187,6 @@ impl Pod {
         let called = |p: &&NamedPort| *p.name == *name && p.protocol == protocol;
         self.ports.iter().find(called).map(|p| p.number)
     }
-}
-
-/// The addresses that a pod may have: none once it has finished, none of its own on the host network.
-fn claimed(pod: &Pod) -> &[IpAddr] {
-    if pod.finished || pod.host_network { &[] } else { &pod.addresses }
 }
 
 fn seniority(pod: &Pod) -> (bool, Option<i64>, Option<i64>, &str, &ObjectName) {

@@ -16,7 +16,7 @@ use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict
 
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 
-use crate::{ClusterState, Diagnostic, ObjectName, Pod, Policy, PortRange, Ports};
+use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};
 use emit::Emitter;
 use plan::Plan;
 
@@ -62,7 +62,9 @@ pub struct Program {
 /// Translates for the node of that name. It cannot fail: what the state holds is already understood or denied.
 pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translation {
     let locals: Vec<Local> = locals(state, node).collect();
-    let families: BTreeSet<Family> = locals.iter().flat_map(|l| &l.addresses).map(|a| Family::of(*a)).collect();
+    let unknown: Vec<(IpAddr, &Arc<Attachment>)> = unknown(state).collect();
+    let known = locals.iter().flat_map(|local| local.addresses.iter().copied());
+    let families: BTreeSet<Family> = known.chain(unknown.iter().map(|(a, _)| *a)).map(Family::of).collect();
     let mut emitter = Emitter::new(state, families.clone(), layout);
     let mut programs: BTreeMap<Name, Program> = BTreeMap::new();
     for local in &locals {
@@ -78,13 +80,19 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
                     chain
                 }
             };
-            emitter.dispatch(direction, &chain, &local.pod.name, &local.addresses);
+            emitter.dispatch(direction, &chain, &local.pod.name.to_string(), &local.addresses);
             let program = programs.entry(chain).or_insert_with(|| Program {
                 direction,
                 policies: job.policies().iter().map(|p| p.name.clone()).collect(),
                 pods: vec![],
             });
             program.pods.push(local.pod.name.clone());
+        }
+    }
+    for (address, attachment) in unknown {
+        for direction in Direction::BOTH {
+            let about = format!("{}, not known yet", attachment.pod);
+            emitter.dispatch(direction, &layout::deny_chain(direction), &about, &[address]);
         }
     }
     Translation { ruleset: emitter.finish(), programs, diagnostics: state.problems() }
@@ -99,9 +107,16 @@ struct Local<'a> {
 fn locals<'a>(state: &'a ClusterState, node: &str) -> impl Iterator<Item = Local<'a>> {
     state
         .pods()
-        .filter(move |pod| pod.node.as_deref() == Some(node))
+        .filter(move |pod| state.is_local(pod, node))
         .map(|pod| Local { pod, addresses: state.addresses_of(pod).collect() })
         .filter(|local| !local.addresses.is_empty())
+}
+
+/// Addresses that pods were attached here with whose objects are not known.
+fn unknown(state: &ClusterState) -> impl Iterator<Item = (IpAddr, &Arc<Attachment>)> {
+    let attached =
+        state.attachments().flat_map(|attachment| attachment.addresses.iter().map(move |a| (*a, attachment)));
+    attached.filter(|(address, attachment)| state.holder(*address) == Some(Holder::Unknown(attachment)))
 }
 
 /// What is to be done with a pod's flows in one direction.
@@ -178,9 +193,9 @@ impl Policy {
     }
 }
 
-/// The element that sends a pod's flows to a chain.
-fn dispatch_element(chain: &Name, pod: &ObjectName) -> Element {
-    Element { verdict: Some(Verdict::Goto(chain.clone())), comment: Some(Comment::new(&pod.to_string())) }
+/// The element that sends the flows of an address to a chain.
+fn dispatch_element(chain: &Name, about: &str) -> Element {
+    Element { verdict: Some(Verdict::Goto(chain.clone())), comment: Some(Comment::new(about)) }
 }
 
 fn address_key(address: IpAddr) -> Key {

@@ -26,6 +26,7 @@ pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
     let host_network = spec.and_then(|s| field(s, "hostNetwork"));
     let mut pod = Pod {
         uid: metadata.and_then(|m| field(m, "uid")).and_then(Value::as_str).unwrap_or("").into(),
+        mirror_of: object["metadata"]["annotations"]["kubernetes.io/config.mirror"].as_str().map(Arc::from),
         labels: match labels(&object["metadata"], "metadata") {
             Ok(labels) => labels,
             Err(misread) => {

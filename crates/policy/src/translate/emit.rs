@@ -38,8 +38,8 @@ impl<'a> Emitter<'a> {
         self.ruleset
     }
 
-    /// Sends the pod's flows of one direction to a chain.
-    pub(super) fn dispatch(&mut self, direction: Direction, chain: &Name, pod: &ObjectName, addresses: &[IpAddr]) {
+    /// Sends the flows of one direction of a pod's addresses to a chain.
+    pub(super) fn dispatch(&mut self, direction: Direction, chain: &Name, about: &str, addresses: &[IpAddr]) {
         for &address in addresses {
             let family = Family::of(address);
             let mut add = |set: Name, key: Key, element: Element| {
@@ -47,7 +47,7 @@ impl<'a> Emitter<'a> {
                     Arc::make_mut(set).elements.insert(key, element);
                 }
             };
-            add(dispatch_map(direction, family), address_key(address), dispatch_element(chain, pod));
+            add(dispatch_map(direction, family), address_key(address), dispatch_element(chain, about));
             let itself = Key::Two(Datum::from(address), Datum::from(address));
             add(self_set(family), itself, Element::default());
         }

@@ -1,0 +1,63 @@
+//! What the CNI plugin reported of a pod of this node: its addresses and the host's side of its interface.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{ObjectName, Pod};
+
+/// An interface of a container, as CNI names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttachmentId {
+    pub container: Arc<str>,
+    /// In the pod's namespace.
+    pub interface: Arc<str>,
+}
+
+impl fmt::Display for AttachmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.container, self.interface)
+    }
+}
+
+/// One CNI ADD. It ends with its DEL, whatever the API server says of the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    pub id: AttachmentId,
+    pub pod: ObjectName,
+    /// Tells pods apart that follow each other under one name; the runtime may leave it out.
+    pub uid: Option<Arc<str>>,
+    pub addresses: Vec<IpAddr>,
+    /// The host's side of the pod's interface.
+    pub host_interface: Option<Arc<str>>,
+    /// The host's side is a port of a bridge, so that the forward hook does not see its name.
+    pub bridged: bool,
+    /// Greater is later. Of two attachments that claim an address the later one has it.
+    pub since: u64,
+}
+
+impl Attachment {
+    /// Whether the object describes the pod that was attached. A static pod is attached under the hash of its manifest,
+    /// which its mirror object carries in an annotation. One that has finished is not running here.
+    pub(crate) fn is_of(&self, pod: &Pod) -> bool {
+        let same = |uid: &Arc<str>| pod.uid.is_empty() || *uid == pod.uid || Some(uid) == pod.mirror_of.as_ref();
+        self.pod == pod.name && !pod.finished && !pod.host_network && self.uid.as_ref().is_none_or(same)
+    }
+}
+
+/// Who has an address.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Holder<'a> {
+    Pod(&'a Arc<Pod>),
+    /// A pod was attached with the address, and its object is not known: it is isolated and allowed nothing.
+    Unknown(&'a Arc<Attachment>),
+}
+
+impl<'a> Holder<'a> {
+    pub fn pod(self) -> Option<&'a Arc<Pod>> {
+        match self {
+            Holder::Pod(pod) => Some(pod),
+            Holder::Unknown(_) => None,
+        }
+    }
+}

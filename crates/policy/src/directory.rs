@@ -1,0 +1,216 @@
+//! Who says that he has an address: pods through their status, and attachments through the CNI plugin.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{Attachment, AttachmentId, ObjectName, Pod};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Directory {
+    /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
+    claims: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    attachments: BTreeMap<AttachmentId, Arc<Attachment>>,
+    attached: BTreeMap<IpAddr, BTreeSet<AttachmentId>>,
+    attached_pods: BTreeMap<ObjectName, BTreeSet<AttachmentId>>,
+}
+
+impl Directory {
+    pub(crate) fn claim(&mut self, pod: &Pod) {
+        for address in claimed(pod) {
+            self.claims.entry(*address).or_default().insert(pod.name.clone());
+        }
+    }
+
+    pub(crate) fn release(&mut self, pod: &Pod) {
+        for address in claimed(pod) {
+            remove(&mut self.claims, address, &pod.name);
+        }
+    }
+
+    pub(crate) fn attach(&mut self, attachment: Attachment) -> bool {
+        if self.attachments.get(&attachment.id).is_some_and(|old| **old == attachment) {
+            return false;
+        }
+        self.detach(&attachment.id);
+        let id = &attachment.id;
+        for address in &attachment.addresses {
+            self.attached.entry(*address).or_default().insert(id.clone());
+        }
+        self.attached_pods.entry(attachment.pod.clone()).or_default().insert(id.clone());
+        self.attachments.insert(id.clone(), Arc::new(attachment));
+        true
+    }
+
+    pub(crate) fn detach(&mut self, id: &AttachmentId) -> bool {
+        let Some(old) = self.attachments.remove(id) else { return false };
+        for address in &old.addresses {
+            remove(&mut self.attached, address, id);
+        }
+        remove(&mut self.attached_pods, &old.pod, id);
+        true
+    }
+
+    pub(crate) fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
+        let kept: BTreeSet<&AttachmentId> = attachments.iter().map(|a| &a.id).collect();
+        let gone: Vec<AttachmentId> = self.attachments.keys().filter(|id| !kept.contains(id)).cloned().collect();
+        let mut changed = false;
+        for id in gone {
+            changed |= self.detach(&id);
+        }
+        for attachment in attachments {
+            changed |= self.attach(attachment);
+        }
+        changed
+    }
+
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        self.attachments.values()
+    }
+
+    pub(crate) fn attachments_of(&self, pod: &ObjectName) -> impl Iterator<Item = &Arc<Attachment>> {
+        self.attached_pods.get(pod).into_iter().flatten().filter_map(|id| self.attachments.get(id))
+    }
+
+    /// The latest attachment with the address.
+    pub(crate) fn attached(&self, address: IpAddr) -> Option<&Arc<Attachment>> {
+        let ids = self.attached.get(&address)?;
+        ids.iter().filter_map(|id| self.attachments.get(id)).max_by_key(|a| (a.since, &a.id))
+    }
+
+    pub(crate) fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
+        self.claims.get(&address).into_iter().flatten()
+    }
+
+    /// Every address that the pod claims or is attached with, each once.
+    pub(crate) fn of(&self, pod: &Pod) -> Vec<IpAddr> {
+        let mut addresses = claimed(pod).to_vec();
+        for attachment in self.attachments_of(&pod.name).filter(|a| a.is_of(pod)) {
+            for address in &attachment.addresses {
+                if !addresses.contains(address) {
+                    addresses.push(*address);
+                }
+            }
+        }
+        addresses
+    }
+}
+
+/// The addresses that a pod may have: none once it has finished, none of its own on the host network.
+fn claimed(pod: &Pod) -> &[IpAddr] {
+    if pod.finished || pod.host_network { &[] } else { &pod.addresses }
+}
+
+fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(values) = map.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Change, ClusterState, Holder, Kind, lower};
+
+    const ADDRESS: &str = "10.1.0.5";
+
+    fn pod(name: &str, uid: &str, node: &str, phase: &str) -> Change {
+        let object = json!({
+            "metadata": {"namespace": "shop", "name": name, "uid": uid},
+            "spec": {"nodeName": node},
+            "status": {"podIP": ADDRESS, "phase": phase}
+        });
+        Change::Set(lower(Kind::Pod, &object).unwrap())
+    }
+
+    fn attachment(container: &str, pod: &str, uid: &str, since: u64) -> Attachment {
+        Attachment {
+            id: AttachmentId { container: container.into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", pod),
+            uid: Some(uid.into()),
+            addresses: vec![ADDRESS.parse().unwrap()],
+            host_interface: None,
+            bridged: false,
+            since,
+        }
+    }
+
+    /// The name of the pod that has the address, `?name` if its object is not known.
+    fn holder(state: &ClusterState) -> String {
+        match state.holder(ADDRESS.parse().unwrap()) {
+            None => String::new(),
+            Some(Holder::Pod(pod)) => pod.name.name.to_string(),
+            Some(Holder::Unknown(attachment)) => format!("?{}", attachment.pod.name),
+        }
+    }
+
+    #[test]
+    fn what_is_attached_here_counts_more_than_what_a_pod_elsewhere_says() {
+        let mut state = ClusterState::new();
+        state.apply(pod("web", "1", "node-a", "Running"));
+        state.apply(pod("thief", "2", "node-b", "Running"));
+        assert_eq!(holder(&state), "web");
+        state.apply(pod("thief", "9", "node-b", "Running"));
+        assert!(state.attach(attachment("c1", "web", "1", 1)));
+        assert!(!state.attach(attachment("c1", "web", "1", 1)));
+        assert_eq!(holder(&state), "web");
+        assert!(state.detach(&attachment("c1", "web", "1", 1).id));
+        assert_eq!(holder(&state), "web");
+    }
+
+    #[test]
+    fn the_later_attachment_has_the_address_and_gives_it_back() {
+        let mut state = ClusterState::new();
+        state.apply(pod("old", "1", "node-a", "Running"));
+        state.apply(pod("new", "2", "node-a", "Running"));
+        state.attach(attachment("c2", "new", "2", 2));
+        state.attach(attachment("c1", "old", "1", 1));
+        assert_eq!(holder(&state), "new");
+        state.replace_attachments(vec![attachment("c1", "old", "1", 1)]);
+        assert_eq!(holder(&state), "old");
+    }
+
+    #[test]
+    fn a_pod_is_not_known_by_the_object_of_its_predecessor_or_of_a_finished_one() {
+        let mut state = ClusterState::new();
+        state.attach(attachment("c1", "db-0", "2", 1));
+        assert_eq!(holder(&state), "?db-0");
+        state.apply(pod("db-0", "1", "node-a", "Running"));
+        assert_eq!(holder(&state), "?db-0");
+        state.apply(pod("db-0", "2", "node-a", "Running"));
+        assert_eq!(holder(&state), "db-0");
+        state.apply(pod("db-0", "2", "node-a", "Succeeded"));
+        assert_eq!(holder(&state), "?db-0");
+    }
+
+    #[test]
+    fn a_static_pod_is_known_by_its_mirror() {
+        let mut state = ClusterState::new();
+        state.attach(attachment("c1", "proxy-node-a", "hash", 1));
+        let object = json!({
+            "metadata": {
+                "namespace": "shop", "name": "proxy-node-a", "uid": "7",
+                "annotations": {"kubernetes.io/config.mirror": "hash"}
+            },
+            "spec": {"nodeName": "node-a"}
+        });
+        state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));
+        assert_eq!(holder(&state), "proxy-node-a");
+    }
+
+    #[test]
+    fn a_pod_has_what_it_was_attached_with_before_its_status_says_so() {
+        let mut state = ClusterState::new();
+        let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "1"}, "spec": {}});
+        state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));
+        state.attach(attachment("c1", "web", "1", 1));
+        let web = state.pod(&ObjectName::new("shop", "web")).unwrap();
+        assert_eq!(state.addresses_of(web).map(|a| a.to_string()).collect::<Vec<_>>(), [ADDRESS]);
+        assert!(state.is_local(web, "node-a"));
+    }
+}
