@@ -28,6 +28,7 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 pub enum Verb {
     List,
     Watch,
+    Get,
 }
 
 /// A request that came in.

@@ -14,4 +14,4 @@ mod watch;
 pub use connection::{ConnectError, Connection, Timing, connect};
 pub use event::{Event, Problem, Sync};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
-pub use watch::watch_cluster;
+pub use watch::{look_up_pod, watch_cluster};

@@ -12,6 +12,7 @@ mod decode;
 mod failure;
 mod informer;
 mod lines;
+mod lookup;
 mod resource;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::{Connection, Event, Problem};
 use informer::Informer;
+pub use lookup::look_up_pod;
 use resource::Resource;
 
 /// Reports on the way from the watches, of all kinds together. When it is full, the watches stop reading and TCP makes

@@ -40,8 +40,15 @@ impl Attachment {
     /// Whether the object describes the pod that was attached. A static pod is attached under the hash of its manifest,
     /// which its mirror object carries in an annotation. One that has finished is not running here.
     pub(crate) fn is_of(&self, pod: &Pod) -> bool {
-        let same = |uid: &Arc<str>| pod.uid.is_empty() || *uid == pod.uid || Some(uid) == pod.mirror_of.as_ref();
+        let same = |uid: &Arc<str>| pod.is_called(uid);
         self.pod == pod.name && !pod.finished && !pod.host_network && self.uid.as_ref().is_none_or(same)
+    }
+}
+
+impl Pod {
+    /// Whether a runtime on this node may know the pod by the UID. A pod of a folder of manifests may have none.
+    pub fn is_called(&self, uid: &Arc<str>) -> bool {
+        self.uid.is_empty() || *uid == self.uid || Some(uid) == self.mirror_of.as_ref()
     }
 }
 

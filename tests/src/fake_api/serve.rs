@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State as Extract};
+use axum::extract::{Path, Query, State as Extract};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -35,6 +35,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
         };
         routes = routes.route(path, get(answer));
     }
+    routes = routes.route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod));
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
     tokio::select! {
         served = async { axum::serve(listener, routes.with_state(shared)).await } => served.expect("it serves"),
@@ -62,6 +63,8 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
             Ok(list) => stream::iter([Ok(Bytes::from(list.to_string()))]).boxed(),
             Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
         },
+        // Routed to `pod`.
+        Verb::Get => return status(405, "MethodNotAllowed", "get asks for one object"),
         Verb::Watch => match watch(shared.clone(), kind, &query, cuts) {
             Ok(stream) => stream.boxed(),
             Err(refusal) => return refusal,
@@ -72,6 +75,34 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
         Some(size) => Body::from_stream(body.flat_map(move |part| in_pieces(part, size))),
     };
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// One pod by its name.
+async fn pod(
+    Extract(shared): Extract<Arc<Shared>>,
+    uri: Uri,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Response {
+    let kind = Kind::Pod;
+    let request = Request { verb: Verb::Get, kind, path: uri.path().to_owned(), query: Parameters::new() };
+    let (faults, cuts) = shared.change(|state| {
+        state.requests.push(request);
+        (state.faults.clone(), state.cuts)
+    });
+    if faults.silent {
+        cut(&shared, cuts, |faults| !faults.silent).await;
+    }
+    sleep(faults.delay).await;
+    if let Some(code) = faults.refusals.get(&(kind, Verb::Get)) {
+        return status(*code, "Refused", &format!("the fake says {code}"));
+    }
+    match shared.lock().store.get(kind, &namespace, &name) {
+        Some(object) => {
+            let text = with_type(kind, object.clone()).to_string();
+            ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+        }
+        None => status(404, "NotFound", &format!("pods \"{name}\" not found")),
+    }
 }
 
 fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Value, Gone> {

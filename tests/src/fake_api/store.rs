@@ -75,6 +75,10 @@ impl Store {
         self.log(kind, if before.is_some() { "MODIFIED" } else { "ADDED" }, object);
     }
 
+    pub(crate) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&(kind, namespace.into(), name.into()))
+    }
+
     /// Makes garbage of the change that was stored last, for whoever is watching.
     pub(crate) fn garble_last(&mut self) {
         let last = self.log.last_mut().expect("something was stored");

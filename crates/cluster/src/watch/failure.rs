@@ -12,6 +12,7 @@ use super::resource::Resource;
 pub(super) enum Verb {
     List,
     Watch,
+    Get,
 }
 
 impl Verb {
@@ -19,6 +20,7 @@ impl Verb {
         match self {
             Verb::List => "list",
             Verb::Watch => "watch",
+            Verb::Get => "get",
         }
     }
 }
@@ -102,7 +104,7 @@ impl Failure {
                 ),
                 403 => format!(
                     "forbidden: the RBAC verb '{}' on {plural}{} is missing; grant the service account 'list' and \
-                     'watch' on it in a ClusterRole{}",
+                     'watch' on it in a ClusterRole, and 'get' on pods{}",
                     verb.name(),
                     group_of(resource),
                     said(status)

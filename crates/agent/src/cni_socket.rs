@@ -1,0 +1,108 @@
+//! The socket on which the CNI plugin asks: a line in, a line out, one question a connection.
+
+use std::time::{Duration, Instant};
+
+use cni::protocol::{LINE_BYTES, Request, Response};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::attachments::{lower, lower_id};
+use crate::gate::{Outcome, Waiting};
+use crate::state_loop::{Call, Event};
+
+/// A plugin sends its question at once; one that does not is stopped in the middle, and its runtime asks again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// No ADD waits longer, whatever it asks for.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// The agent answers so long before the plugin gives up, so that the answer arrives.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// Wait after an accept that failed, for want of descriptors or memory: both come back.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Answers until the loop has ended.
+pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let events = events.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = answer(stream, events).await {
+                        tracing::warn!("a question of the CNI plugin was not answered: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("the CNI plugin's connection cannot be taken: {error}");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    timeout(PATIENCE, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
+    let response = match Request::from_line(&line) {
+        Ok(request) => ask(request, &events).await,
+        Err(error) => Response::Failed { reason: format!("the agent does not understand the plugin: {error}") },
+    };
+    stream.write_all(&response.to_line()?).await?;
+    Ok(())
+}
+
+async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Response {
+    let stopping = || Response::Failed { reason: "the agent is stopping".into() };
+    let (call, answer) = match request {
+        Request::Add { attachment, timeout_millis } => {
+            let (reply, answer) = oneshot::channel();
+            let now = Instant::now();
+            let patience = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
+            let attachment = lower(&attachment);
+            let waiting = Waiting {
+                id: attachment.id.clone(),
+                pod: attachment.pod.clone(),
+                addresses: attachment.addresses.clone(),
+                since: now,
+                deadline: now + patience,
+                reply,
+                unknown: None,
+            };
+            (Call::Add(attachment, waiting), answer)
+        }
+        Request::Delete(id) => {
+            // Nothing waits for it: the file is gone, and the addresses are denied to nobody by being policed for longer.
+            let sent = events.send(Event::Cni(Call::Delete(lower_id(&id)))).await;
+            return if sent.is_ok() { Response::Ok } else { stopping() };
+        }
+        Request::Check(id) => {
+            let (reply, answer) = oneshot::channel();
+            (Call::Check(lower_id(&id), reply), answer)
+        }
+        Request::Status => {
+            let (reply, answer) = oneshot::channel();
+            if events.send(Event::Cni(Call::Status(reply))).await.is_err() {
+                return stopping();
+            }
+            return match answer.await {
+                Ok(None) => Response::Ok,
+                Ok(Some(reason)) => Response::Failed { reason },
+                Err(_) => stopping(),
+            };
+        }
+    };
+    if events.send(Event::Cni(call)).await.is_err() {
+        return stopping();
+    }
+    match answer.await {
+        Ok(Outcome::Enforced) => Response::Enforced,
+        Ok(Outcome::Isolated(reason)) => Response::Isolated { reason },
+        Ok(Outcome::Failed(reason)) => Response::Failed { reason },
+        Err(_) => stopping(),
+    }
+}

@@ -1,0 +1,227 @@
+//! The gate at pod start: CNI ADDs that wait until the rules of their pod are committed.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use policy::{AttachmentId, ClusterState, Holder, ObjectName};
+use tokio::sync::oneshot;
+
+/// ADDs that may wait at once. A kubelet starts a few pods at a time; far more than a node holds is somebody's mistake,
+/// and its runtime asks again.
+const MOST_WAITING: usize = 512;
+
+/// What an ADD is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The rules of the pod's policies are committed.
+    Enforced,
+    /// Committed is that nothing passes from or to the pod, since it is not known.
+    Isolated(String),
+    /// Nothing can be promised.
+    Failed(String),
+}
+
+/// An ADD on its way.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) id: AttachmentId,
+    pub(crate) pod: ObjectName,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) since: Instant,
+    /// When it is told what there is by then.
+    pub(crate) deadline: Instant,
+    pub(crate) reply: oneshot::Sender<Outcome>,
+    /// Why the pod is not known.
+    pub(crate) unknown: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    waiting: Vec<Waiting>,
+    /// An ADD was told that nothing can be promised, so that its plugin may have isolated the pod by itself.
+    pub(crate) failed: bool,
+}
+
+impl Gate {
+    pub(crate) fn admit(&mut self, waiting: Waiting) {
+        // A runtime that asks again has given its first question up.
+        self.waiting.retain(|w| w.id != waiting.id);
+        if self.waiting.len() >= MOST_WAITING {
+            let reason = format!("{MOST_WAITING} pods are waiting for their rules already");
+            answer(waiting, Outcome::Failed(reason));
+            self.failed = true;
+            return;
+        }
+        self.waiting.push(waiting);
+    }
+
+    pub(crate) fn withdraw(&mut self, id: &AttachmentId) {
+        self.waiting.retain(|w| w.id != *id);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|w| w.deadline).min()
+    }
+
+    /// Why a pod that ADDs wait for cannot be found.
+    pub(crate) fn note_unknown(&mut self, pod: &ObjectName, reason: &str) {
+        for waiting in self.waiting.iter_mut().filter(|w| w.pod == *pod) {
+            waiting.unknown = Some(reason.into());
+        }
+    }
+
+    /// Lets go whose rules are committed, and whose time is over. `not_in_force` says why the kernel does not have what the
+    /// state asks for; none if it has. Gives how long those took that are enforced.
+    pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
+        let mut enforced = Vec::new();
+        for waiting in std::mem::take(&mut self.waiting) {
+            let known = standing(state, &waiting.addresses) == Standing::Known;
+            let outcome = match not_in_force {
+                None if known => Outcome::Enforced,
+                _ if now < waiting.deadline => {
+                    self.waiting.push(waiting);
+                    continue;
+                }
+                None => Outcome::Isolated(match &waiting.unknown {
+                    Some(reason) => format!("pod {} is not known: {reason}", waiting.pod),
+                    None => format!("pod {} is not known", waiting.pod),
+                }),
+                Some(reason) => Outcome::Failed(reason.into()),
+            };
+            match &outcome {
+                Outcome::Enforced => enforced.push(waiting.since),
+                Outcome::Isolated(reason) => tracing::warn!(pod = %waiting.pod, "isolated at its start: {reason}"),
+                Outcome::Failed(reason) => {
+                    self.failed = true;
+                    tracing::warn!(pod = %waiting.pod, "not let through: {reason}");
+                }
+            }
+            answer(waiting, outcome);
+        }
+        enforced
+    }
+}
+
+/// What the rules make of addresses that were attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// All belong to pods whose objects are known.
+    Known,
+    /// One belongs to a pod that is isolated until it is known.
+    Unknown,
+    /// One belongs to nobody.
+    Missing,
+}
+
+pub(crate) fn standing(state: &ClusterState, addresses: &[IpAddr]) -> Standing {
+    let of = |address: &IpAddr| match state.holder(*address) {
+        Some(Holder::Pod(_)) => Standing::Known,
+        Some(Holder::Unknown(_)) => Standing::Unknown,
+        None => Standing::Missing,
+    };
+    let all: Vec<Standing> = addresses.iter().map(of).collect();
+    let has = |standing| all.contains(&standing);
+    match (has(Standing::Missing), has(Standing::Unknown)) {
+        (true, _) => Standing::Missing,
+        (false, true) => Standing::Unknown,
+        (false, false) => Standing::Known,
+    }
+}
+
+fn answer(waiting: Waiting, outcome: Outcome) {
+    if waiting.reply.send(outcome).is_err() {
+        tracing::debug!(pod = %waiting.pod, "the plugin has gone");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use policy::{Attachment, Change, Kind, lower};
+    use serde_json::json;
+
+    use super::*;
+
+    const ADDRESS: &str = "10.1.0.5";
+
+    fn attached() -> ClusterState {
+        let mut state = ClusterState::new();
+        state.attach(Attachment {
+            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", "web"),
+            uid: None,
+            addresses: vec![ADDRESS.parse().unwrap()],
+            host_interface: None,
+            bridged: false,
+            since: 1,
+        });
+        state
+    }
+
+    fn known() -> ClusterState {
+        let mut state = attached();
+        let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {}});
+        state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));
+        state
+    }
+
+    fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Outcome>) {
+        let (reply, answer) = oneshot::channel();
+        let waiting = Waiting {
+            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", "web"),
+            addresses: vec![ADDRESS.parse().unwrap()],
+            since: deadline,
+            deadline,
+            reply,
+            unknown: None,
+        };
+        (waiting, answer)
+    }
+
+    #[test]
+    fn an_add_waits_for_its_pod_and_for_the_commit() {
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let mut gate = Gate::default();
+        let (add, mut answer) = waiting(later);
+        gate.admit(add);
+        gate.settle(&attached(), None, now);
+        gate.settle(&known(), Some("the kernel refused"), now);
+        assert!(answer.try_recv().is_err());
+        gate.settle(&known(), None, now);
+        assert_eq!(answer.try_recv(), Ok(Outcome::Enforced));
+        assert_eq!(gate.next_deadline(), None);
+    }
+
+    #[test]
+    fn at_its_deadline_an_add_is_told_what_there_is() {
+        let now = Instant::now();
+        let mut gate = Gate::default();
+        let (add, mut answer) = waiting(now);
+        gate.admit(add);
+        gate.note_unknown(&ObjectName::new("shop", "web"), "the API server has no such pod");
+        gate.settle(&attached(), None, now);
+        let reason = "pod shop/web is not known: the API server has no such pod";
+        assert_eq!(answer.try_recv(), Ok(Outcome::Isolated(reason.into())));
+        assert!(!gate.failed);
+
+        let (add, mut answer) = waiting(now);
+        gate.admit(add);
+        gate.settle(&known(), Some("not synced"), now);
+        assert_eq!(answer.try_recv(), Ok(Outcome::Failed("not synced".into())));
+        assert!(gate.failed);
+    }
+
+    #[test]
+    fn a_question_that_is_asked_again_is_answered_once() {
+        let later = Instant::now() + Duration::from_secs(1);
+        let mut gate = Gate::default();
+        let ((first, mut old), (second, mut new)) = (waiting(later), waiting(later));
+        gate.admit(first);
+        gate.admit(second);
+        gate.settle(&known(), None, Instant::now());
+        assert!(old.try_recv().is_err());
+        assert_eq!(new.try_recv(), Ok(Outcome::Enforced));
+    }
+}

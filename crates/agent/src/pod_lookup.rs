@@ -1,0 +1,60 @@
+//! Asks the API server for pods that are about to start here and that the watch has not told of yet.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::Connection;
+use policy::{Object, ObjectName};
+use tokio::sync::mpsc;
+
+use crate::state_loop::Event;
+
+/// Wait after an answer without the pod; doubles. The watch may be faster.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// A pod to be found.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) pod: ObjectName,
+    pub(crate) uid: Option<Arc<str>>,
+    /// When nobody waits for it any more.
+    pub(crate) deadline: Instant,
+}
+
+/// Looks for every pod that is wanted until it is found or its deadline is over. Each has a task of its own: they are as many
+/// as ADDs that wait.
+pub(crate) async fn run(
+    connection: Connection,
+    mut wanted: mpsc::UnboundedReceiver<Wanted>,
+    events: mpsc::Sender<Event>,
+) {
+    while let Some(wanted) = wanted.recv().await {
+        tokio::spawn(find(connection.clone(), wanted, events.clone()));
+    }
+}
+
+async fn find(connection: Connection, wanted: Wanted, events: mpsc::Sender<Event>) {
+    let mut wait = FIRST_WAIT;
+    while Instant::now() < wanted.deadline {
+        let found = cluster::look_up_pod(&connection, &wanted.pod).await;
+        let is_it = matches!(&found, Ok(Some(object)) if is_wanted(object, &wanted));
+        let result = match found {
+            Ok(Some(object)) => Ok(object),
+            Ok(None) => Err("the API server has no such pod".into()),
+            Err(reason) => Err(reason),
+        };
+        if events.send(Event::Found(wanted.pod.clone(), result)).await.is_err() || is_it {
+            return;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+fn is_wanted(object: &Object, wanted: &Wanted) -> bool {
+    match object {
+        Object::Pod(pod) => wanted.uid.as_ref().is_none_or(|uid| pod.is_called(uid)),
+        Object::Namespace(_) | Object::Policy(_) => false,
+    }
+}
