@@ -17,7 +17,12 @@ const WALLS: &[Wall] = &[
     Wall { name: "policy", ours: &["nft"], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi"] },
     Wall { name: "nfnetlink", ours: &["nft"], never: &["serde_json", "tokio", "kube-client", "k8s-openapi"] },
     Wall { name: "cluster", ours: &["policy"], never: &["nftnl-sys", "mnl", "mnl-sys"] },
-    Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster"], never: &[] },
+    Wall {
+        name: "cni",
+        ours: &[],
+        never: &["libc", "tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
+    },
+    Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster", "cni"], never: &[] },
 ];
 
 /// Only `cluster` is a Kubernetes client, and only `nfnetlink` speaks netlink: these are direct dependencies of nobody

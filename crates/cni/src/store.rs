@@ -1,0 +1,260 @@
+//! The folder of attachments: one file each, `CONTAINER@INTERFACE.json`, written by the plugin and read by the agent.
+//!
+//! A file is whole or not there: it is written under a name with a leading dot, synced, and renamed. Whatever else is
+//! in the folder is told as unreadable and never passed over, except for files that are being written (or were, by a
+//! process that was killed before it asked the agent, so that nothing depends on them).
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::{Attachment, AttachmentId};
+
+/// What an attachment may be long, as a file and as part of a request: a hundred times what an ordinary one is.
+pub const ATTACHMENT_BYTES: usize = 32 * 1024;
+
+const ENDING: &str = ".json";
+
+/// Of files that are being written.
+const UNFINISHED: (&str, &str) = (".", ".json.new");
+
+/// What a folder of attachments holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// In the order of their names.
+    pub attachments: Vec<Attachment>,
+    /// Whatever else is there, and why it is no attachment.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Reads all attachments. A folder that is missing is empty.
+///
+/// # Errors
+/// If the folder itself cannot be read.
+pub fn read_all(folder: &Path) -> io::Result<Stored> {
+    let mut stored = Stored::default();
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(stored),
+        Err(error) => return Err(error),
+    };
+    let mut names = entries.map(|entry| entry.map(|e| e.file_name())).collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    for name in names {
+        if name.to_str().is_some_and(is_unfinished) {
+            continue;
+        }
+        let path = folder.join(&name);
+        match read_file(&path) {
+            Ok(attachment) if name.to_str() == Some(&file_name(&attachment.id)) => stored.attachments.push(attachment),
+            Ok(attachment) => stored.unreadable.push((path, format!("it holds the attachment {}", attachment.id))),
+            // Removed since the folder was listed.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => stored.unreadable.push((path, error.to_string())),
+        }
+    }
+    Ok(stored)
+}
+
+/// Reads one attachment; none if it is not there.
+///
+/// # Errors
+/// If there is a file, and it is not that attachment.
+pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> {
+    match read_file(&folder.join(file_name(id))) {
+        Ok(attachment) if attachment.id == *id => Ok(Some(attachment)),
+        Ok(attachment) => Err(invalid(format!("it holds the attachment {}", attachment.id))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes an attachment, in place of an earlier one of the same name. Makes the folder if it is missing.
+///
+/// # Errors
+/// If the folder or the file cannot be written. An earlier one is still there then.
+pub fn write(folder: &Path, attachment: &Attachment) -> io::Result<()> {
+    let text = serde_json::to_vec(attachment)?;
+    if text.len() > ATTACHMENT_BYTES {
+        return Err(invalid(format!("{} bytes are too long for an attachment", text.len())));
+    }
+    // The folder above is also for those who only ask the agent; this one says where pods are.
+    if let Some(above) = folder.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // A runtime has one operation for a container at a time, so nobody else writes under this name.
+    let unfinished = folder.join(unfinished_name(&attachment.id));
+    let written = write_file(&unfinished, &text)
+        .and_then(|()| fs::rename(&unfinished, folder.join(file_name(&attachment.id))))
+        .and_then(|()| File::open(folder)?.sync_all());
+    if written.is_err() {
+        // The error of writing is the one to tell; what is left is passed over by readers.
+        remove_file(&unfinished).ok();
+    }
+    written
+}
+
+/// Removes an attachment, readable or not, and tells whether it was there.
+///
+/// # Errors
+/// If it is there and cannot be removed.
+pub fn remove(folder: &Path, id: &AttachmentId) -> io::Result<bool> {
+    remove_file(&folder.join(unfinished_name(id)))?;
+    remove_file(&folder.join(file_name(id)))
+}
+
+/// The name of an attachment's file.
+pub fn file_name(id: &AttachmentId) -> String {
+    format!("{id}{ENDING}")
+}
+
+fn unfinished_name(id: &AttachmentId) -> String {
+    let (start, end) = UNFINISHED;
+    format!("{start}{id}{end}")
+}
+
+fn is_unfinished(name: &str) -> bool {
+    let (start, end) = UNFINISHED;
+    name.starts_with(start) && name.ends_with(end)
+}
+
+fn read_file(path: &Path) -> io::Result<Attachment> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(invalid("it is no regular file".into()));
+    }
+    let mut text = Vec::new();
+    let most = u64::try_from(ATTACHMENT_BYTES).map_err(io::Error::other)?;
+    File::open(path)?.take(most + 1).read_to_end(&mut text)?;
+    if text.len() > ATTACHMENT_BYTES {
+        return Err(invalid(format!("it is longer than {ATTACHMENT_BYTES} bytes")));
+    }
+    serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))
+}
+
+fn write_file(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn remove_file(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn invalid(reason: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::attachment::tests::{EXAMPLE, example};
+
+    fn folder() -> (TempDir, PathBuf) {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("run/cni");
+        (folder, path)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_missing_folder_is_empty_and_made_for_root_alone_by_the_first_attachment() {
+        let (_whole, folder) = folder();
+        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+        assert!(!remove(&folder, &example().id).unwrap());
+        write(&folder, &example()).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(mode(&folder.join("4f1c@eth0.json")), 0o600);
+        assert_eq!(fs::read_to_string(folder.join("4f1c@eth0.json")).unwrap(), EXAMPLE);
+    }
+
+    #[test]
+    fn the_last_one_written_is_read_until_it_is_removed() {
+        let (_whole, folder) = folder();
+        write(&folder, &example()).unwrap();
+        let later = Attachment { added_nanos: 2, ..example() };
+        write(&folder, &later).unwrap();
+        let other = Attachment { id: AttachmentId::new("4f1c", "net1").unwrap(), ..example() };
+        write(&folder, &other).unwrap();
+        let all = Stored { attachments: vec![later.clone(), other.clone()], unreadable: vec![] };
+        assert_eq!(read_all(&folder).unwrap(), all);
+        assert_eq!(read(&folder, &later.id).unwrap(), Some(later.clone()));
+        assert!(remove(&folder, &later.id).unwrap());
+        assert!(!remove(&folder, &later.id).unwrap());
+        assert_eq!(read(&folder, &later.id).unwrap(), None);
+        assert_eq!(read_all(&folder).unwrap().attachments, [other]);
+    }
+
+    #[test]
+    fn what_is_no_whole_attachment_of_its_name_is_told() {
+        let (_whole, folder) = folder();
+        write(&folder, &example()).unwrap();
+        let put = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+        put("cut@eth0.json", &EXAMPLE[..100]);
+        put("empty@eth0.json", "");
+        put("other@eth0.json", EXAMPLE);
+        put("README", "hello");
+        put(".hidden", EXAMPLE);
+        put("long@eth0.json", &" ".repeat(ATTACHMENT_BYTES + 1));
+        put("newer@eth0.json", &EXAMPLE.replace(r#""version":1"#, r#""version":9"#));
+        fs::create_dir(folder.join("folder@eth0.json")).unwrap();
+        std::os::unix::fs::symlink(folder.join("4f1c@eth0.json"), folder.join("link@eth0.json")).unwrap();
+        let stored = read_all(&folder).unwrap();
+        assert_eq!(stored.attachments, [example()]);
+        let told: Vec<String> = stored
+            .unreadable
+            .iter()
+            .map(|(path, why)| format!("{}: {why}", path.file_name().unwrap().to_str().unwrap()))
+            .collect();
+        let expected = [
+            ".hidden: it holds the attachment 4f1c@eth0",
+            "README: expected value at line 1 column 1",
+            "cut@eth0.json: EOF while parsing a string at line 1 column 100",
+            "empty@eth0.json: EOF while parsing a value at line 1 column 0",
+            "folder@eth0.json: it is no regular file",
+            "link@eth0.json: it is no regular file",
+            "long@eth0.json: it is longer than 32768 bytes",
+            "newer@eth0.json: it is of version 9, and this program reads version 1",
+            "other@eth0.json: it holds the attachment 4f1c@eth0",
+        ];
+        assert_eq!(told, expected);
+        let id = AttachmentId::new("cut", "eth0").unwrap();
+        assert!(read(&folder, &id).is_err());
+        assert!(remove(&folder, &id).unwrap());
+    }
+
+    #[test]
+    fn what_a_killed_writer_leaves_is_passed_over_and_replaced() {
+        let (_whole, folder) = folder();
+        fs::create_dir_all(&folder).unwrap();
+        let unfinished = folder.join(".4f1c@eth0.json.new");
+        fs::write(&unfinished, &EXAMPLE[..50]).unwrap();
+        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+        write(&folder, &example()).unwrap();
+        assert!(!unfinished.exists());
+        fs::write(&unfinished, "").unwrap();
+        remove(&folder, &example().id).unwrap();
+        assert!(!unfinished.exists());
+    }
+
+    #[test]
+    fn an_attachment_that_could_not_be_read_again_is_not_written() {
+        let (_whole, folder) = folder();
+        let long = Attachment { sandbox: "x".repeat(ATTACHMENT_BYTES), ..example() };
+        assert!(write(&folder, &long).is_err());
+        assert_eq!(read_all(&folder).unwrap(), Stored::default());
+    }
+}
