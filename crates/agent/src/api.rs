@@ -4,7 +4,7 @@
 //! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -42,10 +42,25 @@ pub(crate) struct Status {
     /// Objects of which something was not understood.
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// What keeps the source from telling the whole truth.
-    pub(crate) problems: Vec<cluster::Problem>,
+    pub(crate) problems: Vec<Aged>,
+    /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
+    pub(crate) attachment_problems: Vec<String>,
     /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
     /// leaves the state as it was known last, and begins again by itself.)
     pub(crate) from_folder: bool,
+}
+
+/// A problem, and since when it has been there.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Aged {
+    #[serde(flatten)]
+    pub(crate) problem: cluster::Problem,
+    #[serde(rename = "seconds", serialize_with = "age")]
+    pub(crate) since: Instant,
+}
+
+fn age<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+    since.elapsed().as_secs().serialize(serializer)
 }
 
 fn seconds_since<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -58,19 +73,40 @@ impl Status {
         if !self.waiting_for.is_empty() {
             let mut reason = format!("waiting for the first list of: {}", self.waiting_for.join(", "));
             for problem in &self.problems {
-                reason.push_str(&format!("\n{problem}"));
+                reason.push_str(&format!("\n{}", problem.problem));
             }
             return Some(reason);
         }
         if self.from_folder && !self.problems.is_empty() {
-            let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+            let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
             return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
+        }
+        if let [problem, ..] = &self.attachment_problems[..] {
+            return Some(problem.clone());
         }
         match (&self.trouble, self.in_force) {
             (Some(trouble), _) => Some(trouble.clone()),
             (None, false) => Some("the rules are not committed yet".into()),
             (None, true) => None,
         }
+    }
+}
+
+impl Status {
+    /// What somebody who reads that the node is ready has to know nevertheless: enforced is what was known before.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let note = |Aged { problem, since }: &Aged| {
+            format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
+        };
+        self.problems.iter().map(note).collect()
+    }
+}
+
+fn in_words(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
     }
 }
 

@@ -25,7 +25,10 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     let stored = cni::store::read_all(folder)
         .map_err(|e| format!("the attachments of the CNI plugin in {} cannot be read: {e}", folder.display()))?;
     let tell = |(path, why): (PathBuf, String)| {
-        format!("{} is no attachment that this version understands: {why}; remove it if no pod needs it", path.display())
+        format!(
+            "{} is no attachment that this version understands: {why}; remove it if no pod needs it",
+            path.display()
+        )
     };
     Ok(Attached {
         attachments: stored.attachments.iter().map(lower).collect(),

@@ -50,14 +50,16 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
     timeout(PATIENCE, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
     let response = match Request::from_line(&line) {
         Ok(request) => ask(request, &events).await,
-        Err(error) => Response::Failed { reason: format!("the agent does not understand the plugin: {error}") },
+        Err(error) => Some(Response::Failed { reason: format!("the agent does not understand the plugin: {error}") }),
     };
-    stream.write_all(&response.to_line()?).await?;
+    if let Some(response) = response {
+        stream.write_all(&response.to_line()?).await?;
+    }
     Ok(())
 }
 
-async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Response {
-    let stopping = || Response::Failed { reason: "the agent is stopping".into() };
+/// None when the agent is stopping: then the connection is closed without an answer, and the plugin asks the next agent.
+async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {
             let (reply, answer) = oneshot::channel();
@@ -76,9 +78,9 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Response {
             (Call::Add(attachment, waiting), answer)
         }
         Request::Delete(id) => {
-            // Nothing waits for it: the file is gone, and the addresses are denied to nobody by being policed for longer.
-            let sent = events.send(Event::Cni(Call::Delete(lower_id(&id)))).await;
-            return if sent.is_ok() { Response::Ok } else { stopping() };
+            // Nobody has to wait for the commit: until then the addresses stay as they were policed.
+            events.send(Event::Cni(Call::Delete(lower_id(&id)))).await.ok()?;
+            return Some(Response::Ok);
         }
         Request::Check(id) => {
             let (reply, answer) = oneshot::channel();
@@ -86,23 +88,17 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Response {
         }
         Request::Status => {
             let (reply, answer) = oneshot::channel();
-            if events.send(Event::Cni(Call::Status(reply))).await.is_err() {
-                return stopping();
-            }
-            return match answer.await {
-                Ok(None) => Response::Ok,
-                Ok(Some(reason)) => Response::Failed { reason },
-                Err(_) => stopping(),
-            };
+            events.send(Event::Cni(Call::Status(reply))).await.ok()?;
+            return Some(match answer.await.ok()? {
+                None => Response::Ok,
+                Some(reason) => Response::Failed { reason },
+            });
         }
     };
-    if events.send(Event::Cni(call)).await.is_err() {
-        return stopping();
-    }
-    match answer.await {
-        Ok(Outcome::Enforced) => Response::Enforced,
-        Ok(Outcome::Isolated(reason)) => Response::Isolated { reason },
-        Ok(Outcome::Failed(reason)) => Response::Failed { reason },
-        Err(_) => stopping(),
-    }
+    events.send(Event::Cni(call)).await.ok()?;
+    Some(match answer.await.ok()? {
+        Outcome::Enforced => Response::Enforced,
+        Outcome::Isolated(reason) => Response::Isolated { reason },
+        Outcome::Failed(reason) => Response::Failed { reason },
+    })
 }

@@ -4,11 +4,15 @@
 //! (`nfnetlink`). How to translate is none of its business. [`run`] is the whole program.
 
 mod api;
+mod attachments;
 mod cli;
+mod cni_socket;
 mod enforcer;
+mod gate;
 mod listen;
 mod logging;
 mod metrics;
+mod pod_lookup;
 mod run_dir;
 mod state_loop;
 mod verbs;

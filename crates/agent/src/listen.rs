@@ -45,9 +45,9 @@ async fn healthz(State(sources): State<Sources>) -> Response {
 }
 
 async fn readyz(State(sources): State<Sources>) -> Response {
-    let unready = sources.status.borrow().unready();
-    match unready {
-        None => "ok\n".into_response(),
+    let status = sources.status.borrow().clone();
+    match status.unready() {
+        None => status.notes().iter().fold("ok\n".to_owned(), |text, note| text + note + "\n").into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }

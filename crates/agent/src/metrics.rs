@@ -17,6 +17,7 @@ pub(crate) struct Metrics {
     pub(crate) repairs: Counter,
     pub(crate) events: Counter,
     pub(crate) commit_seconds: Histogram,
+    pub(crate) cni_add_seconds: Histogram,
     ready: Gauge,
     elements: Gauge,
     programs: Gauge,
@@ -62,6 +63,14 @@ impl Metrics {
             Unit::Seconds,
             commit_seconds.clone(),
         );
+        // 0.5 ms to 16 s.
+        let cni_add_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 16));
+        registry.register_with_unit(
+            "cni_add_duration",
+            "From the CNI plugin's question to the commit of the pod's rules",
+            Unit::Seconds,
+            cni_add_seconds.clone(),
+        );
         Metrics {
             registry,
             commits,
@@ -69,6 +78,7 @@ impl Metrics {
             repairs,
             events,
             commit_seconds,
+            cni_add_seconds,
             ready,
             elements,
             programs,

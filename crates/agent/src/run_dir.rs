@@ -42,9 +42,9 @@ impl RunDir {
         }
     }
 
-    /// Listens on the socket; only root may connect.
-    pub(crate) fn listen(&self) -> anyhow::Result<UnixListener> {
-        let path = socket_path(&self.path);
+    /// Listens on a socket of this name; only root may connect.
+    pub(crate) fn listen(&self, name: &str) -> anyhow::Result<UnixListener> {
+        let path = self.path.join(name);
         match std::fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}

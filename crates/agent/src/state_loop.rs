@@ -1,21 +1,45 @@
 //! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use policy::{ClusterState, Diagnostic, Explanation, Named, NamedTraffic, Unexplained, explain_named};
+use policy::{
+    Attachment, AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object,
+    ObjectName, Unexplained, explain_named,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::Status;
+use crate::api::{Aged, Status};
+use crate::attachments;
 use crate::enforcer::{Enforced, Enforcer, Trouble};
+use crate::gate::{Gate, Outcome, Standing, Waiting, standing};
 use crate::metrics::Metrics;
+use crate::pod_lookup::Wanted;
 
 /// Everything that reaches the loop.
 pub(crate) enum Event {
     Source(cluster::Event),
-    Explain { source: Named, destination: Named, traffic: NamedTraffic, reply: oneshot::Sender<Answer> },
+    Cni(Call),
+    /// What the API server says of a pod that was asked for.
+    Found(ObjectName, Result<Object, String>),
+    Explain {
+        source: Named,
+        destination: Named,
+        traffic: NamedTraffic,
+        reply: oneshot::Sender<Answer>,
+    },
+}
+
+/// What the CNI plugin asks.
+pub(crate) enum Call {
+    Add(Attachment, Waiting),
+    Delete(AttachmentId),
+    Check(AttachmentId, oneshot::Sender<Outcome>),
+    /// Why an ADD would fail now; none if it would not.
+    Status(oneshot::Sender<Option<String>>),
 }
 
 pub(crate) type Answer = Result<Vec<Explanation>, Unexplained>;
@@ -41,6 +65,11 @@ pub(crate) struct StateLoop {
     status: Status,
     statuses: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
+    gate: Gate,
+    /// Where the CNI plugin keeps its attachments.
+    attachments: PathBuf,
+    /// Pods to be asked for; none where there is nobody to ask.
+    lookups: Option<mpsc::UnboundedSender<Wanted>>,
     resync: Duration,
     retry: Option<Duration>,
     last_attempt: Option<Instant>,
@@ -48,29 +77,43 @@ pub(crate) struct StateLoop {
     enforced: bool,
 }
 
+/// What the loop works with beside the enforcer.
+pub(crate) struct Parts {
+    /// Where the CNI plugin keeps its attachments.
+    pub(crate) attachments: PathBuf,
+    /// Pods to be asked for; none where there is nobody to ask.
+    pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
+    pub(crate) resync: Duration,
+}
+
 impl StateLoop {
     pub(crate) fn new(
         enforcer: Enforcer,
         status: Status,
-        resync: Duration,
+        parts: Parts,
         metrics: Arc<Metrics>,
     ) -> (StateLoop, watch::Receiver<Arc<Status>>) {
         let sync = cluster::Sync::default();
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let state_loop = StateLoop {
+        let Parts { attachments, lookups, resync } = parts;
+        let mut state_loop = StateLoop {
             enforcer,
             state: ClusterState::new(),
             sync,
             status,
             statuses,
             metrics,
+            gate: Gate::default(),
+            attachments,
+            lookups,
             resync,
             retry: None,
             last_attempt: None,
             enforced: false,
         };
+        state_loop.read_attachments();
         (state_loop, receiver)
     }
 
@@ -78,7 +121,9 @@ impl StateLoop {
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
         let mut tick = Tick::now() + self.resync;
         loop {
-            let wake = self.retry.map_or(tick, |wait| tick.min(Tick::now() + wait));
+            let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
+            let deadline = self.gate.next_deadline().map(Tick::from);
+            let wake = [retry, deadline].into_iter().flatten().fold(tick, Tick::min);
             let first = tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => Some(event),
@@ -86,37 +131,80 @@ impl StateLoop {
                 },
                 () = sleep_until(wake) => None,
             };
-            match first {
-                Some(event) => {
-                    let mut changed = self.take(event);
-                    if changed {
-                        self.pace().await;
-                    }
-                    while let Ok(event) = events.try_recv() {
-                        changed |= self.take(event);
-                    }
-                    if changed && self.sync.is_complete() {
-                        match self.waits_for_pods() {
-                            Some(reason) => self.wait_for_pods(reason),
-                            None => {
-                                let result = self.enforcer.enforce(&self.state).map(Some);
-                                self.note(result);
-                            }
-                        }
-                    }
+            let mut changed = false;
+            if let Some(event) = first {
+                changed = self.take(event);
+                if changed {
+                    self.pace().await;
                 }
-                None => {
-                    if Tick::now() >= tick {
-                        tick = Tick::now() + self.resync;
-                    }
-                    if self.sync.is_complete() && self.waits_for_pods().is_none() {
-                        let result = self.enforcer.verify(&self.state);
-                        self.note(result);
-                    }
+                while let Ok(event) = events.try_recv() {
+                    changed |= self.take(event);
                 }
             }
+            let now = Tick::now();
+            let ticked = now >= tick;
+            if ticked {
+                tick = now + self.resync;
+                changed |= self.read_attachments();
+            }
+            if changed {
+                self.enforce();
+            }
+            if ticked || retry.is_some_and(|at| now >= at) {
+                self.verify();
+            }
+            self.settle();
             self.publish();
         }
+    }
+
+    fn enforce(&mut self) {
+        if !self.sync.is_complete() {
+            return;
+        }
+        match self.waits_for_pods() {
+            Some(reason) => self.wait_for_pods(reason),
+            None => {
+                let result = self.enforcer.enforce(&self.state).map(Some);
+                self.note(result);
+            }
+        }
+    }
+
+    fn verify(&mut self) {
+        if self.sync.is_complete() && self.waits_for_pods().is_none() {
+            let result = self.enforcer.verify(&self.state);
+            self.note(result);
+        }
+    }
+
+    /// Says whether other attachments are known now.
+    fn read_attachments(&mut self) -> bool {
+        let (changed, problems) = match attachments::read(&self.attachments) {
+            Ok(attached) => (self.state.replace_attachments(attached.attachments), attached.problems),
+            Err(problem) => (false, vec![problem]),
+        };
+        for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
+            tracing::error!("{problem}");
+        }
+        self.status.attachment_problems = problems;
+        changed
+    }
+
+    /// Lets pods start whose rules are committed.
+    fn settle(&mut self) {
+        let reason = (!self.status.in_force).then(|| {
+            self.status.waiting_for = self.missing();
+            self.status.unready().unwrap_or_else(|| "the rules are not committed".into())
+        });
+        let now = Instant::now();
+        for since in self.gate.settle(&self.state, reason.as_deref(), now) {
+            self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
+        }
+    }
+
+    fn missing(&self) -> Vec<String> {
+        self.sync.missing().iter().map(ToString::to_string).collect()
     }
 
     /// Says whether the rules may have to change.
@@ -140,15 +228,21 @@ impl StateLoop {
                 changed || completed
             }
             Event::Source(cluster::Event::Problems(problems)) => {
-                for problem in problems.iter().filter(|p| !self.status.problems.contains(p)) {
-                    tracing::warn!(origin = problem.origin, "{}", problem.message);
-                }
-                for problem in self.status.problems.iter().filter(|p| !problems.contains(p)) {
-                    tracing::info!(origin = problem.origin, "no longer: {}", problem.message);
-                }
-                self.status.problems = problems;
+                self.note_problems(problems);
                 false
             }
+            Event::Cni(call) => self.answer(call),
+            Event::Found(pod, found) => match found {
+                // What the watch has told since is newer, unless it told of a predecessor.
+                Ok(object) => {
+                    let asked = self.state.pod(&pod).is_none_or(|known| !self.state.is_attached(known));
+                    asked && object.kind() == Kind::Pod && self.state.apply(Change::Set(object))
+                }
+                Err(reason) => {
+                    self.gate.note_unknown(&pod, &reason);
+                    false
+                }
+            },
             Event::Explain { source, destination, traffic, reply } => {
                 if reply.send(explain_named(&self.state, &source, &destination, &traffic)).is_err() {
                     tracing::debug!("the asker of an explanation has gone");
@@ -156,6 +250,68 @@ impl StateLoop {
                 false
             }
         }
+    }
+
+    /// Says whether the rules may have to change.
+    fn answer(&mut self, call: Call) -> bool {
+        match call {
+            Call::Add(attachment, waiting) => {
+                let changed = self.state.attach(attachment.clone());
+                if standing(&self.state, &attachment.addresses) != Standing::Known
+                    && let Some(lookups) = &self.lookups
+                {
+                    let wanted = Wanted { pod: attachment.pod, uid: attachment.uid, deadline: waiting.deadline };
+                    if lookups.send(wanted).is_err() {
+                        tracing::error!("nobody asks the API server for pods any more");
+                    }
+                }
+                self.gate.admit(waiting);
+                changed
+            }
+            Call::Delete(id) => {
+                self.gate.withdraw(&id);
+                self.state.detach(&id)
+            }
+            Call::Check(id, reply) => {
+                let outcome = match self.state.attachment(&id) {
+                    None => Outcome::Failed("the agent does not know the attachment".into()),
+                    Some(_) if !self.status.in_force => Outcome::Failed("the rules are not in force".into()),
+                    Some(attachment) => match standing(&self.state, &attachment.addresses) {
+                        Standing::Known => Outcome::Enforced,
+                        Standing::Unknown | Standing::Missing => {
+                            Outcome::Isolated(format!("pod {} is not known", attachment.pod))
+                        }
+                    },
+                };
+                if reply.send(outcome).is_err() {
+                    tracing::debug!("the plugin that checked has gone");
+                }
+                false
+            }
+            Call::Status(reply) => {
+                if reply.send(self.status.unready()).is_err() {
+                    tracing::debug!("the plugin that asked for the status has gone");
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes the source's problems in, and remembers since when each of them has been there.
+    fn note_problems(&mut self, problems: Vec<cluster::Problem>) {
+        let known = std::mem::take(&mut self.status.problems);
+        for problem in problems.iter().filter(|p| !known.iter().any(|k| k.problem == **p)) {
+            tracing::warn!(origin = problem.origin, "{}", problem.message);
+        }
+        for Aged { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
+            tracing::info!(origin = problem.origin, "no longer: {}", problem.message);
+        }
+        let since = |origin: &str| known.iter().find(|k| k.problem.origin == origin).map(|k| k.since);
+        let aged = |problem: cluster::Problem| {
+            let since = since(&problem.origin).unwrap_or_else(Instant::now);
+            Aged { problem, since }
+        };
+        self.status.problems = problems.into_iter().map(aged).collect();
     }
 
     async fn pace(&self) {
@@ -256,7 +412,7 @@ impl StateLoop {
     }
 
     fn publish(&mut self) {
-        self.status.waiting_for = self.sync.missing().iter().map(ToString::to_string).collect();
+        self.status.waiting_for = self.missing();
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
         self.statuses.send_replace(Arc::new(self.status.clone()));

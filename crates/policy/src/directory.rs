@@ -64,6 +64,10 @@ impl Directory {
         changed
     }
 
+    pub(crate) fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
+        self.attachments.get(id)
+    }
+
     pub(crate) fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.attachments.values()
     }

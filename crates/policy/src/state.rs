@@ -138,6 +138,10 @@ impl ClusterState {
         self.addresses.replace_attachments(attachments)
     }
 
+    pub fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
+        self.addresses.attachment(id)
+    }
+
     pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
         self.addresses.attachments()
     }
@@ -165,9 +169,14 @@ impl ClusterState {
         claimed.into_iter().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
     }
 
+    /// Whether the object describes a pod that is attached here.
+    pub fn is_attached(&self, pod: &Pod) -> bool {
+        self.addresses.attachments_of(&pod.name).any(|a| a.is_of(pod))
+    }
+
     /// Whether the pod runs on the node: it is bound to it, or attached here.
     pub(crate) fn is_local(&self, pod: &Pod, node: &str) -> bool {
-        pod.node.as_deref() == Some(node) || self.addresses.attachments_of(&pod.name).any(|a| a.is_of(pod))
+        pod.node.as_deref() == Some(node) || self.is_attached(pod)
     }
 
     /// What was found wrong with the objects, worst first.

@@ -14,8 +14,10 @@ use crate::cli::AgentArguments;
 use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
+use crate::pod_lookup::{self, Wanted};
 use crate::run_dir::RunDir;
-use crate::state_loop::{EVENTS_QUEUED, Event, StateLoop};
+use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
+use crate::{attachments, cni_socket};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
@@ -43,11 +45,15 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let port = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
-    let socket = run_dir.listen()?;
+    let socket = run_dir.listen("agent.sock")?;
+    let cni_socket = run_dir.listen("cni.sock")?;
 
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
-    let (state_loop, statuses) = StateLoop::new(enforcer, status, arguments.resync_secs, metrics.clone());
-    let mut source = start_source(&arguments, events.clone()).await?;
+    let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
+    let attachments = attachments::folder(&arguments.run_dir);
+    let parts = Parts { attachments, lookups, resync: arguments.resync_secs };
+    let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
+    let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
     let sources = Sources { status: statuses, metrics, events };
     let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
     let mut socket = tokio::spawn(axum::serve(socket, socket_routes(sources)).into_future());
@@ -66,6 +72,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         ended = &mut state_loop => bail!("the agent's loop has ended: {}", outcome(ended)),
         ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
         ended = &mut socket => bail!("the socket has closed: {}", outcome(ended)),
+        ended = &mut cni_socket => bail!("the CNI plugin's socket has closed: {}", outcome(ended)),
     }
     // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.
     std::process::exit(0);
@@ -78,24 +85,27 @@ fn own_thread(state_loop: StateLoop, queue: mpsc::Receiver<Event>) -> anyhow::Re
     Ok(())
 }
 
-async fn start_source(
-    arguments: &AgentArguments,
-    events: mpsc::Sender<Event>,
-) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+/// The source's task, and where to ask it for a pod.
+type Source = (JoinHandle<anyhow::Result<()>>, Option<mpsc::UnboundedSender<Wanted>>);
+
+async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -> anyhow::Result<Source> {
     let (reports, mut incoming) = mpsc::channel(REPORTS_QUEUED);
-    let source: JoinHandle<anyhow::Result<()>> = match &arguments.manifests {
+    let source: Source = match &arguments.manifests {
         Some(folder) => {
             // Read once before anything starts: a folder that is not there is an error of the command line.
             cluster::read_folder(folder)?;
             let folder = folder.clone();
-            tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) })
+            (tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) }), None)
         }
         None => {
             let connection = cluster::connect(arguments.kubeconfig.as_deref()).await?;
-            tokio::spawn(async move {
+            let (lookups, wanted) = mpsc::unbounded_channel();
+            tokio::spawn(pod_lookup::run(connection.clone(), wanted, events.clone()));
+            let watches = tokio::spawn(async move {
                 cluster::watch_cluster(connection, reports).await;
                 Ok(())
-            })
+            });
+            (watches, Some(lookups))
         }
     };
     tokio::spawn(async move {
