@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::decode::{DecodeError, decode_generation, decode_replies};
-use crate::message::{INET, Messages, NFTABLES, Writer};
+use crate::message::{Messages, NFTABLES, Writer};
 use crate::sys::{Buffer, Socket, SocketOption};
 
 /// Bytes of one transaction. Two million elements with comments take about this much; the kernel copies all of it into
@@ -127,16 +127,8 @@ impl Kernel {
         Err(RequestError::Silent)
     }
 
-    /// Sends a dump request for an object of the family `inet` and gives every datagram of the answer to `take`.
-    pub(crate) fn dump_inet(
-        &mut self,
-        kind: u16,
-        fill: impl FnOnce(Writer) -> Writer,
-        take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
-    ) -> Result<(), RequestError> {
-        self.dump(kind, INET, fill, take)
-    }
-
+    /// Sends a dump request for objects of the family and gives every datagram of the answer to `take`.
+    ///
     /// The answer is always read to its end, since the kernel refuses a dump while another goes on. An error of `take`
     /// stops nothing but further calls of it.
     pub(crate) fn dump(
