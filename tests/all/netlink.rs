@@ -10,8 +10,12 @@ use nft::{
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
+mod ownership;
 mod rulesets;
-use rulesets::{commented, empty, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain, with_set};
+use rulesets::{
+    commented, empty, every_bridge_rule, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain,
+    with_set,
+};
 
 /// Commits operations at the kernel's generation.
 fn commit(kernel: &mut Kernel, operations: &[Operation]) {

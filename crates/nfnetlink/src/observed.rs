@@ -88,6 +88,12 @@ impl Observed {
         self.comment.as_deref()
     }
 
+    /// The socket that owns the table, if it is not the one with this port id: until it is closed, whatever would change
+    /// the table is refused (`EPERM`).
+    pub fn held_by_other(&self, port: u32) -> Option<u32> {
+        self.owner.filter(|owner| *owner != port)
+    }
+
     /// The value for which the first rule of chain `forward` is `ct mark & mask == value accept`, if it is that.
     pub fn generation_mark(&self, mask: u32) -> Option<u32> {
         let expressions = self.chains.get(FORWARD)?.rules.first()?.expressions.as_deref()?;

@@ -89,6 +89,11 @@ impl Kernel {
         Ok(Kernel { socket, replies: Buffer::of_length(DATAGRAM), sequence: 0 })
     }
 
+    /// The port id of the socket, by which the kernel knows the owner of a protected table and the author of a commit.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
     /// The generation of the ruleset: a number that every commit to any table of the namespace changes.
     pub fn generation(&mut self) -> Result<u32, RequestError> {
         let sequence = self.take_sequences(1);
