@@ -10,6 +10,7 @@ mod flow;
 mod objects;
 mod reply;
 
+pub(crate) use bytecode::INVERTED;
 pub use element::decode_elements;
 pub use flow::{MarkedFlow, decode_marked_flows};
 pub use objects::{
@@ -34,7 +35,7 @@ pub enum DecodeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{INET, NFTABLES, Writer};
+    use crate::message::{NFTABLES, Writer};
 
     /// A dump's answer of one rule: `counter accept comment "x"`.
     fn rule() -> Vec<u8> {
@@ -46,7 +47,7 @@ mod tests {
         let second = plain(nest().put_text(1, "immediate").put_nested(2, &immediate));
         let first = plain(nest().put_text(1, "counter"));
         let list = plain(nest().put_nested(1, &first).put_nested(1, &second));
-        let named = Writer::new(NFTABLES | 6, 0, 1, INET).put_text(1, "t").put_text(2, "c").put(3, &[0; 8]);
+        let named = Writer::new(NFTABLES | 6, 0, 1, 1).put_text(1, "t").put_text(2, "c").put(3, &[0; 8]);
         named.put_nested(4, &list).put(7, b"\x00\x02x\x00").finish()
     }
 

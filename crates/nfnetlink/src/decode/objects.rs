@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode;
 use crate::lower::SetHeader;
-use crate::message::{INET, Message, Messages, NFTABLES};
+use crate::message::{Message, Messages, NFTABLES};
 use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
 use crate::userdata;
 
@@ -17,13 +17,18 @@ const NEW_GENERATION: u16 = NFTABLES | 15;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRecord {
+    /// `NFPROTO_*`
+    pub family: u8,
     pub name: String,
     pub flags: u32,
+    /// The port id of the socket that owns it.
+    pub owner: Option<u32>,
     pub comment: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRecord {
+    pub family: u8,
     pub table: String,
     pub name: String,
     /// Without its rules.
@@ -32,6 +37,7 @@ pub struct ChainRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRecord {
+    pub family: u8,
     pub table: String,
     pub chain: String,
     pub rule: ObservedRule,
@@ -39,6 +45,7 @@ pub struct RuleRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetRecord {
+    pub family: u8,
     pub table: String,
     pub name: String,
     /// It belongs to the rule that made it and goes with it.
@@ -47,12 +54,12 @@ pub struct SetRecord {
     pub set: ObservedSet,
 }
 
-/// Gives every message of `kind` of the family `inet` to `record`.
+/// Gives every message of `kind` to `record`, with its family.
 fn records<T>(
     datagram: &[u8],
     kind: u16,
     object: &'static str,
-    record: impl Fn(Fields<'_>) -> Result<T, DecodeError>,
+    record: impl Fn(u8, Fields<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut found = Vec::new();
     for message in Messages(datagram) {
@@ -61,9 +68,7 @@ fn records<T>(
             continue;
         }
         let (family, attributes) = message.general()?;
-        if family == INET {
-            found.push(record(Fields::of(object, attributes)?)?);
-        }
+        found.push(record(family, Fields::of(object, attributes)?)?);
     }
     Ok(found)
 }
@@ -80,20 +85,22 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(None)
 }
 
-/// The `inet` tables in one datagram.
+/// The tables in one datagram.
 pub fn decode_tables(datagram: &[u8]) -> Result<Vec<TableRecord>, DecodeError> {
-    records(datagram, NEW_TABLE, "a table", |f| {
+    records(datagram, NEW_TABLE, "a table", |family, f| {
         Ok(TableRecord {
+            family,
             name: f.need(1)?.text()?.into(),
             flags: f.number(2)?.unwrap_or(0),
+            owner: f.number(7)?,
             comment: f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
         })
     })
 }
 
-/// The chains of `inet` tables in one datagram.
+/// The chains in one datagram.
 pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
-    records(datagram, NEW_CHAIN, "a chain", |f| {
+    records(datagram, NEW_CHAIN, "a chain", |family, f| {
         let mut chain = ObservedChain {
             // Flags other than NFT_CHAIN_BASE: hardware offload, a binding. Userdata: a comment.
             foreign: f.number(10)?.is_some_and(|flags| flags & !1 != 0) || f.get(12).is_some(),
@@ -110,13 +117,13 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
                 policy: f.need(5)?.number()?,
             });
         }
-        Ok(ChainRecord { table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), chain })
+        Ok(ChainRecord { family, table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), chain })
     })
 }
 
-/// The rules of `inet` tables in one datagram, in the order of their chains.
+/// The rules in one datagram, in the order of their chains.
 pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
-    records(datagram, NEW_RULE, "a rule", |f| {
+    records(datagram, NEW_RULE, "a rule", |family, f| {
         let handle = match *f.need(3)?.value {
             [a, b, c, d, e, g, h, i] => u64::from_be_bytes([a, b, c, d, e, g, h, i]),
             _ => return Err(DecodeError::Length { attribute: 3, length: f.need(3)?.value.len() }),
@@ -130,7 +137,7 @@ pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
             expressions,
             comment: f.get(7).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
         };
-        Ok(RuleRecord { table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), rule })
+        Ok(RuleRecord { family, table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), rule })
     })
 }
 
@@ -139,9 +146,9 @@ const ANONYMOUS: u32 = 1;
 /// `NFT_SET_MAP` and `NFT_SET_OBJECT`: elements hold something.
 const HOLDING: u32 = 8 | 64;
 
-/// The sets and maps of `inet` tables in one datagram.
+/// The sets and maps in one datagram.
 pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
-    records(datagram, NEW_SET, "a set", |f| {
+    records(datagram, NEW_SET, "a set", |family, f| {
         let flags = f.number(3)?.unwrap_or(0);
         let header = SetHeader {
             flags,
@@ -156,6 +163,7 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
             || f.get(9).is_some_and(|description| !description.value.is_empty())
             || f.number(8)?.is_some_and(|policy| policy != 0);
         Ok(SetRecord {
+            family,
             table: f.need(1)?.text()?.into(),
             name: f.need(2)?.text()?.into(),
             anonymous: flags & ANONYMOUS != 0,

@@ -52,6 +52,11 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// The address that the kernel gave it.
+    pub(crate) fn port(&self) -> u32 {
+        self.0.portid()
+    }
+
     /// Sends all of it as one datagram, which is one skb to the kernel.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = self.0.send(bytes)?;
