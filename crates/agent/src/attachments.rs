@@ -42,7 +42,8 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
         pod: ObjectName::new(&attachment.namespace, &attachment.pod),
         uid: attachment.uid.as_deref().map(Arc::from),
         addresses: attachment.addresses.iter().map(std::net::IpAddr::to_canonical).collect(),
-        host_interface: attachment.host_interface.as_deref().map(Arc::from),
+        // A name that rules cannot hold is none that they could check.
+        host_interface: attachment.host_interface.as_deref().and_then(|name| name.parse().ok()),
         bridged: attachment.bridge.is_some(),
         since: attachment.added_nanos,
     }

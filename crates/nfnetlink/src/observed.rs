@@ -79,7 +79,7 @@ impl RawElement {
     }
 }
 
-/// The chain whose first rule tells the generation of approved flows.
+/// The chain of which a rule tells the generation of approved flows.
 const FORWARD: &str = "forward";
 
 impl Observed {
@@ -94,30 +94,33 @@ impl Observed {
         self.owner.filter(|owner| *owner != port)
     }
 
-    /// The value for which the first rule of chain `forward` is `ct mark & mask == value accept`, if it is that.
+    /// The value for which a rule of chain `forward` is `ct mark & mask == value accept`, if one is that.
     pub fn generation_mark(&self, mask: u32) -> Option<u32> {
-        let expressions = self.chains.get(FORWARD)?.rules.first()?.expressions.as_deref()?;
-        let [Expression::Ct { key: CtKey::Mark, direction: None, .. }, masked, compared, decided] = expressions else {
-            return None;
-        };
-        let expected = Expression::Bitwise {
-            from: Register::FIRST,
-            to: Register::FIRST,
-            mask: mask.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        };
-        match (compared, decided) {
-            (Expression::Cmp { operator: Compare::Equal, data, .. }, Expression::Verdict(Verdict::Accept))
-                if *masked == expected =>
-            {
-                data[..].try_into().ok().map(u32::from_ne_bytes)
-            }
-            _ => None,
-        }
+        self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
     }
 
     /// The element count of all sets, counting both ends of a range.
     pub fn element_count(&self) -> usize {
         self.sets.values().map(|s| s.elements.len()).sum()
+    }
+}
+
+fn approved_mark(expressions: &[Expression], mask: u32) -> Option<u32> {
+    let [Expression::Ct { key: CtKey::Mark, direction: None, .. }, masked, compared, decided] = expressions else {
+        return None;
+    };
+    let expected = Expression::Bitwise {
+        from: Register::FIRST,
+        to: Register::FIRST,
+        mask: mask.to_ne_bytes().to_vec(),
+        xor: vec![0; 4],
+    };
+    match (compared, decided) {
+        (Expression::Cmp { operator: Compare::Equal, data, .. }, Expression::Verdict(Verdict::Accept))
+            if *masked == expected =>
+        {
+            data[..].try_into().ok().map(u32::from_ne_bytes)
+        }
+        _ => None,
     }
 }

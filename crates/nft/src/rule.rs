@@ -187,6 +187,8 @@ pub enum Hook {
     Forward,
     /// Of a `bridge` table, at priority `dstnat` (-300): frames as they come in, before anything else looks at them.
     Prerouting,
+    /// Of a `bridge` table, at priority `filter` (-200): frames that pass from one port to another.
+    BridgeForward,
 }
 
 impl Hook {
@@ -194,7 +196,7 @@ impl Hook {
     pub fn family(self) -> TableFamily {
         match self {
             Hook::Forward => TableFamily::Inet,
-            Hook::Prerouting => TableFamily::Bridge,
+            Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
         }
     }
 }

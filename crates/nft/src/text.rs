@@ -87,6 +87,7 @@ impl Display for HookText {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
             Hook::Forward => f.write_str("type filter hook forward priority filter; policy accept;"),
+            Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
         }
     }

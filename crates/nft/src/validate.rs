@@ -371,6 +371,8 @@ mod tests {
             (Table::inet(name("t")), Hook::Prerouting, false),
             (Table::bridge(name("t")), Hook::Forward, false),
             (Table::bridge(name("t")), Hook::Prerouting, true),
+            (Table::inet(name("t")), Hook::BridgeForward, false),
+            (Table::bridge(name("t")), Hook::BridgeForward, true),
         ] {
             let mut r = Ruleset::new(table, Comment::new(""));
             r.chains.insert(name("a"), Arc::new(Chain { hook: Some(hook), rules: vec![] }));

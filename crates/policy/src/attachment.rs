@@ -29,7 +29,7 @@ pub struct Attachment {
     pub uid: Option<Arc<str>>,
     pub addresses: Vec<IpAddr>,
     /// The host's side of the pod's interface.
-    pub host_interface: Option<Arc<str>>,
+    pub host_interface: Option<nft::InterfaceName>,
     /// The host's side is a port of a bridge, so that the forward hook does not see its name.
     pub bridged: bool,
     /// Greater is later. Of two attachments that claim an address the later one has it.

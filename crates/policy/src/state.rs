@@ -169,6 +169,11 @@ impl ClusterState {
         claimed.into_iter().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
     }
 
+    /// Whether the attachment is the one that has the address.
+    pub(crate) fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
+        self.addresses.attached(address).is_some_and(|latest| latest.id == attachment.id)
+    }
+
     /// Whether the object describes a pod that is attached here.
     pub fn is_attached(&self, pod: &Pod) -> bool {
         self.addresses.attachments_of(&pod.name).any(|a| a.is_of(pod))

@@ -7,6 +7,8 @@ mod emit;
 mod layout;
 mod names;
 mod plan;
+mod sources;
+mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -42,7 +44,10 @@ impl Direction {
 /// The ruleset of a node, and what its chains stand for.
 #[derive(Debug, Clone)]
 pub struct Translation {
+    /// The table of family `inet`.
     pub ruleset: Ruleset,
+    /// The table of family `bridge`; none unless pods are known to be on a bridge.
+    pub bridge: Option<Ruleset>,
     /// The compiled programs by chain.
     pub programs: BTreeMap<Name, Program>,
     /// What was not understood in the objects, worst first.
@@ -62,9 +67,11 @@ pub struct Program {
 /// Translates for the node of that name. It cannot fail: what the state holds is already understood or denied.
 pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translation {
     let locals: Vec<Local> = locals(state, node).collect();
-    let unknown: Vec<(IpAddr, &Arc<Attachment>)> = unknown(state).collect();
-    let known = locals.iter().flat_map(|local| local.addresses.iter().copied());
-    let families: BTreeSet<Family> = known.chain(unknown.iter().map(|(a, _)| *a)).map(Family::of).collect();
+    let unattributed: Vec<(IpAddr, &Arc<Attachment>)> = unattributed(state).collect();
+    let attributed = locals.iter().flat_map(|local| local.addresses.iter().copied());
+    let addresses: BTreeSet<IpAddr> = attributed.chain(unattributed.iter().map(|(a, _)| *a)).collect();
+    let families: BTreeSet<Family> =
+        addresses.iter().map(|a| Family::of(*a)).chain(unknown::families(layout)).collect();
     let mut emitter = Emitter::new(state, families.clone(), layout);
     let mut programs: BTreeMap<Name, Program> = BTreeMap::new();
     for local in &locals {
@@ -89,13 +96,20 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
             program.pods.push(local.pod.name.clone());
         }
     }
-    for (address, attachment) in unknown {
+    for (address, attachment) in unattributed {
         for direction in Direction::BOTH {
             let about = format!("{}, not known yet", attachment.pod);
             emitter.dispatch(direction, &layout::deny_chain(direction), &about, &[address]);
         }
     }
-    Translation { ruleset: emitter.finish(), programs, diagnostics: state.problems() }
+    let mut ruleset = emitter.finish();
+    if layout.checks_sources() {
+        sources::add_routed(&mut ruleset, state);
+    }
+    unknown::add(&mut ruleset, layout, &addresses);
+    stamp(&mut ruleset, layout);
+    let bridge = if layout.checks_sources() { sources::bridged(layout, state) } else { None };
+    Translation { ruleset, bridge, programs, diagnostics: state.problems() }
 }
 
 /// A pod of the node with the addresses that it has.
@@ -113,7 +127,7 @@ fn locals<'a>(state: &'a ClusterState, node: &str) -> impl Iterator<Item = Local
 }
 
 /// Addresses that pods were attached here with whose objects are not known.
-fn unknown(state: &ClusterState) -> impl Iterator<Item = (IpAddr, &Arc<Attachment>)> {
+fn unattributed(state: &ClusterState) -> impl Iterator<Item = (IpAddr, &Arc<Attachment>)> {
     let attached =
         state.attachments().flat_map(|attachment| attachment.addresses.iter().map(move |a| (*a, attachment)));
     attached.filter(|(address, attachment)| state.holder(*address) == Some(Holder::Unknown(attachment)))

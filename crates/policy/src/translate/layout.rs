@@ -9,12 +9,13 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset,
     Set, State, Table, Verdict,
 };
 
-use super::Direction;
+use super::{Direction, sources, unknown};
 
 /// Marks a table as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
@@ -29,6 +30,10 @@ pub struct Layout {
     table: Name,
     mask: u32,
     generation: u32,
+    /// Ranges of this node's pods in which only known pods may talk.
+    denied_cidrs: Vec<IpNet>,
+    check_sources: bool,
+    protected: bool,
 }
 
 /// Why a mask cannot hold generations.
@@ -43,11 +48,42 @@ impl Layout {
         if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
             return Err(BadMask(mask));
         }
-        Ok(Layout { table, mask, generation: 1 })
+        let layout = Layout { table, mask, generation: 1, denied_cidrs: vec![], check_sources: true, protected: false };
+        Ok(layout)
     }
 
     pub fn for_table(table: &str) -> Result<Layout, NameError> {
-        Ok(Layout { table: Name::new(table)?, mask: DEFAULT_MARK_MASK, generation: 1 })
+        match Layout::new(Name::new(table)?, DEFAULT_MARK_MASK) {
+            Ok(layout) => Ok(layout),
+            Err(e) => unreachable!("the default is a mask: {e}"),
+        }
+    }
+
+    /// Denies everything from and to addresses of these ranges that no pod of this node is known to have.
+    pub fn denying_unknown(self, cidrs: Vec<IpNet>) -> Layout {
+        Layout { denied_cidrs: cidrs, ..self }
+    }
+
+    /// Whether pods are held to their own source addresses, where their interfaces are known.
+    pub fn checking_sources(self, check_sources: bool) -> Layout {
+        Layout { check_sources, ..self }
+    }
+
+    /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
+    pub fn protected(self, protected: bool) -> Layout {
+        Layout { protected, ..self }
+    }
+
+    pub fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    pub fn checks_sources(&self) -> bool {
+        self.check_sources
+    }
+
+    pub fn denied_cidrs(&self) -> &[IpNet] {
+        &self.denied_cidrs
     }
 
     pub fn table(&self) -> &Name {
@@ -98,7 +134,7 @@ const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
-const DENY_STRAY: &str = "deny/stray";
+pub(super) const DENY_STRAY: &str = "deny/stray";
 const DISCOVERY: &str = "discovery";
 
 /// Multicast addresses that no router passes on.
@@ -174,6 +210,7 @@ fn own_field(direction: Direction, family: Family) -> Field {
 /// The table without any pod.
 pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset {
     let mut ruleset = Ruleset::new(Table::inet(layout.table.clone()), Comment::new(TABLE_COMMENT));
+    ruleset.protected = layout.protected;
     for &family in families {
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);
@@ -193,28 +230,27 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         link.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
         ruleset.sets.insert(fixed(LINK_SCOPE), Arc::new(link));
     }
-    let mut chain = |name: Name, hook: Option<Hook>, rules: Vec<Rule>| {
-        ruleset.chains.insert(name, Arc::new(Chain { hook, rules }));
+    let mut chain = |name: Name, rules: Vec<Rule>| {
+        ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
-    chain(fixed(FORWARD), Some(Hook::Forward), forward_rules(layout, families));
-    chain(fixed(INGRESS), None, ingress_rules(families));
-    chain(fixed(APPROVE), None, approve_rules(layout));
-    chain(fixed(STRAY), None, stray_rules(families));
-    chain(fixed(DENY_STRAY), None, deny_stray_rules(families));
+    chain(fixed(INGRESS), ingress_rules(families));
+    chain(fixed(STRAY), stray_rules(families));
+    chain(fixed(DENY_STRAY), deny_stray_rules(families));
     if families.contains(&Family::V6) {
-        chain(fixed(DISCOVERY), None, discovery_rules());
+        chain(fixed(DISCOVERY), discovery_rules());
     }
     for direction in Direction::BOTH {
-        chain(deny_chain(direction), None, deny_rules(families));
+        chain(deny_chain(direction), deny_rules(families));
     }
     ruleset
 }
 
-/// Puts the ruleset into the layout's generation. Nothing but the generation changes.
+/// Completes the ruleset in the layout's generation; one that is complete is put into that generation, and nothing else
+/// about it changes.
 pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
-    let forward = Chain { hook: Some(Hook::Forward), rules: forward_rules(layout, &families) };
+    let forward = Chain { hook: Some(Hook::Forward), rules: forward_rules(layout, &families, ruleset) };
     ruleset.chains.insert(fixed(FORWARD), Arc::new(forward));
     ruleset.chains.insert(fixed(APPROVE), Arc::new(Chain { hook: None, rules: approve_rules(layout) }));
 }
@@ -223,7 +259,7 @@ fn accept() -> Vec<Action> {
     vec![Action::Verdict(Verdict::Accept)]
 }
 
-fn goto(chain: &str) -> Vec<Action> {
+pub(super) fn goto(chain: &str) -> Vec<Action> {
     vec![Action::Verdict(Verdict::Goto(fixed(chain)))]
 }
 
@@ -234,12 +270,12 @@ fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Ite
     })
 }
 
-fn forward_rules(layout: &Layout, families: &BTreeSet<Family>) -> Vec<Rule> {
+fn forward_rules(layout: &Layout, families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
-    let mut rules = vec![
-        Rule::new(vec![approved], accept()).commented("approved under the present policies"),
-        Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)),
-    ];
+    let mut rules = sources::rules(ruleset);
+    rules.push(Rule::new(vec![approved], accept()).commented("approved under the present policies"));
+    rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
+    rules.extend(unknown::rules(ruleset));
     for direction in Direction::BOTH {
         rules.extend(dispatch_rules(direction, families));
     }
@@ -315,7 +351,10 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
             Some(set) => set,
             None => &nothing,
         };
-        let (from, to) = match dispatch.contains(name) {
+        if sources::is_of_sources(name) {
+            return false;
+        }
+        let (from, to) = match dispatch.contains(name) || unknown::restricts(name) {
             true => (&new_set.elements, &old_set.elements),
             false => (&old_set.elements, &new_set.elements),
         };

@@ -1,0 +1,168 @@
+//! Source addresses: a pod sends with its own and with no other.
+//!
+//! Egress policies are found by the source address of a flow, so a pod that forges it would escape its own. Where the
+//! CNI plugin has told the host's side of a pod's interface, what comes in there has to carry one of the pod's
+//! addresses. For routed pods the forward hook sees that interface; for the ports of a bridge only the family
+//! `bridge` does.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use nft::{
+    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, InterfaceName, Key, KeyType, Match, Name,
+    Rule, Ruleset, Set, Table, Verdict,
+};
+
+use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
+use crate::{Attachment, ClusterState};
+
+/// Interfaces whose sources are checked.
+const INTERFACES: &str = "pod-interfaces";
+const DENY: &str = "deny/source";
+/// IPv6 addresses that mean something on one link only.
+const LINK_LOCAL: &str = "link-local6";
+
+fn sources(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "sources4",
+        Family::V6 => "sources6",
+    })
+}
+
+/// Whether the set is asked about every packet, approved or not, so that no flow has to be judged anew when it changes.
+pub(super) fn is_of_sources(set: &Name) -> bool {
+    [fixed(INTERFACES), sources(Family::V4), sources(Family::V6)].contains(set)
+}
+
+/// The sets of one table: the interfaces, and which addresses each may send with.
+struct Pairs {
+    interfaces: BTreeSet<InterfaceName>,
+    addresses: BTreeSet<(InterfaceName, IpAddr)>,
+}
+
+impl Pairs {
+    /// Of the attachments that are ports of a bridge, or of the others.
+    fn of(state: &ClusterState, bridged: bool) -> Pairs {
+        let mut pairs = Pairs { interfaces: BTreeSet::new(), addresses: BTreeSet::new() };
+        for attachment in state.attachments().filter(|a| a.bridged == bridged) {
+            let Some(interface) = attachment.host_interface.filter(|name| is_last(state, attachment, *name)) else {
+                continue;
+            };
+            pairs.interfaces.insert(interface);
+            let own = attachment.addresses.iter().filter(|address| state.is_attached_as(attachment, **address));
+            pairs.addresses.extend(own.map(|address| (interface, *address)));
+        }
+        pairs
+    }
+
+    fn add_to(&self, ruleset: &mut Ruleset) {
+        let mut set = |name: Name, types: &[KeyType], comment: &str, keys: Vec<Key>| {
+            let mut set = Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
+            set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
+            ruleset.sets.insert(name, Arc::new(set));
+        };
+        let interfaces = self.interfaces.iter().map(|name| Key::One(Datum::Interface(*name))).collect();
+        set(fixed(INTERFACES), &[KeyType::InterfaceName], "host sides of pods' interfaces", interfaces);
+        for family in Family::BOTH {
+            let of_family = self.addresses.iter().filter(|(_, address)| Family::of(*address) == family);
+            let keys = of_family.map(|(name, a)| Key::Two(Datum::Interface(*name), Datum::from(*a))).collect();
+            let types = [KeyType::InterfaceName, address_type(family)];
+            set(sources(family), &types, "what pods may send with", keys);
+        }
+    }
+}
+
+/// Names of interfaces come again; what an earlier pod had is of no meaning then.
+fn is_last(state: &ClusterState, attachment: &Attachment, interface: InterfaceName) -> bool {
+    let same = state.attachments().filter(|a| a.host_interface == Some(interface));
+    same.map(|a| (a.since, &a.id)).max() == Some((attachment.since, &attachment.id))
+}
+
+fn deny(matches: Vec<Match>) -> Rule {
+    Rule::new(matches, vec![Action::Verdict(Verdict::Goto(fixed(DENY)))])
+}
+
+fn accept(matches: Vec<Match>) -> Rule {
+    Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
+}
+
+fn from_pod() -> Match {
+    Match::InSet { fields: vec![Field::InInterface], set: fixed(INTERFACES) }
+}
+
+fn forged(family: Family) -> Rule {
+    let fields = vec![Field::InInterface, Field::Source(family)];
+    deny(vec![Match::Family(family), from_pod(), Match::NotInSet { fields, set: sources(family) }])
+        .commented("a pod sends with its own addresses only")
+}
+
+fn deny_chain() -> Chain {
+    Chain { hook: None, rules: vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])] }
+}
+
+/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known.
+pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
+    let pairs = Pairs::of(state, false);
+    if !pairs.interfaces.is_empty() {
+        pairs.add_to(ruleset);
+        ruleset.chains.insert(fixed(DENY), Arc::new(deny_chain()));
+    }
+}
+
+/// What comes first in the forward hook, before approvals count: a forged packet could belong to an approved flow.
+pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
+    if ruleset.sets.contains_key(&fixed(INTERFACES)) { Family::BOTH.map(forged).into() } else { vec![] }
+}
+
+/// The table of family `bridge`; none if no pod is known to be on a bridge.
+pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> {
+    let pairs = Pairs::of(state, true);
+    if pairs.interfaces.is_empty() {
+        return None;
+    }
+    let mut ruleset = Ruleset::new(Table::bridge(layout.table().clone()), Comment::new(TABLE_COMMENT));
+    ruleset.protected = layout.is_protected();
+    pairs.add_to(&mut ruleset);
+    let mut link_local = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
+    link_local.comment = Some(Comment::new("addresses of one link"));
+    let (first, last) = (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::from(0xfe80 << 112 | u128::MAX >> 10));
+    link_local.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+    ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(link_local));
+    let mut chain = |name: &str, chain: Chain| ruleset.chains.insert(fixed(name), Arc::new(chain));
+    chain("prerouting", Chain { hook: Some(Hook::Prerouting), rules: prerouting_rules() });
+    chain("forward", Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() });
+    chain(DENY, deny_chain());
+    Some(ruleset)
+}
+
+fn link_local(field: Field) -> Match {
+    Match::InSet { fields: vec![field], set: fixed(LINK_LOCAL) }
+}
+
+/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810).
+fn discovery() -> [Rule; 2] {
+    [(130, 136), (143, 143)].map(|(first, last)| accept(vec![from_pod(), Match::Icmpv6Type(first, last)]))
+}
+
+/// What a port takes in. Link-local sources pass here, since pods talk so to their gateway.
+fn prerouting_rules() -> Vec<Rule> {
+    let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
+    let mut rules = vec![
+        deny(std::iter::once(from_pod()).chain(others).collect()).commented("no policy judges other protocols"),
+        forged(Family::V4),
+    ];
+    rules.extend(discovery());
+    rules.push(accept(vec![from_pod(), link_local(Field::Source(Family::V6))]));
+    rules.push(forged(Family::V6));
+    rules
+}
+
+/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them.
+fn between_ports_rules() -> Vec<Rule> {
+    let mut rules: Vec<Rule> = discovery().into();
+    for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
+        rules.push(deny(vec![from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
+    }
+    rules
+}

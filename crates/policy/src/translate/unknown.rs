@@ -1,0 +1,92 @@
+//! Addresses of this node's pods that nobody is known to have, where they are to be denied: a pod that runs before
+//! anybody has told of it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Action, Chain, Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set, Verdict};
+
+use super::layout::{Layout, address_type, fixed};
+use super::{address_key, layout};
+use crate::Block;
+use crate::peers::block_ranges;
+
+const DENY: &str = "deny/unknown";
+
+fn cidrs(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "pod-cidrs4",
+        Family::V6 => "pod-cidrs6",
+    })
+}
+
+fn known(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "known4",
+        Family::V6 => "known6",
+    })
+}
+
+/// The sets of which more elements allow less.
+pub(super) fn restricts(set: &Name) -> bool {
+    Family::BOTH.map(cidrs).contains(set)
+}
+
+/// The families that are denied in.
+pub(super) fn families(layout: &Layout) -> impl Iterator<Item = Family> {
+    layout.denied_cidrs().iter().map(|cidr| Family::of(cidr.addr()))
+}
+
+/// Adds what the rules look at: the ranges of this node's pods, and the pods that are known.
+pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<IpAddr>) {
+    for family in families(layout).collect::<BTreeSet<Family>>() {
+        let of = |comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(&[address_type(family)]) };
+        let blocks: BTreeSet<Block> =
+            layout.denied_cidrs().iter().map(|cidr| Block { cidr: cidr.trunc(), except: vec![] }).collect();
+        let mut ranges = Set { interval: true, ..of("where this node's pods have their addresses") };
+        let elements = block_ranges(&blocks, family);
+        ranges.elements = elements
+            .into_iter()
+            .map(|(first, last): (Datum, Datum)| (Key::Range(first, last), Element::default()))
+            .collect();
+        ruleset.sets.insert(cidrs(family), Arc::new(ranges));
+        let mut pods = of("pods of this node");
+        let own = addresses.iter().filter(|address| Family::of(**address) == family);
+        pods.elements = own.map(|address| (address_key(*address), Element::default())).collect();
+        ruleset.sets.insert(known(family), Arc::new(pods));
+        let rules = vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])];
+        ruleset.chains.insert(fixed(DENY), Arc::new(Chain { hook: None, rules }));
+    }
+    let strays = stray_rules(ruleset);
+    if let Some(chain) = ruleset.chains.get_mut(&fixed(layout::DENY_STRAY)) {
+        Arc::make_mut(chain).rules.extend(strays);
+    }
+}
+
+fn matches(ruleset: &Ruleset, fields: impl Fn(Family) -> [Field; 2]) -> Vec<Vec<Match>> {
+    let present = Family::BOTH.into_iter().filter(|family| ruleset.sets.contains_key(&cidrs(*family)));
+    let of = |family: Family| {
+        fields(family).map(|field| {
+            let fields = vec![field];
+            vec![
+                Match::InSet { fields: fields.clone(), set: cidrs(family) },
+                Match::NotInSet { fields, set: known(family) },
+            ]
+        })
+    };
+    present.flat_map(of).collect()
+}
+
+/// For flows, before anybody's programs.
+pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
+    let ends = |family| [Field::FlowSource(family), Field::FlowDestination(family)];
+    let deny = |matches| Rule::new(matches, layout::goto(DENY)).commented("nobody is known to have this address");
+    matches(ruleset, ends).into_iter().map(deny).collect()
+}
+
+/// For packets that belong to no flow.
+fn stray_rules(ruleset: &Ruleset) -> Vec<Rule> {
+    let ends = |family| [Field::Source(family), Field::Destination(family)];
+    matches(ruleset, ends).into_iter().map(|matches| Rule::new(matches, layout::goto(DENY))).collect()
+}
