@@ -10,6 +10,7 @@ use nft::{
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
+mod notifications;
 mod ownership;
 mod rulesets;
 use rulesets::{

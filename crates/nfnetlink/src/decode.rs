@@ -14,8 +14,8 @@ pub(crate) use bytecode::INVERTED;
 pub use element::decode_elements;
 pub use flow::{MarkedFlow, decode_marked_flows};
 pub use objects::{
-    ChainRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_generation, decode_rules, decode_sets,
-    decode_tables,
+    ChainRecord, ChangeRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes, decode_generation,
+    decode_rules, decode_sets, decode_tables,
 };
 pub use reply::{Reply, decode_replies};
 
@@ -74,6 +74,7 @@ mod tests {
                 drop(decode_elements(&damaged));
                 drop(decode_sets(&damaged));
                 drop(decode_replies(&damaged));
+                drop(decode_changes(&damaged));
             }
         }
     }

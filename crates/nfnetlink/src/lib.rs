@@ -11,6 +11,7 @@ mod encode;
 mod expression;
 mod lower;
 mod message;
+mod notifications;
 mod observed;
 mod read;
 mod repair;
@@ -21,11 +22,13 @@ mod userdata;
 pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{MarkError, clear_marks};
 pub use decode::{
-    ChainRecord, DecodeError, MarkedFlow, Reply, RuleRecord, SetRecord, TableRecord, decode_chains, decode_elements,
-    decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
+    ChainRecord, ChangeRecord, DecodeError, MarkedFlow, Reply, RuleRecord, SetRecord, TableRecord, decode_chains,
+    decode_changes, decode_elements, decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets,
+    decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 pub use lower::{SetHeader, lower_rule};
+pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
 pub use read::ReadError;
 pub use repair::repair;

@@ -192,10 +192,14 @@ impl<'a> Attribute<'a> {
         }
     }
 
+    /// Text that may be anything, without its closing NUL.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.value.strip_suffix(&[0]).unwrap_or(self.value)
+    }
+
     /// A name, without its closing NUL.
     pub(crate) fn text(&self) -> Result<&'a str, DecodeError> {
-        let bytes = self.value.strip_suffix(&[0]).unwrap_or(self.value);
-        std::str::from_utf8(bytes).map_err(|_| DecodeError::Text { attribute: self.kind })
+        std::str::from_utf8(self.bytes()).map_err(|_| DecodeError::Text { attribute: self.kind })
     }
 }
 

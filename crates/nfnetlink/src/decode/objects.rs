@@ -14,6 +14,8 @@ const NEW_CHAIN: u16 = NFTABLES | 3;
 const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_SET: u16 = NFTABLES | 9;
 const NEW_GENERATION: u16 = NFTABLES | 15;
+/// The part of a message's type that says whose it is.
+const SUBSYSTEM: u16 = 0xff00;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRecord {
@@ -83,6 +85,37 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
         }
     }
     Ok(None)
+}
+
+/// One message that the kernel sends to everybody about a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeRecord {
+    /// Something in the table was made or removed, or the table itself.
+    Table { family: u8, name: String },
+    /// The end of a commit: who made it, and the generation that it made.
+    Commit { generation: u32, process: u32, program: String },
+}
+
+/// What one datagram says about commits.
+pub fn decode_changes(datagram: &[u8]) -> Result<Vec<ChangeRecord>, DecodeError> {
+    let mut changes = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind & SUBSYSTEM != NFTABLES {
+            continue;
+        }
+        let (family, attributes) = message.general()?;
+        let f = Fields::of("a notification", attributes)?;
+        if message.kind == NEW_GENERATION {
+            let (generation, process) = (f.need(1)?.number()?, f.need(2)?.number()?);
+            let program = String::from_utf8_lossy(f.need(3)?.bytes()).into_owned();
+            changes.push(ChangeRecord::Commit { generation, process, program });
+        } else {
+            // The name of the table is the first attribute of every object (`NFTA_*_TABLE`, `NFTA_TABLE_NAME`).
+            changes.push(ChangeRecord::Table { family, name: f.need(1)?.text()?.into() });
+        }
+    }
+    Ok(changes)
 }
 
 /// The tables in one datagram.
