@@ -41,6 +41,10 @@ pub(crate) struct Status {
     pub(crate) isolated_pods: usize,
     /// Objects of which something was not understood.
     pub(crate) diagnostics: Vec<Diagnostic>,
+    /// Whether other programs can change the tables, and why they can.
+    pub(crate) protection: String,
+    /// What the kernel refused: it is denied.
+    pub(crate) left_out: Vec<String>,
     /// What keeps the source from telling the whole truth.
     pub(crate) problems: Vec<Aged>,
     /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.

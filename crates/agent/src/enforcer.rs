@@ -1,22 +1,35 @@
-//! Keeps the kernel's table equal to what the cluster's state asks for.
+//! Keeps the kernel's tables equal to what the cluster's state asks for.
 //!
-//! As long as nothing is in doubt, a change becomes the difference between the ruleset that was committed last and
-//! the new one. On doubt (a start, a refusal, somebody else's commit) the table is read back and repaired. In either
+//! As long as nothing is in doubt, a change becomes the difference between the rulesets that were committed last and
+//! the new ones. On doubt (a start, a refusal, somebody else's commit) the tables are read back and repaired. In either
 //! case it is one transaction, and the generation of approved flows moves whenever something may have been taken
-//! away.
+//! away. What the kernel refuses is left out and denied, as little as possible, and tried again later.
+
+mod live;
+mod tables;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{CommitError, Kernel, Observed, clear_marks, repair};
-use nft::{Operation, Ruleset, Table, difference, replace};
-use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, narrows, stamp, translate};
+use nfnetlink::{CommitError, Foreign, Kernel, Notifications, Observed, clear_marks};
+use nft::{Operation, Table};
+use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::metrics::Metrics;
+use live::Live;
+use tables::{Mending, Tables};
 
 /// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
 /// somebody else's transaction came between two of our system calls.
 const MOST_RACES: usize = 16;
+
+/// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
+const MOST_ROUNDS: usize = 64;
+
+/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel more
+/// than one that it takes.
+const FIRST_TRIAL: Duration = Duration::from_secs(30);
+const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
 pub(crate) struct Enforcer {
     kernel: Kernel,
@@ -24,17 +37,16 @@ pub(crate) struct Enforcer {
     layout: Layout,
     live: Option<Live>,
     /// What this process committed or found right last; none before that. What is different, others have changed.
-    left: Option<Ruleset>,
+    left: Option<Tables>,
+    left_out: LeftOut,
     metrics: Arc<Metrics>,
 }
 
-/// What the kernel has, as far as is known.
-struct Live {
-    ruleset: Ruleset,
-    /// The kernel's ruleset generation after our last commit or reading.
-    generation: u32,
-    /// Somebody else has committed since we last read the table.
-    suspect: bool,
+/// What the kernel does not take.
+#[derive(Default)]
+struct LeftOut {
+    parts: Vec<(Operation, String)>,
+    trial: Option<(Instant, Duration)>,
 }
 
 /// What came of an attempt to enforce.
@@ -60,6 +72,11 @@ pub(crate) enum Trouble {
          or remove it with 'nft delete table {0}'"
     )]
     ForeignTable(Table),
+    #[error(
+        "table {0} is held by another process (netlink port {1}), as it seems by another agent on this node; stop it, or \
+         give this one its own --table and --run-dir"
+    )]
+    Held(Table, u32),
     #[error("cannot read the kernel's rules: {0}")]
     Unreadable(String),
     #[error("{0}")]
@@ -71,11 +88,20 @@ pub(crate) enum Trouble {
 }
 
 impl Enforcer {
-    /// Opens the kernel and makes sure that the table, if there is one, is ours.
+    /// Opens the kernel, makes sure that the tables, if they are there, are ours, and claims those that an earlier agent
+    /// left, so that from now on nobody else can change them.
     pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
-        read(&mut kernel, &Table::inet(layout.table().clone()))?;
-        Ok(Enforcer { kernel, node, layout, live: None, left: None, metrics })
+        if tables::claim(&mut kernel, &layout)? {
+            tracing::info!("the rules of an earlier agent are in force and protected again");
+        }
+        let left_out = LeftOut::default();
+        Ok(Enforcer { kernel, node, layout, live: None, left: None, left_out, metrics })
+    }
+
+    /// A subscription to the commits that others make.
+    pub(crate) fn notifications(&self) -> anyhow::Result<Notifications> {
+        Ok(Notifications::open(&self.kernel, &tables::names(&self.layout))?)
     }
 
     pub(crate) fn kernel_generation(&self) -> Option<u32> {
@@ -86,9 +112,30 @@ impl Enforcer {
         self.layout.generation()
     }
 
+    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them.
+    ///
+    /// # Errors
+    /// If its table cannot be read or changed.
+    pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<()> {
+        let covered = state.attachments().flat_map(|a| a.addresses.iter().copied()).collect();
+        match crate::isolation::release(&mut self.kernel, &covered)? {
+            0 => {}
+            pods => tracing::info!(addresses = pods, "took over what the CNI plugin had isolated without the agent"),
+        }
+        Ok(())
+    }
+
+    /// What the kernel refused, which is denied.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
+    }
+
     /// Makes the kernel's rules those that the state asks for.
     pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
         let mut translation = translate(state, &self.node, &self.layout);
+        for (operation, _) in &self.left_out.parts {
+            leave_out(&mut translation.ruleset, operation);
+        }
         let started = Instant::now();
         let commit = match self.live.take() {
             Some(live) => self.step(live, &mut translation)?,
@@ -96,7 +143,7 @@ impl Enforcer {
         };
         let commit = commit.map(|commit| Commit { duration: started.elapsed(), ..commit });
         if commit.is_some() || self.left.is_none() {
-            self.left = self.live.as_ref().map(|live| live.ruleset.clone());
+            self.left = self.live.as_ref().map(|live| live.tables.clone());
         }
         if let Some(commit) = &commit {
             self.metrics.commits.inc();
@@ -108,14 +155,28 @@ impl Enforcer {
         Ok(Enforced { translation, commit })
     }
 
+    /// Takes in that somebody else has committed. Says whether our tables were touched.
+    pub(crate) fn notice(&mut self, foreign: &Foreign) -> bool {
+        if let Some(live) = &mut self.live {
+            live.explain(foreign);
+        }
+        foreign.touches
+    }
+
     /// Compares the kernel's rules with what was committed, at the cost of one small request if nobody has touched
-    /// any ruleset since; repairs what differs.
+    /// them since; repairs what differs.
     pub(crate) fn verify(&mut self, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
-        if let Some(live) = &self.live {
+        let trial = self.left_out.trial.is_some_and(|(at, _)| Instant::now() >= at);
+        if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            if generation == live.generation && !live.suspect {
+            live.see(generation);
+            if !live.is_doubtful() && !trial {
                 return Ok(None);
             }
+        }
+        if trial {
+            tracing::info!("trying again what the kernel refused");
+            self.left_out.parts.clear();
         }
         self.live = None;
         self.enforce(state).map(Some)
@@ -125,21 +186,22 @@ impl Enforcer {
     fn step(&mut self, mut live: Live, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
         for _ in 0..MOST_RACES {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            live.suspect |= generation != live.generation;
-            let layout = match narrows(&live.ruleset, &translation.ruleset) {
+            live.see(generation);
+            let layout = match narrows(&live.tables.policy, &translation.ruleset) {
                 true => self.next_layout()?,
                 false => self.layout.clone(),
             };
             stamp(&mut translation.ruleset, &layout);
-            let operations = difference(&live.ruleset, &translation.ruleset);
+            let wanted = Tables::of(translation);
+            let operations = live.tables.difference(&wanted);
             if operations.is_empty() {
                 self.live = Some(live);
                 return Ok(None);
             }
             match self.kernel.commit(&operations, generation) {
                 Ok(committed) => {
-                    let ruleset = translation.ruleset.clone();
-                    self.live = Some(Live { ruleset, generation: committed.generation, suspect: live.suspect });
+                    live.committed(wanted, committed.generation);
+                    self.live = Some(live);
                     self.layout = layout;
                     return Ok(Some(summary(&operations, false)));
                 }
@@ -156,53 +218,75 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
-    /// From what the kernel has. A table that is right already is left as it is; one that cannot be mended, since it
-    /// holds something that nobody foresaw, is replaced whole.
+    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is left
+    /// out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
     fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
-        let mut mendable = true;
-        for _ in 0..MOST_RACES {
-            let observed = read(&mut self.kernel, &translation.ruleset.table)?;
-            self.layout = self.adopted_layout(observed.as_ref())?;
-            let generation = match &observed {
-                Some(observed) => observed.generation,
-                None => self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?,
-            };
+        let mut mending = Mending::InPlace;
+        let (mut races, mut rounds) = (0, 0);
+        while races < MOST_RACES && rounds < MOST_ROUNDS {
+            let observed = tables::read(&mut self.kernel, &self.layout)?;
+            self.layout = self.adopted_layout(observed.policy.as_ref())?;
+            let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
+            if !observed.is_of(generation) {
+                races += 1;
+                continue;
+            }
             stamp(&mut translation.ruleset, &self.layout);
             let mut layout = self.layout.clone();
-            let mut operations = repair(observed.as_ref(), &translation.ruleset);
-            if !operations.is_empty() && observed.is_some() {
+            let mut wanted = Tables::of(translation);
+            let mut operations = observed.mend(&wanted, mending);
+            if !operations.is_empty() && observed.policy.is_some() {
                 layout = self.next_layout()?;
                 stamp(&mut translation.ruleset, &layout);
-                operations = match mendable {
-                    true => repair(observed.as_ref(), &translation.ruleset),
-                    false => replace(&translation.ruleset.table, &translation.ruleset),
-                };
+                wanted = Tables::of(translation);
+                operations = observed.mend(&wanted, mending);
             }
             if operations.is_empty() {
-                self.live = Some(Live { ruleset: translation.ruleset.clone(), generation, suspect: false });
+                self.live = Some(Live::new(wanted, generation));
                 return Ok(None);
             }
             match self.kernel.commit(&operations, generation) {
                 Ok(committed) => {
-                    let ruleset = translation.ruleset.clone();
-                    self.live = Some(Live { ruleset, generation: committed.generation, suspect: false });
+                    self.live = Some(Live::new(wanted, committed.generation));
                     self.layout = layout;
-                    let touched = |left: &Ruleset| !repair(observed.as_ref(), left).is_empty();
+                    let touched = |left: &Tables| !observed.mend(left, Mending::InPlace).is_empty();
                     return Ok(Some(summary(&operations, self.left.as_ref().is_some_and(touched))));
                 }
-                Err(CommitError::Moved) => {}
-                Err(error @ CommitError::Refused { .. }) if observed.is_some() && mendable => {
-                    self.metrics.refused_commits.inc();
-                    tracing::warn!(%error, "the table cannot be mended; replacing it whole");
-                    mendable = false;
-                }
+                Err(CommitError::Moved) => races += 1,
                 Err(error) => {
+                    rounds += 1;
                     self.metrics.refused_commits.inc();
-                    return Err(Trouble::Refused(error));
+                    if self.leave_out(translation, &error) {
+                        continue;
+                    }
+                    if mending == Mending::Whole || observed.policy.is_none() && observed.bridge.is_none() {
+                        return Err(Trouble::Refused(error));
+                    }
+                    tracing::warn!(%error, "the table cannot be mended; replacing it whole");
+                    mending = Mending::Whole;
                 }
             }
         }
         Err(Trouble::Outrun)
+    }
+
+    /// Leaves out what the kernel refused; says whether there was anything that can be.
+    fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
+        let CommitError::Refused { refusals, .. } = error else { return false };
+        let mut any = false;
+        for refusal in refusals {
+            let Some(operation) = &refusal.operation else { continue };
+            if leave_out(&mut translation.ruleset, operation) {
+                any = true;
+                tracing::error!("left out and denied, since {refusal}");
+                self.left_out.parts.push((operation.clone(), refusal.to_string()));
+            }
+        }
+        if any {
+            let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
+            self.left_out.trial = Some((Instant::now() + wait, wait));
+        }
+        any
     }
 
     /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
@@ -225,15 +309,6 @@ impl Enforcer {
             tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
-    }
-}
-
-/// Reads the table, if there is one, and refuses somebody else's.
-fn read(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trouble> {
-    let observed = kernel.read(table).map_err(|e| Trouble::Unreadable(e.to_string()))?;
-    match &observed {
-        Some(observed) if observed.comment() != Some(TABLE_COMMENT) => Err(Trouble::ForeignTable(table.clone())),
-        _ => Ok(observed),
     }
 }
 

@@ -9,6 +9,8 @@ mod cli;
 mod cni_socket;
 mod enforcer;
 mod gate;
+mod isolation;
+mod kernel_watch;
 mod listen;
 mod logging;
 mod metrics;

@@ -1,7 +1,9 @@
 //! The folder in which an agent can be found: its lock and its socket.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +15,26 @@ pub(crate) struct RunDir {
     path: PathBuf,
     /// The kernel drops the lock with the process, however that ends.
     _lock: File,
+}
+
+/// Held by the one agent of a table in a network namespace, whatever run directory it uses. An abstract name belongs to the
+/// namespace and ends with the process.
+#[derive(Debug)]
+pub(crate) struct TableLock(#[expect(dead_code, reason = "it is held, not read")] StdListener);
+
+impl TableLock {
+    pub(crate) fn claim(table: &nft::Name) -> anyhow::Result<TableLock> {
+        let name = format!("ringfence/table/{table}");
+        let address = SocketAddr::from_abstract_name(&name)?;
+        match StdListener::bind_addr(&address) {
+            Ok(listener) => Ok(TableLock(listener)),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => bail!(
+                "another agent keeps table inet {table} on this node (it holds the abstract socket @{name}); stop it, or give \
+                 this one its own --table and --run-dir"
+            ),
+            Err(e) => Err(e).with_context(|| format!("cannot hold the abstract socket @{name}")),
+        }
+    }
 }
 
 pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nfnetlink::Notification;
 use policy::{
     Attachment, AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object,
     ObjectName, Unexplained, explain_named,
@@ -23,6 +24,8 @@ use crate::pod_lookup::Wanted;
 pub(crate) enum Event {
     Source(cluster::Event),
     Cni(Call),
+    /// Others have changed the kernel's ruleset.
+    Kernel(Notification),
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
     Explain {
@@ -55,6 +58,12 @@ const COMMITS_APART: Duration = Duration::from_millis(10);
 /// Wait before a failed commit is tried again; doubles up to the resync interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 
+/// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
+const HEALS_APART: Duration = Duration::from_millis(100);
+
+/// The name under which the kernel announces commits of the CNI plugin.
+const PLUGIN: &str = "ringfence-cni";
+
 /// Nodes named in a message about a node that is not known.
 const NODES_NAMED: usize = 5;
 
@@ -66,6 +75,12 @@ pub(crate) struct StateLoop {
     statuses: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
     gate: Gate,
+    /// When to look at what others have done to the tables, and who did it.
+    heal: Option<Instant>,
+    culprit: Option<String>,
+    last_heal: Option<Instant>,
+    /// The CNI plugin may have isolated pods by itself that the rules cover now.
+    release: bool,
     /// Where the CNI plugin keeps its attachments.
     attachments: PathBuf,
     /// Pods to be asked for; none where there is nobody to ask.
@@ -106,6 +121,10 @@ impl StateLoop {
             statuses,
             metrics,
             gate: Gate::default(),
+            heal: None,
+            culprit: None,
+            last_heal: None,
+            release: true,
             attachments,
             lookups,
             resync,
@@ -123,7 +142,8 @@ impl StateLoop {
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
             let deadline = self.gate.next_deadline().map(Tick::from);
-            let wake = [retry, deadline].into_iter().flatten().fold(tick, Tick::min);
+            let heal = self.heal.map(Tick::from);
+            let wake = [retry, deadline, heal].into_iter().flatten().fold(tick, Tick::min);
             let first = tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => Some(event),
@@ -150,10 +170,15 @@ impl StateLoop {
             if changed {
                 self.enforce();
             }
-            if ticked || retry.is_some_and(|at| now >= at) {
+            let heals = self.heal.is_some_and(|at| now >= Tick::from(at));
+            if heals {
+                (self.heal, self.last_heal) = (None, Some(Instant::now()));
+            }
+            if heals || ticked || retry.is_some_and(|at| now >= at) {
                 self.verify();
             }
             self.settle();
+            self.release_isolated();
             self.publish();
         }
     }
@@ -203,6 +228,19 @@ impl StateLoop {
         }
     }
 
+    /// Takes over pods that the plugin isolated while there was no agent to ask.
+    fn release_isolated(&mut self) {
+        self.release |= std::mem::take(&mut self.gate.failed);
+        if !self.release || !self.status.in_force {
+            return;
+        }
+        self.release = false;
+        if let Err(error) = self.enforcer.release_isolated(&self.state) {
+            self.release = true;
+            tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+        }
+    }
+
     fn missing(&self) -> Vec<String> {
         self.sync.missing().iter().map(ToString::to_string).collect()
     }
@@ -232,6 +270,19 @@ impl StateLoop {
                 false
             }
             Event::Cni(call) => self.answer(call),
+            Event::Kernel(Notification::Foreign(foreign)) => {
+                self.release |= foreign.program == PLUGIN;
+                if self.enforcer.notice(&foreign) {
+                    self.culprit = Some(format!("{} (process {})", foreign.program, foreign.process));
+                    self.plan_heal();
+                }
+                false
+            }
+            Event::Kernel(Notification::Lost) => {
+                tracing::warn!("announcements of commits were lost; comparing");
+                self.plan_heal();
+                false
+            }
             Event::Found(pod, found) => match found {
                 // What the watch has told since is newer, unless it told of a predecessor.
                 Ok(object) => {
@@ -314,6 +365,12 @@ impl StateLoop {
         self.status.problems = problems.into_iter().map(aged).collect();
     }
 
+    fn plan_heal(&mut self) {
+        let now = Instant::now();
+        let allowed = self.last_heal.map_or(now, |last| (last + HEALS_APART).max(now));
+        self.heal.get_or_insert(allowed);
+    }
+
     async fn pace(&self) {
         if let Some(last) = self.last_attempt {
             tokio::time::sleep_until((last + COMMITS_APART).into()).await;
@@ -357,6 +414,7 @@ impl StateLoop {
         self.status.isolated_pods = isolated.len();
         self.status.programs = translation.programs.len();
         self.status.elements = translation.ruleset.element_count();
+        self.status.left_out = self.enforcer.left_out();
         let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
         self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
         if let Some(commit) = &enforced.commit {
@@ -365,7 +423,15 @@ impl StateLoop {
             let (operations, weight) = (commit.operations, commit.weight);
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
             if commit.repaired {
-                tracing::warn!(operations, weight, generation, micros, "the table was not as we left it; repaired");
+                let program = self.culprit.take().unwrap_or_else(|| "nobody that was announced".into());
+                tracing::warn!(
+                    operations,
+                    weight,
+                    generation,
+                    micros,
+                    program,
+                    "the table was not as we left it; repaired"
+                );
             } else {
                 tracing::info!(operations, weight, generation, micros, "committed");
             }

@@ -52,8 +52,8 @@ pub enum CommitError {
 /// One thing that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The operation in nft's syntax, narrowed to one element if the kernel said which.
-    pub operation: String,
+    /// The operation, narrowed to one element if the kernel said which; none if it blamed the transaction as a whole.
+    pub operation: Option<Operation>,
     pub errno: i32,
     /// What the errno means, and what the kernel added.
     pub reason: String,
@@ -61,7 +61,10 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the kernel refused `{}`: {}", self.operation, self.reason)
+        match &self.operation {
+            Some(operation) => write!(f, "the kernel refused `{operation}`: {}", self.reason),
+            None => write!(f, "the kernel refused the transaction as a whole: {}", self.reason),
+        }
     }
 }
 
@@ -143,13 +146,11 @@ fn next_generation(generation: u32) -> u32 {
 fn refusal(operations: &[Operation], batch: &Batch, place: usize, reply: &Reply) -> Refusal {
     // Place 0 begins the batch; the kernel blames it when the transaction fails as a whole.
     let part = place.checked_sub(1).and_then(|p| batch.parts.get(p));
-    let operation = match part.and_then(|p| operations.get(p.operation)) {
-        Some(operation) => match blamed_element(operation, batch, place, reply.offset) {
-            Some(element) => one_element(operation, element).to_string(),
-            None => operation.to_string(),
-        },
-        None => "the transaction as a whole".into(),
-    };
+    let blamed = part.and_then(|p| operations.get(p.operation));
+    let operation = blamed.map(|operation| match blamed_element(operation, batch, place, reply.offset) {
+        Some(element) => one_element(operation, element),
+        None => operation.clone(),
+    });
     let text = io::Error::from_raw_os_error(reply.errno).to_string();
     let mut reason = match text.rsplit_once(" (os error") {
         Some((meaning, _)) => meaning.to_owned(),
@@ -221,8 +222,9 @@ mod tests {
 
     #[test]
     fn an_error_reads_as_a_sentence_about_the_operation() {
-        let refusal = Refusal { operation: "add rule inet t c drop".into(), errno: 2, reason: "No such thing".into() };
+        let chain = Operation::DeleteTable { table: nft::Table::inet(nft::Name::new("t").unwrap()) };
+        let refusal = Refusal { operation: Some(chain), errno: 2, reason: "No such thing".into() };
         let error = CommitError::Refused { refusals: vec![refusal], more: 3 };
-        assert_eq!(error.to_string(), "the kernel refused `add rule inet t c drop`: No such thing; and 3 more");
+        assert_eq!(error.to_string(), "the kernel refused `delete table inet t`: No such thing; and 3 more");
     }
 }

@@ -1,6 +1,7 @@
 //! What the kernel holds of one table, as it was read: the far side of the comparison.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::expression::{Compare, CtKey, Expression, Register, Verdict};
 use crate::lower::SetHeader;
@@ -97,6 +98,15 @@ impl Observed {
     /// The value for which a rule of chain `forward` is `ct mark & mask == value accept`, if one is that.
     pub fn generation_mark(&self, mask: u32) -> Option<u32> {
         self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
+    }
+
+    /// The addresses that a set holds one by one; none if there is no such set.
+    pub fn addresses(&self, set: &str) -> Vec<IpAddr> {
+        let address = |element: &RawElement| match <[u8; 4]>::try_from(&element.key[..]) {
+            Ok(v4) => Some(IpAddr::from(v4)),
+            Err(_) => <[u8; 16]>::try_from(&element.key[..]).ok().map(IpAddr::from),
+        };
+        self.sets.get(set).into_iter().flat_map(|set| set.elements.iter().filter_map(address)).collect()
     }
 
     /// The element count of all sets, counting both ends of a range.

@@ -64,6 +64,22 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The table that the operation is about.
+    pub fn table(&self) -> &Table {
+        match self {
+            Operation::AddTable { table, .. }
+            | Operation::DeleteTable { table }
+            | Operation::AddChain { table, .. }
+            | Operation::FlushChain { table, .. }
+            | Operation::DeleteChain { table, .. }
+            | Operation::AddRule { table, .. }
+            | Operation::AddSet { table, .. }
+            | Operation::DeleteSet { table, .. }
+            | Operation::AddElements { table, .. }
+            | Operation::DeleteElements { table, .. } => table,
+        }
+    }
+
     /// How many elements the operation touches; 1 for operations on other objects.
     pub fn weight(&self) -> usize {
         match self {

@@ -32,5 +32,6 @@ pub use model::{
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
 pub use translate::{
-    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, narrows, stamp, translate,
+    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, leave_out, narrows, stamp,
+    translate,
 };

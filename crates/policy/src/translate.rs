@@ -5,6 +5,7 @@
 
 mod emit;
 mod layout;
+mod leave_out;
 mod names;
 mod plan;
 mod sources;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict};
 
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
+pub use leave_out::leave_out;
 
 use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};
 use emit::Emitter;

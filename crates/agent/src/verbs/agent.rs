@@ -15,9 +15,9 @@ use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
-use crate::{attachments, cni_socket};
+use crate::{attachments, cni_socket, kernel_watch};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
@@ -41,7 +41,9 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         from_folder: arguments.manifests.is_some(),
         ..Status::default()
     };
+    let _table_lock = TableLock::claim(layout.table())?;
     let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;
+    let notifications = enforcer.notifications()?;
     let port = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
@@ -53,10 +55,14 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let attachments = attachments::folder(&arguments.run_dir);
     let parts = Parts { attachments, lookups, resync: arguments.resync_secs };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
+    let watched = events.clone();
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
     let sources = Sources { status: statuses, metrics, events };
     let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
     let mut socket = tokio::spawn(axum::serve(socket, socket_routes(sources)).into_future());
+    std::thread::Builder::new()
+        .name("kernel-watch".into())
+        .spawn(move || kernel_watch::run(notifications, &watched))?;
     let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue));
     tracing::info!(
         node = arguments.node_name,

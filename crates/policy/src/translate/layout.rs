@@ -140,6 +140,12 @@ const DISCOVERY: &str = "discovery";
 /// Multicast addresses that no router passes on.
 const LINK_SCOPE: &str = "link6";
 
+/// Whether the chain is of the layout, rather than a program.
+pub(super) fn is_fixed_chain(chain: &Name) -> bool {
+    let name = chain.as_str();
+    [FORWARD, APPROVE, INGRESS, STRAY, DISCOVERY].contains(&name) || name.starts_with("deny/")
+}
+
 pub(super) fn fixed(text: &str) -> Name {
     match Name::new(text) {
         Ok(name) => name,

@@ -35,6 +35,11 @@ pub(super) fn is_of_sources(set: &Name) -> bool {
     [fixed(INTERFACES), sources(Family::V4), sources(Family::V6)].contains(set)
 }
 
+/// Whether interfaces that are not in the set go unchecked.
+pub(super) fn names_interfaces(set: &Name) -> bool {
+    *set == fixed(INTERFACES)
+}
+
 /// The sets of one table: the interfaces, and which addresses each may send with.
 struct Pairs {
     interfaces: BTreeSet<InterfaceName>,

@@ -1,0 +1,117 @@
+//! What the kernel has, as far as is known: the tables of our last commit, and which commits of others came since.
+
+use std::collections::BTreeSet;
+
+use nfnetlink::Foreign;
+
+use super::tables::Tables;
+
+/// Commits of others that may wait for their announcement. More at once are not accounted for one by one.
+const MOST_UNEXPLAINED: u32 = 1024;
+
+pub(super) struct Live {
+    pub(super) tables: Tables,
+    /// The newest generation of the kernel's ruleset that is known of.
+    pub(super) generation: u32,
+    /// Generations that others made and that nobody has announced yet: they may have touched our tables.
+    unexplained: BTreeSet<u32>,
+    /// Our tables were touched, or may have been.
+    suspect: bool,
+}
+
+impl Live {
+    /// Right after our commit, or a comparison that found nothing.
+    pub(super) fn new(tables: Tables, generation: u32) -> Live {
+        Live { tables, generation, unexplained: BTreeSet::new(), suspect: false }
+    }
+
+    /// Our own commit made the generation.
+    pub(super) fn committed(&mut self, tables: Tables, generation: u32) {
+        self.tables = tables;
+        self.generation = generation;
+    }
+
+    /// The kernel has come to this generation.
+    pub(super) fn see(&mut self, generation: u32) {
+        match generation.checked_sub(self.generation) {
+            Some(0) => {}
+            Some(ahead) if ahead <= MOST_UNEXPLAINED => {
+                self.unexplained.extend(self.generation + 1..=generation);
+                self.suspect |= self.unexplained.len() > MOST_UNEXPLAINED as usize;
+            }
+            // Many more, or the count began again.
+            Some(_) | None => self.suspect = true,
+        }
+        self.generation = generation;
+    }
+
+    /// Somebody's commit was announced.
+    pub(super) fn explain(&mut self, foreign: &Foreign) {
+        if foreign.generation > self.generation {
+            self.see(foreign.generation);
+        }
+        self.unexplained.remove(&foreign.generation);
+        self.suspect |= foreign.touches;
+    }
+
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.suspect || !self.unexplained.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Comment, Name, Ruleset, Table};
+
+    use super::*;
+
+    fn live() -> Live {
+        let policy = Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new(""));
+        Live::new(Tables { policy, bridge: None }, 10)
+    }
+
+    fn foreign(generation: u32, touches: bool) -> Foreign {
+        Foreign { generation, program: "nft".into(), process: 1, touches }
+    }
+
+    #[test]
+    fn a_commit_of_others_is_doubtful_until_it_is_announced() {
+        let mut live = live();
+        live.see(12);
+        assert!(live.is_doubtful());
+        live.explain(&foreign(11, false));
+        assert!(live.is_doubtful());
+        live.explain(&foreign(12, false));
+        assert!(!live.is_doubtful());
+        live.explain(&foreign(13, false));
+        live.see(13);
+        assert!(!live.is_doubtful());
+    }
+
+    #[test]
+    fn what_touches_our_tables_stays_doubtful_over_our_own_commits() {
+        let mut live = live();
+        live.explain(&foreign(11, true));
+        let tables = live.tables.clone();
+        live.committed(tables, 12);
+        live.see(12);
+        assert!(live.is_doubtful());
+    }
+
+    #[test]
+    fn a_commit_that_came_before_ours_and_is_announced_after_it_is_no_doubt() {
+        let mut live = live();
+        live.see(11);
+        let tables = live.tables.clone();
+        live.committed(tables, 12);
+        live.explain(&foreign(11, false));
+        assert!(!live.is_doubtful());
+    }
+
+    #[test]
+    fn a_count_that_began_again_is_doubtful() {
+        let mut live = live();
+        live.see(3);
+        assert!(live.is_doubtful());
+    }
+}

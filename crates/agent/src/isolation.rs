@@ -1,0 +1,53 @@
+//! The table in which the CNI plugin isolates pods while there is no agent: its pods are taken over one by one.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nfnetlink::{CommitError, Kernel};
+use nft::{Datum, Element, Key, KeyType, Name, Operation, Set, Table};
+
+/// The plugin's table, as docs/cni.md has it.
+const TABLE: &str = "ringfence-isolated";
+
+const SET_V4: &str = "pods4";
+const SET_V6: &str = "pods6";
+
+/// Attempts in a row to which other programs' commits come first.
+const MOST_RACES: usize = 16;
+
+/// Takes these addresses out of the plugin's table, which goes with the last one. Says how many there were.
+///
+/// # Errors
+/// If the table cannot be read or changed; then they stay isolated.
+pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow::Result<usize> {
+    let table = Table::inet(Name::new(TABLE)?);
+    for _ in 0..MOST_RACES {
+        let Some(observed) = kernel.read(&table)? else { return Ok(0) };
+        let held = [SET_V4, SET_V6].into_iter().flat_map(|set| observed.addresses(set));
+        let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.contains(a));
+        if released.is_empty() && !kept.is_empty() {
+            return Ok(0);
+        }
+        let operations = match kept.is_empty() {
+            true => vec![Operation::DeleteTable { table: table.clone() }],
+            false => released.iter().map(|address| removal(&table, *address)).collect::<Result<_, _>>()?,
+        };
+        match kernel.commit(&operations, observed.generation) {
+            Ok(_) => return Ok(released.len()),
+            Err(CommitError::Moved) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    anyhow::bail!("other programs change the ruleset all the time")
+}
+
+fn removal(table: &Table, address: IpAddr) -> Result<Operation, nft::NameError> {
+    let (name, key_type) = match address {
+        IpAddr::V4(_) => (SET_V4, KeyType::Ipv4Addr),
+        IpAddr::V6(_) => (SET_V6, KeyType::Ipv6Addr),
+    };
+    let elements = vec![(Key::One(Datum::from(address)), Element::default())];
+    let set = Arc::new(Set::of(&[key_type]));
+    Ok(Operation::DeleteElements { table: table.clone(), name: Name::new(name)?, set, elements })
+}

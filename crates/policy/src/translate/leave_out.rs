@@ -1,0 +1,133 @@
+//! What the kernel refuses is left out, as little as possible, and so that what is left out is denied.
+//!
+//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. What
+//! isolates a pod in the first place cannot be left out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
+
+use super::layout::{deny_chain, dispatch_map, is_fixed_chain};
+use super::{Direction, sources, unknown};
+
+/// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible and
+/// anything was there to take out.
+pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
+    if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
+        return false;
+    }
+    match refused {
+        Operation::AddRule { chain, rule, .. } => without_rule(ruleset, chain, rule),
+        Operation::AddElements { name, elements, .. } => {
+            let keys = elements.iter().map(|(key, _)| *key).collect();
+            without_elements(ruleset, name, &keys)
+        }
+        Operation::AddSet { name, .. } => without_set(ruleset, name),
+        Operation::AddChain { chain, hook: None, .. } => without_chain(ruleset, chain),
+        Operation::AddTable { .. }
+        | Operation::DeleteTable { .. }
+        | Operation::AddChain { hook: Some(_), .. }
+        | Operation::FlushChain { .. }
+        | Operation::DeleteChain { .. }
+        | Operation::DeleteSet { .. }
+        | Operation::DeleteElements { .. } => false,
+    }
+}
+
+fn dispatch_maps(direction: Direction) -> [Name; 2] {
+    Family::BOTH.map(|family| dispatch_map(direction, family))
+}
+
+/// Whether fewer elements of the set allow less.
+fn allows(set: &Name) -> bool {
+    let isolates = Direction::BOTH.iter().any(|direction| dispatch_maps(*direction).contains(set));
+    !isolates && !unknown::restricts(set) && !sources::names_interfaces(set)
+}
+
+/// Whether the set is one of those that programs look at, rather than of the layout.
+fn is_of_programs(set: &Name) -> bool {
+    set.as_str().contains('/')
+}
+
+fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
+    let denies = |rule: &Rule| goes_to(rule, |target| Direction::BOTH.map(deny_chain).contains(target));
+    if is_fixed_chain(chain) || denies(rule) {
+        return false;
+    }
+    retain_rules(ruleset, |name, other| name != chain || other != rule)
+}
+
+fn without_elements(ruleset: &mut Ruleset, set: &Name, keys: &BTreeSet<Key>) -> bool {
+    let Some(found) = ruleset.sets.get_mut(set).filter(|_| allows(set)) else { return false };
+    let before = found.elements.len();
+    Arc::make_mut(found).elements.retain(|key, _| !keys.contains(key));
+    found.elements.len() < before
+}
+
+fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
+    if !is_of_programs(set) || ruleset.sets.remove(set).is_none() {
+        return false;
+    }
+    retain_rules(ruleset, |_, rule| !looks_at(rule, set));
+    true
+}
+
+/// Pods whose program cannot be are allowed nothing in its direction.
+fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
+    if is_fixed_chain(chain) || ruleset.chains.remove(chain).is_none() {
+        return false;
+    }
+    retain_rules(ruleset, |_, rule| !goes_to(rule, |target| target == chain));
+    let gone = Some(Verdict::Goto(chain.clone()));
+    for (name, set) in &mut ruleset.sets {
+        if !set.elements.values().any(|element| element.verdict == gone) {
+            continue;
+        }
+        let elements = &mut Arc::make_mut(set).elements;
+        match Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name)) {
+            Some(direction) => {
+                for element in elements.values_mut().filter(|element| element.verdict == gone) {
+                    element.verdict = Some(Verdict::Goto(deny_chain(direction)));
+                }
+            }
+            None => elements.retain(|_, element| element.verdict != gone),
+        }
+    }
+    true
+}
+
+/// Keeps the rules of programs that `keep` says; says whether any went.
+fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> bool {
+    let mut went = false;
+    for (name, chain) in ruleset.chains.iter_mut().filter(|(name, _)| !is_fixed_chain(name)) {
+        if chain.rules.iter().all(|rule| keep(name, rule)) {
+            continue;
+        }
+        let chain: &mut Chain = Arc::make_mut(chain);
+        chain.rules.retain(|rule| keep(name, rule));
+        went = true;
+    }
+    went
+}
+
+fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
+    rule.actions.iter().any(|action| matches!(action, Action::Verdict(Verdict::Goto(target)) if is(target)))
+}
+
+fn looks_at(rule: &Rule, set: &Name) -> bool {
+    let matched = |condition: &Match| match condition {
+        Match::InSet { set: looked, .. } | Match::NotInSet { set: looked, .. } => looked == set,
+        Match::Mark { .. }
+        | Match::State(_)
+        | Match::Direction(_)
+        | Match::Family(_)
+        | Match::Protocol(_)
+        | Match::Icmpv6Type(..)
+        | Match::HopLimit(_)
+        | Match::FlowPort(..)
+        | Match::NotEtherType(_) => false,
+    };
+    let mapped = |action: &Action| matches!(action, Action::VerdictMap { map, .. } if map == set);
+    rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
+}
