@@ -13,6 +13,7 @@ use tests::netns::in_new_namespace;
 mod notifications;
 mod ownership;
 mod rulesets;
+mod surroundings;
 use rulesets::{
     commented, empty, every_bridge_rule, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain,
     with_set,

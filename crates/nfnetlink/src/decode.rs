@@ -12,10 +12,10 @@ mod reply;
 
 pub(crate) use bytecode::INVERTED;
 pub use element::decode_elements;
-pub use flow::{MarkedFlow, decode_marked_flows};
+pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
 pub use objects::{
-    ChainRecord, ChangeRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes, decode_generation,
-    decode_rules, decode_sets, decode_tables,
+    ChainRecord, ChangeRecord, FlowtableRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
+    decode_flowtables, decode_generation, decode_rules, decode_sets, decode_tables,
 };
 pub use reply::{Reply, decode_replies};
 
@@ -37,10 +37,16 @@ mod tests {
     use super::*;
     use crate::message::{NFTABLES, Writer};
 
+    fn nest() -> Writer {
+        Writer::new(0, 0, 0, 0)
+    }
+
+    fn plain(writer: Writer) -> Vec<u8> {
+        writer.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec()
+    }
+
     /// A dump's answer of one rule: `counter accept comment "x"`.
     fn rule() -> Vec<u8> {
-        let plain = |w: Writer| w.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec();
-        let nest = || Writer::new(0, 0, 0, 0);
         let verdict = plain(nest().put_number(1, 1));
         let data = plain(nest().put_nested(2, &verdict));
         let immediate = plain(nest().put_number(1, 0).put_nested(2, &data));
@@ -61,6 +67,16 @@ mod tests {
     }
 
     #[test]
+    fn a_flowtable_is_decoded_with_its_devices() {
+        let devices = plain(nest().put_text(1, "eth0").put_text(1, "eth1"));
+        let hook = plain(nest().put_number(1, 0).put_number(2, 0).put_nested(3, &devices));
+        let message = Writer::new(NFTABLES | 22, 0, 1, 1).put_text(1, "fw").put_text(2, "fast").put_nested(3, &hook);
+        let devices = vec!["eth0".to_owned(), "eth1".to_owned()];
+        let expected = FlowtableRecord { family: 1, table: "fw".into(), name: "fast".into(), devices };
+        assert_eq!(decode_flowtables(&message.finish()), Ok(vec![expected]));
+    }
+
+    #[test]
     fn cut_and_damaged_messages_are_errors_or_other_rules_but_no_panics() {
         let whole = rule();
         for length in 0..whole.len() {
@@ -75,6 +91,7 @@ mod tests {
                 drop(decode_sets(&damaged));
                 drop(decode_replies(&damaged));
                 drop(decode_changes(&damaged));
+                drop(decode_flowtables(&damaged));
             }
         }
     }

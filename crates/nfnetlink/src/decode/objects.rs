@@ -14,6 +14,7 @@ const NEW_CHAIN: u16 = NFTABLES | 3;
 const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_SET: u16 = NFTABLES | 9;
 const NEW_GENERATION: u16 = NFTABLES | 15;
+const NEW_FLOWTABLE: u16 = NFTABLES | 22;
 /// The part of a message's type that says whose it is.
 const SUBSYSTEM: u16 = 0xff00;
 
@@ -33,8 +34,18 @@ pub struct ChainRecord {
     pub family: u8,
     pub table: String,
     pub name: String,
+    /// The number of its rules, and of those that go to it.
+    pub uses: u32,
     /// Without its rules.
     pub chain: ObservedChain,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowtableRecord {
+    pub family: u8,
+    pub table: String,
+    pub name: String,
+    pub devices: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +161,23 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
                 policy: f.need(5)?.number()?,
             });
         }
-        Ok(ChainRecord { family, table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), chain })
+        let uses = f.number(6)?.unwrap_or(0);
+        Ok(ChainRecord { family, table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), uses, chain })
+    })
+}
+
+/// The flowtables in one datagram.
+pub fn decode_flowtables(datagram: &[u8]) -> Result<Vec<FlowtableRecord>, DecodeError> {
+    records(datagram, NEW_FLOWTABLE, "a flowtable", |family, f| {
+        let mut devices = Vec::new();
+        if let Some(hook) = f.get(3)
+            && let Some(list) = Fields::of("a hook", hook.nested())?.get(3)
+        {
+            for device in list.nested() {
+                devices.push(device?.text()?.into());
+            }
+        }
+        Ok(FlowtableRecord { family, table: f.need(1)?.text()?.into(), name: f.need(2)?.text()?.into(), devices })
     })
 }
 
