@@ -234,7 +234,8 @@ fn a_refused_element_is_named_among_many() {
         let Err(CommitError::Refused { refusals, more: 0 }) = kernel.commit(&[add], generation) else {
             panic!("the commit was not refused");
         };
-        let named: Vec<&str> = refusals.iter().map(|r| r.operation.as_str()).collect();
+        let named: Vec<String> =
+            refusals.iter().map(|r| r.operation.as_ref().map(ToString::to_string).unwrap_or_default()).collect();
         assert_eq!(named, ["add element inet ringfence m { 43210-43214 comment \"x\" : goto nowhere }"]);
     });
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nfnetlink::{Kernel, Observed, repair};
-use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, stamp, translate};
+use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, translate};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::{AgentProcess, ringfence};
@@ -12,6 +12,9 @@ use tests::fake_api::FakeApi;
 use tests::kernel_table::nft;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 use tests::objects::kind_of;
+
+/// A flag of tables that a living process holds.
+const NFT_TABLE_F_OWNER: u32 = 2;
 
 pub(crate) const NODE: &str = "node-a";
 
@@ -133,10 +136,9 @@ impl Stage {
     pub(crate) fn enforces(&self, state: &ClusterState) -> bool {
         let Some(observed) = self.observed() else { return false };
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
-        let layout =
-            Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask").at_mark(mark);
-        let mut wanted = translate(state, NODE, &layout).ruleset;
-        stamp(&mut wanted, &layout);
+        let layout = Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask");
+        let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
+        let wanted = translate(state, NODE, &layout.at_mark(mark).protected(owned)).ruleset;
         repair(Some(&observed), &wanted).is_empty()
     }
 

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::protection::protection;
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
@@ -51,6 +53,7 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     let mut cli = Cli::from_arg_matches(matches)?;
     if let (Command::Agent(arguments), Some((_, given))) = (&mut cli.command, matches.subcommand()) {
         arguments.choose_source(given)?;
+        arguments.check_ranges()?;
     }
     Ok(cli)
 }
@@ -73,6 +76,32 @@ impl AgentArguments {
     }
 }
 
+impl AgentArguments {
+    /// Unknown addresses cannot be denied without saying which addresses are the node's pods'.
+    fn check_ranges(&self) -> Result<(), clap::Error> {
+        if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {
+            let message = "--unknown-pods deny needs the ranges of this node's pods: --pod-cidr";
+            return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
+        }
+        Ok(())
+    }
+
+    /// What the rules depend on beside the cluster, and whether other programs can change them, in words.
+    pub(crate) fn layout(&self) -> anyhow::Result<(Layout, String)> {
+        let (protected, words) = match self.table_owner {
+            TableOwner::Off => (false, "off, as asked for by --table-owner off".into()),
+            TableOwner::Auto => protection(),
+        };
+        let denied = match self.unknown_pods {
+            UnknownPods::Allow => vec![],
+            UnknownPods::Deny => self.pod_cidr.clone(),
+        };
+        let checks = self.source_check == Switch::On;
+        let layout = self.table.layout()?.denying_unknown(denied).checking_sources(checks).protected(protected);
+        Ok((layout, words))
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
     /// Name of this node, as in `spec.nodeName` of its pods.
@@ -90,7 +119,23 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
-    /// Folder for the agent's socket and lock.
+    /// Whether other programs are kept from changing the rules: auto protects the tables where the kernel can (Linux 6.9).
+    #[arg(long, env = "RINGFENCE_TABLE_OWNER", value_enum, default_value_t = TableOwner::Auto)]
+    pub(crate) table_owner: TableOwner,
+
+    /// What happens to traffic of addresses of this node's pods (--pod-cidr) that no pod is known to have.
+    #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
+    pub(crate) unknown_pods: UnknownPods,
+
+    /// Range of this node's pods; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) pod_cidr: Vec<IpNet>,
+
+    /// Whether pods are held to their own source addresses, where the CNI plugin has told their interfaces.
+    #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
+    pub(crate) source_check: Switch,
+
+    /// Folder for the agent's sockets, its lock, and what the CNI plugin reports.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
@@ -178,6 +223,24 @@ pub(crate) struct ExplainArguments {
     /// Form of the answer.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableOwner {
+    Auto,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnknownPods {
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -31,10 +31,16 @@ const MOST_ROUNDS: usize = 64;
 const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
+/// How long it may take until a killed predecessor holds its tables no more, and how often that is looked at.
+const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 pub(crate) struct Enforcer {
     kernel: Kernel,
     node: String,
     layout: Layout,
+    /// Tables of an earlier agent are protected again.
+    pub(crate) claimed: bool,
     live: Option<Live>,
     /// What this process committed or found right last; none before that. What is different, others have changed.
     left: Option<Tables>,
@@ -92,11 +98,9 @@ impl Enforcer {
     /// left, so that from now on nobody else can change them.
     pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
-        if tables::claim(&mut kernel, &layout)? {
-            tracing::info!("the rules of an earlier agent are in force and protected again");
-        }
+        let claimed = claim(&mut kernel, &layout)?;
         let left_out = LeftOut::default();
-        Ok(Enforcer { kernel, node, layout, live: None, left: None, left_out, metrics })
+        Ok(Enforcer { kernel, node, layout, claimed, live: None, left: None, left_out, metrics })
     }
 
     /// A subscription to the commits that others make.
@@ -225,6 +229,7 @@ impl Enforcer {
         let (mut races, mut rounds) = (0, 0);
         while races < MOST_RACES && rounds < MOST_ROUNDS {
             let observed = tables::read(&mut self.kernel, &self.layout)?;
+            self.metrics.comparisons.inc();
             self.layout = self.adopted_layout(observed.policy.as_ref())?;
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
             if !observed.is_of(generation) {
@@ -309,6 +314,17 @@ impl Enforcer {
             tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
+    }
+}
+
+/// Claims the tables. The sockets of an agent that was killed may live on for a moment, as owners of the tables.
+fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
+    let deadline = Instant::now() + PREDECESSOR_ENDS;
+    loop {
+        match tables::claim(kernel, layout) {
+            Err(Trouble::Held(..)) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            outcome => return outcome,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod listen;
 mod logging;
 mod metrics;
 mod pod_lookup;
+mod protection;
 mod run_dir;
 mod state_loop;
 mod verbs;

@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
     pub(crate) repairs: Counter,
+    pub(crate) comparisons: Counter,
     pub(crate) events: Counter,
     pub(crate) commit_seconds: Histogram,
     pub(crate) cni_add_seconds: Histogram,
@@ -39,6 +40,7 @@ impl Metrics {
         let commits = counter("commits", "Transactions that the kernel took");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
         let repairs = counter("repairs", "Transactions that repaired rules which somebody else had changed");
+        let comparisons = counter("comparisons", "Times that the tables were read and compared whole");
         let events = counter("events", "Reports of the source, each of which may hold many changes");
         let mut gauge = |name: &str, help: &str| {
             let metric = Gauge::default();
@@ -76,6 +78,7 @@ impl Metrics {
             commits,
             refused_commits,
             repairs,
+            comparisons,
             events,
             commit_seconds,
             cni_add_seconds,

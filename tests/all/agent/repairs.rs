@@ -1,3 +1,5 @@
+use tests::kernel_table::try_nft;
+
 use crate::stage::{NODE, Stage, ingress, pod};
 
 /// What somebody else may do, as a command of nft.
@@ -12,29 +14,82 @@ const TAMPERING: [(&str, &str); 8] = [
     ("everything is flushed", "flush ruleset"),
 ];
 
+/// As long as possible, so that nothing is repaired because of it.
+const NO_TICK: [&str; 2] = ["--resync-secs", "86400"];
+
 #[test]
-fn every_resync_repairs_what_somebody_else_has_changed() {
+fn what_somebody_else_changes_is_repaired_at_once_and_said_to_be_his() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut command = stage.agent_on_manifests();
-    command.args(["--resync-secs", "1"]);
+    command.args(NO_TICK).args(["--table-owner", "off"]);
     let mut agent = stage.start(command);
     agent.until_ready();
     let state = stage.state_of_manifests();
     for (repairs, (what, command)) in TAMPERING.into_iter().enumerate() {
+        let generation = stage.kernel_generation();
         stage.nft(command);
-        assert!(!stage.enforces(&state), "{what}");
         agent.until(what, |_| stage.enforces(&state).then_some(()));
         agent.until(&format!("a repair is counted when {what}"), |agent| {
             (agent.metric("ringfence_repairs_total") == repairs as u64 + 1).then_some(())
         });
+        assert_eq!(stage.kernel_generation(), generation + 2, "{what} is one transaction, and so is its repair");
     }
     assert_eq!(agent.metric("ringfence_commits_total"), TAMPERING.len() as u64 + 1);
-    assert_eq!(agent.log().matches("the table was not as we left it; repaired").count(), TAMPERING.len());
+    let log = agent.log();
+    let repairs: Vec<&str> =
+        log.lines().filter(|line| line.contains("the table was not as we left it; repaired")).collect();
+    assert_eq!(repairs.len(), TAMPERING.len(), "{log}");
+    assert!(repairs.iter().all(|line| line.contains("program=\"nft (process ")), "{log}");
 }
 
 #[test]
-fn what_others_do_elsewhere_is_no_reason_for_a_commit() {
+fn a_protected_table_is_nobody_elses_to_change() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
+    let agent = stage.start_on_manifests();
+    let state = stage.state_of_manifests();
+    for (what, command) in TAMPERING {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let outcome = stage.lab.node_exec(NODE, || try_nft(&words, ""));
+        match command {
+            "flush ruleset" => assert!(outcome.is_ok(), "{what}: {outcome:?}"),
+            _ => assert!(outcome.is_err_and(|e| e.contains("Operation not permitted")), "{what}"),
+        }
+        assert!(stage.enforces(&state), "{what}");
+    }
+    assert_eq!(agent.metric("ringfence_repairs_total"), 0);
+    let (_, log) = agent.stop();
+    assert!(log.contains("protection of the tables: on"), "{log}");
+    // Nobody holds it now; the next agent puts it right, and holds it again.
+    stage.nft("flush chain inet ringfence forward");
+    let agent = stage.start_on_manifests();
+    assert!(stage.enforces(&state));
+    assert!(agent.log().contains("protected again"), "{}", agent.log());
+    stage.nft("flush ruleset");
+    assert!(stage.enforces(&state));
+}
+
+#[test]
+fn a_table_changes_hands_between_agents_with_and_without_protection() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
+    let state = stage.state_of_manifests();
+    for owner in ["off", "auto", "off", "off", "auto", "auto"] {
+        let mut command = stage.agent_on_manifests();
+        command.args(["--table-owner", owner]);
+        let mut agent = stage.start(command);
+        agent.until_ready();
+        assert!(stage.enforces(&state), "{owner}");
+        let refused =
+            stage.lab.node_exec(NODE, || try_nft(&["add", "chain", "inet", "ringfence", "mine"], "")).is_err();
+        assert_eq!(refused, owner == "auto");
+        agent.stop();
+    }
+}
+
+#[test]
+fn what_others_do_elsewhere_is_no_reason_to_read_or_commit_anything() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut command = stage.agent_on_manifests();
@@ -47,6 +102,7 @@ fn what_others_do_elsewhere_is_no_reason_for_a_commit() {
     let status = || tests::agent_process::ask_socket(&stage.run_dir(), "/v1/status").body;
     agent.until("the resync", |_| status().contains(&format!("\"kernelGeneration\":{foreign},")).then_some(()));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);
+    assert_eq!(agent.metric("ringfence_comparisons_total"), 1, "the one at the start");
     assert_eq!(stage.kernel_generation(), foreign);
     assert!(stage.tables().contains("somebody-else"));
 }

@@ -17,17 +17,37 @@ fn objects() -> [Value; 4] {
 fn sigterm_leaves_the_rules_and_a_restart_adopts_them_without_a_commit() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
-    let agent = stage.start_on_manifests();
+    let start = || {
+        let mut command = stage.agent_on_manifests();
+        command.args(["--table-owner", "off"]);
+        let mut agent = stage.start(command);
+        agent.until_ready();
+        agent
+    };
+    let agent = start();
     let generation = stage.kernel_generation();
     let (status, log) = agent.stop();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("SIGTERM: stopping; the rules stay in place"), "{log}");
     assert!(stage.enforces(&stage.state_of_manifests()));
 
-    let agent = stage.start_on_manifests();
+    let agent = start();
     assert_eq!(agent.metric("ringfence_commits_total"), 0);
     assert_eq!(stage.kernel_generation(), generation);
     assert!(stage.enforces(&stage.state_of_manifests()));
+}
+
+#[test]
+fn a_restart_claims_a_protected_table_and_leaves_its_rules_alone() {
+    let stage = Stage::new();
+    stage.write_objects("all.json", &objects());
+    stage.start_on_manifests().stop();
+    let before = stage.observed().expect("a table");
+    let agent = stage.start_on_manifests();
+    assert_eq!(agent.metric("ringfence_commits_total"), 0);
+    let after = stage.observed().expect("a table");
+    assert_eq!((&after.chains, &after.sets), (&before.chains, &before.sets));
+    assert_eq!(after.generation, before.generation + 1, "the claim");
 }
 
 #[test]

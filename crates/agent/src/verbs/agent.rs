@@ -33,16 +33,18 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::new());
-    let layout = arguments.table.layout()?;
+    let (layout, protection) = arguments.layout()?;
     let status = Status {
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
+        protection: protection.clone(),
         from_folder: arguments.manifests.is_some(),
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
     let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;
+    let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
     let port = TcpListener::bind(arguments.listen)
         .await
@@ -70,6 +72,10 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         version = env!("CARGO_PKG_VERSION"),
         "ringfence agent started"
     );
+    tracing::info!("protection of the tables: {protection}");
+    if claimed {
+        tracing::info!("the rules of an earlier agent are in force and protected again");
+    }
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping; the rules stay in place"),
