@@ -34,3 +34,5 @@ mod connections;
 mod verbs;
 // What conntrack does not track is no way around the policies.
 mod strays;
+// The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.
+mod cni;

@@ -20,7 +20,7 @@ const WALLS: &[Wall] = &[
     Wall {
         name: "cni",
         ours: &[],
-        never: &["libc", "tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
+        never: &["tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
     },
     Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster", "cni"], never: &[] },
 ];

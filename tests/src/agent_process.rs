@@ -52,13 +52,21 @@ pub fn ringfence() -> Command {
     command
 }
 
-/// The path of the program, which stands beside the folder of the test binary.
+/// The path of the program.
 ///
 /// # Panics
 /// If it has not been built.
 pub fn program() -> PathBuf {
+    built("ringfence")
+}
+
+/// The path of one of our programs, which stands beside the folder of the test binary.
+///
+/// # Panics
+/// If it has not been built.
+pub fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("the path of this program");
-    let program = this.ancestors().nth(2).expect("it is in a folder of a folder").join("ringfence");
+    let program = this.ancestors().nth(2).expect("it is in a folder of a folder").join(name);
     assert!(program.exists(), "{} is missing: build it with 'cargo build --workspace'", program.display());
     program
 }

@@ -5,6 +5,8 @@
 //! starts in a millisecond and ends; it knows no policies and no Kubernetes API. docs/cni.md is for its user.
 
 mod attachment;
+pub mod isolation;
+pub mod plugin;
 pub mod protocol;
 pub mod store;
 

@@ -16,6 +16,7 @@ pub const VERSION: u32 = 1;
 pub const LINE_BYTES: usize = 64 * 1024;
 
 /// What the plugin asks.
+#[expect(clippy::large_enum_variant, reason = "there is one a process, or one a connection")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The pod is to start: answered when its rules are in force, or at the latest after this long. The attachment has

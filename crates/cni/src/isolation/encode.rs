@@ -1,0 +1,145 @@
+//! Netlink messages as bytes. Numbers in attributes are big-endian, those in headers are in the order of the host.
+
+/// `NFT_MSG_NEWTABLE` and its like.
+pub(super) const NEW_TABLE: u16 = 0;
+pub(super) const NEW_CHAIN: u16 = 3;
+pub(super) const NEW_RULE: u16 = 6;
+pub(super) const DELETE_RULE: u16 = 8;
+pub(super) const NEW_SET: u16 = 9;
+pub(super) const NEW_ELEMENT: u16 = 12;
+pub(super) const DELETE_ELEMENT: u16 = 14;
+
+/// `NLM_F_CREATE`
+pub(super) const CREATE: u16 = 0x400;
+/// `NLM_F_APPEND`
+pub(super) const APPEND: u16 = 0x800;
+
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLA_F_NESTED: u16 = 0x8000;
+/// `NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFPROTO_UNSPEC: u8 = 0;
+const NFPROTO_INET: u8 = 1;
+
+/// Of `struct nlmsghdr`, in which the type is at 4 and the flags are at 6.
+const HEADER_BYTES: usize = 16;
+const FLAGS_AT: usize = 6;
+
+/// The attributes of a message, or those nested in one of them.
+pub(super) struct Attributes(Vec<u8>);
+
+impl Attributes {
+    pub(super) fn new() -> Attributes {
+        Attributes(Vec::new())
+    }
+
+    pub(super) fn list(items: impl IntoIterator<Item = Attributes>) -> Attributes {
+        const NFTA_LIST_ELEM: u16 = 1;
+        items.into_iter().fold(Attributes::new(), |list, item| list.nested(NFTA_LIST_ELEM, item))
+    }
+
+    pub(super) fn bytes(mut self, attribute: u16, value: &[u8]) -> Attributes {
+        let length = u16::try_from(value.len() + 4).expect("what is nested stays below 64 KiB (ELEMENTS)");
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&attribute.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    pub(super) fn number(self, attribute: u16, value: u32) -> Attributes {
+        self.bytes(attribute, &value.to_be_bytes())
+    }
+
+    pub(super) fn text(self, attribute: u16, value: &str) -> Attributes {
+        let mut terminated = value.as_bytes().to_vec();
+        terminated.push(0);
+        self.bytes(attribute, &terminated)
+    }
+
+    pub(super) fn nested(self, attribute: u16, inner: Attributes) -> Attributes {
+        self.bytes(attribute | NLA_F_NESTED, &inner.0)
+    }
+}
+
+/// The messages of one transaction, numbered from 0.
+pub(super) struct Batch {
+    pub(super) bytes: Vec<u8>,
+    /// What each message does, for errors.
+    pub(super) operations: Vec<&'static str>,
+    /// Where the last message that was pushed begins.
+    last: usize,
+}
+
+impl Batch {
+    pub(super) fn new() -> Batch {
+        let mut batch = Batch { bytes: Vec::new(), operations: Vec::new(), last: 0 };
+        batch.message("commit", BATCH_BEGIN, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, Attributes::new());
+        batch
+    }
+
+    pub(super) fn push(&mut self, operation: &'static str, message: u16, flags: u16, attributes: Attributes) {
+        self.message(operation, NFNL_SUBSYS_NFTABLES << 8 | message, flags, NFPROTO_INET, 0, attributes);
+    }
+
+    /// Ends the batch. Its last operation is to be acknowledged; errors come without being asked for.
+    pub(super) fn finish(mut self) -> Batch {
+        let flags = &mut self.bytes[self.last + FLAGS_AT..][..2];
+        flags.copy_from_slice(&(u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK).to_ne_bytes());
+        self.message("commit", BATCH_END, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, Attributes::new());
+        self
+    }
+
+    /// The number of the message that is acknowledged.
+    pub(super) fn acknowledged(&self) -> usize {
+        self.operations.len() - 2
+    }
+
+    fn message(
+        &mut self,
+        operation: &'static str,
+        kind: u16,
+        flags: u16,
+        family: u8,
+        resource: u16,
+        Attributes(attributes): Attributes,
+    ) {
+        const NFGENMSG_BYTES: usize = 4;
+        const NFNETLINK_V0: u8 = 0;
+        let length = u32::try_from(HEADER_BYTES + NFGENMSG_BYTES + attributes.len()).expect("a short message");
+        let number = u32::try_from(self.operations.len()).expect("few messages");
+        self.last = self.bytes.len();
+        self.bytes.extend_from_slice(&length.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+        self.bytes.extend_from_slice(&number.to_ne_bytes());
+        self.bytes.extend_from_slice(&0_u32.to_ne_bytes());
+        self.bytes.extend_from_slice(&[family, NFNETLINK_V0]);
+        self.bytes.extend_from_slice(&resource.to_be_bytes());
+        self.bytes.extend_from_slice(&attributes);
+        self.operations.push(operation);
+    }
+}
+
+/// What each message does, and its bytes.
+#[cfg(test)]
+impl std::fmt::Display for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut rest = &self.bytes[..];
+        for operation in &self.operations {
+            let length = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
+            let (message, after) = rest.split_at(length);
+            write!(f, "{operation}:")?;
+            for (index, byte) in message.iter().enumerate() {
+                write!(f, "{}{byte:02x}", if index % 4 == 0 { " " } else { "" })?;
+            }
+            writeln!(f)?;
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        Ok(())
+    }
+}

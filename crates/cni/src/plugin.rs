@@ -1,0 +1,96 @@
+//! The program: what a container runtime asks of it, and what it answers (CNI specification 0.4.0 to 1.1.0).
+//!
+//! The answer is on standard output and nothing else is; what a person should know besides is on standard error, which
+//! runtimes log.
+
+mod add;
+mod agent;
+mod check;
+mod config;
+mod delete;
+mod environment;
+mod failure;
+mod gc;
+mod host_interface;
+mod prev_result;
+mod status;
+mod version;
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use config::Config;
+use environment::{Command, Environment};
+use failure::{Code, Failure};
+
+/// Configurations are a few hundred bytes, and results a few kilobytes.
+const INPUT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Does what the environment and standard input say.
+pub fn run() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "--version") {
+        let versions = version::SUPPORTED.join(", ");
+        return print(&format!("ringfence-cni {} (CNI {versions})\n", env!("CARGO_PKG_VERSION")).into_bytes());
+    }
+    let input = read_input();
+    // A failure is told in the version that the configuration asks for, if that can be told.
+    let version = input.as_deref().ok().and_then(version::asked_for).unwrap_or(version::NEWEST);
+    match answer(&Environment::of_process(), input) {
+        Ok(output) => print(&output),
+        Err(failure) => {
+            print(&failure.to_json(version));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer(environment: &Environment, input: io::Result<Vec<u8>>) -> Result<Vec<u8>, Failure> {
+    let command = environment.command()?;
+    if command == Command::Version {
+        // Asked by hand, it has no input.
+        return Ok(version::answer(input.as_deref().ok().and_then(version::asked_for)));
+    }
+    let config = input
+        .map_err(|error| Failure::new(Code::Io, "the configuration cannot be read").because(error))
+        .and_then(|input| Config::parse(&input));
+    match command {
+        Command::Add => add::add(environment, &config?),
+        Command::Delete => {
+            delete::delete(environment, config);
+            Ok(Vec::new())
+        }
+        Command::Check => check::check(environment, &config?).map(|()| Vec::new()),
+        Command::Gc => gc::gc(&config?).map(|()| Vec::new()),
+        Command::Status => status::status(&config?).map(|()| Vec::new()),
+        Command::Version => unreachable!("it is answered above"),
+    }
+}
+
+fn read_input() -> io::Result<Vec<u8>> {
+    let mut input = Vec::new();
+    if io::stdin().is_terminal() {
+        return Ok(input);
+    }
+    io::stdin().lock().take(INPUT_BYTES + 1).read_to_end(&mut input)?;
+    if input.len() as u64 > INPUT_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {INPUT_BYTES} bytes")));
+    }
+    Ok(input)
+}
+
+fn print(output: &[u8]) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(output).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("cannot answer: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line for a person.
+fn say(line: std::fmt::Arguments<'_>) {
+    // If nobody listens there is nobody to tell it to.
+    writeln!(io::stderr(), "ringfence-cni: {line}").ok();
+}

@@ -1,0 +1,96 @@
+//! ADD: a pod is to start. It does when its rules are in force, or not at all, or denied everything.
+
+use std::time::{Duration, Instant};
+
+use crate::plugin::agent::{ask_until, tell};
+use crate::plugin::config::{Config, OnTimeout};
+use crate::plugin::environment::{Environment, Pod};
+use crate::plugin::host_interface::{self, HostInterface};
+use crate::plugin::prev_result::PrevResult;
+use crate::plugin::{Code, Failure, say};
+use crate::protocol::{Request, Response};
+use crate::{Attachment, isolation, store};
+
+/// Gives the previous result, as it is.
+pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>, Failure> {
+    let deadline = Instant::now() + config.timeout;
+    let id = environment.attachment_id()?;
+    let sandbox = environment.sandbox()?;
+    let prev_result = config.require_prev_result()?;
+    let result = || prev_result.get().as_bytes().to_vec();
+    let Some(pod) = environment.pod()? else {
+        return Ok(result());
+    };
+    let Pod { namespace, name: pod, uid } = pod;
+    let PrevResult { addresses, host_interfaces } = PrevResult::parse(prev_result)?;
+    let HostInterface { name: host_interface, bridge } =
+        host_interface::find(&host_interfaces, sandbox, id.interface());
+    let attachment = Attachment {
+        id,
+        sandbox: sandbox.into(),
+        network: config.network.clone(),
+        namespace,
+        pod,
+        uid,
+        addresses,
+        host_interface,
+        bridge,
+        added_nanos: nanos_since_boot(),
+    };
+    // Before the agent is asked: if it ends after its answer, the next one finds the attachment in the folder.
+    store::write(&config.state_dir, &attachment).map_err(|error| {
+        let message = format!("the attachment cannot be kept in {}", config.state_dir.display());
+        Failure::new(Code::Io, message).because(error)
+    })?;
+    let Err(reason) = protect(config, &attachment, deadline) else {
+        return Ok(result());
+    };
+    abandon(config, &attachment);
+    let message = format!("the policies of pod {}/{} are not in force", attachment.namespace, attachment.pod);
+    Err(Failure::new(Code::TryAgainLater, message).because(reason))
+}
+
+/// Returns when the pod may start, or why it may not.
+fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Result<(), String> {
+    let Attachment { namespace, pod, .. } = attachment;
+    let request = |left: Duration| {
+        // A tenth is for the way: the agent's last word has to come before our deadline.
+        let millis = u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX);
+        Request::Add { attachment: attachment.clone(), timeout_millis: millis }
+    };
+    let isolate = config.on_timeout == OnTimeout::Isolate;
+    let reason = match ask_until(&config.agent_socket, request, deadline) {
+        Ok(Response::Enforced) => return Ok(()),
+        Ok(Response::Isolated { reason }) if isolate => {
+            say(format_args!("pod {namespace}/{pod} starts with everything denied by the agent: {reason}"));
+            return Ok(());
+        }
+        Ok(Response::Isolated { reason } | Response::Failed { reason }) => reason,
+        Ok(Response::Ok) => "the agent answered something else than it was asked".into(),
+        Err(error) => error.to_string(),
+    };
+    if !isolate {
+        return Err(reason);
+    }
+    isolation::add(&attachment.addresses)
+        .map_err(|error| format!("{reason}; and it cannot be started with everything denied: {error}"))?;
+    say(format_args!(
+        "pod {namespace}/{pod} starts with everything denied, in table inet {}, until the agent takes over: {reason}",
+        isolation::TABLE
+    ));
+    Ok(())
+}
+
+/// The pod does not start, and nothing is to stay.
+fn abandon(config: &Config, attachment: &Attachment) {
+    if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
+        say(format_args!("{} stays in {}: {error}", attachment.id, config.state_dir.display()));
+    }
+    tell(&config.agent_socket, &Request::Delete(attachment.id.clone()));
+}
+
+fn nanos_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::try_from(now).expect("the time since boot is not negative");
+    u64::try_from(now.as_nanos()).expect("a machine is up for less than 500 years")
+}

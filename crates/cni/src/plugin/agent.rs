@@ -1,0 +1,120 @@
+//! Asking the agent, as often as it takes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::plugin::say;
+use crate::protocol::{ProtocolError, Request, Response, read_response, write_request};
+
+/// For what the agent answers at once, if it is there.
+pub(super) const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Between two attempts to reach an agent that is starting: soon at first, and no more often than it costs nothing.
+const PAUSE_FIRST: Duration = Duration::from_millis(2);
+const PAUSE_MOST: Duration = Duration::from_millis(50);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AgentError {
+    #[error("the agent cannot be reached at {path}: {error} (does ringfence run on this node?)")]
+    Unreachable { path: String, error: io::Error },
+    #[error("the agent at {path} gave no answer: {error}")]
+    Unanswered { path: String, error: ProtocolError },
+}
+
+/// Asks once.
+pub(super) fn ask(socket: &Path, request: &Request, deadline: Instant) -> Result<Response, AgentError> {
+    let path = || socket.display().to_string();
+    let unreachable = |error| AgentError::Unreachable { path: path(), error };
+    let unanswered = |error| AgentError::Unanswered { path: path(), error };
+    let stream = reach(socket, deadline).map_err(unreachable)?;
+    let mut stream = Until { stream, deadline };
+    write_request(&mut stream, request).map_err(unanswered)?;
+    read_response(&mut stream).map_err(unanswered)
+}
+
+/// Asks until there is an answer, which an agent that restarts may give at the next attempt. The request is made for
+/// the time that is left.
+pub(super) fn ask_until(
+    socket: &Path,
+    request: impl Fn(Duration) -> Request,
+    deadline: Instant,
+) -> Result<Response, AgentError> {
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let error = match ask(socket, &request(left), deadline) {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(error);
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MOST);
+    }
+}
+
+/// Tells the agent what it would find out by itself later.
+pub(super) fn tell(socket: &Path, request: &Request) {
+    match ask(socket, request, Instant::now() + AT_ONCE) {
+        Ok(Response::Ok) => {}
+        Ok(Response::Failed { reason }) => say(format_args!("the agent: {reason}")),
+        Ok(Response::Enforced | Response::Isolated { .. }) => {
+            say(format_args!("the agent answered something else than it was asked"));
+        }
+        Err(error) => say(format_args!("{error}")),
+    }
+}
+
+fn reach(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // It holds for `connect` as well, which waits while the agent has more callers than it takes.
+    set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
+    connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// A stream that fails at the deadline, however its bytes come in.
+struct Until {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Read for Until {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(left(self.deadline)?))?;
+        self.stream.read(into).map_err(timed_out)
+    }
+}
+
+impl Write for Until {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
+        self.stream.write(from).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Less than a microsecond is no timeout for the kernel, and would be none at all.
+    if left < Duration::from_micros(1) { Err(timed_out(ErrorKind::TimedOut.into())) } else { Ok(left) }
+}
+
+/// `EAGAIN` says "resource temporarily unavailable", which is no help.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "the time was up"),
+        _ => error,
+    }
+}

@@ -1,0 +1,235 @@
+//! The plugin's entry in the network configuration.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use crate::AttachmentId;
+use crate::plugin::{Code, Failure, version};
+
+const AGENT_SOCKET: &str = "/run/ringfence/cni.sock";
+const STATE_DIR: &str = "/run/ringfence/cni";
+const TIMEOUT_SECONDS: u64 = 10;
+
+/// The kubelet gives a pod's sandbox four minutes; a longer wait would end with it, and not in our words.
+const TIMEOUT_SECONDS_MOST: u64 = 300;
+
+/// What becomes of a pod whose rules are not in force in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnTimeout {
+    /// It is not started; the runtime tries again.
+    Fail,
+    /// It is started and everything is denied.
+    Isolate,
+}
+
+/// The configuration, each value checked or its default.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) cni_version: &'static str,
+    pub(super) network: String,
+    pub(super) agent_socket: PathBuf,
+    pub(super) state_dir: PathBuf,
+    pub(super) timeout: Duration,
+    pub(super) on_timeout: OnTimeout,
+    /// Just as it was given.
+    pub(super) prev_result: Option<Box<RawValue>>,
+    pub(super) valid_attachments: ValidAttachments,
+}
+
+/// What GC is to keep.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ValidAttachments {
+    NotGiven,
+    These(Vec<AttachmentId>),
+}
+
+/// Everything that is ours to read. Runtimes and people add keys of their own.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    cni_version: Option<String>,
+    name: Option<String>,
+    agent_socket: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    timeout_seconds: Option<u64>,
+    on_timeout: Option<String>,
+    prev_result: Option<Box<RawValue>>,
+    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "given")]
+    valid_attachments: Option<Option<Vec<ValidAttachment>>>,
+}
+
+#[derive(Deserialize)]
+struct ValidAttachment {
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+}
+
+/// Tells null, which is how libcni writes an empty list, from a key that is not there.
+fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Deserialize::deserialize(deserializer).map(Some)
+}
+
+impl Config {
+    pub(super) fn parse(input: &[u8]) -> Result<Config, Failure> {
+        let fields: Fields = serde_json::from_slice(input).map_err(|error| match error.classify() {
+            Category::Data => Failure::new(Code::Configuration, "the configuration is invalid").because(error),
+            Category::Io | Category::Syntax | Category::Eof => {
+                Failure::new(Code::Decoding, "the configuration is no JSON").because(error)
+            }
+        })?;
+        let asked = fields.cni_version.unwrap_or_default();
+        let Some(cni_version) = version::supported(&asked) else {
+            let supported = version::SUPPORTED.join(", ");
+            return Err(Failure::new(Code::IncompatibleVersion, format!("cniVersion {asked:?} is not supported"))
+                .because(format!("ringfence-cni supports {supported}")));
+        };
+        let Some(network) = fields.name.filter(|name| !name.is_empty()) else {
+            return Err(invalid("the configuration has no name"));
+        };
+        let on_timeout = match fields.on_timeout.as_deref() {
+            None | Some("fail") => OnTimeout::Fail,
+            Some("isolate") => OnTimeout::Isolate,
+            Some(other) => {
+                return Err(invalid(format!("onTimeout {other:?} is unknown: use \"fail\" or \"isolate\"")));
+            }
+        };
+        let seconds = fields.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
+        if !(1..=TIMEOUT_SECONDS_MOST).contains(&seconds) {
+            return Err(invalid(format!("timeoutSeconds {seconds} is not from 1 to {TIMEOUT_SECONDS_MOST}")));
+        }
+        let valid_attachments = match fields.valid_attachments {
+            None => ValidAttachments::NotGiven,
+            Some(None) => ValidAttachments::These(Vec::new()),
+            Some(Some(list)) => {
+                let id = |ValidAttachment { container_id, ifname }| AttachmentId::new(container_id, ifname);
+                let ids: Result<_, _> = list.into_iter().map(id).collect();
+                ValidAttachments::These(ids.map_err(|error| {
+                    invalid("cni.dev/valid-attachments has an invalid entry, so that nothing is removed").because(error)
+                })?)
+            }
+        };
+        Ok(Config {
+            cni_version,
+            network,
+            agent_socket: absolute("agentSocket", fields.agent_socket, AGENT_SOCKET)?,
+            state_dir: absolute("stateDir", fields.state_dir, STATE_DIR)?,
+            timeout: Duration::from_secs(seconds),
+            on_timeout,
+            prev_result: fields.prev_result,
+            valid_attachments,
+        })
+    }
+
+    /// Nothing but defaults: with it DEL does what it can when the configuration is no use.
+    pub(super) fn of_defaults() -> Config {
+        Config {
+            cni_version: version::NEWEST,
+            network: String::new(),
+            agent_socket: AGENT_SOCKET.into(),
+            state_dir: STATE_DIR.into(),
+            timeout: Duration::from_secs(TIMEOUT_SECONDS),
+            on_timeout: OnTimeout::Fail,
+            prev_result: None,
+            valid_attachments: ValidAttachments::NotGiven,
+        }
+    }
+
+    /// GC and STATUS came with a version.
+    pub(super) fn require_gc_and_status(&self, command: &str) -> Result<(), Failure> {
+        if self.cni_version >= version::WITH_GC_AND_STATUS {
+            return Ok(());
+        }
+        let message = format!("{command} needs cniVersion {} or later", version::WITH_GC_AND_STATUS);
+        Err(Failure::new(Code::IncompatibleVersion, message).because(format!("this is {}", self.cni_version)))
+    }
+
+    /// The result of the plugin before.
+    pub(super) fn require_prev_result(&self) -> Result<&RawValue, Failure> {
+        self.prev_result.as_deref().ok_or_else(|| {
+            invalid("there is no prevResult")
+                .because("ringfence-cni goes into a chain, after the plugin that gives the pod its addresses")
+        })
+    }
+}
+
+fn absolute(key: &str, path: Option<PathBuf>, default: &str) -> Result<PathBuf, Failure> {
+    let path = path.unwrap_or_else(|| default.into());
+    if path.is_absolute() { Ok(path) } else { Err(invalid(format!("{key} {path:?} is no absolute path"))) }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Code::Configuration, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, Failure> {
+        Config::parse(text.as_bytes())
+    }
+
+    fn with(more: &str) -> Result<Config, Failure> {
+        parse(&format!(r#"{{"cniVersion":"1.1.0","name":"pods","type":"ringfence-cni"{more}}}"#))
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default_and_what_others_say_is_passed_over() {
+        let config = with(r#","capabilities":{"portMappings":true},"args":{"a":[1]},"whatever":7"#).unwrap();
+        assert_eq!(config.agent_socket.to_str(), Some("/run/ringfence/cni.sock"));
+        assert_eq!(config.state_dir.to_str(), Some("/run/ringfence/cni"));
+        assert_eq!((config.timeout, config.on_timeout), (Duration::from_secs(10), OnTimeout::Fail));
+        assert_eq!(config.valid_attachments, ValidAttachments::NotGiven);
+        assert!(config.prev_result.is_none());
+    }
+
+    #[test]
+    fn the_previous_result_keeps_its_bytes() {
+        let result = r#"{ "z":1.0e0, "a": 12345678901234567890123, "z":2,"u":"\u00e9" }"#;
+        let config = with(&format!(r#","prevResult": {result} "#)).unwrap();
+        assert_eq!(config.prev_result.unwrap().get(), result);
+    }
+
+    #[test]
+    fn a_list_to_keep_that_is_null_is_empty_and_one_that_is_missing_is_none() {
+        let kept = |more| with(more).unwrap().valid_attachments;
+        assert_eq!(kept(r#","cni.dev/valid-attachments":null"#), ValidAttachments::These(vec![]));
+        let id = AttachmentId::new("4f1c", "eth0").unwrap();
+        let list = r#","cni.dev/valid-attachments":[{"containerID":"4f1c","ifname":"eth0"}]"#;
+        assert_eq!(kept(list), ValidAttachments::These(vec![id]));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_number() {
+        let code = |result: Result<Config, Failure>| result.unwrap_err().code;
+        assert_eq!(code(parse("")), Code::Decoding);
+        assert_eq!(code(parse("{")), Code::Decoding);
+        assert_eq!(code(parse("[]")), Code::Configuration);
+        assert_eq!(code(parse(r#"{"name":"pods"}"#)), Code::IncompatibleVersion);
+        assert_eq!(code(parse(r#"{"cniVersion":"0.3.1","name":"pods"}"#)), Code::IncompatibleVersion);
+        assert_eq!(code(parse(r#"{"cniVersion":"1.1.0"}"#)), Code::Configuration);
+        for more in [
+            r#","timeoutSeconds":0"#,
+            r#","timeoutSeconds":301"#,
+            r#","timeoutSeconds":-1"#,
+            r#","timeoutSeconds":"10""#,
+            r#","onTimeout":"allow""#,
+            r#","onTimeout":true"#,
+            r#","agentSocket":"cni.sock""#,
+            r#","stateDir":"""#,
+            r#","cni.dev/valid-attachments":[{"containerID":"/","ifname":"eth0"}]"#,
+            r#","cni.dev/valid-attachments":{}"#,
+        ] {
+            assert_eq!(code(with(more)), Code::Configuration, "{more}");
+        }
+    }
+}

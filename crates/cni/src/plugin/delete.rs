@@ -1,0 +1,60 @@
+//! DEL: a pod is gone. It always succeeds, needs no agent, and does what can still be done.
+
+use std::net::IpAddr;
+
+use crate::plugin::agent::tell;
+use crate::plugin::config::Config;
+use crate::plugin::environment::Environment;
+use crate::plugin::prev_result::PrevResult;
+use crate::plugin::{Failure, say};
+use crate::protocol::Request;
+use crate::{AttachmentId, isolation, store};
+
+pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
+    let config = config.unwrap_or_else(|failure| {
+        say(format_args!("{failure}; DEL goes on with the defaults"));
+        Config::of_defaults()
+    });
+    match environment.attachment_id() {
+        Ok(id) => {
+            let told = config.prev_result.as_deref().and_then(|result| PrevResult::parse(result).ok());
+            remove(&config, &id, &told.map(|result| result.addresses).unwrap_or_default());
+        }
+        // No ADD of it can have succeeded.
+        Err(failure) => say(format_args!("{failure}; there is nothing to remove")),
+    }
+}
+
+/// Removes all that there is of an attachment, and tells whether nothing is left. `told` are its addresses as far as
+/// they are known otherwise: they count only if there is a file that cannot be read, since another pod may have them
+/// by now.
+pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
+    let folder = &config.state_dir;
+    let addresses = match store::read(folder, id) {
+        Ok(Some(attachment)) => attachment.addresses,
+        Ok(None) => Vec::new(),
+        Err(error) => {
+            say(format_args!("{} in {} cannot be read: {error}", id, folder.display()));
+            told.to_vec()
+        }
+    };
+    let removed = store::remove(folder, id).map_err(|error| format!("{id} stays in {}: {error}", folder.display()));
+    let released = release(config, addresses);
+    let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    for complaint in &complaints {
+        say(format_args!("{complaint}"));
+    }
+    tell(&config.agent_socket, &Request::Delete(id.clone()));
+    complaints.is_empty()
+}
+
+/// Takes addresses out of our table, but for those that another pod has now.
+fn release(config: &Config, mut addresses: Vec<IpAddr>) -> Result<(), String> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let others = store::read_all(&config.state_dir)
+        .map_err(|error| format!("{} cannot be read: {error}", config.state_dir.display()))?;
+    addresses.retain(|address| !others.attachments.iter().any(|other| other.addresses.contains(address)));
+    isolation::remove(&addresses).map_err(|error| format!("{addresses:?} may stay denied: {error}"))
+}

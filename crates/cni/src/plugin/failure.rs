@@ -1,0 +1,60 @@
+//! Failures as the CNI specification wants them told.
+
+use serde::Serialize;
+
+/// The numbers of the specification ("Error"), and one of our own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Code {
+    IncompatibleVersion = 1,
+    Environment = 4,
+    Io = 5,
+    Decoding = 6,
+    Configuration = 7,
+    TryAgainLater = 11,
+    /// To STATUS: an ADD would fail.
+    Unavailable = 50,
+    /// To CHECK: what was added is not in force as it was.
+    NotInForce = 100,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) code: Code,
+    message: String,
+    details: String,
+}
+
+impl Failure {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into(), details: String::new() }
+    }
+
+    pub(super) fn because(self, details: impl ToString) -> Failure {
+        Failure { details: details.to_string(), ..self }
+    }
+
+    /// What goes to standard output.
+    pub(super) fn to_json(&self, cni_version: &str) -> Vec<u8> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Fields<'a> {
+            cni_version: &'a str,
+            code: u32,
+            msg: &'a str,
+            details: &'a str,
+        }
+        let Failure { code, message, details } = self;
+        let fields = Fields { cni_version, code: *code as u32, msg: message, details };
+        let mut json = serde_json::to_vec(&fields).expect("numbers and strings");
+        json.push(b'\n');
+        json
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Failure { code: _, message, details } = self;
+        if details.is_empty() { f.write_str(message) } else { write!(f, "{message}: {details}") }
+    }
+}

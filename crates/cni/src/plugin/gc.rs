@@ -1,0 +1,33 @@
+//! GC: what belongs to no pod any more is removed, as by DEL.
+
+use crate::plugin::config::{Config, ValidAttachments};
+use crate::plugin::delete;
+use crate::plugin::{Code, Failure};
+use crate::store;
+
+/// A runtime lists what is valid in one network, so that attachments of others are none of its business.
+pub(super) fn gc(config: &Config) -> Result<(), Failure> {
+    config.require_gc_and_status("GC")?;
+    let valid = match &config.valid_attachments {
+        ValidAttachments::These(valid) => valid,
+        ValidAttachments::NotGiven => {
+            let message = "there is no cni.dev/valid-attachments, so that nothing is removed";
+            return Err(Failure::new(Code::Configuration, message));
+        }
+    };
+    let folder = config.state_dir.display();
+    let stored = store::read_all(&config.state_dir)
+        .map_err(|error| Failure::new(Code::Io, format!("{folder} cannot be read")).because(error))?;
+    let mut left: Vec<String> =
+        stored.unreadable.iter().map(|(path, reason)| format!("{}: {reason}", path.display())).collect();
+    for attachment in stored.attachments {
+        let is_stale = attachment.network == config.network && !valid.contains(&attachment.id);
+        if is_stale && !delete::remove(config, &attachment.id, &[]) {
+            left.push(format!("{} is not wholly removed", attachment.id));
+        }
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Code::Io, format!("not everything in {folder} can be judged or removed")).because(left.join("; ")))
+}

@@ -1,0 +1,101 @@
+//! Which interface of the host a pod's packets come in on.
+
+mod peer;
+
+use std::fs;
+use std::path::Path;
+
+use crate::attachment::is_interface;
+
+/// The host's end of a pod's link, and the bridge that it is a port of. Where it is not clear, nothing is said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct HostInterface {
+    pub(super) name: Option<String>,
+    pub(super) bridge: Option<String>,
+}
+
+/// Looks among the interfaces of the host that a result names.
+pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInterface {
+    find_in(Path::new("/sys/class/net"), named, || peer::index_on_host(Path::new(sandbox), interface))
+}
+
+fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u32>) -> HostInterface {
+    let is_end = |name: &&String| {
+        let path = sysfs.join(name);
+        // An interface with a device is hardware: the traffic of others comes in there, too.
+        is_interface(name) && path.exists() && !path.join("bridge").exists() && !path.join("device").exists()
+    };
+    let mut ends: Vec<&String> = named.iter().filter(is_end).collect();
+    ends.sort();
+    ends.dedup();
+    if ends.len() > 1 {
+        let other_end = other_end();
+        ends.retain(|name| other_end.is_some() && index(&sysfs.join(name)) == other_end);
+    }
+    let [name] = ends[..] else { return HostInterface::default() };
+    HostInterface { name: Some(name.clone()), bridge: bridge_of(&sysfs.join(name)) }
+}
+
+fn index(interface: &Path) -> Option<u32> {
+    fs::read_to_string(interface.join("ifindex")).ok()?.trim().parse().ok()
+}
+
+fn bridge_of(interface: &Path) -> Option<String> {
+    let master = fs::read_link(interface.join("master")).ok()?;
+    if !interface.join("master/bridge").exists() {
+        return None;
+    }
+    Some(master.file_name()?.to_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A folder like `/sys/class/net`.
+    fn sysfs() -> TempDir {
+        let folder = TempDir::new().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("cni0/bridge/bridge_id", "");
+        file("ens3/device/vendor", "");
+        for (name, index) in [("veth1", "2\n"), ("veth2", "3\n")] {
+            file(&format!("{name}/ifindex"), index);
+        }
+        symlink("../cni0", folder.path().join("veth1/master")).unwrap();
+        file("vrf0/ifindex", "9\n");
+        symlink("../vrf0", folder.path().join("veth2/master")).unwrap();
+        folder
+    }
+
+    fn found(named: &[&str], other_end: Option<u32>) -> (Option<String>, Option<String>) {
+        let named: Vec<String> = named.iter().map(|name| (*name).into()).collect();
+        let HostInterface { name, bridge } = find_in(sysfs().path(), &named, || other_end);
+        (name, bridge)
+    }
+
+    #[test]
+    fn the_one_that_is_no_bridge_no_hardware_and_there_is_it() {
+        let port = (Some("veth1".into()), Some("cni0".into()));
+        assert_eq!(found(&["cni0", "veth1"], None), port);
+        assert_eq!(found(&["veth1", "gone", "../../etc", "ens3", "veth1"], None), port);
+        assert_eq!(found(&["veth2"], None), (Some("veth2".into()), None), "a VRF is no bridge");
+    }
+
+    #[test]
+    fn of_several_the_other_end_of_the_pods_is_it() {
+        assert_eq!(found(&["veth1", "veth2"], Some(3)), (Some("veth2".into()), None));
+        for index in [None, Some(7)] {
+            assert_eq!(found(&["veth1", "veth2"], index), (None, None));
+        }
+        assert_eq!(found(&["cni0", "ens3"], Some(3)), (None, None));
+        assert_eq!(found(&[], Some(3)), (None, None));
+    }
+}

@@ -1,0 +1,150 @@
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use cni::protocol::{Request, Response};
+use serde_json::json;
+use tests::agent_process::until;
+use tests::cni_runtime::{Failed, FakeAgent, Reply};
+
+use super::{Place, Pod};
+
+const TRY_AGAIN_LATER: u64 = 11;
+
+#[track_caller]
+fn assert_not_started(place: &Place, failed: &Failed, reason: &str) {
+    assert_eq!((failed.plugin.as_str(), failed.code), ("ringfence-cni", TRY_AGAIN_LATER), "{failed:?}");
+    assert_eq!(failed.message, "the policies of pod shop/api-0 are not in force");
+    assert!(failed.details.contains(reason), "{failed:?}");
+    assert_eq!(failed.cni_version, "1.0.0");
+    assert_eq!(place.attachments(), []);
+}
+
+fn answer(response: Response) -> impl FnMut(&Request) -> Reply + Send + 'static {
+    move |request| match request {
+        Request::Add { .. } => Reply::Answer(response.clone()),
+        _ => Reply::Answer(Response::Ok),
+    }
+}
+
+fn reason(text: &str) -> String {
+    text.into()
+}
+
+#[test]
+fn a_pod_waits_until_the_agent_answers() {
+    let place = Place::new();
+    let (asked, is_asked) = channel();
+    let (go, may_answer) = channel::<()>();
+    let _agent = FakeAgent::start(&place.socket(), move |_| {
+        asked.send(()).unwrap();
+        may_answer.recv().unwrap();
+        Reply::enforced()
+    });
+    // Long enough for a slow machine to come to the end of this test.
+    let runtime = place.ptp_runtime(json!({"timeoutSeconds": 60}));
+    let pod = Pod::new("api-0");
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| runtime.add(&pod.container));
+        is_asked.recv().unwrap();
+        assert_eq!(place.attachments().len(), 1, "it is kept before the agent is asked");
+        assert!(!add.is_finished());
+        go.send(()).unwrap();
+        add.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn without_an_agent_a_pod_is_to_be_tried_again_and_nothing_is_left_of_it() {
+    let place = Place::new();
+    let runtime = place.ptp_runtime(json!({}));
+    let pod = Pod::new("api-0");
+    let begin = Instant::now();
+    let failed = runtime.add(&pod.container).unwrap_err();
+    assert!(begin.elapsed() >= Duration::from_millis(900), "{:?}", begin.elapsed());
+    assert_not_started(&place, &failed, "the agent cannot be reached at");
+    runtime.delete(&pod.container).unwrap();
+    let _agent = FakeAgent::enforcing(&place.socket());
+    runtime.add(&pod.container).unwrap();
+}
+
+#[test]
+fn an_agent_that_comes_late_or_hangs_up_is_asked_again() {
+    let place = Place::new();
+    let runtime = place.ptp_runtime(json!({"timeoutSeconds": 60}));
+    let pod = Pod::new("api-0");
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| runtime.add(&pod.container));
+        until("the plugin asks", || Some(()).filter(|()| !place.attachments().is_empty()));
+        let mut times = 0;
+        let agent = FakeAgent::start(&place.socket(), move |_| {
+            times += 1;
+            match times {
+                1 => Reply::Bytes(Vec::new()),
+                2 => Reply::close(),
+                _ => Reply::enforced(),
+            }
+        });
+        add.join().unwrap().unwrap();
+        assert_eq!(agent.requests().len(), 3);
+    });
+}
+
+#[test]
+fn an_agent_that_restarts_is_asked_again() {
+    let place = Place::new();
+    let runtime = place.ptp_runtime(json!({"timeoutSeconds": 60}));
+    let pod = Pod::new("api-0");
+    std::thread::scope(|scope| {
+        let (asked, is_asked) = channel();
+        let first = FakeAgent::start(&place.socket(), move |_| {
+            asked.send(()).unwrap();
+            Reply::Silence
+        });
+        let add = scope.spawn(|| runtime.add(&pod.container));
+        is_asked.recv().unwrap();
+        drop(first);
+        let _second = FakeAgent::enforcing(&place.socket());
+        add.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn an_agent_that_says_nothing_is_waited_for_no_longer_than_configured() {
+    let place = Place::new();
+    let _agent = FakeAgent::start(&place.socket(), |_| Reply::Silence);
+    let begin = Instant::now();
+    let failed = place.ptp_runtime(json!({})).add(&Pod::new("api-0").container).unwrap_err();
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    assert_not_started(&place, &failed, "gave no answer: the time was up");
+}
+
+#[test]
+fn a_pod_that_the_agent_cannot_protect_is_to_be_tried_again() {
+    for response in [
+        Response::Failed { reason: reason("the kernel refused") },
+        Response::Isolated { reason: reason("the kernel refused") },
+    ] {
+        let place = Place::new();
+        let agent = FakeAgent::start(&place.socket(), answer(response));
+        let pod = Pod::new("api-0");
+        let failed = place.ptp_runtime(json!({})).add(&pod.container).unwrap_err();
+        assert_not_started(&place, &failed, "the kernel refused");
+        assert_eq!(agent.requests().last(), Some(&Request::Delete(pod.id())), "the agent is to forget it");
+    }
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_no_permission() {
+    let answers: [(&[u8], &str); 4] = [
+        (b"{\"version\":1,\"result\":\"ok\"}\n", "something else than it was asked"),
+        (b"{\"version\":2,\"result\":\"enforced\"}\n", "it is of version 2"),
+        (b"{\"version\":1,\"result\":\"maybe\"}\n", "not understood"),
+        (b"enforced\n", "not understood"),
+    ];
+    for (bytes, why) in answers {
+        let place = Place::new();
+        let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Bytes(bytes.to_vec()));
+        let failed = place.ptp_runtime(json!({})).add(&Pod::new("api-0").container).unwrap_err();
+        assert_not_started(&place, &failed, why);
+    }
+}

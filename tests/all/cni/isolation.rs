@@ -1,0 +1,197 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use cni::isolation;
+use cni::protocol::{Request, Response};
+use serde_json::json;
+use tests::cni_runtime::{Arrived, FakeAgent, Prober, Reply, Runtime, arrivals, count_arrivals};
+use tests::kernel_table::{load_text, nft};
+use tests::netns::in_new_namespace;
+
+use super::{Families, Place, Pod};
+
+const LIST: &str = "list table inet ringfence-isolated";
+
+/// Long enough for thousands of packets.
+const PROBE: Duration = Duration::from_millis(30);
+
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn table(elements4: &str, elements6: &str) -> String {
+    format!(
+        "table inet ringfence-isolated {{
+\tcomment \"pods that started without the agent, kept by ringfence-cni\"
+\tset pods4 {{
+\t\ttype ipv4_addr
+{elements4}\t}}
+
+\tset pods6 {{
+\t\ttype ipv6_addr
+{elements6}\t}}
+
+\tchain forward {{
+\t\ttype filter hook forward priority filter; policy accept;
+\t\tip saddr @pods4 drop
+\t\tip daddr @pods4 drop
+\t\tip6 saddr @pods6 drop
+\t\tip6 daddr @pods6 drop
+\t}}
+}}
+"
+    )
+}
+
+#[test]
+fn the_table_is_exactly_this_one_however_often_it_is_made() {
+    in_new_namespace(|| {
+        isolation::add(&addresses(&["10.1.0.7", "fd00:1::7", "10.1.0.7"])).unwrap();
+        let one = table("\t\telements = { 10.1.0.7 }\n", "\t\telements = { fd00:1::7 }\n");
+        assert_eq!(nft(LIST), one);
+        isolation::add(&addresses(&["10.1.0.7"])).unwrap();
+        assert_eq!(nft(LIST), one);
+        nft("flush chain inet ringfence-isolated forward");
+        isolation::add(&addresses(&["10.1.0.8"])).unwrap();
+        let two = table("\t\telements = { 10.1.0.7, 10.1.0.8 }\n", "\t\telements = { fd00:1::7 }\n");
+        assert_eq!(nft(LIST), two);
+
+        isolation::remove(&addresses(&["10.1.0.8", "fd00:1::7", "10.9.9.9"])).unwrap();
+        assert_eq!(nft(LIST), table("\t\telements = { 10.1.0.7 }\n", ""));
+        isolation::remove(&addresses(&["10.1.0.7"])).unwrap();
+        assert_eq!(nft(LIST), table("", ""));
+        assert_eq!(nft("list tables"), "table inet ringfence-isolated\n");
+    });
+}
+
+#[test]
+fn thousands_of_addresses_are_one_transaction_and_what_the_kernel_shows_loads_again() {
+    let many: Vec<IpAddr> = (0..3000_u32).map(|n| IpAddr::V6((0xfd00 << 112 | u128::from(n)).into())).collect();
+    let listing = in_new_namespace(|| {
+        isolation::add(&many).unwrap();
+        nft(LIST)
+    });
+    in_new_namespace(|| {
+        load_text(&listing);
+        assert_eq!(nft(LIST), listing);
+        isolation::remove(&many).unwrap();
+        assert_eq!(nft(LIST), table("", ""));
+    });
+}
+
+#[test]
+fn without_a_table_there_is_nothing_to_remove() {
+    in_new_namespace(|| {
+        isolation::remove(&addresses(&["10.1.0.7"])).unwrap();
+        assert_eq!(nft("list tables"), "");
+    });
+}
+
+#[test]
+fn what_the_kernel_refuses_is_named_and_changes_nothing() {
+    in_new_namespace(|| {
+        let other = "table inet ringfence-isolated {\n\tset pods4 {\n\t\ttype inet_service\n\t}\n}\n";
+        load_text(other);
+        let refusal = isolation::add(&addresses(&["10.1.0.7"])).unwrap_err().to_string();
+        assert!(refusal.contains("'add set'"), "{refusal}");
+        assert_eq!(nft(LIST), other);
+    });
+}
+
+/// What arrives at `to` when both pods send to it: the first is the one that a test is about.
+fn arrive(to: &Pod, at: IpAddr, from: [&Pod; 2]) -> BTreeMap<IpAddr, Arrived> {
+    to.sandbox.run(|| count_arrivals(at));
+    let probers = from.map(|pod| Prober::ready(&pod.sandbox, SocketAddr::new(at, 9)));
+    for sending in probers.map(|prober| prober.start(PROBE)) {
+        let sent = sending.end();
+        assert!(sent.datagrams > 10 && sent.connections > 10, "{sent:?}");
+    }
+    to.sandbox.run(arrivals)
+}
+
+fn add(runtime: &Runtime, pod: &Pod, family: usize) -> (IpAddr, String) {
+    let added = runtime.add(&pod.container).unwrap();
+    (added.addresses()[family], added.steps.last().unwrap().stderr.clone())
+}
+
+/// A third pod goes on reaching its peer; the one that started without the agent reaches nobody, and nobody it.
+fn isolated_pod_is_cut_off(families: Families, family: usize) {
+    let place = Place::new();
+    let chain = |more| place.runtime("1.0.0", &[place.ptp(families), place.ours(more)]);
+    let runtime = chain(json!({"onTimeout": "isolate"}));
+    let [server, other, late] = ["server", "other", "late"].map(Pod::new);
+    let agent = FakeAgent::enforcing(&place.socket());
+    let (server_address, _) = add(&runtime, &server, family);
+    let (other_address, _) = add(&runtime, &other, family);
+    drop(agent);
+    let (late_address, said) = add(&runtime, &late, family);
+    assert!(said.contains("pod shop/late starts with everything denied"), "{said}");
+    assert!(said.contains("the agent cannot be reached"), "{said}");
+    assert_eq!(place.attachments().len(), 3, "the agent is to find it");
+
+    let sources = |arrived: &BTreeMap<IpAddr, Arrived>| arrived.keys().copied().collect::<Vec<_>>();
+    let arrived = arrive(&server, server_address, [&late, &other]);
+    assert_eq!(sources(&arrived), [other_address]);
+    assert!(arrived[&other_address].datagrams > 0 && arrived[&other_address].connections > 0, "{arrived:?}");
+    assert!(arrive(&late, late_address, [&server, &other]).is_empty());
+
+    runtime.on_node(|| isolation::remove(&[late_address])).unwrap();
+    let free = arrive(&server, server_address, [&late, &other]);
+    assert_eq!(sources(&free).len(), 2, "{free:?}");
+}
+
+#[test]
+fn a_pod_that_started_without_the_agent_is_cut_off_in_both_directions() {
+    isolated_pod_is_cut_off(Families::V4, 0);
+}
+
+#[test]
+fn a_pod_that_started_without_the_agent_is_cut_off_over_ipv6() {
+    isolated_pod_is_cut_off(Families::Dual, 1);
+}
+
+#[test]
+fn where_the_agent_denies_everything_the_plugin_has_no_table() {
+    let place = Place::new();
+    let _agent = FakeAgent::start(&place.socket(), |request| match request {
+        Request::Add { .. } => Reply::Answer(Response::Isolated { reason: "the pod is not known".into() }),
+        _ => Reply::Answer(Response::Ok),
+    });
+    let runtime = place.ptp_runtime(json!({"onTimeout": "isolate"}));
+    let (_, said) = add(&runtime, &Pod::new("api-0"), 0);
+    assert!(said.contains("everything denied by the agent: the pod is not known"), "{said}");
+    assert_eq!(place.attachments().len(), 1);
+    assert_eq!(runtime.on_node(|| nft("list tables")), "");
+}
+
+#[test]
+fn a_pod_that_cannot_be_cut_off_does_not_start() {
+    let place = Place::new();
+    let runtime = place.ptp_runtime(json!({"onTimeout": "isolate"}));
+    runtime.on_node(|| load_text("table inet ringfence-isolated {\nset pods4 {\ntype inet_service\n}\n}\n"));
+    let failed = runtime.add(&Pod::new("api-0").container).unwrap_err();
+    assert_eq!(failed.code, 11);
+    assert!(failed.details.contains("cannot be started with everything denied"), "{failed:?}");
+    assert_eq!(place.attachments(), []);
+}
+
+#[test]
+fn an_isolated_address_is_released_with_its_pod_unless_another_has_it_by_now() {
+    let place = Place::new();
+    let result = |address: &str| format!(r#"{{"cniVersion":"1.0.0","ips":[{{"address":"{address}/32"}}]}}"#);
+    let chain = |address: &str| {
+        place.runtime("1.0.0", &[place.stub(&result(address)), place.ours(json!({"onTimeout": "isolate"}))])
+    };
+    let [first, second] = ["first", "second"].map(Pod::new);
+    let runtime = chain("10.1.0.7");
+    runtime.add(&first.container).unwrap();
+    runtime.add(&second.container).unwrap();
+    let listing = || runtime.on_node(|| nft(LIST));
+    assert_eq!(listing(), table("\t\telements = { 10.1.0.7 }\n", ""));
+    runtime.delete(&first.container).unwrap();
+    assert_eq!(listing(), table("\t\telements = { 10.1.0.7 }\n", ""));
+    runtime.delete(&first.container).unwrap();
+    runtime.delete(&second.container).unwrap();
+    assert_eq!(listing(), table("", ""));
+}

@@ -1,0 +1,165 @@
+use std::collections::BTreeSet;
+use std::fs;
+
+use cni::protocol::{Request, Response};
+use cni::{Attachment, store};
+use serde_json::json;
+use tests::cni_runtime::{FakeAgent, Reply, Runtime};
+
+use super::{Families, Place, Pod};
+
+const NOT_IN_FORCE: u64 = 100;
+const UNAVAILABLE: u64 = 50;
+
+/// A chain of CNI 1.1.0, which Debian's plugins do not speak.
+fn newest(place: &Place) -> Runtime {
+    let result = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.7/24"}]}"#;
+    place.runtime("1.1.0", &[place.stub(result), place.ours(json!({}))])
+}
+
+#[test]
+fn deleting_twice_is_deleting_once() {
+    let place = Place::new();
+    let agent = FakeAgent::enforcing(&place.socket());
+    let runtime = place.ptp_runtime(json!({}));
+    let pod = Pod::new("api-0");
+    runtime.add(&pod.container).unwrap();
+    for _ in 0..2 {
+        let steps = runtime.delete(&pod.container).unwrap();
+        assert_eq!(
+            (steps[0].plugin.as_str(), steps[0].stdout.as_str(), steps[0].stderr.as_str()),
+            ("ringfence-cni", "", "")
+        );
+        assert_eq!(place.attachments(), []);
+        assert_eq!(agent.requests().last(), Some(&Request::Delete(pod.id())));
+    }
+    runtime.delete(&Pod::new("never-added").container).unwrap();
+}
+
+#[test]
+fn deleting_needs_no_agent_and_no_readable_file() {
+    let place = Place::new();
+    let runtime = place.runtime("1.0.0", &[place.bridge(Families::Dual), place.ours(json!({}))]);
+    let agent = FakeAgent::enforcing(&place.socket());
+    let pods = ["api-0", "api-1"].map(Pod::new);
+    for pod in &pods {
+        runtime.add(&pod.container).unwrap();
+    }
+    drop(agent);
+    fs::write(place.state_dir().join(store::file_name(&pods[0].id())), "{\"vers").unwrap();
+    for pod in &pods {
+        let steps = runtime.delete(&pod.container).unwrap();
+        assert!(steps[0].stderr.contains("the agent cannot be reached"), "{steps:?}");
+        assert_eq!(steps[0].stdout, "");
+    }
+    assert_eq!(place.attachments(), []);
+}
+
+#[test]
+fn deleting_succeeds_when_the_agent_does_not_answer_or_refuses() {
+    let place = Place::new();
+    let runtime = newest(&place);
+    let pod = Pod::new("api-0");
+    let agent = FakeAgent::enforcing(&place.socket());
+    runtime.add(&pod.container).unwrap();
+    drop(agent);
+    for reply in [Reply::Silence, Reply::close(), Reply::Answer(Response::Failed { reason: "no".into() })] {
+        let _agent = FakeAgent::start(&place.socket(), move |_| reply.clone());
+        let steps = runtime.delete(&pod.container).unwrap();
+        assert!(steps[0].stderr.contains("the agent"), "{steps:?}");
+    }
+    assert_eq!(place.attachments(), []);
+}
+
+#[test]
+fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
+    let place = Place::new();
+    let runtime = newest(&place);
+    let pod = Pod::new("api-0");
+    let agent = FakeAgent::enforcing(&place.socket());
+    runtime.add(&pod.container).unwrap();
+    runtime.check(&pod.container).unwrap();
+    assert_eq!(agent.requests().last(), Some(&Request::Check(pod.id())));
+
+    let [kept] = &place.attachments()[..] else { panic!("one attachment") };
+    let other_address = Attachment { addresses: vec!["10.1.0.8".parse().unwrap()], ..kept.clone() };
+    let other_pod = Attachment { pod: "api-1".into(), ..kept.clone() };
+    for (changed, why) in [(other_address, "10.1.0.8"), (other_pod, "is pod shop/api-1")] {
+        store::write(&place.state_dir(), &changed).unwrap();
+        let failed = runtime.check(&pod.container).unwrap_err();
+        assert_eq!(
+            (failed.code, failed.message.as_str()),
+            (NOT_IN_FORCE, "the policies of pod shop/api-0 are not in force")
+        );
+        assert!(failed.details.contains(why), "{failed:?}");
+    }
+    store::remove(&place.state_dir(), &pod.id()).unwrap();
+    let failed = runtime.check(&pod.container).unwrap_err();
+    assert!(failed.code == NOT_IN_FORCE && failed.details.contains("there is no id-of-api-0@eth0"), "{failed:?}");
+
+    store::write(&place.state_dir(), kept).unwrap();
+    drop(agent);
+    let failed = runtime.check(&pod.container).unwrap_err();
+    assert!(failed.code == 11 && failed.message.contains("it is not known whether"), "{failed:?}");
+    let denied = Response::Isolated { reason: "the pod is not known".into() };
+    let failed_response = Response::Failed { reason: "the table is gone".into() };
+    for (response, why) in [(denied, "denied: the pod is not known"), (failed_response, "the table is gone")] {
+        let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Answer(response.clone()));
+        let failed = runtime.check(&pod.container).unwrap_err();
+        assert!(failed.code == NOT_IN_FORCE && failed.details.contains(why), "{failed:?}");
+    }
+}
+
+#[test]
+fn what_is_not_valid_in_its_network_is_collected() {
+    let place = Place::new();
+    let agent = FakeAgent::enforcing(&place.socket());
+    let runtime = newest(&place);
+    let [kept, stale, foreign] = ["kept", "stale", "foreign"].map(Pod::new);
+    for pod in [&kept, &stale, &foreign] {
+        runtime.add(&pod.container).unwrap();
+    }
+    let of_another = store::read(&place.state_dir(), &foreign.id()).unwrap().unwrap();
+    store::write(&place.state_dir(), &Attachment { network: "others".into(), ..of_another }).unwrap();
+    let ids = || place.attachments().into_iter().map(|attachment| attachment.id).collect::<BTreeSet<_>>();
+
+    runtime.gc(&[&kept.container]).unwrap();
+    assert_eq!(ids(), BTreeSet::from([kept.id(), foreign.id()]));
+    let deleted = agent.requests().into_iter().filter(|request| matches!(request, Request::Delete(_)));
+    assert_eq!(deleted.collect::<Vec<_>>(), [Request::Delete(stale.id())]);
+
+    // Also without the agent, and with a file that nobody can judge, which is told and left.
+    drop(agent);
+    let cut = place.state_dir().join("cut@eth0.json");
+    fs::write(&cut, "{").unwrap();
+    let failed = runtime.gc(&[]).unwrap_err();
+    assert!(failed.code == 5 && failed.details.contains("cut@eth0.json"), "{failed:?}");
+    fs::remove_file(cut).unwrap();
+    assert_eq!(ids(), BTreeSet::from([foreign.id()]));
+    runtime.gc(&[]).unwrap();
+}
+
+#[test]
+fn the_status_is_the_agents() {
+    let place = Place::new();
+    let runtime = newest(&place);
+    let failed = runtime.status().unwrap_err();
+    assert!(failed.code == UNAVAILABLE && failed.details.contains("cannot be reached"), "{failed:?}");
+    let agent = FakeAgent::enforcing(&place.socket());
+    runtime.status().unwrap();
+    assert_eq!(agent.requests(), [Request::Status]);
+    drop(agent);
+    let not_ready = Response::Failed { reason: "pods have not been listed".into() };
+    let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Answer(not_ready.clone()));
+    let failed = runtime.status().unwrap_err();
+    assert!(failed.code == UNAVAILABLE && failed.details == "pods have not been listed", "{failed:?}");
+}
+
+#[test]
+fn older_versions_have_no_gc_and_no_status() {
+    let place = Place::new();
+    let runtime = place.runtime("1.0.0", &[place.ours(json!({}))]);
+    for (failed, command) in [(runtime.gc(&[]).unwrap_err(), "GC"), (runtime.status().unwrap_err(), "STATUS")] {
+        assert_eq!((failed.code, failed.message), (1, format!("{command} needs cniVersion 1.1.0 or later")));
+    }
+}

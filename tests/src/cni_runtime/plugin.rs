@@ -1,0 +1,69 @@
+//! One plugin, run once.
+
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::NodeNamespaces;
+
+/// What a plugin that succeeded has printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub plugin: String,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// What a plugin that failed has printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub plugin: String,
+    pub cni_version: String,
+    pub code: u64,
+    pub message: String,
+    pub details: String,
+    pub stderr: String,
+}
+
+/// Runs a plugin with these variables, and no others but PATH, and this input.
+///
+/// # Errors
+/// What it says, if it fails.
+///
+/// # Panics
+/// If it does not start, or what it prints is not what a plugin prints.
+pub(super) fn run(
+    node: &NodeNamespaces,
+    program: &Path,
+    variables: &[(&str, String)],
+    input: &str,
+) -> Result<Step, Failed> {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables.iter().map(|(k, v)| (*k, v)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = node.run(|| {
+        let mut child = command.spawn().expect("the plugin starts");
+        let mut stdin = child.stdin.take().expect("standard input is a pipe");
+        match stdin.write_all(input.as_bytes()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(error) => panic!("{}: {error}", program.display()),
+        }
+        drop(stdin);
+        child.wait_with_output().expect("the plugin ends")
+    });
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    let plugin = program.file_name().expect("a program's name").to_string_lossy().into_owned();
+    if output.status.success() {
+        return Ok(Step { plugin, stdout, stderr });
+    }
+    let error: Value = serde_json::from_str(&stdout)
+        .unwrap_or_else(|error| panic!("{plugin} failed without words: {error}\n{stdout}\n{stderr}"));
+    let said = |key: &str| error[key].as_str().unwrap_or("").to_owned();
+    let code = error["code"].as_u64().unwrap_or_else(|| panic!("{plugin} failed without a code: {stdout}"));
+    let (cni_version, message, details) = (said("cniVersion"), said("msg"), said("details"));
+    Err(Failed { plugin, cni_version, code, message, details, stderr })
+}
