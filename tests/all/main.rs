@@ -32,5 +32,7 @@ mod agent;
 mod connections;
 // What the other verbs print, and with which status they end.
 mod verbs;
+// The CNI plugin's entry gets into the node's configuration, and stays there.
+mod install;
 // What conntrack does not track is no way around the policies.
 mod strays;

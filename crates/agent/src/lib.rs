@@ -5,6 +5,8 @@
 
 mod api;
 mod cli;
+mod cni_install;
+mod conflist;
 mod enforcer;
 mod listen;
 mod logging;
@@ -23,6 +25,7 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
     };
     match result {
