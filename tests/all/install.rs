@@ -219,9 +219,12 @@ fn a_writer_that_rewrites_two_hundred_times_keeps_its_last_word_and_the_entry() 
             assert_eq!(seen["plugins"][0]["type"], "ptp");
         }
     }
-    until("the entry is back", || node.has_entry("10-net.conflist").then_some(()));
-    assert!(node.read("10-net.conflist").contains("write-199"), "{}", node.read("10-net.conflist"));
-    drop(installer);
+    until("both", || {
+        (node.has_entry("10-net.conflist") && node.read("10-net.conflist").contains("write-199")).then_some(())
+    });
+    let (code, log) = installer.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(node.has_entry("10-net.conflist") && node.read("10-net.conflist").contains("write-199"), "{log}");
     let left: Vec<String> = std::fs::read_dir(node.path("net.d"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())

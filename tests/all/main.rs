@@ -34,5 +34,7 @@ mod connections;
 mod verbs;
 // The CNI plugin's entry gets into the node's configuration, and stays there.
 mod install;
+// What Ringfence has put on a node goes, and nothing else.
+mod uninstall;
 // What conntrack does not track is no way around the policies.
 mod strays;

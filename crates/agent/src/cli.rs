@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// Make the container runtime call the CNI plugin at each pod's start, so that no pod sends before its rules.
     InstallCni(InstallCniArguments),
+    /// Remove everything of ours from this node: CNI entry and plugin, tables, run directory.
+    Uninstall(UninstallArguments),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
 }
@@ -230,6 +232,36 @@ pub(crate) struct InstallCniArguments {
     /// Form of the log, which goes to standard error. RUST_LOG filters it.
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UninstallArguments {
+    #[command(flatten)]
+    pub(crate) folders: CniFolders,
+
+    /// Folder of the agent.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+
+    /// Name of the agent's nftables table.
+    #[arg(long, env = "RINGFENCE_TABLE", value_name = "NAME", default_value = "ringfence")]
+    pub(crate) table: Name,
+
+    /// Leave the plugin's program: CRI-O calls it once more for each pod that was started with it.
+    #[arg(long)]
+    pub(crate) keep_plugin: bool,
+
+    /// Go on although an agent is running, which may put things back.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Remove nothing, and say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Form of the report.
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -26,6 +26,7 @@ pub fn run() -> ExitCode {
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
+        cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
     };
     match result {

@@ -3,6 +3,7 @@
 mod agent;
 mod install_cni;
 mod manifests;
+mod uninstall;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Out
 
 pub(crate) use agent::agent;
 pub(crate) use install_cni::install_cni;
+pub(crate) use uninstall::uninstall;
 
 const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;

@@ -171,12 +171,19 @@ struct Swapped {
 
 /// Puts the text in the place of the file; none if there is no file any more.
 fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>> {
+    let gone = |e: io::Error| if e.kind() == ErrorKind::NotFound { Ok(None) } else { Err(e) };
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
+        Err(e) => return gone(e),
     };
     let temporary = Temporary::write(path, text, &metadata)?;
+    let mut standing = match File::open(path) {
+        Ok(file) => file,
+        Err(e) => return gone(e),
+    };
+    if contents(&mut standing)? != present {
+        return Ok(Some(Swapped { took: false, displaced: standing }));
+    }
     match renameat_with(CWD, &temporary.path, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {
             let displaced = File::open(&temporary.path)?;
@@ -184,15 +191,11 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
             Ok(Some(Swapped { took: true, displaced }))
         }
         Err(Errno::NOENT) => Ok(None),
-        // File systems that cannot exchange: here a write in the moment between these two calls is lost.
+        // File systems that cannot exchange: here a file that came since the last look is lost.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let mut displaced = File::open(path)?;
-            if contents(&mut displaced)? != present {
-                return Ok(Some(Swapped { took: false, displaced }));
-            }
             std::fs::rename(&temporary.path, path)?;
             sync_folder(path)?;
-            Ok(Some(Swapped { took: true, displaced }))
+            Ok(Some(Swapped { took: true, displaced: standing }))
         }
         Err(e) => Err(e.into()),
     }
