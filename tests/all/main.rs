@@ -36,5 +36,7 @@ mod verbs;
 mod install;
 // What Ringfence has put on a node goes, and nothing else.
 mod uninstall;
+// What is deployed says what the code does.
+mod deploy;
 // What conntrack does not track is no way around the policies.
 mod strays;
