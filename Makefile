@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build test demo lint docs fuzz install clean
+.PHONY: help packages build test demo lint docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ docs: packages ## API documentation, warnings as errors
 
 fuzz: packages ## build the fuzz targets and run each for FUZZ_SECONDS (30)
 	./scripts/fuzz
+
+manifests: build ## write deploy/install.yaml from deploy/base
+	UPDATE_EXPECT=1 cargo test --package tests --test all -- deploy::manifests::install_yaml
 
 clean: ## remove what was built
 	cargo clean

@@ -32,6 +32,12 @@ mod agent;
 mod connections;
 // What the other verbs print, and with which status they end.
 mod verbs;
+// The CNI plugin's entry gets into the node's configuration, and stays there.
+mod install;
+// What Ringfence has put on a node goes, and nothing else.
+mod uninstall;
+// What is deployed says what the code does.
+mod deploy;
 // What conntrack does not track is no way around the policies.
 mod strays;
 // The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.

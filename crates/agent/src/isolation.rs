@@ -8,7 +8,7 @@ use nfnetlink::{CommitError, Kernel};
 use nft::{Datum, Element, Key, KeyType, Name, Operation, Set, Table};
 
 /// The plugin's table, as docs/cni.md has it.
-const TABLE: &str = "ringfence-isolated";
+pub(crate) const TABLE: &str = "ringfence-isolated";
 
 const SET_V4: &str = "pods4";
 const SET_V6: &str = "pods6";

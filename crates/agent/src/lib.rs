@@ -7,6 +7,8 @@ mod api;
 mod attachments;
 mod cli;
 mod cni_socket;
+mod cni_install;
+mod conflist;
 mod enforcer;
 mod gate;
 mod isolation;
@@ -30,6 +32,8 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
+        cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
     };
     match result {

@@ -36,6 +36,11 @@ impl TableLock {
         }
     }
 }
+/// Held, shared, by whoever keeps the CNI plugin's entry in place.
+pub(crate) const INSTALL_LOCK: &str = "install.lock";
+
+/// Held by the agent.
+pub(crate) const AGENT_LOCK: &str = "agent.lock";
 
 pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.sock")
@@ -47,7 +52,7 @@ impl RunDir {
         DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(|| {
             format!("cannot make the run directory {}; choose another with --run-dir", path.display())
         })?;
-        let lock_path = path.join("agent.lock");
+        let lock_path = path.join(AGENT_LOCK);
         let lock = File::options()
             .create(true)
             .truncate(false)

@@ -1,7 +1,9 @@
 //! What each verb does.
 
 mod agent;
+mod install_cni;
 mod manifests;
+mod uninstall;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,6 +15,8 @@ use policy::{Explanation, Severity, explain_named, translate};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
+pub(crate) use install_cni::install_cni;
+pub(crate) use uninstall::uninstall;
 
 const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;

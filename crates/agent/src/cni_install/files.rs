@@ -1,0 +1,284 @@
+//! Configuration files: which there are, and how one is replaced while others may write it too.
+
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use crate::conflist::Unusable;
+
+/// A list with a dozen plugins has a few kilobytes.
+const LARGEST_BYTES: u64 = 1 << 20;
+
+/// Extensions that runtimes look for.
+const EXTENSIONS: [&str; 3] = [".conf", ".conflist", ".json"];
+
+/// Temporary files begin with a dot and end so, which no runtime reads. They are in the folder of the file that they
+/// become: containerd loads the configuration again when something is renamed within the folder, but not
+/// when something comes from elsewhere (`syncLoop` of its `cni_conf_syncer.go`).
+const TEMPORARY: &str = ".ringfence-tmp";
+
+/// Temporary files of one name at a time. Each is there for milliseconds, or was left by a process that was killed.
+const MOST_TEMPORARY: u32 = 64;
+
+/// Writes by others that come between our reading and our replacing before it is given up for now.
+const MOST_RACES: u32 = 16;
+
+/// A file that somebody is writing in place is complete after this, or is what it is to stay.
+const BEING_WRITTEN: Duration = Duration::from_secs(1);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// What has come of changing a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rewritten {
+    Gone,
+    Unusable(Unusable),
+    Unchanged(PathBuf),
+    Written(PathBuf),
+}
+
+/// The files that runtimes consider (`ConfFiles` of libcni), in their order. A missing folder is an empty one.
+pub(super) fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = list(folder)?;
+    paths.retain(|path| EXTENSIONS.iter().any(|extension| name_ends_with(path, extension)));
+    paths.sort();
+    Ok(paths)
+}
+
+pub(super) fn is_conflist(path: &Path) -> bool {
+    name_ends_with(path, ".conflist")
+}
+
+/// Temporary files, or those that have not been touched for so long.
+pub(super) fn leftovers(folder: &Path, older: Option<Duration>) -> io::Result<Vec<PathBuf>> {
+    let mut paths = list(folder)?;
+    paths.retain(|path| {
+        let age = || std::fs::symlink_metadata(path).and_then(|m| m.modified()).ok()?.elapsed().ok();
+        name_ends_with(path, TEMPORARY) && older.is_none_or(|older| age().is_some_and(|age| age > older))
+    });
+    paths.sort();
+    Ok(paths)
+}
+
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(named(folder, e)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| named(folder, e))?;
+        if !entry.file_type().map_err(|e| named(folder, e))?.is_dir() {
+            paths.push(entry.path());
+        }
+    }
+    Ok(paths)
+}
+
+fn name_ends_with(path: &Path, end: &str) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(end.as_bytes()))
+}
+
+/// What the file says; none if there is none.
+pub(super) fn read(path: &Path) -> io::Result<Option<Result<String, Unusable>>> {
+    match File::open(path) {
+        Ok(mut file) => contents(&mut file).map(|bytes| Some(text(&bytes))).map_err(|e| named(path, e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(named(path, e)),
+    }
+}
+
+fn contents(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(LARGEST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn text(bytes: &[u8]) -> Result<String, Unusable> {
+    if bytes.len() as u64 > LARGEST_BYTES {
+        return Err(Unusable::Malformed(format!("it has more than {LARGEST_BYTES} bytes")));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(e) => Err(Unusable::Malformed(e.to_string())),
+    }
+}
+
+/// Replaces the file by what `edit` makes of it, and loses nothing that others write meanwhile: the new file changes
+/// places with the old one, and if what comes out is not what was read, that is edited and put in its place.
+pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>, Unusable>) -> io::Result<Rewritten> {
+    // A link stays a link.
+    let path = &match path.canonicalize() {
+        Ok(path) => path,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
+        Err(e) => return Err(named(path, e)),
+    };
+    let edit = |bytes: &[u8]| text(bytes).and_then(|text| edit(&text));
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
+        Err(e) => return Err(named(path, e)),
+    };
+    // What is in the place, and what others wrote there last.
+    let mut present = contents(&mut file).map_err(|e| named(path, e))?;
+    let mut theirs = present.clone();
+    let mut written = false;
+    for _ in 0..MOST_RACES {
+        let edited = edit(&theirs);
+        let wanted = match &edited {
+            Ok(Some(text)) => text.as_bytes(),
+            Ok(None) | Err(_) => &theirs,
+        };
+        if wanted == present {
+            return Ok(match (edited, written) {
+                (Err(reason), _) => Rewritten::Unusable(reason),
+                (Ok(_), true) => Rewritten::Written(path.clone()),
+                (Ok(_), false) => Rewritten::Unchanged(path.clone()),
+            });
+        }
+        let wanted = wanted.to_vec();
+        let Some(Swapped { took, mut displaced }) = swap(path, &present, &wanted).map_err(|e| named(path, e))? else {
+            return Ok(Rewritten::Gone);
+        };
+        let mut found = contents(&mut displaced).map_err(|e| named(path, e))?;
+        if found != present {
+            // Somebody may have opened it to write, and be in the middle.
+            let deadline = Instant::now() + BEING_WRITTEN;
+            while edit(&found).is_err() && Instant::now() < deadline {
+                std::thread::sleep(BETWEEN_LOOKS);
+                found = contents(&mut displaced).map_err(|e| named(path, e))?;
+            }
+            theirs = found.clone();
+        }
+        present = if took { wanted } else { found };
+        written |= took;
+    }
+    Err(io::Error::other(format!("{} is being written again and again", path.display())))
+}
+
+struct Swapped {
+    /// The new text is in the place.
+    took: bool,
+    /// The file that was there.
+    displaced: File,
+}
+
+/// Puts the text in the place of the file; none if there is no file any more.
+fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>> {
+    let gone = |e: io::Error| if e.kind() == ErrorKind::NotFound { Ok(None) } else { Err(e) };
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(e) => return gone(e),
+    };
+    let temporary = Temporary::write(path, text, &metadata)?;
+    let mut standing = match File::open(path) {
+        Ok(file) => file,
+        Err(e) => return gone(e),
+    };
+    if contents(&mut standing)? != present {
+        return Ok(Some(Swapped { took: false, displaced: standing }));
+    }
+    match renameat_with(CWD, &temporary.path, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => {
+            let displaced = File::open(&temporary.path)?;
+            sync_folder(path)?;
+            Ok(Some(Swapped { took: true, displaced }))
+        }
+        Err(Errno::NOENT) => Ok(None),
+        // File systems that cannot exchange: here a file that came since the last look is lost.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            std::fs::rename(&temporary.path, path)?;
+            sync_folder(path)?;
+            Ok(Some(Swapped { took: true, displaced: standing }))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Writes a file that is ours alone, with the mode and the owner of another.
+pub(super) fn put(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> {
+    let put = || {
+        let temporary = Temporary::write(path, bytes, &std::fs::metadata(like)?)?;
+        std::fs::rename(&temporary.path, path)?;
+        sync_folder(path)
+    };
+    put().map_err(|e| named(path, e))
+}
+
+/// Writes a program.
+pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let put = || {
+        let temporary = Temporary::create(path, bytes, |file| file.set_permissions(Permissions::from_mode(0o755)))?;
+        std::fs::rename(&temporary.path, path)?;
+        sync_folder(path)
+    };
+    put().map_err(|e| named(path, e))
+}
+
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path).and_then(|()| sync_folder(path)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(named(path, e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// A complete file beside the one that it is to become. Whatever has this name in the end goes with the value.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Temporary {
+    fn write(beside: &Path, bytes: &[u8], like: &Metadata) -> io::Result<Temporary> {
+        Temporary::create(beside, bytes, |file| {
+            let ours = file.metadata()?;
+            if (ours.uid(), ours.gid()) != (like.uid(), like.gid()) {
+                fchown(&*file, Some(like.uid()), Some(like.gid()))?;
+            }
+            file.set_permissions(Permissions::from_mode(like.mode() & 0o7777))
+        })
+    }
+
+    fn create(beside: &Path, bytes: &[u8], finish: impl Fn(&mut File) -> io::Result<()>) -> io::Result<Temporary> {
+        let name = beside.file_name().unwrap_or_default().to_string_lossy();
+        for number in 0..MOST_TEMPORARY {
+            let path = beside.with_file_name(format!(".{name}.{number}{TEMPORARY}"));
+            let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => file,
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+                Err(e) => return Err(e),
+            };
+            let temporary = Temporary { path };
+            file.write_all(bytes)?;
+            finish(&mut file)?;
+            file.sync_all()?;
+            return Ok(temporary);
+        }
+        Err(io::Error::other(format!("there are {MOST_TEMPORARY} files .{name}.*{TEMPORARY} already; remove them")))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        match std::fs::remove_file(&self.path) {
+            Ok(()) => {}
+            // It has been renamed.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => tracing::warn!(file = %self.path.display(), "a temporary file cannot be removed: {e}"),
+        }
+    }
+}
+
+/// A rename lasts when its folder has been written.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+pub(super) fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,59 @@
+//! How often the entry is put back when somebody keeps taking it out.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Put-backs within [`WINDOW`] that come at once: a network agent that starts writes its configuration a few times.
+pub(super) const FREE: usize = 20;
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
+
+/// The put-backs of late.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    recent: VecDeque<Instant>,
+    pub(super) total: u64,
+}
+
+impl Pace {
+    pub(super) fn count(&mut self, now: Instant) {
+        self.total += 1;
+        self.recent.push_back(now);
+    }
+
+    /// How long the next one has to wait.
+    pub(super) fn wait(&mut self, now: Instant) -> Duration {
+        while self.recent.front().is_some_and(|oldest| now.duration_since(*oldest) >= WINDOW) {
+            self.recent.pop_front();
+        }
+        match self.recent.front() {
+            Some(oldest) if self.recent.len() >= FREE => WINDOW - now.duration_since(*oldest),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_free_and_then_there_are_no_more_than_the_window_has() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let mut now = start;
+        for _ in 0..FREE {
+            assert_eq!(pace.wait(now), Duration::ZERO);
+            pace.count(now);
+            now += Duration::from_millis(100);
+        }
+        assert_eq!(pace.wait(now), WINDOW - Duration::from_secs(2));
+        assert_eq!(pace.wait(start + WINDOW), Duration::ZERO);
+        for _ in 0..1000 {
+            now += pace.wait(now);
+            pace.count(now);
+        }
+        assert!(now - start >= WINDOW * (1000 / FREE as u32));
+        assert_eq!(pace.total, 1020);
+        assert_eq!(pace.wait(now + WINDOW), Duration::ZERO);
+    }
+}

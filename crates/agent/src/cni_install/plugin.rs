@@ -1,0 +1,95 @@
+//! The plugin's program: what it speaks, and its copy where runtimes look for plugins.
+
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::files;
+use crate::conflist::PLUGIN;
+
+/// A plugin to install.
+pub(crate) struct Plugin {
+    bytes: Vec<u8>,
+    /// The CNI versions that it answers with.
+    pub(crate) speaks: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Versions {
+    supported_versions: Vec<String>,
+}
+
+impl Plugin {
+    /// Reads it and asks it for its versions, which also shows that it runs.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Plugin> {
+        let bytes = std::fs::read(path)
+            .with_context(|| format!("cannot read the plugin {}; name it with --plugin", path.display()))?;
+        if !mentions_us(&bytes) {
+            bail!("{} is not {PLUGIN}; name it with --plugin", path.display());
+        }
+        let speaks = ask_versions(path).with_context(|| format!("the plugin {} does not answer", path.display()))?;
+        Ok(Plugin { bytes, speaks })
+    }
+
+    /// Copies it, if it is not there already. A program that runs meanwhile goes on with what it was started from.
+    ///
+    /// # Errors
+    /// If the folder or the file cannot be read or written.
+    pub(crate) fn copy_into(&self, folder: &Path) -> io::Result<bool> {
+        let path = path_in(folder);
+        let present = match std::fs::read(&path) {
+            Ok(bytes) => bytes == self.bytes && std::fs::metadata(&path)?.permissions().mode() & 0o7777 == 0o755,
+            Err(e) if e.kind() == ErrorKind::NotFound => false,
+            Err(e) => return Err(files::named(&path, e)),
+        };
+        if !present {
+            std::fs::create_dir_all(folder).map_err(|e| files::named(folder, e))?;
+            for abandoned in files::leftovers(folder, Some(super::ABANDONED))? {
+                std::fs::remove_file(abandoned)?;
+            }
+            files::put_program(&path, &self.bytes)?;
+        }
+        Ok(!present)
+    }
+}
+
+/// Where the plugin stands among a runtime's plugins.
+pub(crate) fn path_in(folder: &Path) -> PathBuf {
+    folder.join(PLUGIN)
+}
+
+/// Whether the file is our plugin, which names itself in its messages.
+pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
+    Ok(mentions_us(&std::fs::read(path)?))
+}
+
+fn mentions_us(bytes: &[u8]) -> bool {
+    bytes.windows(PLUGIN.len()).any(|window| window == PLUGIN.as_bytes())
+}
+
+/// The operation VERSION of the CNI specification.
+fn ask_versions(path: &Path) -> anyhow::Result<Vec<String>> {
+    let mut child = Command::new(path)
+        .env_clear()
+        .env("CNI_COMMAND", "VERSION")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = child.stdin.take()
+        && let Err(e) = input.write_all(br#"{"cniVersion":"1.0.0"}"#)
+        && e.kind() != ErrorKind::BrokenPipe
+    {
+        return Err(e.into());
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stdout).trim());
+    }
+    let versions: Versions = serde_json::from_slice(&output.stdout).context("its versions are not understood")?;
+    Ok(versions.supported_versions)
+}

@@ -1,0 +1,234 @@
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use tempfile::TempDir;
+
+use super::*;
+
+const PTP: &str = r#"{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"ptp"}]}"#;
+const CONF: &str = r#"{"cniVersion":"1.0.0","name":"a","type":"bridge"}"#;
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn with(files: &[(&str, &str)]) -> Folder {
+        let folder = Folder(TempDir::new().unwrap());
+        for (name, text) in files {
+            folder.write(name, text);
+        }
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn install(&self) -> Attempt {
+        let entry = Entry {
+            agent_socket: "/run/ringfence/cni.sock".into(),
+            state_dir: "/run/ringfence/cni".into(),
+            timeout_seconds: 10,
+            on_timeout: "fail",
+        };
+        install_entry(self.0.path(), &entry, &["1.0.0".to_owned()]).unwrap()
+    }
+
+    fn remove_all(&self) {
+        for trace in traces(self.0.path()).unwrap() {
+            remove(&trace).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_first_in_lexical_order_gets_the_entry_and_no_other_changes() {
+    let folder = Folder::with(&[("20-b.conflist", PTP), ("10-a.conflist", PTP), ("05-x.txt", "x"), ("README", "x")]);
+    std::fs::create_dir(folder.path("00-folder.conflist")).unwrap();
+    let first = folder.path("10-a.conflist");
+    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: Found::Written(first.clone()) });
+    assert_eq!(folder.install(), Attempt { left_alone: vec![], found: Found::Present(first) });
+    assert!(folder.read("10-a.conflist").contains("ringfence-cni"));
+    assert_eq!(folder.read("20-b.conflist"), PTP);
+    assert_eq!(folder.names(), ["00-folder.conflist", "05-x.txt", "10-a.conflist", "20-b.conflist", "README"]);
+    folder.remove_all();
+    assert_eq!(folder.read("10-a.conflist"), PTP);
+}
+
+#[test]
+fn nothing_is_made_where_there_is_no_configuration_and_a_missing_folder_is_an_empty_one() {
+    let folder = Folder::with(&[]);
+    assert_eq!(folder.install().found, Found::Nothing);
+    assert_eq!(folder.names(), [""; 0]);
+    assert!(traces(&folder.path("missing")).unwrap().is_empty());
+}
+
+#[test]
+fn mode_and_owner_stay() {
+    let folder = Folder::with(&[("10-a.conflist", PTP)]);
+    let path = folder.path("10-a.conflist");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
+    folder.install();
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o640, 12, 34));
+}
+
+#[test]
+fn a_conf_stays_and_a_list_that_comes_before_it_stands_for_it() {
+    let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
+    let list = folder.path("10-a-ringfence.conflist");
+    assert_eq!(folder.install().found, Found::Written(list.clone()));
+    assert_eq!(folder.install().found, Found::Present(list.clone()));
+    assert_eq!(candidates(folder.0.path()).unwrap()[0], list);
+    assert_eq!(folder.read("10-a.conf"), CONF);
+    assert_eq!(folder.read("20-b.conflist"), PTP);
+
+    let changed = CONF.replace("bridge", "ptp");
+    folder.write("10-a.conf", &changed);
+    assert_eq!(folder.install().found, Found::Written(list.clone()));
+    assert!(folder.read("10-a-ringfence.conflist").contains(&changed));
+
+    folder.remove_all();
+    assert_eq!(folder.names(), ["10-a.conf", "20-b.conflist"]);
+    assert_eq!(folder.read("10-a.conf"), changed);
+}
+
+#[test]
+fn a_list_whose_conf_has_gone_goes_too() {
+    let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
+    folder.install();
+    std::fs::remove_file(folder.path("10-a.conf")).unwrap();
+    assert_eq!(folder.install().found, Found::Written(folder.path("20-b.conflist")));
+    assert_eq!(folder.names(), ["20-b.conflist"]);
+}
+
+#[test]
+fn somebody_elses_list_of_our_kind_of_name_is_not_taken_for_ours() {
+    let folder = Folder::with(&[("10-my-ringfence.conflist", PTP)]);
+    assert_eq!(folder.install().found, Found::Written(folder.path("10-my-ringfence.conflist")));
+    folder.remove_all();
+    assert_eq!(folder.read("10-my-ringfence.conflist"), PTP);
+}
+
+#[test]
+fn a_file_that_is_not_understood_stays_and_the_next_gets_the_entry() {
+    let folder = Folder::with(&[("10-a.conflist", "{\"plugins\": [{\"type\""), ("20-b.conflist", PTP)]);
+    let attempt = folder.install();
+    assert_eq!(attempt.found, Found::Written(folder.path("20-b.conflist")));
+    assert!(
+        matches!(&attempt.left_alone[..], [(path, Unusable::Malformed(_))] if *path == folder.path("10-a.conflist"))
+    );
+    assert_eq!(folder.read("10-a.conflist"), "{\"plugins\": [{\"type\"");
+    // Whole again, it gets the entry.
+    folder.write("10-a.conflist", PTP);
+    assert_eq!(folder.install().found, Found::Written(folder.path("10-a.conflist")));
+}
+
+#[test]
+fn a_version_that_the_plugin_does_not_speak_gets_no_entry_anywhere() {
+    let old = PTP.replace("1.0.0", "0.2.0");
+    let folder = Folder::with(&[("10-a.conflist", &old), ("20-b.conflist", PTP)]);
+    let attempt = folder.install();
+    assert_eq!(attempt.found, Found::Nothing);
+    assert_eq!(attempt.left_alone[0].1.to_string(), "its cniVersion is 0.2.0, and ringfence-cni speaks 1.0.0");
+    assert_eq!(folder.read("20-b.conflist"), PTP);
+}
+
+#[test]
+fn what_a_killed_process_left_is_no_configuration_and_is_cleared_away_later() {
+    let folder = Folder::with(&[("10-a.conflist", PTP), (".10-a.conflist.0.ringfence-tmp", "{\"half")]);
+    assert_eq!(candidates(folder.0.path()).unwrap(), [folder.path("10-a.conflist")]);
+    folder.install();
+    // It may belong to somebody who is at work.
+    assert_eq!(folder.names(), [".10-a.conflist.0.ringfence-tmp", "10-a.conflist"]);
+    let old = std::time::SystemTime::now() - ABANDONED - Duration::from_secs(1);
+    let file = std::fs::File::options().write(true).open(folder.path(".10-a.conflist.0.ringfence-tmp")).unwrap();
+    file.set_modified(old).unwrap();
+    folder.install();
+    assert_eq!(folder.names(), ["10-a.conflist"]);
+}
+
+#[test]
+fn a_link_stays_a_link() {
+    let folder = Folder::with(&[("target", PTP)]);
+    symlink("target", folder.path("10-a.conflist")).unwrap();
+    folder.install();
+    assert!(std::fs::symlink_metadata(folder.path("10-a.conflist")).unwrap().is_symlink());
+    assert!(folder.read("target").contains("ringfence-cni"));
+}
+
+/// What others write between our reading and our replacing is not lost, by whichever way they write.
+#[test]
+fn a_write_that_comes_in_between_is_kept() {
+    let newer = PTP.replace("\"a\"", "\"newer\"");
+    let writes: [&dyn Fn(&Path); 2] = [&|path| std::fs::write(path, &newer).unwrap(), &|path| {
+        let aside = path.with_extension("aside");
+        std::fs::write(&aside, &newer).unwrap();
+        std::fs::rename(&aside, path).unwrap();
+    }];
+    for write in writes {
+        let folder = Folder::with(&[("10-a.conflist", PTP)]);
+        let path = folder.path("10-a.conflist");
+        let interrupted = std::cell::Cell::new(false);
+        let rewritten = rewrite(&path, |text| {
+            if !interrupted.replace(true) {
+                write(&path);
+            }
+            Ok((!text.ends_with('!')).then(|| format!("{text}!")))
+        });
+        assert_eq!(rewritten.unwrap(), Rewritten::Written(path));
+        assert_eq!(folder.read("10-a.conflist"), format!("{newer}!"));
+        assert_eq!(folder.names(), ["10-a.conflist"]);
+    }
+}
+
+/// Somebody has opened and emptied the file before we replaced it, and writes into it afterwards.
+#[test]
+fn a_write_in_place_that_is_half_way_is_waited_for() {
+    let folder = Folder::with(&[("10-a.conflist", PTP)]);
+    let path = folder.path("10-a.conflist");
+    let open = std::cell::RefCell::new(None);
+    let writer = std::cell::RefCell::new(None);
+    let rewritten = rewrite(&path, |text| {
+        let mut open = open.borrow_mut();
+        if open.is_none() {
+            *open = Some(std::fs::File::create(&path).unwrap());
+        } else if text.is_empty() && writer.borrow().is_none() {
+            // Our file is in the place now; theirs is still open.
+            let mut file = open.as_ref().unwrap().try_clone().unwrap();
+            *writer.borrow_mut() =
+                Some(std::thread::spawn(move || io::Write::write_all(&mut file, b"theirs").unwrap()));
+        }
+        match text {
+            "" => Err(Unusable::Odd("empty")),
+            text => Ok((!text.ends_with('!')).then(|| format!("{text}!"))),
+        }
+    });
+    writer.into_inner().unwrap().join().unwrap();
+    assert_eq!(rewritten.unwrap(), Rewritten::Written(path));
+    assert_eq!(folder.read("10-a.conflist"), "theirs!");
+}
+
+#[test]
+fn a_list_that_names_us_and_is_broken_is_told() {
+    let folder = Folder::with(&[("10-a.conflist", "{ringfence-cni"), ("20-b.conflist", "{")]);
+    let found = traces(folder.0.path()).unwrap();
+    assert!(matches!(&found[..], [Trace::Unreadable(path, _)] if *path == folder.path("10-a.conflist")), "{found:?}");
+    let refusal = remove(&found[0]).unwrap_err().to_string();
+    assert!(refusal.contains("remove the plugin \"ringfence-cni\" from it by hand"), "{refusal}");
+}

@@ -1,0 +1,133 @@
+//! Keeps the entry and the plugin in place, from the first configuration on.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use futures::StreamExt as _;
+use inotify::{EventStream, Inotify, WatchMask};
+use tokio::time::{sleep, timeout};
+
+use super::pace::{FREE, Pace, WINDOW};
+use super::{Attempt, Found, Plugin, install_entry};
+use crate::conflist::Entry;
+
+/// Changes of one file come in bursts; this long after the last of them it is looked at.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// A folder that never rests is looked at nevertheless.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+
+/// Events can be lost: by an overflow, on file systems that send none.
+const RESCAN: Duration = Duration::from_secs(30);
+
+/// While one of the folders is missing, nothing tells when it comes.
+const RESCAN_WITHOUT_FOLDER: Duration = Duration::from_secs(1);
+
+/// Room for events in one read; the kernel keeps the rest. One event with the longest name is 272 bytes.
+const EVENT_BYTES: usize = 4096;
+
+/// What is to be kept, and where.
+pub(crate) struct Watched {
+    pub(crate) conf_dir: PathBuf,
+    pub(crate) bin_dir: PathBuf,
+    pub(crate) plugin: Plugin,
+    pub(crate) entry: Entry,
+}
+
+/// Installs plugin and entry. Ends when both are there, or never if they are to be `kept`.
+///
+/// # Errors
+/// If inotify cannot be used. What goes wrong with files is logged, and tried again.
+pub(crate) async fn watch(watched: Watched, kept: bool) -> anyhow::Result<()> {
+    let notices = Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES]));
+    let mut notices = notices.context("cannot watch folders (inotify)")?;
+    let mut pace = Pace::default();
+    let mut told = None;
+    let mut installed = false;
+    loop {
+        let complete = follow(&mut notices, &watched);
+        let outcome = attempt(&watched);
+        match &outcome {
+            Ok((_, Attempt { found: Found::Written(file), .. })) if installed => {
+                pace.count(Instant::now());
+                tracing::warn!(file = %file.display(), times = pace.total, "the entry was missing or changed; it is back");
+            }
+            Ok((true, _)) if installed => {
+                pace.count(Instant::now());
+                tracing::warn!(times = pace.total, "the plugin's program was missing or changed; it is back");
+            }
+            Ok(_) | Err(_) => tell(&watched, &outcome, &mut told),
+        }
+        let done = matches!(&outcome, Ok((_, attempt)) if attempt.found != Found::Nothing);
+        installed |= done;
+        if done && !kept {
+            return Ok(());
+        }
+        let rescan = if complete { RESCAN } else { RESCAN_WITHOUT_FOLDER };
+        tokio::select! {
+            () = settled(&mut notices) => {}
+            () = sleep(rescan) => {}
+        }
+        let wait = pace.wait(Instant::now());
+        if !wait.is_zero() {
+            tracing::warn!(
+                times = pace.total,
+                "the entry was put back {FREE} times within {WINDOW:?}: another program keeps taking it out of {}; \
+                 until that ends, pods may start without waiting for their rules; next attempt in {wait:?}",
+                watched.conf_dir.display()
+            );
+            sleep(wait).await;
+        }
+    }
+}
+
+/// Both steps; the plugin first, since an entry without it keeps every pod from starting.
+fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
+    let copied = watched.plugin.copy_into(&watched.bin_dir)?;
+    Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.speaks)?))
+}
+
+/// Logs an outcome that is not the one from before.
+fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mut Option<String>) {
+    let folder = watched.conf_dir.display();
+    let (sentences, bad) = match outcome {
+        Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
+        Ok((_, Attempt { left_alone, found })) => {
+            let refused = left_alone.iter().map(|(file, reason)| format!("{} is left alone: {reason}", file.display()));
+            let mut sentences: Vec<String> = refused.collect();
+            sentences.push(match found {
+                Found::Nothing => format!("waiting for a network configuration in {folder} that can take the entry"),
+                Found::Present(file) | Found::Written(file) => format!("the entry is in {}", file.display()),
+            });
+            (sentences, !left_alone.is_empty())
+        }
+    };
+    let text = sentences.join("; ");
+    if told.as_ref() == Some(&text) {
+        return;
+    }
+    match bad {
+        true => tracing::warn!("{text}"),
+        false => tracing::info!("{text}"),
+    }
+    *told = Some(text);
+}
+
+/// Watches both folders, and says whether both are there. A folder that is watched already is not watched twice.
+fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
+    let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
+    [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
+}
+
+/// Waits for a change and the end of its burst.
+async fn settled(notices: &mut EventStream<Vec<u8>>) {
+    if !matches!(notices.next().await, Some(Ok(_))) {
+        // The timer goes on.
+        return std::future::pending().await;
+    }
+    let deadline = Instant::now() + SETTLE_AT_MOST;
+    while Instant::now() < deadline
+        && let Ok(Some(Ok(_))) = timeout(SETTLE, notices.next()).await
+    {}
+}

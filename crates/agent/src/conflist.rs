@@ -1,0 +1,160 @@
+//! Our entry in a CNI network configuration list: text in, text out.
+//!
+//! The list belongs to the pod network, so everything but our entry stays byte for byte, and taking the entry out
+//! again gives the text from before. Nothing here touches a file.
+
+mod document;
+mod style;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use document::Document;
+use style::Style;
+
+/// The `type` of our entry, which is also the name of the plugin's file.
+pub(crate) const PLUGIN: &str = "ringfence-cni";
+
+/// A list that was made of a single-plugin file says of which. Runtimes pass over keys that they do not know
+/// (`NetworkConfFromBytes` of libcni).
+const SOURCE: &str = "ringfenceSource";
+
+/// What `cniVersion` means where it is absent (the CNI specification, section 1).
+const UNSAID_VERSION: &str = "0.1.0";
+
+/// What the plugin is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) agent_socket: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) timeout_seconds: u64,
+    pub(crate) on_timeout: &'static str,
+}
+
+/// Why a configuration stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unusable {
+    #[error("it is not valid JSON ({0})")]
+    Malformed(String),
+    #[error("it is not understood: {0}")]
+    Odd(&'static str),
+    #[error("its cniVersion is {0}, and {PLUGIN} speaks {1}")]
+    Version(String, String),
+}
+
+impl Entry {
+    fn fields(&self) -> [(&'static str, Value); 5] {
+        let text = |path: &Path| json!(path.to_string_lossy());
+        [
+            ("type", json!(PLUGIN)),
+            ("agentSocket", text(&self.agent_socket)),
+            ("stateDir", text(&self.state_dir)),
+            ("timeoutSeconds", json!(self.timeout_seconds)),
+            ("onTimeout", json!(self.on_timeout)),
+        ]
+    }
+
+    fn value(&self) -> Value {
+        self.fields().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// The list with our entry; none if it has it already.
+///
+/// A new entry is the last of the chain. One that is there keeps its place, whoever came to stand behind it: two
+/// programs that both insist on being last would never rest. Only at the head, before the plugin that gives the pod its
+/// addresses, it cannot stay.
+pub(crate) fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option<String>, Unusable> {
+    let document = Document::parse(text)?;
+    require_version(&document, speaks)?;
+    let plugins = document.plugins()?;
+    let ours: Vec<usize> = (0..plugins.len()).filter(|i| plugins[*i].kind == PLUGIN).collect();
+    match ours[..] {
+        [place] if place > 0 => {
+            let span = plugins[place].span.clone();
+            if serde_json::from_str::<Value>(&text[span.clone()]).is_ok_and(|value| value == entry.value()) {
+                return Ok(None);
+            }
+            let written = Style::of(text, &plugins[place]).write(&entry.fields());
+            Ok(Some(format!("{}{written}{}", &text[..span.start], &text[span.end..])))
+        }
+        [] => {
+            let Some(last) = plugins.last() else { return Err(Unusable::Odd("it has no plugins")) };
+            let separator = match &plugins[..] {
+                [.., before, _] => text[before.span.end..last.span.start].to_owned(),
+                _ => format!(",{}", style::lead(text, last.span.start)),
+            };
+            let written = Style::of(text, last).write(&entry.fields());
+            let (head, tail) = text.split_at(last.span.end);
+            Ok(Some(format!("{head}{separator}{written}{tail}")))
+        }
+        [..] => {
+            let cleaned = without_entry(text)?.ok_or(Unusable::Odd("its plugins cannot be told apart"))?;
+            with_entry(&cleaned, entry, speaks)
+        }
+    }
+}
+
+/// The list without our entry; none if it has none.
+pub(crate) fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
+    let plugins = Document::parse(text)?.plugins()?;
+    let Some(place) = plugins.iter().position(|plugin| plugin.kind == PLUGIN) else { return Ok(None) };
+    let span = &plugins[place].span;
+    // The comma goes with the entry: the one before it, or at the head the one behind it.
+    let (start, end) = match (place.checked_sub(1), plugins.get(place + 1)) {
+        (Some(before), _) => (plugins[before].span.end, span.end),
+        (None, Some(next)) => (span.start, next.span.start),
+        (None, None) => (span.start, span.end),
+    };
+    let rest = format!("{}{}", &text[..start], &text[end..]);
+    Ok(Some(without_entry(&rest)?.unwrap_or(rest)))
+}
+
+/// A list of the one plugin that a `.conf` file configures, as runtimes make it in memory (`ConfListFromConf` of
+/// libcni), and our entry.
+pub(crate) fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
+    let document = Document::parse(text)?;
+    if document.field("plugins").is_some() {
+        return Err(Unusable::Odd("it has the form of a .conflist, which runtimes refuse under this name"));
+    }
+    if document.text_field("type").is_none() {
+        return Err(Unusable::Odd("it names no plugin (type)"));
+    }
+    let quoted = |key: &str| document.field(key).map(|raw| raw.get().to_owned());
+    let version = quoted("cniVersion").map(|version| format!("  \"cniVersion\": {version},\n")).unwrap_or_default();
+    let name = quoted("name").unwrap_or_else(|| "\"\"".into());
+    let list = format!(
+        "{{\n{version}  \"name\": {name},\n  \"{SOURCE}\": {},\n  \"plugins\": [\n    {}\n  ]\n}}\n",
+        json!(file),
+        text.trim()
+    );
+    with_entry(&list, entry, speaks)?.ok_or(Unusable::Odd("it configures nothing but our plugin"))
+}
+
+/// The file of which the list was made by [`from_conf`], if it was.
+pub(crate) fn source(text: &str) -> Option<String> {
+    Document::parse(text).ok()?.text_field(SOURCE)
+}
+
+/// A plugin that refuses the version would keep every pod from starting.
+fn require_version(document: &Document<'_>, speaks: &[String]) -> Result<(), Unusable> {
+    let one = document.text_field("cniVersion");
+    let several: Vec<String> = match document.field("cniVersions") {
+        Some(raw) => {
+            serde_json::from_str(raw.get()).map_err(|_| Unusable::Odd("cniVersions is not a list of texts"))?
+        }
+        None => vec![],
+    };
+    let mut said: Vec<String> = one.into_iter().chain(several).collect();
+    if said.is_empty() {
+        said.push(UNSAID_VERSION.into());
+    }
+    match said.iter().any(|version| speaks.contains(version)) {
+        true => Ok(()),
+        false => Err(Unusable::Version(said.join(", "), speaks.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Where in a configuration's text its parts stand.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::Unusable;
+
+/// The fields of a JSON object in their order, each value as it is written.
+pub(super) struct Document<'a> {
+    text: &'a str,
+    fields: Vec<(String, &'a RawValue)>,
+}
+
+/// One plugin of a list.
+pub(super) struct Plugin {
+    pub(super) kind: String,
+    /// Of its object in the text.
+    pub(super) span: Range<usize>,
+    /// Where the value of its first field begins.
+    pub(super) first_value: Option<usize>,
+}
+
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn parse(text: &'a str) -> Result<Document<'a>, Unusable> {
+        let Fields(fields) = serde_json::from_str(text).map_err(|e| Unusable::Malformed(e.to_string()))?;
+        for key in ["type", "plugins", "cniVersion", "cniVersions"] {
+            if fields.iter().filter(|(name, _)| name == key).count() > 1 {
+                return Err(Unusable::Odd("a key that decides occurs twice"));
+            }
+        }
+        Ok(Document { text, fields })
+    }
+
+    pub(super) fn field(&self, key: &str) -> Option<&'a RawValue> {
+        self.fields.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
+    }
+
+    pub(super) fn text_field(&self, key: &str) -> Option<String> {
+        serde_json::from_str(self.field(key)?.get()).ok()
+    }
+
+    pub(super) fn plugins(&self) -> Result<Vec<Plugin>, Unusable> {
+        let list = self.field("plugins").ok_or(Unusable::Odd("it has no list 'plugins'"))?;
+        let elements: Vec<&RawValue> =
+            serde_json::from_str(list.get()).map_err(|_| Unusable::Odd("'plugins' is not a list"))?;
+        elements.into_iter().map(|element| self.plugin(element)).collect()
+    }
+
+    fn plugin(&self, element: &'a RawValue) -> Result<Plugin, Unusable> {
+        let parsed = Document::parse(element.get()).map_err(|_| Unusable::Odd("a plugin is not an object"))?;
+        let kind = parsed.text_field("type").ok_or(Unusable::Odd("a plugin has no type"))?;
+        let first_value = parsed.fields.first().map(|(_, value)| self.position(value));
+        let start = self.position(element);
+        Ok(Plugin { kind, span: start..start + element.get().len(), first_value })
+    }
+
+    /// Raw values are slices of the text that they were parsed from.
+    fn position(&self, value: &RawValue) -> usize {
+        value.get().as_ptr().addr() - self.text.as_ptr().addr()
+    }
+}

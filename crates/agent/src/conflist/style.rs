@@ -1,0 +1,61 @@
+//! How a list is written: an entry that is added looks like its neighbour.
+
+use serde_json::Value;
+
+use super::document::Plugin;
+
+pub(super) struct Style {
+    /// Behind each colon, and behind commas within a line.
+    space: &'static str,
+    layout: Layout,
+}
+
+enum Layout {
+    OneLine,
+    Lines {
+        newline: &'static str,
+        /// Before a field.
+        field: String,
+        /// Before the closing brace.
+        close: String,
+    },
+}
+
+/// The white space that ends at `end`.
+pub(super) fn lead(text: &str, end: usize) -> &str {
+    let head = &text[..end];
+    &head[head.trim_end_matches([' ', '\t', '\r', '\n']).len()..]
+}
+
+impl Style {
+    /// The style in which the plugin's object is written.
+    pub(super) fn of(text: &str, plugin: &Plugin) -> Style {
+        let span = &plugin.span;
+        let space = match plugin.first_value {
+            Some(at) if text[..at].ends_with(':') => "",
+            Some(_) | None => " ",
+        };
+        let before_close = lead(text, span.end - 1);
+        let Some((_, close)) = before_close.rsplit_once('\n') else { return Style { space, layout: Layout::OneLine } };
+        let behind_open = &text[span.start + 1..span.end];
+        let before_field = &behind_open[..behind_open.len() - behind_open.trim_start().len()];
+        let field = match before_field.rsplit_once('\n') {
+            Some((_, indentation)) => indentation.to_owned(),
+            None => format!("{close}  "),
+        };
+        let newline = if before_close.contains("\r\n") { "\r\n" } else { "\n" };
+        Style { space, layout: Layout::Lines { newline, field, close: close.to_owned() } }
+    }
+
+    pub(super) fn write(&self, fields: &[(&str, Value)]) -> String {
+        let space = self.space;
+        let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\":{space}{value}")).collect();
+        match &self.layout {
+            Layout::OneLine => format!("{{{}}}", fields.join(&format!(",{space}"))),
+            Layout::Lines { newline, field, close } => {
+                let between = format!(",{newline}{field}");
+                format!("{{{newline}{field}{}{newline}{close}}}", fields.join(&between))
+            }
+        }
+    }
+}

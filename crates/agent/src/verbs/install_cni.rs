@@ -1,0 +1,94 @@
+//! `ringfence install-cni`: the plugin and its entry, once or for as long as it runs.
+
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::YES;
+use crate::cli::{InstallCniArguments, OnTimeout};
+use crate::cni_install::{Plugin, Watched, watch};
+use crate::conflist::{Entry, PLUGIN};
+
+pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<ExitCode> {
+    let InstallCniArguments {
+        folders,
+        plugin,
+        run_dir,
+        agent_socket,
+        state_dir,
+        timeout_seconds,
+        on_timeout,
+        watch: kept,
+        log_format,
+    } = arguments;
+    crate::logging::start(log_format);
+    let plugin = match plugin {
+        Some(path) => path,
+        None => beside_this_program()?,
+    };
+    let entry = Entry {
+        agent_socket: absolute(agent_socket.unwrap_or_else(|| run_dir.join("cni.sock")), "--agent-socket")?,
+        state_dir: absolute(state_dir.unwrap_or_else(|| run_dir.join("cni")), "--state-dir")?,
+        timeout_seconds,
+        on_timeout: match on_timeout {
+            OnTimeout::Fail => "fail",
+            OnTimeout::Isolate => "isolate",
+        },
+    };
+    let plugin = Plugin::read(&plugin)?;
+    let watched = Watched { conf_dir: folders.cni_conf_dir, bin_dir: folders.cni_bin_dir, plugin, entry };
+    let _lock = if kept { Some(lock(&run_dir)?) } else { None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            ended = watch(watched, kept) => ended?,
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping; plugin and entry stay in place"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping; plugin and entry stay in place"),
+        }
+        Ok(YES)
+    })
+}
+
+fn beside_this_program() -> anyhow::Result<PathBuf> {
+    let this =
+        std::env::current_exe().context("the path of this program is not known; name the plugin with --plugin")?;
+    Ok(this.with_file_name(PLUGIN))
+}
+
+/// The plugin is started by the runtime, from whatever folder that is in.
+fn absolute(path: PathBuf, flag: &str) -> anyhow::Result<PathBuf> {
+    if path.is_relative() {
+        bail!("{flag} must be an absolute path, and {} is not", path.display());
+    }
+    if path.to_str().is_none() {
+        bail!("{flag} must be UTF-8, and {} is not", path.display());
+    }
+    Ok(path)
+}
+
+/// Lets `uninstall` see that somebody would put the entry back. Two may watch at a time, as during an update.
+fn lock(run_dir: &Path) -> anyhow::Result<File> {
+    let path = run_dir.join(crate::run_dir::INSTALL_LOCK);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(run_dir)
+        .with_context(|| format!("cannot make the folder {}; choose another with --run-dir", run_dir.display()))?;
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => bail!("'ringfence uninstall' is under way ({})", path.display()),
+        Err(std::fs::TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}

@@ -1,0 +1,52 @@
+//! `ringfence uninstall`: takes away what Ringfence has put on a node, and nothing else.
+//!
+//! Pods can start at each moment: the entry in the network configuration goes first, then what it needs.
+
+mod node;
+mod report;
+mod run_files;
+mod tables;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use super::{NO, YES};
+use crate::cli::{DOUBTFUL, UninstallArguments};
+use crate::run_dir::AGENT_LOCK;
+
+use report::Report;
+use run_files::{Holders, Lock};
+
+pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCode> {
+    let UninstallArguments { folders, run_dir, table, keep_plugin, force, dry_run, output } = arguments;
+    // Held to the end, so that nobody starts meanwhile.
+    let holders = Holders::lock(run_dir, *dry_run)?;
+    if let Some(living) = living(&holders, run_dir) {
+        if !force && !dry_run {
+            bail!("{living}; --force goes on nevertheless, and stops nothing");
+        }
+        anstream::eprintln!("{DOUBTFUL}warning:{DOUBTFUL:#} {living}");
+    }
+    let mut report = Report::new(*dry_run, *output);
+    node::configurations(&mut report, &folders.cni_conf_dir);
+    node::plugin(&mut report, &folders.cni_bin_dir, *keep_plugin);
+    tables::remove(&mut report, table);
+    run_files::remove(&mut report, run_dir, holders);
+    Ok(if report.finish()? { YES } else { NO })
+}
+
+/// Who would undo what is done here.
+fn living(holders: &Holders, run_dir: &std::path::Path) -> Option<String> {
+    let stop = "stop it first ('kubectl --namespace ringfence delete daemonset ringfence', or end its process)";
+    match (&holders.agent, &holders.install) {
+        (Lock::HeldByOther, _) => Some(format!(
+            "an agent is running and would put the rules back (it holds {}); {stop}",
+            run_dir.join(AGENT_LOCK).display()
+        )),
+        (Lock::Taken(_) | Lock::NoFolder, Lock::HeldByOther) => {
+            Some(format!("'ringfence install-cni --watch' is running and would put the plugin back; {stop}"))
+        }
+        (Lock::Taken(_) | Lock::NoFolder, Lock::Taken(_) | Lock::NoFolder) => None,
+    }
+}

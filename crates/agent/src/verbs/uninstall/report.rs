@@ -1,0 +1,93 @@
+//! What became of each thing, a line each.
+
+use std::fmt::Display;
+
+use anstyle::Style;
+
+use crate::cli::{BAD, DOUBTFUL, GOOD, Output};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Outcome {
+    Removed,
+    WouldRemove,
+    Absent,
+    Kept,
+    Failed,
+}
+
+#[derive(serde::Serialize)]
+struct Line {
+    what: String,
+    outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Prints a line as soon as it is known, or all as JSON at the end.
+pub(super) struct Report {
+    pub(super) dry_run: bool,
+    output: Output,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    pub(super) fn new(dry_run: bool, output: Output) -> Report {
+        Report { dry_run, output, lines: vec![] }
+    }
+
+    /// Removes something that is there, unless this is a rehearsal.
+    pub(super) fn remove<E: Display>(&mut self, what: impl Into<String>, remove: impl FnOnce() -> Result<(), E>) {
+        if self.dry_run {
+            return self.add(what.into(), Outcome::WouldRemove, None);
+        }
+        match remove() {
+            Ok(()) => self.add(what.into(), Outcome::Removed, None),
+            Err(e) => self.failed(what, e),
+        }
+    }
+
+    pub(super) fn absent(&mut self, what: impl Into<String>) {
+        self.add(what.into(), Outcome::Absent, None);
+    }
+
+    /// It is not ours, or is to stay.
+    pub(super) fn kept(&mut self, what: impl Into<String>, reason: impl Display) {
+        self.add(what.into(), Outcome::Kept, Some(reason.to_string()));
+    }
+
+    /// It is ours and still there.
+    pub(super) fn failed(&mut self, what: impl Into<String>, reason: impl Display) {
+        self.add(what.into(), Outcome::Failed, Some(reason.to_string()));
+    }
+
+    fn add(&mut self, what: String, outcome: Outcome, reason: Option<String>) {
+        let line = Line { what, outcome, reason };
+        if self.output == Output::Text {
+            let (style, word) = outcome.shown();
+            let reason = line.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            anstream::println!("{style}{word:<12}{style:#} {}{reason}", line.what);
+        }
+        self.lines.push(line);
+    }
+
+    /// Whether nothing of ours is left, or would be.
+    pub(super) fn finish(self) -> anyhow::Result<bool> {
+        if self.output == Output::Json {
+            println!("{}", serde_json::to_string_pretty(&self.lines)?);
+        }
+        Ok(self.lines.iter().all(|line| line.outcome != Outcome::Failed))
+    }
+}
+
+impl Outcome {
+    fn shown(self) -> (Style, &'static str) {
+        match self {
+            Outcome::Removed => (GOOD, "removed"),
+            Outcome::WouldRemove => (GOOD, "would remove"),
+            Outcome::Absent => (Style::new(), "not there"),
+            Outcome::Kept => (DOUBTFUL, "kept"),
+            Outcome::Failed => (BAD, "failed"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The manifests, the chart and the image: they say what the code does, and the same as each other.
+
+// Objects, rights, flags and figures.
+mod manifests;
+// The chart renders to the same objects.
+mod chart;
+// A renderer of the part of Helm's template language that the chart uses.
+mod template;
+// The image is built from what it needs.
+mod image;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+pub(crate) fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The documents of a YAML file.
+#[track_caller]
+pub(crate) fn documents(text: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    documents.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+/// The value at a path of keys and indices, as in `spec.containers.0.image`.
+#[track_caller]
+pub(crate) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    let pointer = format!("/{}", path.replace('.', "/"));
+    value.pointer(&pointer).unwrap_or_else(|| panic!("no {path} in {value}"))
+}
+
+#[track_caller]
+pub(crate) fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
+    at(value, path).as_array().unwrap_or_else(|| panic!("{path} is not a list"))
+}
+
+#[track_caller]
+pub(crate) fn texts(value: &Value) -> Vec<&str> {
+    let items = value.as_array().unwrap_or_else(|| panic!("{value} is not a list"));
+    items.iter().map(|item| item.as_str().unwrap_or_else(|| panic!("{item} is not a text"))).collect()
+}

@@ -1,0 +1,30 @@
+use super::{VERSION, read, root};
+
+#[test]
+fn its_base_images_are_pinned_and_its_version_is_this_one() {
+    let text = read("Dockerfile");
+    let bases: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
+    assert_eq!(bases.len(), 2);
+    for base in bases {
+        let image = base.split_whitespace().next().unwrap();
+        let tag = image.split_once(':').unwrap_or_else(|| panic!("{image} has no tag")).1;
+        let exact = tag.split('-').next().unwrap().split('.').count() == 3;
+        assert!(exact || tag.contains("@sha256:"), "{image} may become another image");
+    }
+    assert!(text.contains(&format!("image.version=\"{VERSION}\"")) && text.contains(&format!("ringfence:{VERSION}")));
+}
+
+#[test]
+fn what_the_build_reads_is_not_ignored() {
+    let ignored = read(".dockerignore");
+    let kept: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    for path in &kept {
+        assert!(root().join(path).exists(), "{path} is not there");
+    }
+    let manifest = read("Cargo.toml");
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = [")).expect("the members on one line");
+    for member in members.trim_end_matches(']').split(", ").map(|member| member.trim_matches('"')) {
+        let is_kept = |path: &&str| member.starts_with(*path) || *path == format!("{member}/Cargo.toml");
+        assert!(kept.iter().any(is_kept), "cargo wants the workspace's member {member}");
+    }
+}

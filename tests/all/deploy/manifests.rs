@@ -1,0 +1,296 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tests::agent_process::run;
+use tests::fake_api::Verb;
+
+use super::{VERSION, at, documents, list, read, root, texts};
+use crate::stage::{Stage, namespace, set_all};
+
+/// Rights of the service account that the watches do not use: the gate of the CNI plugin asks for a pod that the watch
+/// has not told of yet.
+const BESIDE_THE_WATCHES: [(&str, &str); 1] = [("pods", "get")];
+
+pub(super) fn install_yaml() -> Vec<Value> {
+    documents(&read("deploy/install.yaml"))
+}
+
+pub(super) fn of_kind<'a>(documents: &'a [Value], kind: &str) -> &'a Value {
+    documents.iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// Every container of a DaemonSet, those that only start it first.
+fn containers(daemon_set: &Value) -> Vec<&Value> {
+    let pod = at(daemon_set, "spec.template.spec");
+    list(pod, "initContainers").iter().chain(list(pod, "containers")).collect()
+}
+
+#[test]
+fn install_yaml_is_the_base_one_file_after_the_other() {
+    let base = documents(&read("deploy/base/kustomization.yaml")).remove(0);
+    let keys: Vec<&String> = base.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["apiVersion", "kind", "resources"], "anything else would make kustomize's output differ");
+    let files = texts(&base["resources"]).into_iter().map(|file| read(&format!("deploy/base/{file}")));
+    let head = "# Written by 'make manifests' from deploy/base.\n".to_owned();
+    let wanted = [head].into_iter().chain(files).collect::<Vec<_>>().join("---\n");
+    let path = root().join("deploy/install.yaml");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text == wanted, "deploy/install.yaml is not what deploy/base says: run 'make manifests'");
+}
+
+/// What the program prints of a verb's flags, on one line.
+fn help(verb: &str) -> String {
+    run([verb, "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What Kubernetes' own types do not know of a document.
+fn unknown_to<T: Serialize + DeserializeOwned>(document: &Value) -> Vec<String> {
+    let known: T = serde_json::from_value(document.clone()).unwrap_or_else(|e| panic!("{e}: {document}"));
+    let mut lost = Vec::new();
+    compare("", document, &serde_json::to_value(known).unwrap(), &mut lost);
+    lost
+}
+
+fn compare(path: &str, document: &Value, known: &Value, lost: &mut Vec<String>) {
+    match (document, known) {
+        (Value::Object(fields), Value::Object(known)) => {
+            for (key, value) in fields {
+                compare(&format!("{path}.{key}"), value, known.get(key).unwrap_or(&Value::Null), lost);
+            }
+        }
+        (Value::Array(items), Value::Array(known)) if items.len() == known.len() => {
+            for (i, (item, known)) in items.iter().zip(known).enumerate() {
+                compare(&format!("{path}[{i}]"), item, known, lost);
+            }
+        }
+        (document, known) if document == known => {}
+        (document, _) => lost.push(format!("{path}: {document}")),
+    }
+}
+
+#[test]
+fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
+    let mut seen = BTreeSet::new();
+    for file in ["install.yaml", "uninstall.yaml", "components/service-monitor/service.yaml"] {
+        for document in documents(&read(&format!("deploy/{file}"))) {
+            let unknown = match (at(&document, "apiVersion").as_str(), at(&document, "kind").as_str()) {
+                (Some("v1"), Some("Namespace")) => unknown_to::<Namespace>(&document),
+                (Some("v1"), Some("ServiceAccount")) => unknown_to::<ServiceAccount>(&document),
+                (Some("v1"), Some("Service")) => unknown_to::<Service>(&document),
+                (Some("rbac.authorization.k8s.io/v1"), Some("ClusterRole")) => unknown_to::<ClusterRole>(&document),
+                (Some("rbac.authorization.k8s.io/v1"), Some("ClusterRoleBinding")) => {
+                    unknown_to::<ClusterRoleBinding>(&document)
+                }
+                (Some("apps/v1"), Some("DaemonSet")) => unknown_to::<DaemonSet>(&document),
+                other => panic!("{file}: {other:?}"),
+            };
+            assert!(unknown.is_empty(), "{file}: {unknown:#?}");
+            seen.insert(document["kind"].as_str().unwrap().to_owned());
+        }
+    }
+    assert_eq!(seen.len(), 6, "{seen:?}");
+    let misspelt =
+        json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {"spec": {"hostNetwrk": true}}}});
+    assert_eq!(unknown_to::<DaemonSet>(&misspelt), [".spec.template.spec.hostNetwrk: true"]);
+}
+
+#[test]
+fn the_names_in_one_object_are_those_of_the_others() {
+    let documents = install_yaml();
+    let daemon_set = of_kind(&documents, "DaemonSet");
+    let binding = of_kind(&documents, "ClusterRoleBinding");
+    let account = at(of_kind(&documents, "ServiceAccount"), "metadata.name");
+    assert_eq!(at(daemon_set, "spec.template.spec.serviceAccountName"), account);
+    assert_eq!(at(binding, "subjects.0.name"), account);
+    assert_eq!(at(binding, "roleRef.name"), at(of_kind(&documents, "ClusterRole"), "metadata.name"));
+    let space = at(of_kind(&documents, "Namespace"), "metadata.name");
+    for document in &documents {
+        if let Some(other) = document.pointer("/metadata/namespace") {
+            assert_eq!(other, space);
+        }
+    }
+    assert_eq!(at(binding, "subjects.0.namespace"), space);
+    assert_eq!(at(daemon_set, "spec.selector.matchLabels"), at(daemon_set, "spec.template.metadata.labels"));
+    for daemon_set in [daemon_set, &super::documents(&read("deploy/uninstall.yaml"))[0]] {
+        let pod = at(daemon_set, "spec.template.spec");
+        let volumes: BTreeSet<&str> = list(pod, "volumes").iter().filter_map(|v| v["name"].as_str()).collect();
+        for mount in containers(daemon_set).iter().filter_map(|c| c["volumeMounts"].as_array()).flatten() {
+            assert!(volumes.contains(mount["name"].as_str().unwrap()), "{mount}");
+            // What stands in the runtime's configuration is a path of the node.
+            let volume = list(pod, "volumes").iter().find(|v| v["name"] == mount["name"]).unwrap();
+            assert_eq!(at(volume, "hostPath.path"), &mount["mountPath"]);
+        }
+    }
+}
+
+#[test]
+fn the_rights_are_those_that_the_code_uses() {
+    let stage = Stage::new();
+    let api = stage.api();
+    // So that it lists too, besides watching.
+    api.faults(|faults| faults.no_streaming = true);
+    set_all(&api, &[namespace("shop", "")]);
+    let mut agent = stage.start_on_api(&api);
+    agent.until("it watches everything", |_| {
+        policy::Kind::ALL.iter().all(|kind| api.count(Verb::Watch, *kind) > 1).then_some(())
+    });
+    let mut used: BTreeSet<(String, String)> = BTreeSet::new();
+    for request in api.requests() {
+        let path = request.path.strip_prefix("/api/v1/").or(request.path.strip_prefix("/apis/networking.k8s.io/v1/"));
+        let verb = match request.verb {
+            Verb::List => "list",
+            Verb::Watch => "watch",
+        };
+        used.insert((path.expect("a known group").to_owned(), verb.to_owned()));
+    }
+    used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
+
+    let groups = BTreeMap::from([("namespaces", ""), ("pods", ""), ("networkpolicies", "networking.k8s.io")]);
+    let mut granted = BTreeSet::new();
+    for rule in list(of_kind(&install_yaml(), "ClusterRole"), "rules") {
+        for resource in texts(&rule["resources"]) {
+            assert_eq!(texts(&rule["apiGroups"]), [groups[resource]]);
+            granted.extend(texts(&rule["verbs"]).into_iter().map(|verb| (resource.to_owned(), verb.to_owned())));
+        }
+        assert_eq!(rule.as_object().unwrap().len(), 3, "{rule}");
+    }
+    assert_eq!(granted, used);
+}
+
+#[test]
+fn every_flag_and_variable_is_one_that_the_program_has() {
+    let listen = documents(&read("deploy/components/monitoring/listen.yaml")).remove(0);
+    let uninstall = documents(&read("deploy/uninstall.yaml")).remove(0);
+    let documents = install_yaml();
+    let mut all = containers(of_kind(&documents, "DaemonSet"));
+    all.extend(list(&listen, "spec.template.spec.containers"));
+    all.push(&list(&uninstall, "spec.template.spec.initContainers")[0]);
+    let mut verbs = BTreeSet::new();
+    for container in all {
+        let arguments = texts(at(container, "args"));
+        let help = help(arguments[0]);
+        for argument in &arguments[1..] {
+            let flag = argument.split('=').next().unwrap();
+            assert!(help.split_whitespace().any(|word| word == flag), "{flag} is no flag of {}:\n{help}", arguments[0]);
+        }
+        for variable in container["env"].as_array().into_iter().flatten() {
+            let name = variable["name"].as_str().unwrap();
+            let is_used_here = arguments.iter().any(|argument| argument.contains(&format!("$({name})")));
+            assert!(is_used_here || help.contains(&format!(" [env: {name}=")), "{name} is no variable");
+        }
+        verbs.insert(arguments[0].to_owned());
+    }
+    assert_eq!(verbs.into_iter().collect::<Vec<_>>(), ["agent", "install-cni", "uninstall"]);
+}
+
+#[test]
+fn the_folders_and_the_port_are_those_that_the_program_takes_by_itself() {
+    let documents = install_yaml();
+    let daemon_set = of_kind(&documents, "DaemonSet");
+    let volumes = list(daemon_set, "spec.template.spec.volumes");
+    let path = |name: &str| {
+        let volume = volumes.iter().find(|volume| volume["name"] == name).unwrap();
+        at(volume, "hostPath.path").as_str().unwrap().to_owned()
+    };
+    let install = help("install-cni");
+    for folder in [path("run"), path("cni-conf"), path("cni-bin")] {
+        assert!(install.contains(&format!("[default: {folder}]")), "{folder}:\n{install}");
+    }
+    let agent = containers(daemon_set).into_iter().find(|container| container["name"] == "agent").unwrap();
+    let help = help("agent");
+    assert!(help.contains(&format!("[default: {}]", path("run"))));
+    for probe in ["livenessProbe", "readinessProbe"] {
+        let probe = at(agent, &format!("{probe}.httpGet"));
+        let address = format!("{}:{}", probe["host"].as_str().unwrap(), probe["port"]);
+        assert!(help.contains(&format!("[default: {address}]")), "{address}");
+    }
+    assert_eq!(at(agent, "ports.0.containerPort"), at(agent, "readinessProbe.httpGet.port"));
+}
+
+#[test]
+fn the_images_are_of_this_version() {
+    let image = format!("ringfence:{VERSION}");
+    for file in ["deploy/install.yaml", "deploy/uninstall.yaml"] {
+        for document in documents(&read(file)).iter().filter(|document| document["kind"] == "DaemonSet") {
+            for container in containers(document) {
+                assert_eq!(at(container, "image"), &json!(image), "{file}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_container_may_do_more_than_docs_install_says() {
+    let documented = read("docs/install.md");
+    let mut files = install_yaml();
+    files.extend(documents(&read("deploy/uninstall.yaml")));
+    for document in files.iter().filter(|document| document["kind"] == "DaemonSet") {
+        for container in containers(document) {
+            let name = container["name"].as_str().unwrap();
+            let context = at(container, "securityContext");
+            assert_eq!(texts(at(context, "capabilities.drop")), ["ALL"], "{name}");
+            assert_eq!(
+                (at(context, "readOnlyRootFilesystem"), at(context, "allowPrivilegeEscalation")),
+                (&json!(true), &json!(false))
+            );
+            let added = context.pointer("/capabilities/add").map(texts).unwrap_or_default();
+            let wanted: &[&str] = if ["agent", "uninstall"].contains(&name) { &["NET_ADMIN"] } else { &[] };
+            assert_eq!(added, wanted, "{name}");
+            let row = documented.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("docs/install.md does not say what {name} may do"));
+            assert!(row.contains(if wanted.is_empty() { "| none |" } else { "| `NET_ADMIN` |" }), "{row}");
+        }
+        let pod = at(document, "spec.template.spec");
+        assert_eq!(at(pod, "securityContext.seccompProfile.type"), "RuntimeDefault");
+        for other in ["hostPID", "hostIPC"] {
+            assert!(pod.get(other).is_none(), "{other}");
+        }
+    }
+}
+
+#[test]
+fn alerts_are_about_figures_that_the_agent_has() {
+    let stage = Stage::new();
+    let figures = stage.start_on_manifests().get("/metrics").body;
+    let rule = documents(&read("deploy/components/monitoring/prometheusrule.yaml")).remove(0);
+    let alerts = list(&rule, "spec.groups.0.rules");
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let expression = at(alert, "expr").as_str().unwrap();
+        let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let names: Vec<&str> = words.filter(|word| word.starts_with("ringfence_")).collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            assert!(figures.lines().any(|line| line.split([' ', '{']).next() == Some(name)), "{name}:\n{figures}");
+        }
+        for text in ["labels.severity", "annotations.summary", "annotations.description"] {
+            at(alert, text);
+        }
+    }
+}
+
+#[test]
+fn every_file_of_the_components_is_used() {
+    for component in ["monitoring", "pod-monitor", "service-monitor"] {
+        let folder = format!("deploy/components/{component}");
+        let kustomization = documents(&read(&format!("{folder}/kustomization.yaml"))).remove(0);
+        assert_eq!(kustomization["kind"], "Component");
+        let mut used: BTreeSet<String> = texts(&kustomization["resources"]).into_iter().map(String::from).collect();
+        let patches = kustomization["patches"].as_array().into_iter().flatten();
+        used.extend(patches.map(|patch| patch["path"].as_str().unwrap().to_owned()));
+        used.insert("kustomization.yaml".into());
+        let there: BTreeSet<String> = std::fs::read_dir(root().join(&folder))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(there, used, "{folder}");
+    }
+}

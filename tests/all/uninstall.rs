@@ -1,0 +1,243 @@
+//! `ringfence uninstall` on a node of a lab, with real tables and folders of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tests::agent_process::{Ended, ended, ringfence};
+
+use crate::install::{Node, list};
+use crate::stage::{NODE, Stage};
+
+const OURS: &str = "comment \"Kubernetes NetworkPolicy, kept by ringfence\";";
+const ISOLATED: &str = "comment \"pods that started without the agent, kept by ringfence-cni\";";
+
+struct Scene {
+    stage: Stage,
+    node: Node,
+}
+
+impl Scene {
+    /// A node without anything of ours, but with a network configuration.
+    fn new() -> Scene {
+        let scene = Scene { stage: Stage::new(), node: Node::new() };
+        scene.node.write("10-net.conflist", &list("net"));
+        scene
+    }
+
+    /// With everything that Ringfence leaves, and no process.
+    fn installed() -> Scene {
+        let scene = Scene::new();
+        assert_eq!(ended(&mut scene.install()).code, Some(0));
+        drop(scene.stage.start_on_manifests());
+        let attachments = scene.stage.run_dir().join("cni");
+        std::fs::create_dir(&attachments).unwrap();
+        std::fs::write(attachments.join("abc@eth0.json"), "{}").unwrap();
+        std::fs::write(attachments.join(".def@eth0.json.new"), "{").unwrap();
+        scene.table("ringfence-isolated", ISOLATED);
+        scene
+    }
+
+    fn install(&self) -> Command {
+        let mut command = self.node.command();
+        command.arg("--state-dir").arg(self.stage.run_dir().join("cni"));
+        command
+    }
+
+    fn table(&self, name: &str, comment: &str) {
+        let file = self.node.path("table.nft");
+        std::fs::write(&file, format!("table inet {name} {{\n{comment}\nchain forward {{\n}}\n}}\n")).unwrap();
+        self.stage.nft(&format!("-f {}", file.display()));
+    }
+
+    fn uninstall(&self, arguments: &[&str]) -> Ended {
+        let mut command = ringfence();
+        command.arg("uninstall").arg("--cni-conf-dir").arg(self.node.path("net.d"));
+        command.arg("--cni-bin-dir").arg(self.node.path("bin")).arg("--run-dir").arg(self.stage.run_dir());
+        command.args(arguments);
+        self.stage.lab.node_exec(NODE, || ended(&mut command))
+    }
+
+    /// The report, with the scene's own paths left out.
+    fn report(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let Ended { code, stdout, stderr } = self.uninstall(arguments);
+        assert_eq!(stderr, "");
+        let run_dir = self.stage.run_dir();
+        let text = stdout.replace(run_dir.to_str().unwrap(), "RUN").replace(self.node.path("").to_str().unwrap(), "");
+        (code, text)
+    }
+}
+
+const REMOVED: &str = "\
+removed      the entry in net.d/10-net.conflist
+removed      the plugin bin/ringfence-cni
+removed      table inet ringfence
+removed      table inet ringfence-isolated
+removed      the folder RUN with its sockets, locks and notes
+";
+
+const NOT_THERE: &str = "\
+not there    an entry in the network configurations of net.d
+not there    the plugin bin/ringfence-cni
+not there    table inet ringfence
+not there    table inet ringfence-isolated
+not there    the folder RUN
+";
+
+#[test]
+fn everything_of_ours_goes_with_the_agent_dead_and_a_second_time_there_is_nothing() {
+    let scene = Scene::installed();
+    scene.table("theirs", "");
+    assert_eq!(scene.report(&[]), (Some(0), REMOVED.to_owned()));
+    assert_eq!(scene.node.read("10-net.conflist"), list("net"));
+    assert_eq!(scene.stage.tables(), "table inet theirs\n");
+    assert!(!scene.stage.run_dir().exists() && !scene.node.path("bin/ringfence-cni").exists());
+    assert_eq!(scene.report(&[]), (Some(0), NOT_THERE.to_owned()));
+}
+
+#[test]
+fn a_rehearsal_tells_the_same_and_changes_nothing() {
+    let scene = Scene::installed();
+    let before = (scene.stage.nft("list ruleset"), scene.node.read("10-net.conflist"));
+    assert_eq!(scene.report(&["--dry-run"]), (Some(0), REMOVED.replace("removed     ", "would remove")));
+    assert_eq!((scene.stage.nft("list ruleset"), scene.node.read("10-net.conflist")), before);
+    assert!(scene.stage.run_dir().join("agent.lock").exists() && scene.node.path("bin/ringfence-cni").exists());
+}
+
+#[test]
+fn the_report_is_there_as_json() {
+    let scene = Scene::installed();
+    let Ended { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
+    let lines: Value = serde_json::from_str(&stdout).unwrap();
+    let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
+    assert_eq!((code, &outcomes[..]), (Some(0), &["removed", "kept", "removed", "removed", "removed"][..]), "{stdout}");
+    assert!(scene.node.path("bin/ringfence-cni").exists());
+}
+
+#[test]
+fn a_living_agent_is_not_worked_against() {
+    let scene = Scene::new();
+    assert_eq!(ended(&mut scene.install()).code, Some(0));
+    let agent = scene.stage.start_on_manifests();
+    let Ended { code, stdout, stderr } = scene.uninstall(&[]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    for words in ["an agent is running", "agent.lock", "delete daemonset", "--force"] {
+        assert!(stderr.contains(words), "{stderr}");
+    }
+    assert!(scene.stage.tables().contains("ringfence") && scene.node.read("10-net.conflist").contains("ringfence-cni"));
+
+    let Ended { code, stdout, stderr } = scene.uninstall(&["--force"]);
+    assert!(stderr.starts_with("warning: an agent is running"), "{stderr}");
+    assert!(stdout.contains("a running process uses it"), "{stdout}");
+    assert_eq!((code, scene.node.read("10-net.conflist")), (Some(1), list("net")));
+    assert_eq!(agent.get("/healthz").status, 200);
+    agent.stop();
+    assert_eq!(scene.uninstall(&[]).code, Some(0));
+    assert_eq!(scene.stage.tables(), "");
+}
+
+#[test]
+fn whoever_would_put_the_entry_back_is_named() {
+    let scene = Scene::new();
+    let installer = scene.node.start(&["--watch"]);
+    installer.until_logged("the entry is in");
+    let mut command = ringfence();
+    command.arg("uninstall");
+    scene.node.folders(&mut command);
+    let Ended { code, stderr, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("'ringfence install-cni --watch' is running"), "{stderr}");
+    drop(installer);
+    let Ended { code, .. } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+    assert_eq!((code, scene.node.read("10-net.conflist")), (Some(0), list("net")));
+}
+
+#[test]
+fn tables_of_our_names_that_are_somebody_elses_stay() {
+    let scene = Scene::new();
+    scene.table("ringfence", "comment \"mine\";");
+    scene.table("ringfence-isolated", OURS);
+    scene.table("other", OURS);
+    let before = scene.stage.nft("list ruleset");
+    let (code, report) = scene.report(&[]);
+    assert_eq!(code, Some(0));
+    assert_eq!(report.matches("it is somebody else's: it lacks the comment").count(), 2, "{report}");
+    assert_eq!(scene.stage.nft("list ruleset"), before);
+    assert_eq!(scene.uninstall(&["--table", "other"]).code, Some(0));
+    assert!(!scene.stage.tables().contains("other"));
+}
+
+#[test]
+fn what_others_have_put_into_our_folder_stays() {
+    let scene = Scene::installed();
+    std::fs::write(scene.stage.run_dir().join("cni/notes"), "theirs").unwrap();
+    let (code, report) = scene.report(&[]);
+    assert_eq!(code, Some(0));
+    assert!(
+        report.ends_with(
+            "removed      sockets, locks and notes in RUN\nkept         the folder RUN: RUN/cni/notes is not ours\n"
+        ),
+        "{report}"
+    );
+    let left = |folder: &str| std::fs::read_dir(scene.stage.run_dir().join(folder)).unwrap().count();
+    assert_eq!((left(""), left("cni")), (1, 1));
+}
+
+#[test]
+fn another_program_of_the_plugins_name_stays() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.node.path("bin")).unwrap();
+    std::fs::write(scene.node.path("bin/ringfence-cni"), "something else").unwrap();
+    let (code, report) = scene.report(&[]);
+    assert_eq!(code, Some(0));
+    assert!(
+        report.contains("kept         the plugin bin/ringfence-cni: it is another program of that name"),
+        "{report}"
+    );
+    assert!(scene.node.path("bin/ringfence-cni").exists());
+}
+
+#[test]
+fn a_table_that_a_living_process_owns_is_told_and_goes_with_its_end() {
+    let scene = Scene::new();
+    let owner = Owner::of(&scene.stage, &format!("add table inet ringfence {{ flags owner; {OURS} }}"));
+    assert!(scene.stage.tables().contains("ringfence"));
+    let (code, report) = scene.report(&[]);
+    assert_eq!(code, Some(1));
+    assert!(report.contains("failed       table inet ringfence: a running process owns it"), "{report}");
+    drop(owner);
+    assert_eq!(scene.uninstall(&[]).code, Some(0));
+}
+
+#[test]
+fn a_list_that_cannot_be_read_and_names_us_is_left_to_a_person() {
+    let scene = Scene::new();
+    scene.node.write("10-net.conflist", "{\"plugins\": [{\"type\": \"ringfence-cni\"}");
+    let (code, report) = scene.report(&[]);
+    assert_eq!(code, Some(1));
+    assert!(report.starts_with("failed       the entry in net.d/10-net.conflist: it is not valid JSON"), "{report}");
+}
+
+/// `nft` in a conversation, whose socket owns what it adds.
+struct Owner(Child);
+
+impl Owner {
+    fn of(stage: &Stage, command: &str) -> Owner {
+        let mut nft = Command::new("nft");
+        nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = stage.lab.node_exec(NODE, || nft.spawn()).unwrap();
+        let input = child.stdin.as_mut().unwrap();
+        writeln!(input, "{command}\nlist tables").unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(answers.any(|line| line.unwrap().contains("table inet ringfence")), "nft took the command");
+        Owner(child)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.kill().and_then(|()| self.0.wait()) {
+            eprintln!("nft does not end: {error}");
+        }
+    }
+}
