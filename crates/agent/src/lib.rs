@@ -5,6 +5,7 @@
 
 mod api;
 mod cli;
+pub mod doctor;
 mod enforcer;
 mod listen;
 mod logging;
@@ -23,6 +24,7 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
     };
     match result {

@@ -1,6 +1,7 @@
 //! What each verb does.
 
 mod agent;
+mod doctor;
 mod manifests;
 
 use std::io::Write;
@@ -13,6 +14,7 @@ use policy::{Explanation, Severity, explain_named, translate};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
+pub(crate) use doctor::doctor;
 
 const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;

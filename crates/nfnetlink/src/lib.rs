@@ -15,6 +15,7 @@ mod observed;
 mod read;
 mod repair;
 mod request;
+mod statistics;
 mod sys;
 mod userdata;
 
@@ -30,3 +31,4 @@ pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, Observed
 pub use read::ReadError;
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
+pub use statistics::{ConntrackError, ConntrackUsage, conntrack_usage};

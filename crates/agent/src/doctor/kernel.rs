@@ -1,0 +1,171 @@
+//! Has the kernel what rules are made of: nf_tables, and connection tracking with room in it?
+
+use std::path::Path;
+
+use nfnetlink::{ConntrackUsage, Kernel};
+
+use super::finding::{Check, Finding};
+use super::sysctl::Sysctls;
+
+/// A table of connections as full as this is told of: when it is full, the first packet of every new flow is dropped.
+const NEARLY_FULL_PERCENT: u64 = 80;
+
+const HELPER: &str = "net/netfilter/nf_conntrack_helper";
+/// There only if the kernel tracks SCTP.
+const SCTP: &str = "net/netfilter/nf_conntrack_sctp_timeout_established";
+const MOST_ENTRIES: &str = "net/netfilter/nf_conntrack_max";
+
+#[derive(Debug, Clone)]
+pub(crate) struct KernelFacts {
+    pub(crate) release: String,
+    /// The generation of the ruleset.
+    pub(crate) nf_tables: Result<u32, String>,
+    pub(crate) conntrack: Result<ConntrackUsage, String>,
+    pub(crate) sysctls: Sysctls,
+}
+
+/// Asks the kernel about the network namespace of the calling thread.
+pub(super) fn gather(root: &Path) -> KernelFacts {
+    let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
+    let generation = Kernel::open().map_err(|e| e.to_string()).and_then(|mut kernel| {
+        let generation = kernel.generation();
+        generation.map_err(|e| e.to_string())
+    });
+    KernelFacts {
+        release: release.map_or_else(|e| format!("of unknown release ({e})"), |text| text.trim().to_owned()),
+        nf_tables: generation,
+        conntrack: nfnetlink::conntrack_usage().map_err(|e| e.to_string()),
+        sysctls: Sysctls::read(root, [HELPER, SCTP, MOST_ENTRIES]),
+    }
+}
+
+pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
+    let mut findings = vec![nf_tables(facts)];
+    match &facts.conntrack {
+        Ok(usage) => {
+            findings.push(Finding::ok(Check::Conntrack, "connection tracking answers"));
+            findings.extend(space(facts, *usage));
+            findings.extend(sctp(facts));
+        }
+        Err(error) => findings.push(Finding::error(
+            Check::Conntrack,
+            format!("flows cannot be judged without connection tracking: {error}"),
+            "load the modules nf_conntrack and nf_conntrack_netlink; run this as root, or with CAP_NET_ADMIN",
+        )),
+    }
+    if facts.sysctls.get(HELPER) == Some(1) {
+        findings.push(Finding::note(
+            Check::ConntrackHelper,
+            "connection tracking helpers are assigned by port, so that what a pod says on port 21 can open further ports \
+             for flows that count as related",
+            "set net.netfilter.nf_conntrack_helper to 0, unless something on this node relies on it",
+        ));
+    }
+    findings
+}
+
+fn nf_tables(facts: &KernelFacts) -> Finding {
+    match &facts.nf_tables {
+        Ok(generation) => Finding::ok(
+            Check::NfTables,
+            format!("Linux {} has nf_tables; its ruleset is at generation {generation}", facts.release),
+        ),
+        Err(error) => Finding::error(
+            Check::NfTables,
+            format!("Linux {} cannot be given rules: {error}", facts.release),
+            "run this as root, or with CAP_NET_ADMIN, on a kernel with nf_tables (module nf_tables, family inet)",
+        ),
+    }
+}
+
+fn space(facts: &KernelFacts, usage: ConntrackUsage) -> Option<Finding> {
+    let most = match usage.most {
+        Some(most) => u64::from(most),
+        None => u64::try_from(facts.sysctls.get(MOST_ENTRIES)?).ok()?,
+    };
+    let entries = u64::from(usage.entries);
+    // 0 is no limit.
+    if most == 0 {
+        return None;
+    }
+    let percent = entries * 100 / most;
+    let text = format!("connection tracking holds {entries} of {most} entries ({percent} %)");
+    Some(match percent >= NEARLY_FULL_PERCENT {
+        false => Finding::ok(Check::ConntrackSpace, text),
+        true => Finding::warning(
+            Check::ConntrackSpace,
+            format!("{text}; when it is full, every new flow of the node is dropped"),
+            "find out who opens so many flows (conntrack -L), or raise net.netfilter.nf_conntrack_max",
+        ),
+    })
+}
+
+fn sctp(facts: &KernelFacts) -> Option<Finding> {
+    facts.sysctls.get(SCTP).is_none().then(|| {
+        Finding::note(
+            Check::ConntrackSctp,
+            "this kernel does not track SCTP, so that policies that allow SCTP ports allow nothing on them",
+            "use a kernel with CONFIG_NF_CT_PROTO_SCTP if pods speak SCTP",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::*;
+
+    fn healthy() -> KernelFacts {
+        KernelFacts {
+            release: "6.1.0".into(),
+            nf_tables: Ok(7),
+            conntrack: Ok(ConntrackUsage { entries: 10, most: Some(100) }),
+            sysctls: [(SCTP, 432_000)].into(),
+        }
+    }
+
+    fn severities(facts: &KernelFacts) -> Vec<(Check, Severity)> {
+        findings(facts).iter().map(|f| (f.id, f.severity)).collect()
+    }
+
+    #[test]
+    fn a_healthy_kernel_has_nothing_wrong() {
+        let expected = [(Check::NfTables, Fine), (Check::Conntrack, Fine), (Check::ConntrackSpace, Fine)];
+        assert_eq!(severities(&healthy()), expected);
+    }
+
+    #[test]
+    fn each_lack_of_the_kernel_is_found() {
+        let lacks: [(KernelFacts, Check, Severity); 6] = [
+            (KernelFacts { nf_tables: Err("no".into()), ..healthy() }, Check::NfTables, Error),
+            (KernelFacts { conntrack: Err("no".into()), ..healthy() }, Check::Conntrack, Error),
+            (
+                KernelFacts { conntrack: Ok(ConntrackUsage { entries: 80, most: Some(100) }), ..healthy() },
+                Check::ConntrackSpace,
+                Warning,
+            ),
+            (
+                KernelFacts {
+                    conntrack: Ok(ConntrackUsage { entries: 99, most: None }),
+                    sysctls: [(SCTP, 1), (MOST_ENTRIES, 100)].into(),
+                    ..healthy()
+                },
+                Check::ConntrackSpace,
+                Warning,
+            ),
+            (KernelFacts { sysctls: Sysctls::default(), ..healthy() }, Check::ConntrackSctp, Note),
+            (KernelFacts { sysctls: [(SCTP, 1), (HELPER, 1)].into(), ..healthy() }, Check::ConntrackHelper, Note),
+        ];
+        for (facts, check, severity) in lacks {
+            let found = severities(&facts);
+            assert!(found.contains(&(check, severity)), "{facts:?}: {found:?}");
+            assert!(found.iter().all(|(c, s)| *c == check || *s == Fine), "{facts:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_a_limit_is_never_full() {
+        let facts = KernelFacts { conntrack: Ok(ConntrackUsage { entries: 9, most: Some(0) }), ..healthy() };
+        assert!(severities(&facts).iter().all(|(check, _)| *check != Check::ConntrackSpace));
+    }
+}
