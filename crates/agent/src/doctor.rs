@@ -9,6 +9,7 @@ mod enforcement;
 mod finding;
 mod kernel;
 mod network;
+mod others;
 mod rtnetlink;
 pub mod self_test;
 mod sysctl;
@@ -24,8 +25,9 @@ pub use finding::{Check, Finding, Severity};
 pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::Result<Vec<Finding>> {
     let enforcement = enforcement::gather(places.run_dir, table)?;
     let (attachments, stored) = cni_side::attachments(places.run_dir);
-    let mut findings = kernel::findings(&kernel::gather(root));
+    let mut findings = kernel::findings(&kernel::gather_and_try(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
+    findings.extend(others::findings(&others::gather(), &enforcement.table_name));
     findings.extend(enforcement::findings(&enforcement));
     findings.extend(cni_side::findings(&cni_side::gather(places, stored)));
     Ok(findings)

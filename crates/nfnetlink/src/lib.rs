@@ -19,7 +19,6 @@ mod read;
 mod release;
 mod repair;
 mod request;
-mod statistics;
 mod sys;
 mod userdata;
 
@@ -31,7 +30,7 @@ pub use decode::{
     decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
-pub use hooks::{BaseChain, Flowtable};
+pub use hooks::{BaseChain, ChainName, Flowtable};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
@@ -40,4 +39,3 @@ pub use read::ReadError;
 pub use release::Release;
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
-pub use statistics::{ConntrackError, ConntrackUsage, conntrack_usage};

@@ -32,6 +32,7 @@ impl Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     NfTables,
+    KernelFeatures,
     Conntrack,
     ConntrackSpace,
     ConntrackHelper,
@@ -64,8 +65,9 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 29] = [
+    const ALL: [Check; 30] = [
         Check::NfTables,
+        Check::KernelFeatures,
         Check::Conntrack,
         Check::ConntrackSpace,
         Check::ConntrackHelper,
@@ -99,6 +101,7 @@ impl Check {
     pub fn id(self) -> &'static str {
         match self {
             Check::NfTables => "nf-tables",
+            Check::KernelFeatures => "kernel-features",
             Check::Conntrack => "conntrack",
             Check::ConntrackSpace => "conntrack-space",
             Check::ConntrackHelper => "conntrack-helper",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nfnetlink::{ConntrackUsage, Kernel};
+use nfnetlink::{Feature, Features, FlowCount, Kernel};
 
 use super::finding::{Check, Finding};
 use super::sysctl::Sysctls;
@@ -20,8 +20,10 @@ pub(crate) struct KernelFacts {
     pub(crate) release: String,
     /// The generation of the ruleset.
     pub(crate) nf_tables: Result<u32, String>,
-    pub(crate) conntrack: Result<ConntrackUsage, String>,
+    pub(crate) conntrack: Result<FlowCount, String>,
     pub(crate) sysctls: Sysctls,
+    /// What was tried out in a namespace of its own; none if nothing was.
+    pub(crate) features: Option<Result<Features, String>>,
 }
 
 /// Asks the kernel about the network namespace of the calling thread.
@@ -34,13 +36,20 @@ pub(super) fn gather(root: &Path) -> KernelFacts {
     KernelFacts {
         release: release.map_or_else(|e| format!("of unknown release ({e})"), |text| text.trim().to_owned()),
         nf_tables: generation,
-        conntrack: nfnetlink::conntrack_usage().map_err(|e| e.to_string()),
+        conntrack: nfnetlink::count_flows().map_err(|e| e.to_string()),
         sysctls: Sysctls::read(root, [HELPER, SCTP, MOST_ENTRIES]),
+        features: None,
     }
+}
+
+/// As [`gather`], and tries out what rules need in a network namespace of its own.
+pub(super) fn gather_and_try(root: &Path) -> KernelFacts {
+    KernelFacts { features: Some(nfnetlink::probe().map_err(|e| e.to_string())), ..gather(root) }
 }
 
 pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     let mut findings = vec![nf_tables(facts)];
+    findings.extend(facts.features.iter().flat_map(features));
     match &facts.conntrack {
         Ok(usage) => {
             findings.push(Finding::ok(Check::Conntrack, "connection tracking answers"));
@@ -78,8 +87,37 @@ fn nf_tables(facts: &KernelFacts) -> Finding {
     }
 }
 
-fn space(facts: &KernelFacts, usage: ConntrackUsage) -> Option<Finding> {
-    let most = match usage.most {
+fn features(tried: &Result<Features, String>) -> Vec<Finding> {
+    let missing = match tried {
+        Ok(Features { missing }) => missing,
+        Err(error) => {
+            let finding = format!("what the kernel can do was not tried out: {error}");
+            return vec![Finding::note(Check::KernelFeatures, finding, "run the doctor as root on the node")];
+        }
+    };
+    if missing.is_empty() {
+        return vec![Finding::ok(Check::KernelFeatures, "the kernel takes every kind of rule and set")];
+    }
+    let lack = |(feature, why): &(Feature, String)| {
+        let (finding, advice) =
+            (format!("the kernel lacks {feature}: {why}"), format!("use a kernel with {}", feature.needs()));
+        match feature {
+            Feature::RoutedPackets | Feature::Flows | Feature::Sets => {
+                Finding::error(Check::KernelFeatures, format!("{finding}; policies cannot be enforced"), advice)
+            }
+            Feature::BridgedFrames => Finding::warning(
+                Check::KernelFeatures,
+                format!("{finding}; pods of a bridge can forge each other's source addresses"),
+                advice,
+            ),
+            Feature::Protection => Finding::note(Check::KernelFeatures, finding, advice),
+        }
+    };
+    missing.iter().map(lack).collect()
+}
+
+fn space(facts: &KernelFacts, usage: FlowCount) -> Option<Finding> {
+    let most = match usage.limit {
         Some(most) => u64::from(most),
         None => u64::try_from(facts.sysctls.get(MOST_ENTRIES)?).ok()?,
     };
@@ -119,8 +157,9 @@ mod tests {
         KernelFacts {
             release: "6.1.0".into(),
             nf_tables: Ok(7),
-            conntrack: Ok(ConntrackUsage { entries: 10, most: Some(100) }),
+            conntrack: Ok(FlowCount { entries: 10, limit: Some(100) }),
             sysctls: [(SCTP, 432_000)].into(),
+            features: Some(Ok(Features { missing: vec![] })),
         }
     }
 
@@ -130,7 +169,12 @@ mod tests {
 
     #[test]
     fn a_healthy_kernel_has_nothing_wrong() {
-        let expected = [(Check::NfTables, Fine), (Check::Conntrack, Fine), (Check::ConntrackSpace, Fine)];
+        let expected = [
+            (Check::NfTables, Fine),
+            (Check::KernelFeatures, Fine),
+            (Check::Conntrack, Fine),
+            (Check::ConntrackSpace, Fine),
+        ];
         assert_eq!(severities(&healthy()), expected);
     }
 
@@ -140,13 +184,13 @@ mod tests {
             (KernelFacts { nf_tables: Err("no".into()), ..healthy() }, Check::NfTables, Error),
             (KernelFacts { conntrack: Err("no".into()), ..healthy() }, Check::Conntrack, Error),
             (
-                KernelFacts { conntrack: Ok(ConntrackUsage { entries: 80, most: Some(100) }), ..healthy() },
+                KernelFacts { conntrack: Ok(FlowCount { entries: 80, limit: Some(100) }), ..healthy() },
                 Check::ConntrackSpace,
                 Warning,
             ),
             (
                 KernelFacts {
-                    conntrack: Ok(ConntrackUsage { entries: 99, most: None }),
+                    conntrack: Ok(FlowCount { entries: 99, limit: None }),
                     sysctls: [(SCTP, 1), (MOST_ENTRIES, 100)].into(),
                     ..healthy()
                 },
@@ -164,8 +208,23 @@ mod tests {
     }
 
     #[test]
+    fn a_feature_that_is_missing_is_as_bad_as_what_needs_it() {
+        for feature in Feature::ALL {
+            let severity = match feature {
+                Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
+                Feature::BridgedFrames => Warning,
+                Feature::Protection => Note,
+            };
+            let features = Some(Ok(Features { missing: vec![(feature, "no".into())] }));
+            assert!(severities(&KernelFacts { features, ..healthy() }).contains(&(Check::KernelFeatures, severity)));
+        }
+        let untried = KernelFacts { features: Some(Err("no".into())), ..healthy() };
+        assert!(severities(&untried).contains(&(Check::KernelFeatures, Note)));
+    }
+
+    #[test]
     fn a_table_without_a_limit_is_never_full() {
-        let facts = KernelFacts { conntrack: Ok(ConntrackUsage { entries: 9, most: Some(0) }), ..healthy() };
+        let facts = KernelFacts { conntrack: Ok(FlowCount { entries: 9, limit: Some(0) }), ..healthy() };
         assert!(severities(&facts).iter().all(|(check, _)| *check != Check::ConntrackSpace));
     }
 }

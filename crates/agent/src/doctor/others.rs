@@ -1,39 +1,32 @@
 //! Who else has rules where ours are, and what follows from it.
 
+use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel};
+
 use super::finding::{Check, Finding};
 
 /// Findings of one kind name so many.
 const NAMED: usize = 5;
 
-/// A chain of any family that packets enter by a hook.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BaseChain {
-    /// As nft writes it: `ip`, `ip6`, `inet`, `bridge`, `netdev`, `arp`.
-    pub(crate) family: String,
-    pub(crate) table: String,
-    pub(crate) chain: String,
-    pub(crate) hook: String,
-    pub(crate) priority: i32,
-    /// What happens to packets that reach its end.
-    pub(crate) policy: Policy,
-}
+/// Chains of a lower priority see packets before connection tracking does (`NF_IP_PRI_CONNTRACK`), and can keep it from
+/// seeing them.
+const CONNECTION_TRACKING: i32 = -200;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    Accept,
-    Drop,
-}
-
-/// What the namespace holds beside our table.
+/// What the namespace holds, ours included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Others {
     pub(crate) base_chains: Vec<BaseChain>,
-    /// Every chain, base chain or not, as `family table chain`.
-    pub(crate) chains: Vec<(String, String, String)>,
-    /// As `family table name`.
-    pub(crate) flowtables: Vec<(String, String, String)>,
-    /// Chains with a rule that takes packets out of connection tracking, as `family table chain`.
-    pub(crate) notrack: Vec<(String, String, String)>,
+    pub(crate) chains: Vec<ChainName>,
+    pub(crate) flowtables: Vec<Flowtable>,
+}
+
+/// Asks the kernel about the network namespace of the calling thread.
+pub(super) fn gather() -> Result<Others, String> {
+    let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
+    Ok(Others {
+        base_chains: kernel.base_chains().map_err(|e| e.to_string())?,
+        chains: kernel.chain_names().map_err(|e| e.to_string())?,
+        flowtables: kernel.flowtables().map_err(|e| e.to_string())?,
+    })
 }
 
 /// Another engine for NetworkPolicy, known by the names that it gives to tables and chains.
@@ -65,40 +58,50 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str) -> Vec<Find
     let mut findings = vec![drop_policies(others, table)];
     findings.extend(engines(others));
     if !others.flowtables.is_empty() {
+        let names: Vec<String> =
+            others.flowtables.iter().map(|f| format!("{} {} {}", f.family, f.table, f.name)).collect();
         findings.push(Finding::warning(
             Check::Flowtables,
             format!(
                 "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not cut them",
-                list(&others.flowtables)
+                list(&names)
             ),
             "remove the flowtable, or keep the flows of pods out of it",
         ));
     }
-    if !others.notrack.is_empty() {
-        findings.push(Finding::note(
+    findings.extend(notrack(others));
+    findings
+}
+
+/// Whether their rules keep packets out of connection tracking is not looked at; it is all that most are for.
+fn notrack(others: &Others) -> Option<Finding> {
+    let early = others.base_chains.iter().filter(|c| {
+        is_ip(c) && c.priority < CONNECTION_TRACKING && ["prerouting", "output"].contains(&c.hook) && c.rules > 0
+    });
+    let names: Vec<String> = early.map(name).collect();
+    (!names.is_empty()).then(|| {
+        Finding::note(
             Check::Notrack,
             format!(
-                "rules in {} take packets out of connection tracking; isolated pods neither send nor receive what is not tracked",
-                list(&others.notrack)
+                "{} can keep packets from being tracked (notrack); isolated pods neither send nor receive what is not tracked",
+                list(&names)
             ),
-            "leave the traffic of pods out of these rules",
-        ));
-    }
-    findings
+            "leave the traffic of pods out of such rules",
+        )
+    })
 }
 
 /// An accept of others is not final for us and the other way round; a drop is, whoever says it.
 fn drop_policies(others: &Others, table: &str) -> Finding {
-    let forward = others.base_chains.iter().filter(|c| {
-        c.hook == "forward" && ["ip", "ip6", "inet"].contains(&&*c.family) && !(c.family == "inet" && c.table == table)
-    });
-    let (dropping, accepting): (Vec<&BaseChain>, Vec<&BaseChain>) = forward.partition(|c| c.policy == Policy::Drop);
+    let is_ours = |c: &BaseChain| c.family == "inet" && c.table == table;
+    let forward = others.base_chains.iter().filter(|c| c.hook == "forward" && is_ip(c) && !is_ours(c));
+    let (dropping, accepting): (Vec<&BaseChain>, Vec<&BaseChain>) = forward.partition(|c| c.drops);
     if dropping.is_empty() {
         let count = accepting.len();
         let text = format!("{count} base chains of others are at the forward hook; none drops what it does not know");
         return Finding::ok(Check::OtherTables, text);
     }
-    let names: Vec<_> = dropping.iter().map(|c| (c.family.clone(), c.table.clone(), c.chain.clone())).collect();
+    let names: Vec<String> = dropping.into_iter().map(name).collect();
     Finding::note(
         Check::OtherTables,
         format!("{} drops what it does not accept itself, also what a policy allows", list(&names)),
@@ -109,25 +112,31 @@ fn drop_policies(others: &Others, table: &str) -> Finding {
 fn engines(others: &Others) -> Vec<Finding> {
     let found = ENGINES.iter().filter_map(|engine| {
         let marked = |name: &str| engine.marks.iter().any(|mark| name.starts_with(mark));
-        let of_engine = |(_, table, chain): &&(String, String, String)| marked(table) || marked(chain);
-        others.chains.iter().find(of_engine).map(|(family, table, chain)| {
-            Finding::warning(
-                Check::OtherEngines,
-                format!("{} has rules here ({family} {table} {chain}): what either of the two denies is dropped", engine.name),
-                format!(
-                    "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall Ringfence",
-                    engine.name
-                ),
-            )
-        })
+        let chain = others.chains.iter().find(|c| marked(&c.table) || marked(&c.name))?;
+        let ChainName { family, table, name } = chain;
+        Some(Finding::warning(
+            Check::OtherEngines,
+            format!("{} has rules here ({family} {table} {name}): what either of the two denies is dropped", engine.name),
+            format!(
+                "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall Ringfence",
+                engine.name
+            ),
+        ))
     });
     found.collect()
 }
 
-fn list(names: &[(String, String, String)]) -> String {
-    let named: Vec<String> =
-        names.iter().take(NAMED).map(|(family, table, name)| format!("{family} {table} {name}")).collect();
-    let mut text = named.join(", ");
+/// It sees packets of IP that are routed.
+fn is_ip(chain: &BaseChain) -> bool {
+    ["ip", "ip6", "inet"].contains(&chain.family)
+}
+
+fn name(chain: &BaseChain) -> String {
+    format!("{} {} {}", chain.family, chain.table, chain.name)
+}
+
+fn list(names: &[String]) -> String {
+    let mut text = names[..names.len().min(NAMED)].join(", ");
     if names.len() > NAMED {
         text.push_str(&format!(" and {} more", names.len() - NAMED));
     }
@@ -139,13 +148,21 @@ mod tests {
     use super::super::finding::Severity::{self, Note, Ok as Fine, Warning};
     use super::*;
 
-    fn base(family: &str, table: &str, hook: &str, policy: Policy) -> BaseChain {
-        let (family, table, hook) = (family.into(), table.into(), hook.into());
-        BaseChain { family, table, chain: "FORWARD".into(), hook, priority: 0, policy }
+    fn base(family: &'static str, table: &str, hook: &'static str, drops: bool) -> BaseChain {
+        BaseChain {
+            family,
+            table: table.into(),
+            name: "FORWARD".into(),
+            kind: "filter".into(),
+            hook,
+            priority: 0,
+            drops,
+            rules: 1,
+        }
     }
 
-    fn named(family: &str, table: &str, name: &str) -> (String, String, String) {
-        (family.into(), table.into(), name.into())
+    fn chain(family: &'static str, table: &str, name: &str) -> ChainName {
+        ChainName { family, table: table.into(), name: name.into() }
     }
 
     fn found(others: Others) -> Vec<(Check, Severity)> {
@@ -155,10 +172,10 @@ mod tests {
     #[test]
     fn chains_that_accept_or_are_at_other_hooks_are_fine() {
         let base_chains = vec![
-            base("ip", "filter", "forward", Policy::Accept),
-            base("ip", "filter", "input", Policy::Drop),
-            base("bridge", "filter", "forward", Policy::Drop),
-            base("inet", "ringfence", "forward", Policy::Accept),
+            base("ip", "filter", "forward", false),
+            base("ip", "filter", "input", true),
+            base("bridge", "filter", "forward", true),
+            base("inet", "ringfence", "forward", false),
         ];
         let others = Others { base_chains, ..Others::default() };
         assert_eq!(found(others.clone()), [(Check::OtherTables, Fine)]);
@@ -167,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_drop_policy_of_another_table_is_noted_by_name() {
-        let others = Others { base_chains: vec![base("ip", "filter", "forward", Policy::Drop)], ..Others::default() };
+        let others = Others { base_chains: vec![base("ip", "filter", "forward", true)], ..Others::default() };
         assert!(findings(&Ok(others.clone()), "ringfence")[0].finding.contains("ip filter FORWARD"));
         assert_eq!(found(others), [(Check::OtherTables, Note)]);
     }
@@ -183,23 +200,32 @@ mod tests {
             ("inet", "kindnet-network-policies", "postrouting", "kube-network-policies"),
             ("ip", "filter", "ANTREA-FORWARD", "Antrea"),
         ];
-        for (family, table, chain, engine) in marks {
-            let others = Others { chains: vec![named(family, table, chain)], ..Others::default() };
+        for (family, table, name, engine) in marks {
+            let others = Others { chains: vec![chain(family, table, name)], ..Others::default() };
             let finding = findings(&Ok(others.clone()), "ringfence").remove(1);
             assert!(finding.finding.starts_with(engine), "{finding}");
             assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::OtherEngines, Warning)]);
         }
         let usual = ["KUBE-FORWARD", "KUBE-SERVICES", "FLANNEL-FWD", "CNI-FORWARD", "DOCKER-USER"];
-        let chains = usual.iter().map(|chain| named("ip", "filter", chain)).collect();
+        let chains = usual.iter().map(|name| chain("ip", "filter", name)).collect();
         assert_eq!(found(Others { chains, ..Others::default() }), [(Check::OtherTables, Fine)]);
     }
 
     #[test]
-    fn flowtables_are_a_warning_and_notrack_is_noted() {
-        let others = Others { flowtables: vec![named("inet", "fw", "fast")], ..Others::default() };
+    fn flowtables_are_a_warning() {
+        let fast = Flowtable { family: "inet", table: "fw".into(), name: "fast".into(), devices: vec![] };
+        let others = Others { flowtables: vec![fast], ..Others::default() };
         assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::Flowtables, Warning)]);
-        let others = Others { notrack: vec![named("ip", "raw", "PREROUTING")], ..Others::default() };
-        assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::Notrack, Note)]);
+    }
+
+    #[test]
+    fn rules_before_connection_tracking_are_noted() {
+        let raw = BaseChain { priority: -300, ..base("ip", "raw", "prerouting", false) };
+        let only = |chain: BaseChain| found(Others { base_chains: vec![chain], ..Others::default() });
+        assert_eq!(only(raw.clone()), [(Check::OtherTables, Fine), (Check::Notrack, Note)]);
+        assert_eq!(only(BaseChain { rules: 0, ..raw.clone() }), [(Check::OtherTables, Fine)]);
+        assert_eq!(only(BaseChain { priority: -150, ..raw.clone() }), [(Check::OtherTables, Fine)]);
+        assert_eq!(only(BaseChain { family: "bridge", ..raw }), [(Check::OtherTables, Fine)]);
     }
 
     #[test]

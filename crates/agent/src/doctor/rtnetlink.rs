@@ -30,7 +30,6 @@ const RTNH_F_ONLINK: u32 = 4;
 
 /// An interface that is up.
 const UP: u32 = libc::IFF_UP as u32;
-const RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 
 /// An interface of a namespace, as far as the doctor looks at it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,8 +40,6 @@ pub(crate) struct Link {
     pub(crate) kind: String,
     /// The index of the bridge that it is a port of.
     pub(crate) master: Option<u32>,
-    /// It is up and has its carrier, so that the kernel sends what is given to it.
-    pub(crate) running: bool,
     /// Its other end is in another namespace.
     pub(crate) leads_elsewhere: bool,
     /// `nf_call_iptables` and `nf_call_ip6tables` of this one bridge.
@@ -59,6 +56,7 @@ pub(super) struct Rtnetlink {
 pub(super) struct VethEnd<'a> {
     pub(super) name: &'a str,
     pub(super) index: u32,
+    pub(super) hardware: [u8; 6],
 }
 
 impl Rtnetlink {
@@ -108,6 +106,7 @@ impl Rtnetlink {
     pub(super) fn add_veth(&mut self, near: &VethEnd, far: &VethEnd, namespace: BorrowedFd) -> io::Result<()> {
         let mut peer = Body::interface(far.index, 0);
         peer.text(libc::IFLA_IFNAME, far.name);
+        peer.bytes(libc::IFLA_ADDRESS, &far.hardware);
         peer.bytes(libc::IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes());
         let mut data = Body::default();
         data.bytes(VETH_INFO_PEER, &peer.0);
@@ -116,6 +115,7 @@ impl Rtnetlink {
         info.bytes(libc::IFLA_INFO_DATA, &data.0);
         let mut body = Body::interface(near.index, UP);
         body.text(libc::IFLA_IFNAME, near.name);
+        body.bytes(libc::IFLA_ADDRESS, &near.hardware);
         body.bytes(libc::IFLA_LINKINFO, &info.0);
         self.create(libc::RTM_NEWLINK, &body)
     }
@@ -134,6 +134,17 @@ impl Rtnetlink {
         // Nobody else is on the link who could have the address.
         body.bytes(libc::IFA_FLAGS, &libc::IFA_F_NODAD.to_ne_bytes());
         self.create(libc::RTM_NEWADDR, &body)
+    }
+
+    /// Says who has the address, so that nobody has to ask.
+    pub(super) fn add_neighbour(&mut self, interface: u32, address: IpAddr, hardware: [u8; 6]) -> io::Result<()> {
+        let mut body = Body(vec![family(address), 0, 0, 0]);
+        body.0.extend_from_slice(&interface.to_ne_bytes());
+        body.0.extend_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
+        body.0.extend_from_slice(&[0, 0]);
+        body.bytes(libc::NDA_DST, &octets(address));
+        body.bytes(libc::NDA_LLADDR, &hardware);
+        self.create(libc::RTM_NEWNEIGH, &body)
     }
 
     pub(super) fn add_default_route(&mut self, interface: u32, gateway: IpAddr) -> io::Result<()> {
@@ -184,8 +195,7 @@ impl Rtnetlink {
 
 fn link(body: &[u8]) -> io::Result<Link> {
     let (header, attributes) = body.split_at_checked(INTERFACE_HEADER).ok_or_else(malformed)?;
-    let running = number(&header[8..12])? & RUNNING == RUNNING;
-    let mut link = Link { index: number(&header[4..8])?, running, ..Link::default() };
+    let mut link = Link { index: number(&header[4..8])?, ..Link::default() };
     for attribute in Attributes(attributes) {
         let (kind, value) = attribute?;
         match kind {

@@ -5,7 +5,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -42,18 +41,11 @@ const TO_SENDERS: Place = Place::new(2, 1);
 pub(super) const FRIEND: Place = Place::new(2, 2);
 pub(super) const STRANGER: Place = Place::new(2, 3);
 
-/// A router asks for neighbours from an address of link scope. That which the kernel makes cannot be used for two
-/// seconds, in which the kernel looks whether it is taken.
-const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-
-/// Links are given their index, so that nobody has to ask for it.
-const POD_LINK: VethEnd = VethEnd { name: "eth0", index: 10 };
-const SERVER_LINK: VethEnd = VethEnd { name: "server", index: 11 };
-const SENDERS_LINK: VethEnd = VethEnd { name: "senders", index: 12 };
-
-/// Carriers come within a millisecond; a busy machine gets this long.
-const CARRIERS_WITHIN: Duration = Duration::from_secs(5);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// Links are given their index and hardware address, so that nobody has to ask for them. An index is unique in its
+/// namespace, a hardware address on its link.
+const POD_LINK: VethEnd = VethEnd { name: "eth0", index: 10, hardware: [2, 0, 0, 0, 0, 2] };
+const SERVER_LINK: VethEnd = VethEnd { name: "server", index: 11, hardware: [2, 0, 0, 0, 0, 1] };
+const SENDERS_LINK: VethEnd = VethEnd { name: "senders", index: 12, hardware: [2, 0, 0, 0, 0, 1] };
 
 pub(super) struct Scratch {
     node: File,
@@ -101,54 +93,35 @@ impl Scratch {
         let mut node = Rtnetlink::open()?;
         node.add_veth(&SERVER_LINK, &POD_LINK, self.server.as_fd())?;
         node.add_veth(&SENDERS_LINK, &POD_LINK, self.senders.as_fd())?;
-        self.add_addresses(&mut node, SERVER_LINK.index, &[TO_SERVER])?;
-        self.add_addresses(&mut node, SENDERS_LINK.index, &[TO_SENDERS])?;
-        if self.families.contains(&Family::Ipv6) {
-            for link in [&SERVER_LINK, &SENDERS_LINK] {
-                node.add_address(link.index, LINK_LOCAL.into(), 64)?;
-            }
-        }
-        for (namespace, places, gateway) in
-            [(&self.server, &[SERVER][..], TO_SERVER), (&self.senders, &[FRIEND, STRANGER][..], TO_SENDERS)]
-        {
+        for (namespace, link, gateway, places) in [
+            (&self.server, SERVER_LINK, TO_SERVER, &[SERVER][..]),
+            (&self.senders, SENDERS_LINK, TO_SENDERS, &[FRIEND, STRANGER][..]),
+        ] {
             enter(namespace)?;
             let mut pod = Rtnetlink::open()?;
             pod.set_up(POD_LINK.index)?;
-            self.add_addresses(&mut pod, POD_LINK.index, places)?;
             for family in &self.families {
-                pod.add_default_route(POD_LINK.index, gateway.address(*family))?;
-            }
-            await_carriers(&mut pod)?;
-        }
-        await_carriers(&mut node)
-    }
-
-    fn add_addresses(&self, socket: &mut Rtnetlink, link: u32, places: &[Place]) -> io::Result<()> {
-        for place in places {
-            for family in &self.families {
-                let prefix = match family {
-                    Family::Ipv4 => 28,
-                    Family::Ipv6 => 64,
-                };
-                socket.add_address(link, place.address(*family), prefix)?;
+                let gateway = gateway.address(*family);
+                node.add_address(link.index, gateway, prefix(*family))?;
+                for place in places {
+                    let address = place.address(*family);
+                    pod.add_address(POD_LINK.index, address, prefix(*family))?;
+                    node.add_neighbour(link.index, address, POD_LINK.hardware)?;
+                }
+                pod.add_neighbour(POD_LINK.index, gateway, link.hardware)?;
+                pod.add_default_route(POD_LINK.index, gateway)?;
             }
         }
         Ok(())
     }
 }
 
-/// The kernel notices a carrier in the background, and drops what is sent before: a neighbour that is asked for then is
-/// asked for again a second later.
-fn await_carriers(socket: &mut Rtnetlink) -> io::Result<()> {
-    let deadline = Instant::now() + CARRIERS_WITHIN;
-    while !socket.links()?.iter().all(|link| link.running || link.kind != "veth") {
-        if Instant::now() >= deadline {
-            let text = format!("the links do not come up within {} s", CARRIERS_WITHIN.as_secs());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-        }
-        std::thread::sleep(BETWEEN_LOOKS);
+/// The length of the networks on both links.
+fn prefix(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => 28,
+        Family::Ipv6 => 64,
     }
-    Ok(())
 }
 
 /// Moves the calling thread into a new namespace.
