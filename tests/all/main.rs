@@ -34,3 +34,5 @@ mod connections;
 mod verbs;
 // What conntrack does not track is no way around the policies.
 mod strays;
+// Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
+mod doctor;

@@ -239,13 +239,13 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
     findings
 }
 
-/// Names that Docker, LXC, LXD, libvirt and podman give to bridges of their own.
+/// Names that other software gives to bridges of its own.
+const OTHER_BRIDGES: &[&str] = &["docker", "virbr", "lxcbr", "lxdbr", "incusbr", "podman", "cni-podman", "nerdctl"];
+
 fn is_of_other_software(bridge: &str) -> bool {
     let is_network_of_docker =
         bridge.strip_prefix("br-").is_some_and(|id| id.len() == 12 && id.bytes().all(|b| b.is_ascii_hexdigit()));
-    is_network_of_docker
-        || matches!(bridge, "docker0" | "lxcbr0" | "lxdbr0")
-        || ["virbr", "podman"].iter().any(|prefix| bridge.starts_with(prefix))
+    is_network_of_docker || OTHER_BRIDGES.iter().any(|prefix| bridge.starts_with(prefix))
 }
 
 /// Where neither the kernel nor an attachment says which addresses may come from an interface. Reverse-path filtering
@@ -255,7 +255,8 @@ fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
         return None;
     }
     let reported = |link: &Link| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(&*link.name));
-    let bridges = side.bridges.iter().filter(|bridge| !bridge.reported).map(|bridge| bridge.link);
+    let bridges = side.bridges.iter().filter(|bridge| !bridge.reported && !is_of_other_software(&bridge.link.name));
+    let bridges = bridges.map(|bridge| bridge.link);
     let routed = side.routed.iter().copied().filter(|link| rp_filter(facts, link) == 0 && !reported(link));
     let open: Vec<&str> = bridges.chain(routed).map(|link| &*link.name).collect();
     Some(match open.is_empty() {
@@ -418,7 +419,7 @@ mod tests {
         let links = Ok(vec![link("br-0123456789ab", 3, "bridge"), pod_port("veth1", 4, Some(3))]);
         let reported = attachment(&["10.1.0.2"], Some("veth1"), None);
         let docker = NetworkFacts { sysctls, links, with_ipv6: BTreeSet::new(), attachments: vec![] };
-        assert_eq!(wrong(&docker), [(Check::BridgeNfCall, Note), (Check::RpFilter, Note)]);
+        assert_eq!(wrong(&docker), [(Check::BridgeNfCall, Note)]);
         assert_eq!(wrong(&NetworkFacts { attachments: vec![reported], ..docker }), [(Check::BridgeNfCall, Error)]);
         assert!(is_of_other_software("docker0") && is_of_other_software("virbr0"));
         assert!(!is_of_other_software("cni0") && !is_of_other_software("br-lan") && !is_of_other_software("cbr0"));
