@@ -181,7 +181,8 @@ fn configuration(facts: &CniFacts) -> Finding {
         Ok(Some(chain)) => Finding::warning(
             Check::CniConfig,
             format!(
-                "{PLUGIN} is not in the chain of {} in {folder}: a pod sends and receives before its rules are in force",
+                "{PLUGIN} is not in the chain of {} in {folder}: a pod sends and receives before its rules are in \
+                 force",
                 chain.file
             ),
             INSTALL,

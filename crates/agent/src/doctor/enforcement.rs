@@ -103,7 +103,8 @@ pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
         Err(error) => vec![Finding::error(
             Check::Agent,
             format!("no agent answers, so that no change of pods or policies is followed: {error}"),
-            "start the agent, or look why it does not run (kubectl -n kube-system get pods, its log); --run-dir names its folder",
+            "start the agent, or look why it does not run (kubectl -n kube-system get pods, its log); --run-dir \
+             names its folder",
         )],
     };
     findings.extend(table(facts));
@@ -132,7 +133,8 @@ fn agent(facts: &EnforcementFacts, status: &AgentStatus) -> Vec<Finding> {
         (Some(agents), Some(kernels)) => findings.push(Finding::note(
             Check::KernelGeneration,
             format!("somebody has changed rules since the agent last looked (generation {kernels}, not {agents})"),
-            "nothing: the agent compares its table with what it should be at its next look; nft monitor shows who it is",
+            "nothing: the agent compares its table with what it should be at its next look; nft monitor shows who \
+             it is",
         )),
         (None, _) | (_, None) => {}
     }
@@ -186,7 +188,10 @@ fn owner(name: &str, seen: &TableSeen) -> Finding {
         ),
         (false, _) => Finding::note(
             Check::TableOwner,
-            format!("others can change or remove table inet {name}, as by 'nft flush ruleset'; the agent puts it back"),
+            format!(
+                "others can change or remove table inet {name}, as by 'nft flush ruleset'; the agent puts it \
+                     back"
+            ),
             "for a table that only the agent can change, use Linux 6.9 or later and --table-owner auto",
         ),
     }

@@ -65,8 +65,8 @@ pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     if facts.sysctls.get(HELPER) == Some(1) {
         findings.push(Finding::note(
             Check::ConntrackHelper,
-            "connection tracking helpers are assigned by port, so that what a pod says on port 21 can open further ports \
-             for flows that count as related",
+            "connection tracking helpers are assigned by port, so that what a pod says on port 21 can open further \
+             ports for flows that count as related",
             "set net.netfilter.nf_conntrack_helper to 0, unless something on this node relies on it",
         ));
     }

@@ -155,7 +155,8 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             true => Finding::ok(Check::Ip6Forward, "the node forwards IPv6"),
             false => Finding::warning(
                 Check::Ip6Forward,
-                "pods have IPv6 addresses and the node does not forward IPv6: they reach nobody beyond their own bridge",
+                "pods have IPv6 addresses and the node does not forward IPv6: they reach nobody beyond their own \
+                 bridge",
                 "set net.ipv6.conf.all.forwarding to 1",
             ),
         });
@@ -173,9 +174,13 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     if !ours.is_empty() && facts.sysctls.get(CALL_IPTABLES).is_none() {
         findings.push(Finding::error(
             Check::BridgeNetfilter,
-            format!("br_netfilter is not loaded, so that policies between pods of one bridge ({}) are not enforced", names(&ours)),
-            "load the module br_netfilter, now and at boot (/etc/modules-load.d), and set net.bridge.bridge-nf-call-iptables \
-             and net.bridge.bridge-nf-call-ip6tables to 1",
+            format!(
+                "br_netfilter is not loaded, so that policies between pods of one bridge ({}) are not \
+                     enforced",
+                names(&ours)
+            ),
+            "load the module br_netfilter, now and at boot (/etc/modules-load.d), and set \
+             net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
         ));
     } else {
         findings.extend(ours.iter().flat_map(|bridge| calls(facts, bridge)));
@@ -193,8 +198,8 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     if !ours.is_empty() && facts.sysctls.get(FILTER_VLAN) == Some(0) {
         findings.push(Finding::note(
             Check::BridgeVlan,
-            "what pods of one bridge send each other with a VLAN tag does not pass by the rules; both ends have to make a VLAN \
-             interface for that, which takes CAP_NET_ADMIN in the pod",
+            "what pods of one bridge send each other with a VLAN tag does not pass by the rules; both ends have to \
+             make a VLAN interface for that, which takes CAP_NET_ADMIN in the pod",
             "set net.bridge.bridge-nf-filter-vlan-tagged to 1 if pods have CAP_NET_ADMIN",
         ));
     }
@@ -267,8 +272,8 @@ fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
         false => Finding::note(
             Check::RpFilter,
             format!(
-                "nobody checks the source addresses of what comes from {}: a pod with CAP_NET_RAW can evade its egress policies by \
-                 forging one",
+                "nobody checks the source addresses of what comes from {}: a pod with CAP_NET_RAW can evade its \
+                 egress policies by forging one",
                 list(&open)
             ),
             "install the CNI plugin (ringfence install-cni), which reports whose interface it is",
@@ -289,8 +294,8 @@ fn strict(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Option<Findin
         Finding::note(
             Check::RpFilter,
             format!(
-                "reverse-path filtering is strict on {}: what comes in there although the answer would leave elsewhere is dropped \
-                 before any policy is asked",
+                "reverse-path filtering is strict on {}: what comes in there although the answer would leave \
+                 elsewhere is dropped before any policy is asked",
                 list(&uplinks)
             ),
             "if allowed flows of a node with several uplinks or overlays do not arrive, set rp_filter to 2 there",

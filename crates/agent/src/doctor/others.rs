@@ -63,7 +63,8 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str) -> Vec<Find
         findings.push(Finding::warning(
             Check::Flowtables,
             format!(
-                "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not cut them",
+                "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not \
+                 cut them",
                 list(&names)
             ),
             "remove the flowtable, or keep the flows of pods out of it",
@@ -83,7 +84,8 @@ fn notrack(others: &Others) -> Option<Finding> {
         Finding::note(
             Check::Notrack,
             format!(
-                "{} can keep packets from being tracked (notrack); isolated pods neither send nor receive what is not tracked",
+                "{} can keep packets from being tracked (notrack); isolated pods neither send nor receive what is \
+                 not tracked",
                 list(&names)
             ),
             "leave the traffic of pods out of such rules",
@@ -116,9 +118,13 @@ fn engines(others: &Others) -> Vec<Finding> {
         let ChainName { family, table, name } = chain;
         Some(Finding::warning(
             Check::OtherEngines,
-            format!("{} has rules here ({family} {table} {name}): what either of the two denies is dropped", engine.name),
             format!(
-                "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall Ringfence",
+                "{} has rules here ({family} {table} {name}): what either of the two denies is dropped",
+                engine.name
+            ),
+            format!(
+                "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall \
+                 Ringfence",
                 engine.name
             ),
         ))

@@ -76,8 +76,8 @@ pub fn ruleset() -> Ruleset {
     translate(&cluster(), NODE, &layout).ruleset
 }
 
-/// Commits the rules in a scratch namespace and sends packets through them. [`ruleset`] gives those that the packets are
-/// meant for; with others this fails.
+/// Commits the rules in a scratch namespace and sends packets through them. [`ruleset`] gives those that the packets
+/// are meant for; with others this fails.
 ///
 /// # Errors
 /// See [`Failed`].
