@@ -42,3 +42,5 @@ mod deploy;
 mod strays;
 // The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.
 mod cni;
+// Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
+mod doctor;

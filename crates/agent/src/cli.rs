@@ -43,6 +43,8 @@ pub(crate) enum Command {
     InstallCni(InstallCniArguments),
     /// Remove everything of ours from this node: CNI entry and plugin, tables, run directory.
     Uninstall(UninstallArguments),
+    /// Tell whether this node really enforces, and what to do where it does not.
+    Doctor(DoctorArguments),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
 }
@@ -305,6 +307,33 @@ pub(crate) struct UninstallArguments {
     pub(crate) dry_run: bool,
 
     /// Form of the report.
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Leave out the self-test, which sends packets through real rules in network namespaces of its own.
+    #[arg(long)]
+    pub(crate) no_self_test: bool,
+
+    /// Folder of the running agent's sockets.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+
+    /// Folder of the node's CNI configuration.
+    #[arg(long, env = "RINGFENCE_CNI_CONF_DIR", value_name = "DIR", default_value = "/etc/cni/net.d")]
+    pub(crate) cni_conf_dir: PathBuf,
+
+    /// Folder of the node's CNI plugins.
+    #[arg(long, env = "RINGFENCE_CNI_BIN_DIR", value_name = "DIR", default_value = "/opt/cni/bin")]
+    pub(crate) cni_bin_dir: PathBuf,
+
+    /// Name of the nftables table (family inet), where no agent says it.
+    #[arg(long, env = "RINGFENCE_TABLE", value_name = "NAME", default_value = "ringfence")]
+    pub(crate) table: Name,
+
+    /// Form of the findings.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }

@@ -6,9 +6,10 @@
 mod api;
 mod attachments;
 mod cli;
-mod cni_socket;
 mod cni_install;
+mod cni_socket;
 mod conflist;
+pub mod doctor;
 mod enforcer;
 mod gate;
 mod isolation;
@@ -34,6 +35,7 @@ pub fn run() -> ExitCode {
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
+        cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
     };
     match result {

@@ -62,8 +62,18 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-async fn status(State(sources): State<Sources>) -> Json<Status> {
-    Json(Status::clone(&sources.status.borrow()))
+/// What `/v1/status` answers.
+#[derive(serde::Serialize)]
+struct StatusReport {
+    #[serde(flatten)]
+    status: Status,
+    /// Why the node is not ready; null if it is.
+    unready: Option<String>,
+}
+
+async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
+    let status = Status::clone(&sources.status.borrow());
+    Json(StatusReport { unready: status.unready(), status })
 }
 
 async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuery>) -> Response {

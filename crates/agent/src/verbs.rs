@@ -1,6 +1,7 @@
 //! What each verb does.
 
 mod agent;
+mod doctor;
 mod install_cni;
 mod manifests;
 mod uninstall;
@@ -15,6 +16,7 @@ use policy::{Explanation, Severity, explain_named, translate};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
+pub(crate) use doctor::doctor;
 pub(crate) use install_cni::install_cni;
 pub(crate) use uninstall::uninstall;
 

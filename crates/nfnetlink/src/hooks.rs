@@ -34,6 +34,15 @@ pub struct BaseChain {
     pub rules: u32,
 }
 
+/// A chain of any kind, by which its owner may be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainName {
+    /// In nft's words.
+    pub family: &'static str,
+    pub table: String,
+    pub name: String,
+}
+
 /// Connections that are forwarded past the hooks: what is in a flowtable no forward chain sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flowtable {
@@ -52,6 +61,13 @@ impl Kernel {
     /// The base chains of all families.
     pub fn base_chains(&mut self) -> Result<Vec<BaseChain>, RequestError> {
         Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().filter_map(base_chain).collect())
+    }
+
+    /// The names of all chains of all families, base chains and others.
+    pub fn chain_names(&mut self) -> Result<Vec<ChainName>, RequestError> {
+        let chain_name =
+            |ChainRecord { family, table, name, .. }| ChainName { family: family_word(family), table, name };
+        Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().map(chain_name).collect())
     }
 
     /// The flowtables of all families.

@@ -30,7 +30,7 @@ pub use decode::{
     decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
-pub use hooks::{BaseChain, Flowtable};
+pub use hooks::{BaseChain, ChainName, Flowtable};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};

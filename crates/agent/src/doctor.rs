@@ -1,0 +1,44 @@
+//! Does this node really enforce?
+//!
+//! Every part gathers facts at a thin edge (files below a root, netlink, sockets) and turns them into findings by a
+//! function on values. docs/doctor.md explains each finding. Only the self-test does anything, and only in network
+//! namespaces of its own.
+
+mod cni_side;
+mod enforcement;
+mod finding;
+mod kernel;
+mod network;
+mod others;
+mod rtnetlink;
+pub mod self_test;
+mod sysctl;
+
+use std::path::Path;
+
+use nft::Name;
+
+pub(crate) use cni_side::CniPlaces;
+pub use finding::{Check, Finding, Severity};
+
+/// Everything but the self-test, about the network namespace of the calling thread. `root` is `/` but in tests.
+pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::Result<Vec<Finding>> {
+    let enforcement = enforcement::gather(places.run_dir, table)?;
+    let (attachments, stored) = cni_side::attachments(places.run_dir);
+    let mut findings = kernel::findings(&kernel::gather_and_try(root));
+    findings.extend(network::findings(&network::gather(root, attachments)));
+    findings.extend(others::findings(&others::gather(), &enforcement.table_name));
+    findings.extend(enforcement::findings(&enforcement));
+    findings.extend(cni_side::findings(&cni_side::gather(places, stored)));
+    Ok(findings)
+}
+
+/// What makes policies silently unenforced on this node, for an agent that is about to call itself ready: none if
+/// nothing does. It asks neither an agent nor a runtime, and takes some milliseconds.
+pub fn cheap(root: &Path, run_dir: &Path) -> Vec<Finding> {
+    let (attachments, _) = cni_side::attachments(run_dir);
+    let mut findings = kernel::findings(&kernel::gather(root));
+    findings.extend(network::findings(&network::gather(root, attachments)));
+    findings.retain(|finding| finding.severity == Severity::Error);
+    findings
+}

@@ -1,0 +1,347 @@
+//! Is the CNI plugin in the chain, so that no pod starts before its rules are in force?
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cni::Attachment;
+use cni::protocol::{Request, Response, read_response, write_request};
+use serde::Deserialize;
+
+use super::finding::{Check, Finding};
+
+/// What our plugin is called in a chain, and as a file.
+const PLUGIN: &str = "ringfence-cni";
+
+/// Bytes of a CNI configuration: a hundred times what an ordinary one has.
+const LARGEST_CONFIGURATION: u64 = 1 << 20;
+
+/// What the agent takes to say how it is.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Plugins whose pods send and receive past the node's forward hook, by their own interface on the link.
+const PAST_THE_NODE: &[&str] = &["macvlan", "ipvlan", "sriov", "host-device", "vlan"];
+
+#[derive(Debug, Clone)]
+pub(crate) struct CniFacts {
+    pub(crate) folder: PathBuf,
+    /// The first configuration of the folder, which is the one that runtimes use.
+    pub(crate) chain: Result<Option<CniChain>, String>,
+    pub(crate) plugin: PathBuf,
+    pub(crate) plugin_state: PluginState,
+    pub(crate) socket: PathBuf,
+    /// What the agent answered on it.
+    pub(crate) answer: Result<Response, String>,
+    pub(crate) attachments: Result<Stored, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CniChain {
+    pub(crate) file: String,
+    /// The types of its plugins, in their order.
+    pub(crate) plugins: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PluginState {
+    Runs,
+    NotExecutable,
+    Missing,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) count: usize,
+    pub(crate) unreadable: Vec<String>,
+}
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub(crate) struct CniPlaces<'a> {
+    pub(crate) configurations: &'a Path,
+    pub(crate) binaries: &'a Path,
+    pub(crate) run_dir: &'a Path,
+}
+
+/// What the CNI plugin reported, as far as it can be read.
+pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<Stored, String>) {
+    match cni::store::read_all(&run_dir.join("cni")) {
+        Ok(stored) => {
+            let unreadable = stored.unreadable.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
+            let count = stored.attachments.len();
+            (stored.attachments, Ok(Stored { count, unreadable }))
+        }
+        Err(error) => (vec![], Err(error.to_string())),
+    }
+}
+
+pub(super) fn gather(places: &CniPlaces, attachments: Result<Stored, String>) -> CniFacts {
+    let plugin = places.binaries.join(PLUGIN);
+    let plugin_state = match fs::metadata(&plugin) {
+        Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => PluginState::Runs,
+        Ok(_) => PluginState::NotExecutable,
+        Err(_) => PluginState::Missing,
+    };
+    let socket = places.run_dir.join("cni.sock");
+    CniFacts {
+        folder: places.configurations.to_owned(),
+        chain: first_chain(places.configurations).map_err(|e| e.to_string()),
+        plugin,
+        plugin_state,
+        answer: ask(&socket),
+        socket,
+        attachments,
+    }
+}
+
+fn ask(socket: &Path) -> Result<Response, String> {
+    let connect = || -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWERS_WITHIN))?;
+        Ok(stream)
+    };
+    let mut stream = connect().map_err(|e| e.to_string())?;
+    write_request(&mut stream, &Request::Status).map_err(|e| e.to_string())?;
+    read_response(&mut stream).map_err(|e| e.to_string())
+}
+
+/// A list of plugins, or one plugin's configuration (`.conf`), which has a type of its own.
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    plugins: Vec<PluginConfiguration>,
+    r#type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct PluginConfiguration {
+    r#type: String,
+}
+
+/// Runtimes take the first file by name of those with such an ending.
+fn first_chain(folder: &Path) -> io::Result<Option<CniChain>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut files = entries.map(|entry| entry.map(|e| e.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    let is_configuration = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ["conf", "conflist", "json"].iter().any(|e| ending == *e))
+    };
+    files.retain(is_configuration);
+    files.sort();
+    let Some(path) = files.first() else { return Ok(None) };
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let about = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
+    if fs::metadata(path).map_err(about)?.len() > LARGEST_CONFIGURATION {
+        return Err(about(io::Error::other(format!("more than {LARGEST_CONFIGURATION} bytes"))));
+    }
+    let read: Configuration = serde_json::from_slice(&fs::read(path).map_err(about)?).map_err(|e| about(e.into()))?;
+    let plugins = read.r#type.into_iter().chain(read.plugins.into_iter().map(|plugin| plugin.r#type)).collect();
+    Ok(Some(CniChain { file: name, plugins }))
+}
+
+pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
+    let mut findings = vec![configuration(facts)];
+    if let Ok(Some(chain)) = &facts.chain
+        && let Some(plugin) = chain.plugins.iter().find(|plugin| PAST_THE_NODE.contains(&plugin.as_str()))
+    {
+        findings.push(Finding::error(
+            Check::PodNetwork,
+            format!(
+                "pods are connected by {plugin} ({}), past the node's forward hook: no policy is enforced for them",
+                chain.file
+            ),
+            "use a network plugin that routes or bridges the traffic of pods on the node, such as ptp or bridge",
+        ));
+    }
+    findings.push(plugin(facts));
+    findings.push(socket(facts));
+    findings.push(stored(facts));
+    findings
+}
+
+const INSTALL: &str = "run ringfence install-cni";
+
+fn is_in_chain(facts: &CniFacts) -> bool {
+    matches!(&facts.chain, Ok(Some(chain)) if chain.plugins.iter().any(|plugin| plugin == PLUGIN))
+}
+
+fn configuration(facts: &CniFacts) -> Finding {
+    let folder = facts.folder.display();
+    match &facts.chain {
+        Ok(Some(chain)) if is_in_chain(facts) => {
+            Finding::ok(Check::CniConfig, format!("{PLUGIN} is in the chain of {}", chain.file))
+        }
+        Ok(Some(chain)) => Finding::warning(
+            Check::CniConfig,
+            format!(
+                "{PLUGIN} is not in the chain of {} in {folder}: a pod sends and receives before its rules are in \
+                 force",
+                chain.file
+            ),
+            INSTALL,
+        ),
+        Ok(None) => Finding::warning(
+            Check::CniConfig,
+            format!("{folder} has no CNI configuration, so that no pod waits for its rules"),
+            "install a network plugin and run ringfence install-cni; --cni-conf-dir names another folder",
+        ),
+        Err(error) => Finding::warning(
+            Check::CniConfig,
+            format!("the CNI configuration in {folder} cannot be read: {error}"),
+            "mend the file; runtimes cannot start pods with it",
+        ),
+    }
+}
+
+fn plugin(facts: &CniFacts) -> Finding {
+    let path = facts.plugin.display();
+    let lack = match facts.plugin_state {
+        PluginState::Runs => return Finding::ok(Check::CniPlugin, format!("the plugin {path} is there")),
+        PluginState::NotExecutable => format!("{path} cannot be run"),
+        PluginState::Missing => format!("the plugin {path} is missing"),
+    };
+    match is_in_chain(facts) {
+        true => Finding::error(Check::CniPlugin, format!("{lack}, and the chain names it: no pod can start"), INSTALL),
+        false => Finding::warning(Check::CniPlugin, lack, INSTALL),
+    }
+}
+
+fn socket(facts: &CniFacts) -> Finding {
+    let path = facts.socket.display();
+    let advice = "start the agent; --run-dir names its folder";
+    let silent = |error: &str| {
+        let finding = format!("the agent does not answer the CNI plugin on {path}: {error}");
+        match is_in_chain(facts) {
+            true => Finding::error(Check::CniSocket, format!("{finding}; no pod starts unless isolated"), advice),
+            false => Finding::warning(Check::CniSocket, finding, advice),
+        }
+    };
+    match &facts.answer {
+        Ok(Response::Ok) => Finding::ok(Check::CniSocket, "the agent answers the CNI plugin"),
+        Ok(Response::Failed { reason }) => silent(reason),
+        Ok(Response::Enforced | Response::Isolated { .. }) => silent("it answered another question"),
+        Err(error) => silent(error),
+    }
+}
+
+fn stored(facts: &CniFacts) -> Finding {
+    let advice = "remove the file if its pod is gone, or restart the pod; the agent reads the folder again by itself";
+    match &facts.attachments {
+        Ok(Stored { count, unreadable }) if unreadable.is_empty() => {
+            Finding::ok(Check::Attachments, format!("the CNI plugin has reported {count} pods of this node"))
+        }
+        Ok(Stored { unreadable, .. }) => Finding::warning(
+            Check::Attachments,
+            format!("{} of what the CNI plugin reported cannot be read, as {}", unreadable.len(), unreadable[0]),
+            advice,
+        ),
+        Err(error) => Finding::warning(
+            Check::Attachments,
+            format!("what the CNI plugin reported cannot be read: {error}"),
+            "run this as root, on the node",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Error, Ok as Fine, Warning};
+    use super::*;
+
+    fn chain(plugins: &[&str]) -> Result<Option<CniChain>, String> {
+        let plugins = plugins.iter().map(|p| (*p).to_owned()).collect();
+        Ok(Some(CniChain { file: "10-pods.conflist".into(), plugins }))
+    }
+
+    fn installed() -> CniFacts {
+        CniFacts {
+            folder: "/etc/cni/net.d".into(),
+            chain: chain(&["bridge", "portmap", PLUGIN]),
+            plugin: "/opt/cni/bin/ringfence-cni".into(),
+            plugin_state: PluginState::Runs,
+            socket: "/run/ringfence/cni.sock".into(),
+            answer: Ok(Response::Ok),
+            attachments: Ok(Stored { count: 3, unreadable: vec![] }),
+        }
+    }
+
+    fn wrong(facts: &CniFacts) -> Vec<(Check, Severity)> {
+        findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
+    }
+
+    #[test]
+    fn a_plugin_in_the_chain_has_nothing_wrong() {
+        assert_eq!(wrong(&installed()), []);
+        assert_eq!(findings(&installed()).len(), 4);
+    }
+
+    #[test]
+    fn a_chain_without_the_plugin_is_a_warning() {
+        for chain in [chain(&["bridge"]), Ok(None), Err("not JSON".into())] {
+            assert_eq!(wrong(&CniFacts { chain, ..installed() }), [(Check::CniConfig, Warning)]);
+        }
+    }
+
+    #[test]
+    fn pods_past_the_node_are_an_error() {
+        for plugin in PAST_THE_NODE {
+            let facts = CniFacts { chain: chain(&[plugin, PLUGIN]), ..installed() };
+            assert_eq!(wrong(&facts), [(Check::PodNetwork, Error)]);
+        }
+    }
+
+    #[test]
+    fn a_missing_plugin_is_an_error_where_the_chain_names_it() {
+        for plugin_state in [PluginState::Missing, PluginState::NotExecutable] {
+            let named = CniFacts { plugin_state, ..installed() };
+            assert_eq!(wrong(&named), [(Check::CniPlugin, Error)]);
+            let unnamed = CniFacts { chain: chain(&["ptp"]), ..named };
+            assert_eq!(wrong(&unnamed), [(Check::CniConfig, Warning), (Check::CniPlugin, Warning)]);
+        }
+    }
+
+    #[test]
+    fn an_agent_that_does_not_answer_the_plugin_is_an_error_where_the_chain_names_it() {
+        for answer in [Err("no such file".into()), Ok(Response::Failed { reason: "x".into() }), Ok(Response::Enforced)]
+        {
+            let named = CniFacts { answer, ..installed() };
+            assert_eq!(wrong(&named), [(Check::CniSocket, Error)]);
+            let unnamed = CniFacts { chain: chain(&["ptp"]), ..named };
+            assert_eq!(wrong(&unnamed), [(Check::CniConfig, Warning), (Check::CniSocket, Warning)]);
+        }
+    }
+
+    #[test]
+    fn attachments_that_cannot_be_read_are_a_warning() {
+        let some = Ok(Stored { count: 2, unreadable: vec!["x.json: no".into()] });
+        for attachments in [some, Err("no".into())] {
+            assert_eq!(wrong(&CniFacts { attachments, ..installed() }), [(Check::Attachments, Warning)]);
+        }
+    }
+
+    #[test]
+    fn the_first_configuration_by_name_is_the_chain() {
+        let folder = std::env::temp_dir().join(format!("ringfence-chain-{}", std::process::id()));
+        assert_eq!(first_chain(&folder).unwrap(), None);
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(first_chain(&folder).unwrap(), None);
+        fs::write(folder.join("05-notes.txt"), "no").unwrap();
+        fs::write(folder.join("20-other.conf"), r#"{"type":"ptp"}"#).unwrap();
+        assert_eq!(first_chain(&folder).unwrap().unwrap().plugins, ["ptp"]);
+        fs::write(folder.join("10-pods.conflist"), r#"{"plugins":[{"type":"bridge"},{"type":"ringfence-cni"}]}"#)
+            .unwrap();
+        let chain = first_chain(&folder).unwrap().unwrap();
+        assert_eq!((chain.file.as_str(), chain.plugins), ("10-pods.conflist", vec!["bridge".into(), PLUGIN.into()]));
+        fs::write(folder.join("00-broken.conf"), "{").unwrap();
+        let error = first_chain(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("00-broken.conf: "), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

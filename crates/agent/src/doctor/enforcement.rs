@@ -1,0 +1,346 @@
+//! Is an agent at work, and is the table in the kernel what it believes to have put there?
+
+use std::path::Path;
+use std::time::Duration;
+
+use nfnetlink::{Kernel, TableRecord};
+use nft::Name;
+use policy::TABLE_COMMENT;
+use serde::Deserialize;
+
+use super::finding::{Check, Finding};
+
+/// An agent that has a hundred thousand elements to compare takes a second or so.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Differences that a finding shows.
+const SHOWN: usize = 3;
+
+/// `NFT_TABLE_F_*`
+const OWNER: u32 = 2;
+const PERSIST: u32 = 4;
+
+#[derive(Debug, Clone)]
+pub(crate) struct EnforcementFacts {
+    pub(crate) agent: Result<AgentStatus, String>,
+    /// Whether the table is what the state asks for; asked only of an agent that answers.
+    pub(crate) verdict: Option<Result<TableVerdict, String>>,
+    pub(crate) table_name: String,
+    pub(crate) table: Result<Option<TableSeen>, String>,
+    /// The kernel's generation when the table was looked at.
+    pub(crate) generation: Option<u32>,
+}
+
+/// `GET /v1/status`, as far as it is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentStatus {
+    pub(crate) version: String,
+    pub(crate) table: String,
+    /// Why the node is not ready.
+    pub(crate) unready: Option<String>,
+    pub(crate) kernel_generation: Option<u32>,
+    pub(crate) seconds_since_commit: Option<u64>,
+}
+
+/// `GET /v1/verify`: the kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "verdict", rename_all = "camelCase")]
+pub(crate) enum TableVerdict {
+    /// They are equal.
+    Equal,
+    /// What would have to be done, in nft's syntax.
+    #[serde(rename_all = "camelCase")]
+    Different { operations: Vec<String>, more: usize },
+    /// There is no table.
+    Missing,
+    /// It cannot be told.
+    #[serde(rename_all = "camelCase")]
+    Unknown { reason: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableSeen {
+    pub(crate) comment: Option<String>,
+    pub(crate) flags: u32,
+}
+
+/// Asks the agent, and the kernel about the network namespace of the calling thread.
+pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<EnforcementFacts> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let agent: Result<AgentStatus, String> = runtime.block_on(ask(run_dir, "/v1/status"));
+    let verdict = agent.is_ok().then(|| runtime.block_on(ask(run_dir, "/v1/verify")));
+    let table_name = match &agent {
+        Ok(status) => Name::new(&status.table)?,
+        Err(_) => table.clone(),
+    };
+    let (table, generation) = match look(&table_name) {
+        Ok((seen, generation)) => (Ok(seen), Some(generation)),
+        Err(error) => (Err(error), None),
+    };
+    Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, generation })
+}
+
+async fn ask<T: serde::de::DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, String> {
+    match tokio::time::timeout(ANSWERS_WITHIN, crate::api::get(run_dir, target)).await {
+        Ok(answer) => answer.map_err(|e| format!("{e:#}")),
+        Err(_) => Err(format!("the agent did not answer {target} within {} s", ANSWERS_WITHIN.as_secs())),
+    }
+}
+
+fn look(table: &Name) -> Result<(Option<TableSeen>, u32), String> {
+    let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
+    let generation = kernel.generation().map_err(|e| e.to_string())?;
+    let tables = kernel.tables().map_err(|e| e.to_string())?;
+    let ours = |t: &TableRecord| i32::from(t.family) == libc::NFPROTO_INET && t.name == table.as_str();
+    let seen = tables.into_iter().find(ours).map(|t| TableSeen { comment: t.comment, flags: t.flags });
+    Ok((seen, generation))
+}
+
+pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
+    let mut findings = match &facts.agent {
+        Ok(status) => agent(facts, status),
+        Err(error) => vec![Finding::error(
+            Check::Agent,
+            format!("no agent answers, so that no change of pods or policies is followed: {error}"),
+            "start the agent, or look why it does not run (kubectl -n kube-system get pods, its log); --run-dir \
+             names its folder",
+        )],
+    };
+    findings.extend(table(facts));
+    findings.extend(facts.verdict.as_ref().map(contents));
+    findings
+}
+
+fn agent(facts: &EnforcementFacts, status: &AgentStatus) -> Vec<Finding> {
+    let mut findings = vec![match &status.unready {
+        None => Finding::ok(Check::Agent, format!("agent {} is ready", status.version)),
+        Some(reason) => Finding::error(
+            Check::Agent,
+            format!("agent {} is not ready: {}", status.version, reason.replace('\n', "; ")),
+            "do what the reason says; the agent's log has more",
+        ),
+    }];
+    findings.push(match status.seconds_since_commit {
+        Some(seconds) => Finding::ok(Check::LastCommit, format!("the agent's last commit was {} ago", age(seconds))),
+        None => Finding::ok(Check::LastCommit, "the agent has not had to commit anything since it started"),
+    });
+    match (status.kernel_generation, facts.generation) {
+        (Some(agents), Some(kernels)) if agents == kernels => findings.push(Finding::ok(
+            Check::KernelGeneration,
+            format!("nobody has changed any rules since the agent last looked (generation {kernels})"),
+        )),
+        (Some(agents), Some(kernels)) => findings.push(Finding::note(
+            Check::KernelGeneration,
+            format!("somebody has changed rules since the agent last looked (generation {kernels}, not {agents})"),
+            "nothing: the agent compares its table with what it should be at its next look; nft monitor shows who \
+             it is",
+        )),
+        (None, _) | (_, None) => {}
+    }
+    findings
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3_600),
+    }
+}
+
+fn table(facts: &EnforcementFacts) -> Vec<Finding> {
+    let name = &facts.table_name;
+    let seen = match &facts.table {
+        Ok(Some(seen)) => seen,
+        Ok(None) => {
+            return vec![Finding::error(
+                Check::Table,
+                format!("there is no table inet {name}: no policy is enforced on this node"),
+                "start the agent; if it runs, its log says why it has not committed (--table names its table)",
+            )];
+        }
+        Err(error) => {
+            let finding = format!("table inet {name} cannot be read: {error}");
+            return vec![Finding::error(Check::Table, finding, "run this as root, or with CAP_NET_ADMIN")];
+        }
+    };
+    if seen.comment.as_deref() != Some(TABLE_COMMENT) {
+        return vec![Finding::error(
+            Check::Table,
+            format!("table inet {name} is somebody else's: it lacks the comment \"{TABLE_COMMENT}\""),
+            format!("remove it with 'nft delete table inet {name}', or give the agent another name with --table"),
+        )];
+    }
+    vec![Finding::ok(Check::Table, format!("table inet {name} is there, and ours")), owner(name, seen)]
+}
+
+fn owner(name: &str, seen: &TableSeen) -> Finding {
+    match (seen.flags & OWNER != 0, seen.flags & PERSIST != 0) {
+        (true, true) => Finding::ok(
+            Check::TableOwner,
+            format!("table inet {name} can be changed by the agent only, and outlives it"),
+        ),
+        (true, false) => Finding::error(
+            Check::TableOwner,
+            format!("table inet {name} ends with the process that owns it"),
+            "restart the agent, which makes the table outlive it (--table-owner auto)",
+        ),
+        (false, _) => Finding::note(
+            Check::TableOwner,
+            format!(
+                "others can change or remove table inet {name}, as by 'nft flush ruleset'; the agent puts it \
+                     back"
+            ),
+            "for a table that only the agent can change, use Linux 6.9 or later and --table-owner auto",
+        ),
+    }
+}
+
+fn contents(verdict: &Result<TableVerdict, String>) -> Finding {
+    match verdict {
+        Ok(TableVerdict::Equal) => {
+            Finding::ok(Check::TableContents, "the kernel's rules are those that the policies ask for")
+        }
+        Ok(TableVerdict::Different { operations, more }) => {
+            let shown = operations.iter().take(SHOWN).map(|o| format!("`{o}`")).collect::<Vec<_>>().join(", ");
+            let rest = operations.len().saturating_sub(SHOWN) + more;
+            let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+            Finding::error(
+                Check::TableContents,
+                format!("the kernel's rules are not those that the policies ask for; they lack: {shown}{rest}"),
+                "wait for the agent's next look; if it does not help, its log says what the kernel refuses",
+            )
+        }
+        Ok(TableVerdict::Missing) => Finding::error(
+            Check::TableContents,
+            "the agent finds no table: no policy is enforced on this node",
+            "wait for the agent's next look; if it does not help, its log says what the kernel refuses",
+        ),
+        Ok(TableVerdict::Unknown { reason }) => Finding::warning(
+            Check::TableContents,
+            format!("the agent cannot compare the kernel's rules with what they should be: {reason}"),
+            "run this again once the agent is ready",
+        ),
+        Err(error) => Finding::warning(
+            Check::TableContents,
+            format!("the agent does not say whether the kernel's rules are what they should be: {error}"),
+            "run the doctor of the agent's own release",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::*;
+
+    fn status() -> AgentStatus {
+        AgentStatus {
+            version: "0.1.0".into(),
+            table: "ringfence".into(),
+            unready: None,
+            kernel_generation: Some(7),
+            seconds_since_commit: Some(5),
+        }
+    }
+
+    fn healthy() -> EnforcementFacts {
+        EnforcementFacts {
+            agent: Ok(status()),
+            verdict: Some(Ok(TableVerdict::Equal)),
+            table_name: "ringfence".into(),
+            table: Ok(Some(TableSeen { comment: Some(TABLE_COMMENT.into()), flags: OWNER | PERSIST })),
+            generation: Some(7),
+        }
+    }
+
+    fn wrong(facts: &EnforcementFacts) -> Vec<(Check, Severity)> {
+        findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
+    }
+
+    #[test]
+    fn an_agent_at_work_has_nothing_wrong() {
+        let ids: Vec<Check> = findings(&healthy()).iter().map(|f| f.id).collect();
+        let expected = [
+            Check::Agent,
+            Check::LastCommit,
+            Check::KernelGeneration,
+            Check::Table,
+            Check::TableOwner,
+            Check::TableContents,
+        ];
+        assert_eq!((ids, wrong(&healthy())), (expected.to_vec(), vec![]));
+        let quiet = AgentStatus { kernel_generation: None, seconds_since_commit: None, ..status() };
+        assert_eq!(wrong(&EnforcementFacts { agent: Ok(quiet), ..healthy() }), []);
+    }
+
+    #[test]
+    fn an_agent_that_is_not_ready_or_not_there_is_an_error() {
+        let unready = AgentStatus { unready: Some("waiting for\nsomething".into()), ..status() };
+        let facts = EnforcementFacts { agent: Ok(unready), ..healthy() };
+        assert_eq!(wrong(&facts), [(Check::Agent, Error)]);
+        assert!(findings(&facts)[0].finding.ends_with("waiting for; something"));
+        let absent = EnforcementFacts { agent: Err("no".into()), verdict: None, ..healthy() };
+        assert_eq!(wrong(&absent), [(Check::Agent, Error)]);
+    }
+
+    #[test]
+    fn a_change_that_the_agent_has_not_seen_yet_is_noted() {
+        let facts = EnforcementFacts { generation: Some(8), ..healthy() };
+        assert_eq!(wrong(&facts), [(Check::KernelGeneration, Note)]);
+    }
+
+    #[test]
+    fn a_table_that_is_missing_foreign_or_unreadable_is_an_error() {
+        let foreign = TableSeen { comment: None, flags: 0 };
+        for table in [Ok(None), Ok(Some(foreign)), Err("no".into())] {
+            assert_eq!(wrong(&EnforcementFacts { table, ..healthy() }), [(Check::Table, Error)]);
+        }
+    }
+
+    #[test]
+    fn a_table_that_others_can_change_is_noted_and_one_that_ends_with_its_owner_is_an_error() {
+        for (flags, severity) in [(0, Note), (PERSIST, Note), (OWNER, Error)] {
+            let table = Ok(Some(TableSeen { comment: Some(TABLE_COMMENT.into()), flags }));
+            assert_eq!(wrong(&EnforcementFacts { table, ..healthy() }), [(Check::TableOwner, severity)]);
+        }
+    }
+
+    #[test]
+    fn rules_that_are_not_what_the_policies_ask_for_are_an_error() {
+        let operations: Vec<String> = (1..=4).map(|n| format!("add rule {n}")).collect();
+        let different = TableVerdict::Different { operations, more: 2 };
+        assert!(contents(&Ok(different.clone())).finding.ends_with("`add rule 3` and 3 more"));
+        let verdicts = [
+            (Ok(different), Error),
+            (Ok(TableVerdict::Missing), Error),
+            (Ok(TableVerdict::Unknown { reason: "no".into() }), Warning),
+            (Err("no".into()), Warning),
+        ];
+        for (verdict, severity) in verdicts {
+            let facts = EnforcementFacts { verdict: Some(verdict), ..healthy() };
+            assert_eq!(wrong(&facts), [(Check::TableContents, severity)]);
+        }
+    }
+
+    #[test]
+    fn the_agents_verdict_is_read_from_its_json() {
+        let read = |text: &str| serde_json::from_str::<TableVerdict>(text).unwrap();
+        assert_eq!(read(r#"{"verdict":"equal"}"#), TableVerdict::Equal);
+        assert_eq!(read(r#"{"verdict":"missing"}"#), TableVerdict::Missing);
+        assert_eq!(read(r#"{"verdict":"unknown","reason":"x"}"#), TableVerdict::Unknown { reason: "x".into() });
+        assert_eq!(
+            read(r#"{"verdict":"different","operations":["add chain inet ringfence deny"],"more":0}"#),
+            TableVerdict::Different { operations: vec!["add chain inet ringfence deny".into()], more: 0 }
+        );
+    }
+
+    #[test]
+    fn ages_are_told_in_a_unit_that_fits() {
+        assert_eq!(
+            (age(119), age(120), age(7_199), age(7_200)),
+            ("119 s".into(), "2 min".into(), "119 min".into(), "2 h".into())
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! What the doctor says: one thing about the node, how bad it is, and what to do.
+
+use std::fmt;
+
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Good to know.
+    Note,
+    /// Policies are enforced, and something makes that fragile or weaker than it could be.
+    Warning,
+    /// Policies are not enforced, in whole or in part.
+    Error,
+}
+
+impl Severity {
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Ok => "ok",
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// What a finding is about. The words are what docs/doctor.md explains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    NfTables,
+    KernelFeatures,
+    Conntrack,
+    ConntrackSpace,
+    ConntrackHelper,
+    ConntrackSctp,
+    Unreadable,
+    IpForward,
+    Ip6Forward,
+    Links,
+    BridgeNetfilter,
+    BridgeNfCall,
+    BridgeVlan,
+    RpFilter,
+    PodNetwork,
+    OtherTables,
+    OtherEngines,
+    Flowtables,
+    Notrack,
+    Agent,
+    LastCommit,
+    KernelGeneration,
+    Table,
+    TableOwner,
+    TableContents,
+    CniConfig,
+    CniPlugin,
+    CniSocket,
+    Attachments,
+    SelfTest,
+}
+
+impl Check {
+    #[cfg(test)]
+    const ALL: [Check; 30] = [
+        Check::NfTables,
+        Check::KernelFeatures,
+        Check::Conntrack,
+        Check::ConntrackSpace,
+        Check::ConntrackHelper,
+        Check::ConntrackSctp,
+        Check::Unreadable,
+        Check::IpForward,
+        Check::Ip6Forward,
+        Check::Links,
+        Check::BridgeNetfilter,
+        Check::BridgeNfCall,
+        Check::BridgeVlan,
+        Check::RpFilter,
+        Check::PodNetwork,
+        Check::OtherTables,
+        Check::OtherEngines,
+        Check::Flowtables,
+        Check::Notrack,
+        Check::Agent,
+        Check::LastCommit,
+        Check::KernelGeneration,
+        Check::Table,
+        Check::TableOwner,
+        Check::TableContents,
+        Check::CniConfig,
+        Check::CniPlugin,
+        Check::CniSocket,
+        Check::Attachments,
+        Check::SelfTest,
+    ];
+
+    pub fn id(self) -> &'static str {
+        match self {
+            Check::NfTables => "nf-tables",
+            Check::KernelFeatures => "kernel-features",
+            Check::Conntrack => "conntrack",
+            Check::ConntrackSpace => "conntrack-space",
+            Check::ConntrackHelper => "conntrack-helper",
+            Check::ConntrackSctp => "conntrack-sctp",
+            Check::Unreadable => "unreadable",
+            Check::IpForward => "ip-forward",
+            Check::Ip6Forward => "ip6-forward",
+            Check::Links => "links",
+            Check::BridgeNetfilter => "bridge-netfilter",
+            Check::BridgeNfCall => "bridge-nf-call",
+            Check::BridgeVlan => "bridge-vlan",
+            Check::RpFilter => "rp-filter",
+            Check::PodNetwork => "pod-network",
+            Check::OtherTables => "other-tables",
+            Check::OtherEngines => "other-engines",
+            Check::Flowtables => "flowtables",
+            Check::Notrack => "notrack",
+            Check::Agent => "agent",
+            Check::LastCommit => "last-commit",
+            Check::KernelGeneration => "kernel-generation",
+            Check::Table => "table",
+            Check::TableOwner => "table-owner",
+            Check::TableContents => "table-contents",
+            Check::CniConfig => "cni-config",
+            Check::CniPlugin => "cni-plugin",
+            Check::CniSocket => "cni-socket",
+            Check::Attachments => "attachments",
+            Check::SelfTest => "self-test",
+        }
+    }
+}
+
+impl Serialize for Check {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.id())
+    }
+}
+
+/// One finding, in a sentence each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub id: Check,
+    pub severity: Severity,
+    /// What is.
+    pub finding: String,
+    /// What to do about it; none if there is nothing to be done.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    pub fn ok(id: Check, finding: impl Into<String>) -> Finding {
+        Finding { id, severity: Severity::Ok, finding: finding.into(), advice: None }
+    }
+
+    pub fn note(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { id, severity: Severity::Note, finding: finding.into(), advice: Some(advice.into()) }
+    }
+
+    pub fn warning(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { id, severity: Severity::Warning, finding: finding.into(), advice: Some(advice.into()) }
+    }
+
+    pub fn error(id: Check, finding: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { id, severity: Severity::Error, finding: finding.into(), advice: Some(advice.into()) }
+    }
+}
+
+/// For a reason of not being ready, and the log.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.id.id(), self.finding)?;
+        match &self.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_documentation_explains_every_finding_and_no_other() {
+        let text = include_str!("../../../../docs/doctor.md");
+        let explained: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+        let known: BTreeSet<&str> = Check::ALL.iter().map(|check| check.id()).collect();
+        assert_eq!(known.len(), Check::ALL.len(), "two checks have one name");
+        assert_eq!(explained.iter().copied().collect::<BTreeSet<&str>>(), known);
+        assert_eq!(explained.len(), known.len(), "something is explained twice");
+    }
+}

@@ -1,0 +1,230 @@
+//! Has the kernel what rules are made of: nf_tables, and connection tracking with room in it?
+
+use std::path::Path;
+
+use nfnetlink::{Feature, Features, FlowCount, Kernel};
+
+use super::finding::{Check, Finding};
+use super::sysctl::Sysctls;
+
+/// A table of connections as full as this is told of: when it is full, the first packet of every new flow is dropped.
+const NEARLY_FULL_PERCENT: u64 = 80;
+
+const HELPER: &str = "net/netfilter/nf_conntrack_helper";
+/// There only if the kernel tracks SCTP.
+const SCTP: &str = "net/netfilter/nf_conntrack_sctp_timeout_established";
+const MOST_ENTRIES: &str = "net/netfilter/nf_conntrack_max";
+
+#[derive(Debug, Clone)]
+pub(crate) struct KernelFacts {
+    pub(crate) release: String,
+    /// The generation of the ruleset.
+    pub(crate) nf_tables: Result<u32, String>,
+    pub(crate) conntrack: Result<FlowCount, String>,
+    pub(crate) sysctls: Sysctls,
+    /// What was tried out in a namespace of its own; none if nothing was.
+    pub(crate) features: Option<Result<Features, String>>,
+}
+
+/// Asks the kernel about the network namespace of the calling thread.
+pub(super) fn gather(root: &Path) -> KernelFacts {
+    let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
+    let generation = Kernel::open().map_err(|e| e.to_string()).and_then(|mut kernel| {
+        let generation = kernel.generation();
+        generation.map_err(|e| e.to_string())
+    });
+    KernelFacts {
+        release: release.map_or_else(|e| format!("of unknown release ({e})"), |text| text.trim().to_owned()),
+        nf_tables: generation,
+        conntrack: nfnetlink::count_flows().map_err(|e| e.to_string()),
+        sysctls: Sysctls::read(root, [HELPER, SCTP, MOST_ENTRIES]),
+        features: None,
+    }
+}
+
+/// As [`gather`], and tries out what rules need in a network namespace of its own.
+pub(super) fn gather_and_try(root: &Path) -> KernelFacts {
+    KernelFacts { features: Some(nfnetlink::probe().map_err(|e| e.to_string())), ..gather(root) }
+}
+
+pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
+    let mut findings = vec![nf_tables(facts)];
+    findings.extend(facts.features.iter().flat_map(features));
+    match &facts.conntrack {
+        Ok(usage) => {
+            findings.push(Finding::ok(Check::Conntrack, "connection tracking answers"));
+            findings.extend(space(facts, *usage));
+            findings.extend(sctp(facts));
+        }
+        Err(error) => findings.push(Finding::error(
+            Check::Conntrack,
+            format!("flows cannot be judged without connection tracking: {error}"),
+            "load the modules nf_conntrack and nf_conntrack_netlink; run this as root, or with CAP_NET_ADMIN",
+        )),
+    }
+    if facts.sysctls.get(HELPER) == Some(1) {
+        findings.push(Finding::note(
+            Check::ConntrackHelper,
+            "connection tracking helpers are assigned by port, so that what a pod says on port 21 can open further \
+             ports for flows that count as related",
+            "set net.netfilter.nf_conntrack_helper to 0, unless something on this node relies on it",
+        ));
+    }
+    findings
+}
+
+fn nf_tables(facts: &KernelFacts) -> Finding {
+    match &facts.nf_tables {
+        Ok(generation) => Finding::ok(
+            Check::NfTables,
+            format!("Linux {} has nf_tables; its ruleset is at generation {generation}", facts.release),
+        ),
+        Err(error) => Finding::error(
+            Check::NfTables,
+            format!("Linux {} cannot be given rules: {error}", facts.release),
+            "run this as root, or with CAP_NET_ADMIN, on a kernel with nf_tables (module nf_tables, family inet)",
+        ),
+    }
+}
+
+fn features(tried: &Result<Features, String>) -> Vec<Finding> {
+    let missing = match tried {
+        Ok(Features { missing }) => missing,
+        Err(error) => {
+            let finding = format!("what the kernel can do was not tried out: {error}");
+            return vec![Finding::note(Check::KernelFeatures, finding, "run the doctor as root on the node")];
+        }
+    };
+    if missing.is_empty() {
+        return vec![Finding::ok(Check::KernelFeatures, "the kernel takes every kind of rule and set")];
+    }
+    let lack = |(feature, why): &(Feature, String)| {
+        let (finding, advice) =
+            (format!("the kernel lacks {feature}: {why}"), format!("use a kernel with {}", feature.needs()));
+        match feature {
+            Feature::RoutedPackets | Feature::Flows | Feature::Sets => {
+                Finding::error(Check::KernelFeatures, format!("{finding}; policies cannot be enforced"), advice)
+            }
+            Feature::BridgedFrames => Finding::warning(
+                Check::KernelFeatures,
+                format!("{finding}; pods of a bridge can forge each other's source addresses"),
+                advice,
+            ),
+            Feature::Protection => Finding::note(Check::KernelFeatures, finding, advice),
+        }
+    };
+    missing.iter().map(lack).collect()
+}
+
+fn space(facts: &KernelFacts, usage: FlowCount) -> Option<Finding> {
+    let most = match usage.limit {
+        Some(most) => u64::from(most),
+        None => u64::try_from(facts.sysctls.get(MOST_ENTRIES)?).ok()?,
+    };
+    let entries = u64::from(usage.entries);
+    // 0 is no limit.
+    if most == 0 {
+        return None;
+    }
+    let percent = entries * 100 / most;
+    let text = format!("connection tracking holds {entries} of {most} entries ({percent} %)");
+    Some(match percent >= NEARLY_FULL_PERCENT {
+        false => Finding::ok(Check::ConntrackSpace, text),
+        true => Finding::warning(
+            Check::ConntrackSpace,
+            format!("{text}; when it is full, every new flow of the node is dropped"),
+            "find out who opens so many flows (conntrack -L), or raise net.netfilter.nf_conntrack_max",
+        ),
+    })
+}
+
+fn sctp(facts: &KernelFacts) -> Option<Finding> {
+    facts.sysctls.get(SCTP).is_none().then(|| {
+        Finding::note(
+            Check::ConntrackSctp,
+            "this kernel does not track SCTP, so that policies that allow SCTP ports allow nothing on them",
+            "use a kernel with CONFIG_NF_CT_PROTO_SCTP if pods speak SCTP",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::*;
+
+    fn healthy() -> KernelFacts {
+        KernelFacts {
+            release: "6.1.0".into(),
+            nf_tables: Ok(7),
+            conntrack: Ok(FlowCount { entries: 10, limit: Some(100) }),
+            sysctls: [(SCTP, 432_000)].into(),
+            features: Some(Ok(Features { missing: vec![] })),
+        }
+    }
+
+    fn severities(facts: &KernelFacts) -> Vec<(Check, Severity)> {
+        findings(facts).iter().map(|f| (f.id, f.severity)).collect()
+    }
+
+    #[test]
+    fn a_healthy_kernel_has_nothing_wrong() {
+        let expected = [
+            (Check::NfTables, Fine),
+            (Check::KernelFeatures, Fine),
+            (Check::Conntrack, Fine),
+            (Check::ConntrackSpace, Fine),
+        ];
+        assert_eq!(severities(&healthy()), expected);
+    }
+
+    #[test]
+    fn each_lack_of_the_kernel_is_found() {
+        let lacks: [(KernelFacts, Check, Severity); 6] = [
+            (KernelFacts { nf_tables: Err("no".into()), ..healthy() }, Check::NfTables, Error),
+            (KernelFacts { conntrack: Err("no".into()), ..healthy() }, Check::Conntrack, Error),
+            (
+                KernelFacts { conntrack: Ok(FlowCount { entries: 80, limit: Some(100) }), ..healthy() },
+                Check::ConntrackSpace,
+                Warning,
+            ),
+            (
+                KernelFacts {
+                    conntrack: Ok(FlowCount { entries: 99, limit: None }),
+                    sysctls: [(SCTP, 1), (MOST_ENTRIES, 100)].into(),
+                    ..healthy()
+                },
+                Check::ConntrackSpace,
+                Warning,
+            ),
+            (KernelFacts { sysctls: Sysctls::default(), ..healthy() }, Check::ConntrackSctp, Note),
+            (KernelFacts { sysctls: [(SCTP, 1), (HELPER, 1)].into(), ..healthy() }, Check::ConntrackHelper, Note),
+        ];
+        for (facts, check, severity) in lacks {
+            let found = severities(&facts);
+            assert!(found.contains(&(check, severity)), "{facts:?}: {found:?}");
+            assert!(found.iter().all(|(c, s)| *c == check || *s == Fine), "{facts:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_missing_is_as_bad_as_what_needs_it() {
+        for feature in Feature::ALL {
+            let severity = match feature {
+                Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
+                Feature::BridgedFrames => Warning,
+                Feature::Protection => Note,
+            };
+            let features = Some(Ok(Features { missing: vec![(feature, "no".into())] }));
+            assert!(severities(&KernelFacts { features, ..healthy() }).contains(&(Check::KernelFeatures, severity)));
+        }
+        let untried = KernelFacts { features: Some(Err("no".into())), ..healthy() };
+        assert!(severities(&untried).contains(&(Check::KernelFeatures, Note)));
+    }
+
+    #[test]
+    fn a_table_without_a_limit_is_never_full() {
+        let facts = KernelFacts { conntrack: Ok(FlowCount { entries: 9, limit: Some(0) }), ..healthy() };
+        assert!(severities(&facts).iter().all(|(check, _)| *check != Check::ConntrackSpace));
+    }
+}

@@ -1,0 +1,492 @@
+//! Do the packets of pods come by the forward hook, where the rules are?
+//!
+//! What passes between two ports of one bridge does so only if the bridge is told to call the hooks of IP, which is the
+//! way in which policies go silently unenforced.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use cni::Attachment;
+
+use super::finding::{Check, Finding};
+use super::rtnetlink::{Link, Rtnetlink};
+use super::sysctl::Sysctls;
+
+/// Interfaces that a finding names.
+const NAMED: usize = 5;
+
+const IP_FORWARD: &str = "net/ipv4/ip_forward";
+const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
+const CALL_IPTABLES: &str = "net/bridge/bridge-nf-call-iptables";
+const CALL_IP6TABLES: &str = "net/bridge/bridge-nf-call-ip6tables";
+const FILTER_VLAN: &str = "net/bridge/bridge-nf-filter-vlan-tagged";
+const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
+
+#[derive(Debug, Clone)]
+pub(crate) struct NetworkFacts {
+    pub(crate) sysctls: Sysctls,
+    pub(crate) links: Result<Vec<Link>, String>,
+    /// Interfaces that have an IPv6 address of global scope.
+    pub(crate) with_ipv6: BTreeSet<String>,
+    /// What the CNI plugin reported.
+    pub(crate) attachments: Vec<Attachment>,
+}
+
+/// Asks the kernel about the network namespace of the calling thread.
+pub(super) fn gather(root: &Path, attachments: Vec<Attachment>) -> NetworkFacts {
+    let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
+    let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
+    let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
+    let sysctls = Sysctls::read(root, names.into_iter().chain(per_link.iter().map(String::as_str)));
+    // Missing where the kernel has no IPv6, so that no interface has an address of it.
+    let addresses = std::fs::read_to_string(root.join("proc/thread-self/net/if_inet6"));
+    let with_ipv6 = addresses.map_or_else(|_| BTreeSet::new(), |text| interfaces_with_global_address(&text));
+    NetworkFacts { sysctls, links, with_ipv6, attachments }
+}
+
+fn rp_filter_of(interface: &str) -> String {
+    format!("net/ipv4/conf/{interface}/rp_filter")
+}
+
+/// Reads `if_inet6`: address, index, prefix, scope, flags and name on each line.
+fn interfaces_with_global_address(text: &str) -> BTreeSet<String> {
+    let named = text.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (*fields.get(3)? == "00").then(|| fields.get(5).map(|name| (*name).to_owned()))?
+    });
+    named.collect()
+}
+
+pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
+    let unreadable = facts.sysctls.unreadable.iter().map(|what| {
+        Finding::warning(
+            Check::Unreadable,
+            format!("a setting cannot be read: {what}"),
+            "run this as root, on the node",
+        )
+    });
+    let mut findings: Vec<Finding> = unreadable.collect();
+    match &facts.links {
+        Ok(links) => {
+            let side = PodSide::of(facts, links);
+            findings.extend(forwarding(facts, &side));
+            findings.extend(bridges(facts, &side));
+            findings.extend(sources(facts, &side));
+            findings.extend(strict(facts, &side, links));
+        }
+        Err(error) => findings.push(Finding::error(
+            Check::Links,
+            format!(
+                "the interfaces of the node cannot be listed, so that nobody knows whether pods are bridged: {error}"
+            ),
+            "run this on the node, in its network namespace",
+        )),
+    }
+    findings
+}
+
+/// Where pods are connected to the node.
+struct PodSide<'a> {
+    bridges: Vec<PodBridge<'a>>,
+    /// Interfaces that lead to a pod and are no ports of a bridge.
+    routed: Vec<&'a Link>,
+}
+
+struct PodBridge<'a> {
+    link: &'a Link,
+    /// The CNI plugin has reported a pod on it.
+    reported: bool,
+    ipv6: bool,
+}
+
+impl<'a> PodSide<'a> {
+    fn of(facts: &NetworkFacts, links: &'a [Link]) -> PodSide<'a> {
+        let reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
+        let leads_to_pod = |link: &Link| (link.kind == "veth" && link.leads_elsewhere) || reported(&link.name);
+        let bridges = links.iter().filter(|link| link.kind == "bridge").filter_map(|bridge| {
+            let ports: Vec<&Link> =
+                links.iter().filter(|link| link.master == Some(bridge.index) && leads_to_pod(link)).collect();
+            let on_it = |a: &&Attachment| {
+                a.bridge.as_deref() == Some(&*bridge.name)
+                    || ports.iter().any(|port| a.host_interface.as_deref() == Some(&*port.name))
+            };
+            let mut attached = facts.attachments.iter().filter(on_it).peekable();
+            let reported = attached.peek().is_some();
+            let ipv6 = attached.flat_map(|a| &a.addresses).any(|address| address.is_ipv6())
+                || facts.with_ipv6.contains(&bridge.name);
+            (reported || !ports.is_empty()).then_some(PodBridge { link: bridge, reported, ipv6 })
+        });
+        let routed = links.iter().filter(|link| link.master.is_none() && leads_to_pod(link));
+        PodSide { bridges: bridges.collect(), routed: routed.collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bridges.is_empty() && self.routed.is_empty()
+    }
+
+    /// The interfaces that packets of pods seem to come from.
+    fn interfaces(&self) -> impl Iterator<Item = &'a Link> {
+        self.bridges.iter().map(|bridge| bridge.link).chain(self.routed.iter().copied())
+    }
+}
+
+fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
+    let on = |name: &str| facts.sysctls.get(name).is_some_and(|value| value > 0);
+    let mut findings = Vec::new();
+    if on(IP_FORWARD) {
+        findings.push(Finding::ok(Check::IpForward, "the node forwards IPv4"));
+    } else if side.is_empty() {
+        findings.push(Finding::note(
+            Check::IpForward,
+            "the node does not forward IPv4, and no pod is connected yet",
+            "set net.ipv4.ip_forward to 1 if the network plugin does not",
+        ));
+    } else {
+        findings.push(Finding::warning(
+            Check::IpForward,
+            "the node does not forward IPv4: its pods reach nobody beyond their own bridge",
+            "set net.ipv4.ip_forward to 1",
+        ));
+    }
+    let pods_have_ipv6 = facts.attachments.iter().flat_map(|a| &a.addresses).any(|address| address.is_ipv6())
+        || side.bridges.iter().any(|bridge| bridge.ipv6);
+    if pods_have_ipv6 {
+        findings.push(match on(IP6_FORWARD) {
+            true => Finding::ok(Check::Ip6Forward, "the node forwards IPv6"),
+            false => Finding::warning(
+                Check::Ip6Forward,
+                "pods have IPv6 addresses and the node does not forward IPv6: they reach nobody beyond their own \
+                 bridge",
+                "set net.ipv6.conf.all.forwarding to 1",
+            ),
+        });
+    }
+    findings
+}
+
+fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
+    if side.bridges.is_empty() {
+        return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports that lead to pods")];
+    }
+    let (others, ours): (Vec<&PodBridge>, Vec<&PodBridge>) =
+        side.bridges.iter().partition(|bridge| !bridge.reported && is_of_other_software(&bridge.link.name));
+    let mut findings = Vec::new();
+    if !ours.is_empty() && facts.sysctls.get(CALL_IPTABLES).is_none() {
+        findings.push(Finding::error(
+            Check::BridgeNetfilter,
+            format!(
+                "br_netfilter is not loaded, so that policies between pods of one bridge ({}) are not \
+                     enforced",
+                names(&ours)
+            ),
+            "load the module br_netfilter, now and at boot (/etc/modules-load.d), and set \
+             net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
+        ));
+    } else {
+        findings.extend(ours.iter().flat_map(|bridge| calls(facts, bridge)));
+    }
+    findings.extend(others.iter().filter(|bridge| !passes(facts, bridge.link).0).map(|bridge| {
+        Finding::note(
+            Check::BridgeNfCall,
+            format!(
+                "bridge {0} does not call the hooks of IP; by its name, it belongs to other software than Kubernetes",
+                bridge.link.name
+            ),
+            "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
+        )
+    }));
+    if !ours.is_empty() && facts.sysctls.get(FILTER_VLAN) == Some(0) {
+        findings.push(Finding::note(
+            Check::BridgeVlan,
+            "what pods of one bridge send each other with a VLAN tag does not pass by the rules; both ends have to \
+             make a VLAN interface for that, which takes CAP_NET_ADMIN in the pod",
+            "set net.bridge.bridge-nf-filter-vlan-tagged to 1 if pods have CAP_NET_ADMIN",
+        ));
+    }
+    findings
+}
+
+/// Whether IPv4 and IPv6 between ports of the bridge pass by the rules. Either switch is enough.
+fn passes(facts: &NetworkFacts, bridge: &Link) -> (bool, bool) {
+    let on = |name: &str| facts.sysctls.get(name).is_some_and(|value| value > 0);
+    (on(CALL_IPTABLES) || bridge.calls_iptables, on(CALL_IP6TABLES) || bridge.calls_ip6tables)
+}
+
+fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
+    let name = &bridge.link.name;
+    let has_ipv6 = facts.sysctls.get(IP6_FORWARD).is_some();
+    let silent = |family: &str| format!("policies between pods of bridge {name} are not enforced for {family}");
+    let mut findings = Vec::new();
+    let (ipv4, ipv6) = passes(facts, bridge.link);
+    if !ipv4 {
+        let finding = format!("{}: the bridge does not call the hooks of IP", silent("IPv4"));
+        findings.push(Finding::error(Check::BridgeNfCall, finding, "set net.bridge.bridge-nf-call-iptables to 1"));
+    }
+    if !ipv6 && has_ipv6 {
+        let advice = "set net.bridge.bridge-nf-call-ip6tables to 1";
+        findings.push(match bridge.ipv6 {
+            true => {
+                let finding = format!("{}: the bridge does not call the hooks of IPv6", silent("IPv6"));
+                Finding::error(Check::BridgeNfCall, finding, advice)
+            }
+            false => {
+                let finding = format!("{}, should they have IPv6 addresses", silent("IPv6"));
+                Finding::warning(Check::BridgeNfCall, finding, advice)
+            }
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            Check::BridgeNfCall,
+            format!("what pods of bridge {name} send each other passes by the rules"),
+        ));
+    }
+    findings
+}
+
+/// Names that other software gives to bridges of its own.
+const OTHER_BRIDGES: &[&str] = &["docker", "virbr", "lxcbr", "lxdbr", "incusbr", "podman", "cni-podman", "nerdctl"];
+
+fn is_of_other_software(bridge: &str) -> bool {
+    let is_network_of_docker =
+        bridge.strip_prefix("br-").is_some_and(|id| id.len() == 12 && id.bytes().all(|b| b.is_ascii_hexdigit()));
+    is_network_of_docker || OTHER_BRIDGES.iter().any(|prefix| bridge.starts_with(prefix))
+}
+
+/// Where neither the kernel nor an attachment says which addresses may come from an interface. Reverse-path filtering
+/// tells the pods of different interfaces apart, and not those of one bridge.
+fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
+    if side.is_empty() {
+        return None;
+    }
+    let reported = |link: &Link| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(&*link.name));
+    let bridges = side.bridges.iter().filter(|bridge| !bridge.reported && !is_of_other_software(&bridge.link.name));
+    let bridges = bridges.map(|bridge| bridge.link);
+    let routed = side.routed.iter().copied().filter(|link| rp_filter(facts, link) == 0 && !reported(link));
+    let open: Vec<&str> = bridges.chain(routed).map(|link| &*link.name).collect();
+    Some(match open.is_empty() {
+        true => Finding::ok(
+            Check::RpFilter,
+            "it is known which IPv4 source addresses may come from where pods are connected",
+        ),
+        false => Finding::note(
+            Check::RpFilter,
+            format!(
+                "nobody checks the source addresses of what comes from {}: a pod with CAP_NET_RAW can evade its \
+                 egress policies by forging one",
+                list(&open)
+            ),
+            "install the CNI plugin (ringfence install-cni), which reports whose interface it is",
+        ),
+    })
+}
+
+/// Strict checking of what does not come from pods drops what comes in by another way than the answer would take.
+fn strict(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Option<Finding> {
+    let of_pods: BTreeSet<&str> = side.interfaces().map(|link| &*link.name).collect();
+    let uplinks: Vec<&str> = links
+        .iter()
+        .filter(|link| link.name != "lo" && link.master.is_none() && !of_pods.contains(&*link.name))
+        .filter(|link| rp_filter(facts, link) == 1)
+        .map(|link| &*link.name)
+        .collect();
+    (!uplinks.is_empty()).then(|| {
+        Finding::note(
+            Check::RpFilter,
+            format!(
+                "reverse-path filtering is strict on {}: what comes in there although the answer would leave \
+                 elsewhere is dropped before any policy is asked",
+                list(&uplinks)
+            ),
+            "if allowed flows of a node with several uplinks or overlays do not arrive, set rp_filter to 2 there",
+        )
+    })
+}
+
+/// The value that counts is the larger of the two (the kernel's ip-sysctl.rst).
+fn rp_filter(facts: &NetworkFacts, link: &Link) -> i64 {
+    let value = |name: &str| facts.sysctls.get(name).unwrap_or(0);
+    value(RP_FILTER_ALL).max(value(&rp_filter_of(&link.name)))
+}
+
+fn names(bridges: &[&PodBridge]) -> String {
+    let names: Vec<&str> = bridges.iter().map(|bridge| &*bridge.link.name).collect();
+    list(&names)
+}
+
+fn list(names: &[&str]) -> String {
+    let mut text = names[..names.len().min(NAMED)].join(", ");
+    if names.len() > NAMED {
+        text.push_str(&format!(" and {} more", names.len() - NAMED));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use cni::AttachmentId;
+
+    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
+    use super::*;
+
+    fn link(name: &str, index: u32, kind: &str) -> Link {
+        Link { name: name.into(), index, kind: kind.into(), ..Link::default() }
+    }
+
+    fn pod_port(name: &str, index: u32, master: Option<u32>) -> Link {
+        Link { master, leads_elsewhere: true, ..link(name, index, "veth") }
+    }
+
+    fn attachment(addresses: &[&str], host_interface: Option<&str>, bridge: Option<&str>) -> Attachment {
+        Attachment {
+            id: AttachmentId::new("c1", "eth0").unwrap(),
+            sandbox: "/run/netns/c1".into(),
+            network: "pods".into(),
+            namespace: "shop".into(),
+            pod: "web".into(),
+            uid: None,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            host_interface: host_interface.map(Into::into),
+            bridge: bridge.map(Into::into),
+            added_nanos: 1,
+        }
+    }
+
+    /// A node with a bridge of one pod whose setting is right.
+    fn bridged() -> NetworkFacts {
+        NetworkFacts {
+            sysctls: [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1)].into(),
+            links: Ok(vec![
+                link("lo", 1, ""),
+                link("eth0", 2, ""),
+                link("cni0", 3, "bridge"),
+                pod_port("veth1", 4, Some(3)),
+            ]),
+            with_ipv6: BTreeSet::new(),
+            attachments: vec![attachment(&["10.1.0.2"], Some("veth1"), Some("cni0"))],
+        }
+    }
+
+    /// A node with a pod behind a routed veth.
+    fn routed() -> NetworkFacts {
+        let links = vec![link("lo", 1, ""), link("eth0", 2, ""), pod_port("cali1", 4, None)];
+        let sysctls = [(IP_FORWARD, 1), ("net/ipv4/conf/cali1/rp_filter", 1)].into();
+        NetworkFacts { sysctls, links: Ok(links), with_ipv6: BTreeSet::new(), attachments: vec![] }
+    }
+
+    /// What is not as it should be.
+    fn wrong(facts: &NetworkFacts) -> Vec<(Check, Severity)> {
+        findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
+    }
+
+    #[test]
+    fn nodes_with_the_right_settings_have_nothing_wrong() {
+        assert_eq!(wrong(&bridged()), []);
+        assert_eq!(wrong(&routed()), []);
+    }
+
+    #[test]
+    fn a_bridge_that_does_not_call_the_hooks_is_an_error_for_the_families_that_pods_have() {
+        let with = |sysctls: Sysctls| NetworkFacts { sysctls, ..bridged() };
+        let neither = with([(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 0), (CALL_IP6TABLES, 0)].into());
+        assert_eq!(wrong(&neither), [(Check::BridgeNfCall, Error), (Check::BridgeNfCall, Warning)]);
+        let dual_stack = NetworkFacts {
+            attachments: vec![attachment(&["10.1.0.2", "fd00::2"], Some("veth1"), None)],
+            ..with([(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 0)].into())
+        };
+        assert_eq!(wrong(&dual_stack), [(Check::BridgeNfCall, Error)]);
+        let by_address = NetworkFacts { attachments: vec![], with_ipv6: ["cni0".into()].into(), ..dual_stack };
+        assert_eq!(wrong(&by_address), [(Check::BridgeNfCall, Error), (Check::RpFilter, Note)]);
+        let without_ipv6 = with([(IP_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 0)].into());
+        assert_eq!(wrong(&without_ipv6), []);
+    }
+
+    #[test]
+    fn a_bridge_can_be_told_by_itself() {
+        let mut facts = bridged();
+        facts.sysctls = [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 0), (CALL_IP6TABLES, 0)].into();
+        let bridge = facts.links.as_mut().unwrap().iter_mut().find(|link| link.kind == "bridge").unwrap();
+        (bridge.calls_iptables, bridge.calls_ip6tables) = (true, true);
+        assert_eq!(wrong(&facts), []);
+    }
+
+    #[test]
+    fn bridged_pods_without_br_netfilter_are_an_error() {
+        let facts = NetworkFacts { sysctls: [(IP_FORWARD, 1), (IP6_FORWARD, 1)].into(), ..bridged() };
+        assert_eq!(wrong(&facts), [(Check::BridgeNetfilter, Error)]);
+        let no_pods = NetworkFacts { links: Ok(vec![link("cni0", 3, "bridge")]), attachments: vec![], ..facts };
+        assert_eq!(wrong(&no_pods), []);
+    }
+
+    #[test]
+    fn a_bridge_of_docker_is_noted_unless_a_pod_was_reported_on_it() {
+        let sysctls: Sysctls = [(IP_FORWARD, 1), (CALL_IPTABLES, 0)].into();
+        let links = Ok(vec![link("br-0123456789ab", 3, "bridge"), pod_port("veth1", 4, Some(3))]);
+        let reported = attachment(&["10.1.0.2"], Some("veth1"), None);
+        let docker = NetworkFacts { sysctls, links, with_ipv6: BTreeSet::new(), attachments: vec![] };
+        assert_eq!(wrong(&docker), [(Check::BridgeNfCall, Note)]);
+        assert_eq!(wrong(&NetworkFacts { attachments: vec![reported], ..docker }), [(Check::BridgeNfCall, Error)]);
+        assert!(is_of_other_software("docker0") && is_of_other_software("virbr0"));
+        assert!(!is_of_other_software("cni0") && !is_of_other_software("br-lan") && !is_of_other_software("cbr0"));
+    }
+
+    #[test]
+    fn frames_with_a_vlan_tag_are_noted() {
+        let mut facts = bridged();
+        facts.sysctls =
+            [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1), (FILTER_VLAN, 0)].into();
+        assert_eq!(wrong(&facts), [(Check::BridgeVlan, Note)]);
+    }
+
+    #[test]
+    fn a_node_that_does_not_forward_is_a_warning_where_pods_are() {
+        let off = NetworkFacts { sysctls: [(RP_FILTER_ALL, 2)].into(), ..routed() };
+        assert_eq!(wrong(&off), [(Check::IpForward, Warning)]);
+        let no_pods = NetworkFacts { links: Ok(vec![link("lo", 1, "")]), ..off };
+        assert_eq!(wrong(&no_pods), [(Check::IpForward, Note)]);
+        let mut dual_stack = routed();
+        dual_stack.attachments = vec![attachment(&["fd00::2"], Some("cali1"), None)];
+        assert_eq!(wrong(&dual_stack), [(Check::Ip6Forward, Warning)]);
+    }
+
+    #[test]
+    fn unchecked_sources_are_noted_until_the_plugin_reports_the_interface() {
+        let open = NetworkFacts { sysctls: [(IP_FORWARD, 1)].into(), ..routed() };
+        assert_eq!(wrong(&open), [(Check::RpFilter, Note)]);
+        let reported = vec![attachment(&["10.1.0.2"], Some("cali1"), None)];
+        assert_eq!(wrong(&NetworkFacts { attachments: reported, ..open.clone() }), []);
+        let loose = NetworkFacts { sysctls: [(IP_FORWARD, 1), (RP_FILTER_ALL, 2)].into(), ..open };
+        assert_eq!(wrong(&loose), []);
+        assert_eq!(wrong(&NetworkFacts { attachments: vec![], ..bridged() }), [(Check::RpFilter, Note)]);
+    }
+
+    #[test]
+    fn strict_reverse_path_filtering_of_uplinks_is_noted() {
+        let mut facts = routed();
+        facts.sysctls = [(IP_FORWARD, 1), (RP_FILTER_ALL, 1)].into();
+        assert_eq!(wrong(&facts), [(Check::RpFilter, Note)]);
+        assert!(findings(&facts).iter().any(|f| f.finding.contains("strict on eth0:")));
+    }
+
+    #[test]
+    fn links_and_settings_that_cannot_be_read_are_told() {
+        let mut facts = routed();
+        facts.sysctls.unreadable.push("x: permission denied".into());
+        assert_eq!(wrong(&facts), [(Check::Unreadable, Warning)]);
+        assert_eq!(wrong(&NetworkFacts { links: Err("no".into()), ..routed() }), [(Check::Links, Error)]);
+    }
+
+    #[test]
+    fn interfaces_with_an_address_of_global_scope_are_those_of_if_inet6() {
+        let text = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fd000001000000000000000000000001 03 40 00 80     cni0\n\
+                    fe800000000000000000000000000001 02 40 20 80     eth0\n";
+        assert_eq!(interfaces_with_global_address(text), ["cni0".to_owned()].into());
+    }
+
+    #[test]
+    fn a_long_list_of_names_is_cut() {
+        assert_eq!(list(&["a", "b"]), "a, b");
+        assert_eq!(list(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+    }
+}

@@ -1,0 +1,242 @@
+//! Who else has rules where ours are, and what follows from it.
+
+use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel};
+
+use super::finding::{Check, Finding};
+
+/// Findings of one kind name so many.
+const NAMED: usize = 5;
+
+/// Chains of a lower priority see packets before connection tracking does (`NF_IP_PRI_CONNTRACK`), and can keep it from
+/// seeing them.
+const CONNECTION_TRACKING: i32 = -200;
+
+/// What the namespace holds, ours included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Others {
+    pub(crate) base_chains: Vec<BaseChain>,
+    pub(crate) chains: Vec<ChainName>,
+    pub(crate) flowtables: Vec<Flowtable>,
+}
+
+/// Asks the kernel about the network namespace of the calling thread.
+pub(super) fn gather() -> Result<Others, String> {
+    let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
+    Ok(Others {
+        base_chains: kernel.base_chains().map_err(|e| e.to_string())?,
+        chains: kernel.chain_names().map_err(|e| e.to_string())?,
+        flowtables: kernel.flowtables().map_err(|e| e.to_string())?,
+    })
+}
+
+/// Another engine for NetworkPolicy, known by the names that it gives to tables and chains.
+struct Engine {
+    name: &'static str,
+    /// What the name of a table or of a chain begins with.
+    marks: &'static [&'static str],
+}
+
+const ENGINES: &[Engine] = &[
+    // Also within k3s and k0s.
+    Engine { name: "kube-router", marks: &["KUBE-ROUTER-", "KUBE-NWPLCY-", "KUBE-POD-FW-", "kube-router"] },
+    Engine { name: "Calico", marks: &["cali-", "calico"] },
+    Engine { name: "Antrea", marks: &["ANTREA-", "antrea"] },
+    // Also within kindnet, the network plugin of kind.
+    Engine { name: "kube-network-policies", marks: &["kube-network-policies", "kindnet-network-policies"] },
+    Engine { name: "Weave Net", marks: &["WEAVE-NPC"] },
+    Engine { name: "Cilium", marks: &["CILIUM_"] },
+];
+
+pub(super) fn findings(others: &Result<Others, String>, table: &str) -> Vec<Finding> {
+    let others = match others {
+        Ok(others) => others,
+        Err(error) => {
+            let finding = format!("the tables of others cannot be listed: {error}");
+            return vec![Finding::warning(Check::OtherTables, finding, "run this as root, or with CAP_NET_ADMIN")];
+        }
+    };
+    let mut findings = vec![drop_policies(others, table)];
+    findings.extend(engines(others));
+    if !others.flowtables.is_empty() {
+        let names: Vec<String> =
+            others.flowtables.iter().map(|f| format!("{} {} {}", f.family, f.table, f.name)).collect();
+        findings.push(Finding::warning(
+            Check::Flowtables,
+            format!(
+                "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not \
+                 cut them",
+                list(&names)
+            ),
+            "remove the flowtable, or keep the flows of pods out of it",
+        ));
+    }
+    findings.extend(notrack(others));
+    findings
+}
+
+/// Whether their rules keep packets out of connection tracking is not looked at; it is all that most are for.
+fn notrack(others: &Others) -> Option<Finding> {
+    let early = others.base_chains.iter().filter(|c| {
+        is_ip(c) && c.priority < CONNECTION_TRACKING && ["prerouting", "output"].contains(&c.hook) && c.rules > 0
+    });
+    let names: Vec<String> = early.map(name).collect();
+    (!names.is_empty()).then(|| {
+        Finding::note(
+            Check::Notrack,
+            format!(
+                "{} can keep packets from being tracked (notrack); isolated pods neither send nor receive what is \
+                 not tracked",
+                list(&names)
+            ),
+            "leave the traffic of pods out of such rules",
+        )
+    })
+}
+
+/// An accept of others is not final for us and the other way round; a drop is, whoever says it.
+fn drop_policies(others: &Others, table: &str) -> Finding {
+    let is_ours = |c: &BaseChain| c.family == "inet" && c.table == table;
+    let forward = others.base_chains.iter().filter(|c| c.hook == "forward" && is_ip(c) && !is_ours(c));
+    let (dropping, accepting): (Vec<&BaseChain>, Vec<&BaseChain>) = forward.partition(|c| c.drops);
+    if dropping.is_empty() {
+        let count = accepting.len();
+        let text = format!("{count} base chains of others are at the forward hook; none drops what it does not know");
+        return Finding::ok(Check::OtherTables, text);
+    }
+    let names: Vec<String> = dropping.into_iter().map(name).collect();
+    Finding::note(
+        Check::OtherTables,
+        format!("{} drops what it does not accept itself, also what a policy allows", list(&names)),
+        "if allowed flows do not pass, accept the traffic of pods there",
+    )
+}
+
+fn engines(others: &Others) -> Vec<Finding> {
+    let found = ENGINES.iter().filter_map(|engine| {
+        let marked = |name: &str| engine.marks.iter().any(|mark| name.starts_with(mark));
+        let chain = others.chains.iter().find(|c| marked(&c.table) || marked(&c.name))?;
+        let ChainName { family, table, name } = chain;
+        Some(Finding::warning(
+            Check::OtherEngines,
+            format!(
+                "{} has rules here ({family} {table} {name}): what either of the two denies is dropped",
+                engine.name
+            ),
+            format!(
+                "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall \
+                 Ringfence",
+                engine.name
+            ),
+        ))
+    });
+    found.collect()
+}
+
+/// It sees packets of IP that are routed.
+fn is_ip(chain: &BaseChain) -> bool {
+    ["ip", "ip6", "inet"].contains(&chain.family)
+}
+
+fn name(chain: &BaseChain) -> String {
+    format!("{} {} {}", chain.family, chain.table, chain.name)
+}
+
+fn list(names: &[String]) -> String {
+    let mut text = names[..names.len().min(NAMED)].join(", ");
+    if names.len() > NAMED {
+        text.push_str(&format!(" and {} more", names.len() - NAMED));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Note, Ok as Fine, Warning};
+    use super::*;
+
+    fn base(family: &'static str, table: &str, hook: &'static str, drops: bool) -> BaseChain {
+        BaseChain {
+            family,
+            table: table.into(),
+            name: "FORWARD".into(),
+            kind: "filter".into(),
+            hook,
+            priority: 0,
+            drops,
+            rules: 1,
+        }
+    }
+
+    fn chain(family: &'static str, table: &str, name: &str) -> ChainName {
+        ChainName { family, table: table.into(), name: name.into() }
+    }
+
+    fn found(others: Others) -> Vec<(Check, Severity)> {
+        findings(&Ok(others), "ringfence").iter().map(|f| (f.id, f.severity)).collect()
+    }
+
+    #[test]
+    fn chains_that_accept_or_are_at_other_hooks_are_fine() {
+        let base_chains = vec![
+            base("ip", "filter", "forward", false),
+            base("ip", "filter", "input", true),
+            base("bridge", "filter", "forward", true),
+            base("inet", "ringfence", "forward", false),
+        ];
+        let others = Others { base_chains, ..Others::default() };
+        assert_eq!(found(others.clone()), [(Check::OtherTables, Fine)]);
+        assert!(findings(&Ok(others), "ringfence")[0].finding.starts_with("1 base chains"));
+    }
+
+    #[test]
+    fn a_drop_policy_of_another_table_is_noted_by_name() {
+        let others = Others { base_chains: vec![base("ip", "filter", "forward", true)], ..Others::default() };
+        assert!(findings(&Ok(others.clone()), "ringfence")[0].finding.contains("ip filter FORWARD"));
+        assert_eq!(found(others), [(Check::OtherTables, Note)]);
+    }
+
+    #[test]
+    fn other_engines_are_known_by_their_chains_and_tables() {
+        let marks = [
+            ("ip", "filter", "KUBE-NWPLCY-ABC", "kube-router"),
+            ("ip6", "filter", "KUBE-POD-FW-ABC", "kube-router"),
+            ("ip", "filter", "cali-FORWARD", "Calico"),
+            ("ip", "calico", "filter-cali-FORWARD", "Calico"),
+            ("inet", "kube-network-policies", "postrouting", "kube-network-policies"),
+            ("inet", "kindnet-network-policies", "postrouting", "kube-network-policies"),
+            ("ip", "filter", "ANTREA-FORWARD", "Antrea"),
+        ];
+        for (family, table, name, engine) in marks {
+            let others = Others { chains: vec![chain(family, table, name)], ..Others::default() };
+            let finding = findings(&Ok(others.clone()), "ringfence").remove(1);
+            assert!(finding.finding.starts_with(engine), "{finding}");
+            assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::OtherEngines, Warning)]);
+        }
+        let usual = ["KUBE-FORWARD", "KUBE-SERVICES", "FLANNEL-FWD", "CNI-FORWARD", "DOCKER-USER"];
+        let chains = usual.iter().map(|name| chain("ip", "filter", name)).collect();
+        assert_eq!(found(Others { chains, ..Others::default() }), [(Check::OtherTables, Fine)]);
+    }
+
+    #[test]
+    fn flowtables_are_a_warning() {
+        let fast = Flowtable { family: "inet", table: "fw".into(), name: "fast".into(), devices: vec![] };
+        let others = Others { flowtables: vec![fast], ..Others::default() };
+        assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::Flowtables, Warning)]);
+    }
+
+    #[test]
+    fn rules_before_connection_tracking_are_noted() {
+        let raw = BaseChain { priority: -300, ..base("ip", "raw", "prerouting", false) };
+        let only = |chain: BaseChain| found(Others { base_chains: vec![chain], ..Others::default() });
+        assert_eq!(only(raw.clone()), [(Check::OtherTables, Fine), (Check::Notrack, Note)]);
+        assert_eq!(only(BaseChain { rules: 0, ..raw.clone() }), [(Check::OtherTables, Fine)]);
+        assert_eq!(only(BaseChain { priority: -150, ..raw.clone() }), [(Check::OtherTables, Fine)]);
+        assert_eq!(only(BaseChain { family: "bridge", ..raw }), [(Check::OtherTables, Fine)]);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_listed_are_told() {
+        let found = findings(&Err("no".into()), "ringfence");
+        assert_eq!((found[0].id, found[0].severity), (Check::OtherTables, Warning));
+    }
+}

@@ -1,0 +1,381 @@
+//! Links of a network namespace over rtnetlink: listed, and made in the scratch namespaces of the self-test.
+//!
+//! A socket belongs to the namespace of the thread that opened it, unlike `/sys/class/net`, which shows the namespace
+//! of whoever mounted it.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+/// Bytes of one datagram: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`).
+const DATAGRAM: usize = 64 << 10;
+/// Links that are listed. A node has some hundred pods; beyond this something else is wrong.
+const MOST_LINKS: usize = 65_536;
+/// Attempts to list the links; a node on which many pods start spoils a few.
+const LISTINGS: u32 = 10;
+
+/// Lengths of `struct nlmsghdr` and `struct ifinfomsg`.
+const HEADER: usize = 16;
+const INTERFACE_HEADER: usize = 16;
+/// The two upper bits of an attribute's type say that it is nested or in network order.
+const TYPE_MASK: u16 = 0x3fff;
+
+/// `linux/veth.h`, `linux/if_link.h` and `linux/rtnetlink.h`, where libc has no name for it.
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
+const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
+const RTNH_F_ONLINK: u32 = 4;
+
+/// An interface that is up.
+const UP: u32 = libc::IFF_UP as u32;
+
+/// An interface of a namespace, as far as the doctor looks at it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    /// What the kernel calls its driver, as `veth` or `bridge`; empty for hardware.
+    pub(crate) kind: String,
+    /// The index of the bridge that it is a port of.
+    pub(crate) master: Option<u32>,
+    /// Its other end is in another namespace.
+    pub(crate) leads_elsewhere: bool,
+    /// `nf_call_iptables` and `nf_call_ip6tables` of this one bridge.
+    pub(crate) calls_iptables: bool,
+    pub(crate) calls_ip6tables: bool,
+}
+
+pub(super) struct Rtnetlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// One end of a new pair of virtual interfaces.
+pub(super) struct VethEnd<'a> {
+    pub(super) name: &'a str,
+    pub(super) index: u32,
+    pub(super) hardware: [u8; 6],
+}
+
+impl Rtnetlink {
+    /// Opens a socket in the calling thread's namespace.
+    pub(super) fn open() -> io::Result<Rtnetlink> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        Ok(Rtnetlink { socket, sequence: 0 })
+    }
+
+    pub(super) fn links(&mut self) -> io::Result<Vec<Link>> {
+        for _ in 0..LISTINGS {
+            if let Some(links) = self.list_links()? {
+                return Ok(links);
+            }
+        }
+        Err(io::Error::other(format!("links came and went during each of {LISTINGS} attempts to list them")))
+    }
+
+    /// None if links came or went meanwhile, so that some may be missing.
+    fn list_links(&mut self) -> io::Result<Option<Vec<Link>>> {
+        let (mut links, mut interrupted) = (Vec::new(), false);
+        self.send(libc::RTM_GETLINK, libc::NLM_F_DUMP, &[0; INTERFACE_HEADER])?;
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            let datagram = self.receive(&mut buffer)?;
+            for message in Messages(datagram) {
+                let message = message?;
+                interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
+                match i32::from(message.kind) {
+                    libc::NLMSG_DONE => return Ok((!interrupted).then_some(links)),
+                    libc::NLMSG_ERROR => message.acknowledged()?,
+                    kind if kind == i32::from(libc::RTM_NEWLINK) && links.len() < MOST_LINKS => {
+                        links.push(link(message.body)?);
+                    }
+                    kind if kind == i32::from(libc::RTM_NEWLINK) => {
+                        return Err(io::Error::other(format!("more than {MOST_LINKS} links")));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Makes a pair of interfaces, of which the far end is in another namespace. The near end is up; the far end cannot
+    /// be before the pair is whole (`veth_open`).
+    pub(super) fn add_veth(&mut self, near: &VethEnd, far: &VethEnd, namespace: BorrowedFd) -> io::Result<()> {
+        let mut peer = Body::interface(far.index, 0);
+        peer.text(libc::IFLA_IFNAME, far.name);
+        peer.bytes(libc::IFLA_ADDRESS, &far.hardware);
+        peer.bytes(libc::IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes());
+        let mut data = Body::default();
+        data.bytes(VETH_INFO_PEER, &peer.0);
+        let mut info = Body::default();
+        info.text(libc::IFLA_INFO_KIND, "veth");
+        info.bytes(libc::IFLA_INFO_DATA, &data.0);
+        let mut body = Body::interface(near.index, UP);
+        body.text(libc::IFLA_IFNAME, near.name);
+        body.bytes(libc::IFLA_ADDRESS, &near.hardware);
+        body.bytes(libc::IFLA_LINKINFO, &info.0);
+        self.create(libc::RTM_NEWLINK, &body)
+    }
+
+    pub(super) fn set_up(&mut self, interface: u32) -> io::Result<()> {
+        self.request(libc::RTM_SETLINK, 0, &Body::interface(interface, UP))
+    }
+
+    /// Gives an interface an address, which can be used at once.
+    pub(super) fn add_address(&mut self, interface: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let octets = octets(address);
+        let mut body = Body(vec![family(address), prefix, 0, 0]);
+        body.0.extend_from_slice(&interface.to_ne_bytes());
+        body.bytes(libc::IFA_LOCAL, &octets);
+        body.bytes(libc::IFA_ADDRESS, &octets);
+        // Nobody else is on the link who could have the address.
+        body.bytes(libc::IFA_FLAGS, &libc::IFA_F_NODAD.to_ne_bytes());
+        self.create(libc::RTM_NEWADDR, &body)
+    }
+
+    /// Says who has the address, so that nobody has to ask.
+    pub(super) fn add_neighbour(&mut self, interface: u32, address: IpAddr, hardware: [u8; 6]) -> io::Result<()> {
+        let mut body = Body(vec![family(address), 0, 0, 0]);
+        body.0.extend_from_slice(&interface.to_ne_bytes());
+        body.0.extend_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
+        body.0.extend_from_slice(&[0, 0]);
+        body.bytes(libc::NDA_DST, &octets(address));
+        body.bytes(libc::NDA_LLADDR, &hardware);
+        self.create(libc::RTM_NEWNEIGH, &body)
+    }
+
+    pub(super) fn add_default_route(&mut self, interface: u32, gateway: IpAddr) -> io::Result<()> {
+        let (table, protocol, kind) = (libc::RT_TABLE_MAIN, libc::RTPROT_BOOT, libc::RTN_UNICAST);
+        let scope = libc::RT_SCOPE_UNIVERSE;
+        let mut body = Body(vec![family(gateway), 0, 0, 0, table, protocol, scope, kind]);
+        // The gateway is on this link; that need not follow from routes that the kernel makes in the background.
+        body.0.extend_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
+        body.bytes(libc::RTA_OIF, &interface.to_ne_bytes());
+        body.bytes(libc::RTA_GATEWAY, &octets(gateway));
+        self.create(libc::RTM_NEWROUTE, &body)
+    }
+
+    fn create(&mut self, kind: u16, body: &Body) -> io::Result<()> {
+        self.request(kind, libc::NLM_F_CREATE | libc::NLM_F_EXCL, body)
+    }
+
+    fn request(&mut self, kind: u16, flags: i32, body: &Body) -> io::Result<()> {
+        self.send(kind, flags | libc::NLM_F_ACK, &body.0)?;
+        let mut buffer = vec![0; DATAGRAM];
+        let datagram = self.receive(&mut buffer)?;
+        match Messages(datagram).next() {
+            Some(message) => message?.acknowledged(),
+            None => Err(malformed()),
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+        bytes.extend_from_slice(&self.sequence.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(body);
+        send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// The kernel answers inside the call that asks, so what is not there does not come.
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+        let length = recv(self.socket.as_raw_fd(), buffer, flags)?;
+        buffer.get(..length).ok_or_else(|| io::Error::other("an answer of more than 64 KiB"))
+    }
+}
+
+fn link(body: &[u8]) -> io::Result<Link> {
+    let (header, attributes) = body.split_at_checked(INTERFACE_HEADER).ok_or_else(malformed)?;
+    let mut link = Link { index: number(&header[4..8])?, ..Link::default() };
+    for attribute in Attributes(attributes) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_MASTER => link.master = Some(number(value)?),
+            libc::IFLA_LINK_NETNSID => link.leads_elsewhere = true,
+            libc::IFLA_LINKINFO => describe(&mut link, value)?,
+            _ => {}
+        }
+    }
+    Ok(link)
+}
+
+fn describe(link: &mut Link, info: &[u8]) -> io::Result<()> {
+    let mut data = None;
+    for attribute in Attributes(info) {
+        match attribute? {
+            (libc::IFLA_INFO_KIND, value) => link.kind = text(value),
+            (libc::IFLA_INFO_DATA, value) => data = Some(value),
+            _ => {}
+        }
+    }
+    let (Some(data), "bridge") = (data, &*link.kind) else { return Ok(()) };
+    for attribute in Attributes(data) {
+        match attribute? {
+            (IFLA_BR_NF_CALL_IPTABLES, value) => link.calls_iptables = value != [0],
+            (IFLA_BR_NF_CALL_IP6TABLES, value) => link.calls_ip6tables = value != [0],
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What follows the header of a message.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    /// A `struct ifinfomsg`. The flags are those that change, and become set.
+    fn interface(index: u32, flags: u32) -> Body {
+        let mut bytes = vec![0; 4];
+        bytes.extend_from_slice(&index.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        Body(bytes)
+    }
+
+    fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.0.extend_from_slice(&((value.len() + 4) as u16).to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        self.bytes(kind, &[value.as_bytes(), &[0]].concat());
+    }
+}
+
+struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// Whether the kernel did what it was asked for.
+    fn acknowledged(&self) -> io::Result<()> {
+        if i32::from(self.kind) != libc::NLMSG_ERROR {
+            return Err(malformed());
+        }
+        match number(self.body.get(..4).ok_or_else(malformed)?)?.cast_signed() {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
+        }
+    }
+}
+
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = io::Result<Message<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let length = self.0.get(..4).and_then(|l| number(l).ok()).map_or(0, |length| length as usize);
+        let (Some(body), Some(&[k0, k1, f0, f1])) = (self.0.get(HEADER..length), self.0.get(4..8)) else {
+            self.0 = &[];
+            return Some(Err(malformed()));
+        };
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(Ok(Message { kind: u16::from_ne_bytes([k0, k1]), flags: u16::from_ne_bytes([f0, f1]), body }))
+    }
+}
+
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = io::Result<(u16, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let [l0, l1, k0, k1, ..] = *self.0 else {
+            let rest = std::mem::take(&mut self.0);
+            return (!rest.is_empty()).then(|| Err(malformed()));
+        };
+        let length = usize::from(u16::from_ne_bytes([l0, l1]));
+        let Some(value) = self.0.get(4..length) else {
+            self.0 = &[];
+            return Some(Err(malformed()));
+        };
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(Ok((u16::from_ne_bytes([k0, k1]) & TYPE_MASK, value)))
+    }
+}
+
+/// A number of 32 bits in the machine's order.
+fn number(value: &[u8]) -> io::Result<u32> {
+    value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed())
+}
+
+/// A name, without its closing NUL.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn family(address: IpAddr) -> u8 {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    family as u8
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be understood")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_and_its_port_are_read_from_their_attributes() {
+        let mut data = Body::default();
+        data.bytes(IFLA_BR_NF_CALL_IPTABLES, &[1]);
+        data.bytes(IFLA_BR_NF_CALL_IP6TABLES, &[0]);
+        let mut info = Body::default();
+        info.text(libc::IFLA_INFO_KIND, "bridge");
+        info.bytes(libc::IFLA_INFO_DATA, &data.0);
+        let mut bridge = Body::interface(7, 0);
+        bridge.text(libc::IFLA_IFNAME, "cni0");
+        bridge.bytes(libc::IFLA_LINKINFO, &info.0);
+        let expected =
+            Link { name: "cni0".into(), index: 7, kind: "bridge".into(), calls_iptables: true, ..Link::default() };
+        assert_eq!(link(&bridge.0).unwrap(), expected);
+
+        let mut port = Body::interface(8, 0);
+        port.text(libc::IFLA_IFNAME, "veth1");
+        port.bytes(libc::IFLA_MASTER, &7u32.to_ne_bytes());
+        port.bytes(libc::IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
+        let expected =
+            Link { name: "veth1".into(), index: 8, master: Some(7), leads_elsewhere: true, ..Link::default() };
+        assert_eq!(link(&port.0).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_is_an_error() {
+        let mut whole = Body::interface(7, 0);
+        whole.text(libc::IFLA_IFNAME, "cni0");
+        // The last three bytes fill up to a multiple of four.
+        for length in 0..whole.0.len() - 3 {
+            let cut = &whole.0[..length];
+            assert!(length == INTERFACE_HEADER || link(cut).is_err(), "{length} bytes");
+            assert!(length == 0 || Messages(cut).next().is_some_and(|m| m.is_err()), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Real packets through real rules: what a policy denies must not arrive, and what it allows must.
+//!
+//! A built-in cluster of one isolated pod, a peer that it allows and a stranger is translated as any other, and
+//! committed in a scratch namespace that forwards between the three. Before that both senders must get through, so
+//! that a packet which is missing afterwards was dropped by the rules and by nothing else. Everything happens on a
+//! thread of its own in network namespaces of its own, which end with it.
+
+mod packets;
+mod scratch;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use nfnetlink::Kernel;
+use nft::{Name, Ruleset, create};
+use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, translate};
+use serde_json::{Value, json};
+
+use super::finding::{Check, Finding};
+use packets::Arrived;
+use scratch::Scratch;
+
+/// What the node of the built-in cluster is called.
+const NODE: &str = "scratch";
+
+const TABLE: &str = "ringfence";
+
+/// A family of addresses in which packets were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Ipv4 => "IPv4",
+            Family::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// The rules did what the policy says, in these families.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    pub families: BTreeSet<Family>,
+    pub took: Duration,
+}
+
+/// What came of the self-test otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// This process may not make network namespaces.
+    #[error("making network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
+    NotPermitted,
+    /// Nothing was learnt about the rules.
+    #[error("{0}")]
+    CouldNotRun(String),
+    /// The kernel does not take the rules.
+    #[error("the kernel does not take the rules: {0}")]
+    Refused(String),
+    /// What the policy denies has arrived.
+    #[error("an {0} packet that the policy denies has arrived")]
+    Leaked(Family),
+    /// What the policy allows has not arrived, though it did before the rules were there.
+    #[error("an {0} packet that the policy allows has not arrived")]
+    Withheld(Family),
+}
+
+/// The rules that the built-in cluster asks for on its node.
+pub fn ruleset() -> Ruleset {
+    let table = Name::new(TABLE).expect("a name of the language");
+    let layout = Layout::new(table, DEFAULT_MARK_MASK).expect("the mask that is used by default");
+    translate(&cluster(), NODE, &layout).ruleset
+}
+
+/// Commits the rules in a scratch namespace and sends packets through them. [`ruleset`] gives those that the packets
+/// are meant for; with others this fails.
+///
+/// # Errors
+/// See [`Failed`].
+pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
+    let started = Instant::now();
+    let tested = std::thread::scope(|scope| {
+        let worker = std::thread::Builder::new().name("self-test".into()).spawn_scoped(scope, || test(rules));
+        match worker.map(|worker| worker.join()) {
+            Ok(Ok(tested)) => tested,
+            Ok(Err(_)) => Err(Failed::CouldNotRun("it has panicked; please report this".into())),
+            Err(error) => Err(Failed::CouldNotRun(format!("no thread for it: {error}"))),
+        }
+    });
+    Ok(Passed { families: tested?, took: started.elapsed() })
+}
+
+/// On a thread whose network namespace it may change.
+fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
+    let scratch = Scratch::build()?;
+    let mut lines = Vec::new();
+    for family in scratch.families() {
+        let line = scratch.line(*family)?;
+        line.control().map_err(|error| {
+            Failed::CouldNotRun(format!(
+                "packets do not cross the scratch namespaces ({family}) even without rules: {error}"
+            ))
+        })?;
+        lines.push(line);
+    }
+    scratch.enter_node()?;
+    commit(rules)?;
+    for line in &lines {
+        let family = line.family();
+        match line.verdict().map_err(|e| Failed::CouldNotRun(e.to_string()))? {
+            Arrived { denied: true, .. } => return Err(Failed::Leaked(family)),
+            Arrived { allowed: false, .. } => return Err(Failed::Withheld(family)),
+            Arrived { denied: false, allowed: true } => {}
+        }
+    }
+    Ok(lines.iter().map(packets::Line::family).collect())
+}
+
+/// In the namespace of the calling thread, which nobody else knows of.
+fn commit(rules: &Ruleset) -> Result<(), Failed> {
+    let refused = |error: &dyn fmt::Display| Failed::Refused(error.to_string());
+    let mut kernel = Kernel::open().map_err(|e| refused(&e))?;
+    let generation = kernel.generation().map_err(|e| refused(&e))?;
+    kernel.commit(&create(rules), generation).map_err(|e| refused(&e))?;
+    Ok(())
+}
+
+/// One isolated pod on the scratch node, and two pods elsewhere of which it allows one.
+fn cluster() -> ClusterState {
+    let pod = |name: &str, node: &str, place: &scratch::Place| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "self-test", "labels": {"app": name}},
+            "spec": {"nodeName": node, "containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "podIPs": [{"ip": place.ipv4}, {"ip": place.ipv6}]},
+        })
+    };
+    let policy = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "allow-friend", "namespace": "self-test"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "server"}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"app": "friend"}}}],
+                "ports": [{"protocol": "UDP", "port": packets::PORT}],
+            }],
+        },
+    });
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "self-test"}});
+    let pods = vec![
+        pod("server", NODE, &scratch::SERVER),
+        pod("friend", "elsewhere", &scratch::FRIEND),
+        pod("stranger", "elsewhere", &scratch::STRANGER),
+    ];
+    let mut state = ClusterState::new();
+    let objects: [(Kind, Vec<Value>); 3] =
+        [(Kind::Namespace, vec![namespace]), (Kind::Pod, pods), (Kind::NetworkPolicy, vec![policy])];
+    for (kind, values) in objects {
+        let lowered = values.iter().map(|value| lower(kind, value).expect("a built-in object has a name")).collect();
+        state.apply(Change::Replace(kind, lowered));
+    }
+    state
+}
+
+pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
+    match result {
+        Ok(Passed { families, took }) => {
+            let families = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            Finding::ok(
+                Check::SelfTest,
+                format!(
+                    "a denied packet was dropped and an allowed one passed, {families}, in {} ms",
+                    took.as_millis()
+                ),
+            )
+        }
+        Err(error @ Failed::NotPermitted) => Finding::note(
+            Check::SelfTest,
+            format!("the self-test did not run: {error}"),
+            "run the doctor as root on the node to see packets dropped and passed",
+        ),
+        Err(Failed::CouldNotRun(reason)) => Finding::warning(
+            Check::SelfTest,
+            format!("the self-test could not run: {reason}"),
+            "run the doctor as root on the node, outside of a container",
+        ),
+        Err(error @ (Failed::Refused(_) | Failed::Leaked(_) | Failed::Withheld(_))) => Finding::error(
+            Check::SelfTest,
+            format!("the self-test failed: {error}"),
+            "do not rely on policies on this kernel; report this with its release",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity;
+    use super::*;
+
+    #[test]
+    fn the_built_in_cluster_is_understood_and_its_rules_are_valid() {
+        assert_eq!(cluster().problems(), []);
+        assert_eq!(ruleset().validate(), []);
+    }
+
+    #[test]
+    fn only_what_the_rules_did_wrong_is_an_error() {
+        let passed = Passed { families: [Family::Ipv6, Family::Ipv4].into(), took: Duration::from_millis(42) };
+        assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
+        let results = [
+            (Ok(passed), Severity::Ok),
+            (Err(Failed::NotPermitted), Severity::Note),
+            (Err(Failed::CouldNotRun("x".into())), Severity::Warning),
+            (Err(Failed::Refused("x".into())), Severity::Error),
+            (Err(Failed::Leaked(Family::Ipv4)), Severity::Error),
+            (Err(Failed::Withheld(Family::Ipv6)), Severity::Error),
+        ];
+        for (result, severity) in results {
+            assert_eq!((finding(&result).id, finding(&result).severity), (Check::SelfTest, severity), "{result:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Three network namespaces without a name: a node that forwards, the pod behind it, and where the senders are.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::super::rtnetlink::{Rtnetlink, VethEnd};
+use super::packets::Line;
+use super::{Failed, Family};
+
+/// The addresses that a pod has. They are of the ranges for documentation (RFC 5737, RFC 3849) and reach no further
+/// than the scratch namespaces.
+pub(super) struct Place {
+    pub(super) ipv4: Ipv4Addr,
+    pub(super) ipv6: Ipv6Addr,
+}
+
+impl Place {
+    const fn new(network: u8, host: u8) -> Place {
+        let ipv4 = Ipv4Addr::new(192, 0, 2, network * 16 + host);
+        Place { ipv4, ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, network as u16, 0, 0, 0, host as u16) }
+    }
+
+    pub(super) fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::Ipv4 => self.ipv4.into(),
+            Family::Ipv6 => self.ipv6.into(),
+        }
+    }
+}
+
+const TO_SERVER: Place = Place::new(1, 1);
+pub(super) const SERVER: Place = Place::new(1, 2);
+const TO_SENDERS: Place = Place::new(2, 1);
+pub(super) const FRIEND: Place = Place::new(2, 2);
+pub(super) const STRANGER: Place = Place::new(2, 3);
+
+/// Links are given their index and hardware address, so that nobody has to ask for them. An index is unique in its
+/// namespace, a hardware address on its link.
+const POD_LINK: VethEnd = VethEnd { name: "eth0", index: 10, hardware: [2, 0, 0, 0, 0, 2] };
+const SERVER_LINK: VethEnd = VethEnd { name: "server", index: 11, hardware: [2, 0, 0, 0, 0, 1] };
+const SENDERS_LINK: VethEnd = VethEnd { name: "senders", index: 12, hardware: [2, 0, 0, 0, 0, 1] };
+
+pub(super) struct Scratch {
+    node: File,
+    server: File,
+    senders: File,
+    families: Vec<Family>,
+}
+
+impl Scratch {
+    /// Leaves the calling thread in one of the namespaces.
+    pub(super) fn build() -> Result<Scratch, Failed> {
+        let (server, senders, node) = (new_namespace()?, new_namespace()?, new_namespace()?);
+        let families = families();
+        forward(&families)?;
+        let scratch = Scratch { node, server, senders, families };
+        let could_not =
+            |error: io::Error| Failed::CouldNotRun(format!("the scratch namespaces cannot be connected: {error}"));
+        scratch.connect().map_err(could_not)?;
+        Ok(scratch)
+    }
+
+    pub(super) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// Moves the calling thread.
+    pub(super) fn enter_node(&self) -> Result<(), Failed> {
+        enter(&self.node).map_err(|e| Failed::CouldNotRun(format!("the scratch node cannot be entered: {e}")))
+    }
+
+    /// Sockets of the pod and of both senders.
+    pub(super) fn line(&self, family: Family) -> Result<Line, Failed> {
+        let open = || -> io::Result<Line> {
+            enter(&self.server)?;
+            let server = Line::socket(SERVER.address(family))?;
+            enter(&self.senders)?;
+            let (friend, stranger) = (FRIEND.address(family), STRANGER.address(family));
+            Ok(Line::new(family, server, Line::socket(friend)?, Line::socket(stranger)?))
+        };
+        open().map_err(|e| Failed::CouldNotRun(format!("no sockets in the scratch namespaces ({family}): {e}")))
+    }
+
+    fn connect(&self) -> io::Result<()> {
+        enter(&self.node)?;
+        let mut node = Rtnetlink::open()?;
+        node.add_veth(&SERVER_LINK, &POD_LINK, self.server.as_fd())?;
+        node.add_veth(&SENDERS_LINK, &POD_LINK, self.senders.as_fd())?;
+        for (namespace, link, gateway, places) in [
+            (&self.server, SERVER_LINK, TO_SERVER, &[SERVER][..]),
+            (&self.senders, SENDERS_LINK, TO_SENDERS, &[FRIEND, STRANGER][..]),
+        ] {
+            enter(namespace)?;
+            let mut pod = Rtnetlink::open()?;
+            pod.set_up(POD_LINK.index)?;
+            for family in &self.families {
+                let gateway = gateway.address(*family);
+                node.add_address(link.index, gateway, prefix(*family))?;
+                for place in places {
+                    let address = place.address(*family);
+                    pod.add_address(POD_LINK.index, address, prefix(*family))?;
+                    node.add_neighbour(link.index, address, POD_LINK.hardware)?;
+                }
+                pod.add_neighbour(POD_LINK.index, gateway, link.hardware)?;
+                pod.add_default_route(POD_LINK.index, gateway)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The length of the networks on both links.
+fn prefix(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => 28,
+        Family::Ipv6 => 64,
+    }
+}
+
+/// Moves the calling thread into a new namespace.
+fn new_namespace() -> Result<File, Failed> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
+        Errno::EPERM => Failed::NotPermitted,
+        other => Failed::CouldNotRun(format!("no new network namespace: {other}")),
+    })?;
+    File::open("/proc/thread-self/ns/net").map_err(|e| Failed::CouldNotRun(format!("/proc/thread-self/ns/net: {e}")))
+}
+
+fn enter(namespace: &File) -> io::Result<()> {
+    Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
+}
+
+/// The families that this kernel has switched on.
+fn families() -> Vec<Family> {
+    let is_off = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
+    let ipv6 = Path::new(FORWARD_IPV6).exists()
+        && !is_off("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+        && !is_off("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    if ipv6 { vec![Family::Ipv4, Family::Ipv6] } else { vec![Family::Ipv4] }
+}
+
+const FORWARD_IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
+const FORWARD_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
+
+/// Makes the namespace of the calling thread forward.
+fn forward(families: &[Family]) -> Result<(), Failed> {
+    for family in families {
+        let path = match family {
+            Family::Ipv4 => FORWARD_IPV4,
+            Family::Ipv6 => FORWARD_IPV6,
+        };
+        let written = match fs::write(path, "1") {
+            Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
+                writable_settings().and_then(|()| fs::write(path, "1"))
+            }
+            written => written,
+        };
+        written.map_err(|error| {
+            Failed::CouldNotRun(format!("a namespace of its own cannot be made to forward: {path}: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Containers have the kernel's settings read-only. They become writable in a mount namespace of the calling thread
+/// alone.
+fn writable_settings() -> io::Result<()> {
+    const SETTINGS: &str = "/proc/sys";
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(none, SETTINGS, none, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, none)?)
+}

@@ -1,0 +1,50 @@
+//! `ringfence doctor`: does this node really enforce?
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anstyle::Style;
+
+use super::{NO, YES};
+use crate::cli::{BAD, DOUBTFUL, DoctorArguments, GOOD, Output};
+use crate::doctor::{CniPlaces, Finding, Severity, examine, self_test};
+
+/// What `--output json` prints.
+#[derive(serde::Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+}
+
+pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
+    let DoctorArguments { no_self_test, run_dir, cni_conf_dir, cni_bin_dir, table, output } = arguments;
+    let places = CniPlaces { configurations: cni_conf_dir, binaries: cni_bin_dir, run_dir };
+    let mut findings = examine(Path::new("/"), &places, table)?;
+    if !no_self_test {
+        findings.push(self_test::finding(&self_test::run(&self_test::ruleset())));
+    }
+    let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
+    let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&Report { findings })?),
+        Output::Text => {
+            for finding in &findings {
+                print(finding);
+            }
+            anstream::println!("{errors} errors, {warnings} warnings, {notes} notes");
+        }
+    }
+    Ok(if errors > 0 { NO } else { YES })
+}
+
+fn print(Finding { id, severity, finding, advice }: &Finding) {
+    let style = match severity {
+        Severity::Ok => GOOD,
+        Severity::Note => Style::new(),
+        Severity::Warning => DOUBTFUL,
+        Severity::Error => BAD,
+    };
+    anstream::println!("{style}{:<7}{style:#} {}: {finding}", severity.word(), id.id());
+    if let Some(advice) = advice {
+        anstream::println!("        to do: {advice}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The self-test passes with the rules as they are, fails with any others, and leaves nothing behind.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Arc;
+
+use agent::doctor::self_test::{Failed, Family, ruleset, run};
+use nft::{Action, Name, Rule, Ruleset, Verdict};
+use tests::agent_process::{Ended, ended, program};
+use tests::netns::in_new_namespace;
+
+/// Changes the rules of every program of ingress.
+fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {
+    let mut rules = ruleset();
+    let programs = rules.chains.iter_mut().filter(|(name, _)| name.as_str().starts_with("ingress/"));
+    let mut found = false;
+    for (_, chain) in programs {
+        change(&mut Arc::make_mut(chain).rules);
+        found = true;
+    }
+    assert!(found, "no program in {rules}");
+    rules
+}
+
+#[test]
+fn it_passes_with_the_rules_as_they_are_for_both_families() {
+    let passed = run(&ruleset()).unwrap();
+    assert_eq!(passed.families, BTreeSet::from([Family::Ipv4, Family::Ipv6]));
+}
+
+#[test]
+fn rules_that_drop_nothing_are_found_out() {
+    let mut nothing = ruleset();
+    nothing.chains.clear();
+    nothing.sets.clear();
+    assert!(matches!(run(&nothing), Err(Failed::Leaked(Family::Ipv4))));
+    let accepting = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Accept)])));
+    assert!(matches!(run(&accepting), Err(Failed::Leaked(Family::Ipv4))));
+}
+
+#[test]
+fn rules_that_drop_everything_are_found_out() {
+    let denying = with_programs(|rules| rules.insert(0, Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])));
+    assert!(matches!(run(&denying), Err(Failed::Withheld(Family::Ipv4))));
+}
+
+#[test]
+fn rules_that_the_kernel_does_not_take_are_found_out() {
+    let nowhere = Verdict::Goto(Name::new("nowhere").unwrap());
+    let broken = with_programs(|rules| rules.push(Rule::new(vec![], vec![Action::Verdict(nowhere.clone())])));
+    let refused = run(&broken).unwrap_err();
+    assert!(matches!(&refused, Failed::Refused(reason) if reason.contains("nowhere")), "{refused}");
+}
+
+/// Everything of the calling thread's namespace that a self-test could leave there.
+fn surroundings() -> String {
+    let commands =
+        ["ip link", "ip address", "ip route show table all", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward"];
+    let said = commands.map(|command| {
+        let mut words = command.split(' ');
+        ended(Command::new(words.next().unwrap()).args(words)).stdout
+    });
+    said.join("\n")
+}
+
+#[test]
+fn it_leaves_nothing_behind() {
+    in_new_namespace(|| {
+        let namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let mounts = || std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap().contains("self-test");
+        let before = (namespace(), surroundings(), mounts());
+        run(&ruleset()).unwrap();
+        assert!(run(&with_programs(Vec::clear)).is_err());
+        assert_eq!((namespace(), surroundings(), mounts()), before);
+    });
+}
+
+/// Runs the doctor in a namespace of its own, after a script that ends in its command line.
+fn after(script: &str) -> String {
+    let script = format!("{script} '{}' doctor --run-dir /nowhere", program().display());
+    let Ended { stdout, stderr, .. } = in_new_namespace(|| ended(Command::new("sh").args(["-ec", &script])));
+    let line = stdout.lines().find(|line| line.contains("self-test:"));
+    line.unwrap_or_else(|| panic!("{script}: {stdout}{stderr}")).to_owned()
+}
+
+#[test]
+fn settings_that_are_read_only_as_in_a_container_do_not_stop_it() {
+    let read_only = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; exec";
+    let line = after(&format!("unshare -m sh -ec '{read_only} \"$@\"' sh"));
+    assert!(line.starts_with("ok ") && line.contains("IPv4 and IPv6"), "{line}");
+}
+
+#[test]
+fn without_the_capability_it_is_a_note() {
+    let line = after("setpriv --bounding-set -sys_admin");
+    assert!(line.starts_with("note ") && line.contains("CAP_SYS_ADMIN"), "{line}");
+}
