@@ -1,7 +1,8 @@
 //! What the agent says over its socket and its port: types, routes, and the client that the verbs use.
 //!
 //! Version 1 of the socket's interface: `GET /v1/status` gives a [`Status`]; `GET /v1/explain?source=&destination=&
-//! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422.
+//! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422; `GET /v1/verify` gives a
+//! [`TableVerdict`].
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub(crate) struct Status {
     pub(crate) left_out: Vec<String>,
     /// What keeps the source from telling the whole truth.
     pub(crate) problems: Vec<Aged>,
+    /// Why policies would not be enforced on this node although their rules are in the kernel.
+    pub(crate) unenforced: Vec<String>,
     /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
     pub(crate) attachment_problems: Vec<String>,
     /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
@@ -85,6 +88,9 @@ impl Status {
             let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
             return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
         }
+        if let [finding, ..] = &self.unenforced[..] {
+            return Some(finding.clone());
+        }
         if let [problem, ..] = &self.attachment_problems[..] {
             return Some(problem.clone());
         }
@@ -112,6 +118,22 @@ fn in_words(duration: Duration) -> String {
         seconds @ 120..7200 => format!("{} min", seconds / 60),
         seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
     }
+}
+
+/// `GET /v1/verify`: the kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "camelCase")]
+pub(crate) enum TableVerdict {
+    /// They are equal.
+    Equal,
+    /// What would have to be done, in nft's syntax.
+    #[serde(rename_all = "camelCase")]
+    Different { operations: Vec<String>, more: usize },
+    /// There is no table.
+    Missing,
+    /// It cannot be told.
+    #[serde(rename_all = "camelCase")]
+    Unknown { reason: String },
 }
 
 #[derive(Debug, Clone, Deserialize, Serialize)]

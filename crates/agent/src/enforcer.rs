@@ -15,6 +15,7 @@ use nfnetlink::{CommitError, Foreign, Kernel, Notifications, Observed, clear_mar
 use nft::{Operation, Table};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
+use crate::api::TableVerdict;
 use crate::metrics::Metrics;
 use live::Live;
 use tables::{Mending, Tables};
@@ -30,6 +31,9 @@ const MOST_ROUNDS: usize = 64;
 /// than one that it takes.
 const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LAST_TRIAL: Duration = Duration::from_secs(1800);
+
+/// Operations that a verdict names.
+const OPERATIONS_SHOWN: usize = 10;
 
 /// How long it may take until a killed predecessor holds its tables no more, and how often that is looked at.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
@@ -184,6 +188,27 @@ impl Enforcer {
         }
         self.live = None;
         self.enforce(state).map(Some)
+    }
+
+    /// Compares the kernel's tables, read anew, with what the state asks for, and changes nothing.
+    pub(crate) fn compare(&mut self, state: &ClusterState) -> TableVerdict {
+        let observed = match tables::read(&mut self.kernel, &self.layout) {
+            Ok(observed) => observed,
+            Err(trouble) => return TableVerdict::Unknown { reason: trouble.to_string() },
+        };
+        if observed.policy.is_none() {
+            return TableVerdict::Missing;
+        }
+        let mut translation = translate(state, &self.node, &self.layout);
+        for (operation, _) in &self.left_out.parts {
+            leave_out(&mut translation.ruleset, operation);
+        }
+        let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
+        let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
+        match operations.len() - shown.len() {
+            _ if shown.is_empty() => TableVerdict::Equal,
+            more => TableVerdict::Different { operations: shown, more },
+        }
     }
 
     /// From what we committed last. Any doubt ends in [`Enforcer::adopt`].

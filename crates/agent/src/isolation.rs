@@ -4,14 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cni::isolation::{SET4, SET6, TABLE};
 use nfnetlink::{CommitError, Kernel};
 use nft::{Datum, Element, Key, KeyType, Name, Operation, Set, Table};
-
-/// The plugin's table, as docs/cni.md has it.
-pub(crate) const TABLE: &str = "ringfence-isolated";
-
-const SET_V4: &str = "pods4";
-const SET_V6: &str = "pods6";
 
 /// Attempts in a row to which other programs' commits come first.
 const MOST_RACES: usize = 16;
@@ -24,7 +19,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow
     let table = Table::inet(Name::new(TABLE)?);
     for _ in 0..MOST_RACES {
         let Some(observed) = kernel.read(&table)? else { return Ok(0) };
-        let held = [SET_V4, SET_V6].into_iter().flat_map(|set| observed.addresses(set));
+        let held = [SET4, SET6].into_iter().flat_map(|set| observed.addresses(set));
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.contains(a));
         if released.is_empty() && !kept.is_empty() {
             return Ok(0);
@@ -44,8 +39,8 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow
 
 fn removal(table: &Table, address: IpAddr) -> Result<Operation, nft::NameError> {
     let (name, key_type) = match address {
-        IpAddr::V4(_) => (SET_V4, KeyType::Ipv4Addr),
-        IpAddr::V6(_) => (SET_V6, KeyType::Ipv6Addr),
+        IpAddr::V4(_) => (SET4, KeyType::Ipv4Addr),
+        IpAddr::V6(_) => (SET6, KeyType::Ipv6Addr),
     };
     let elements = vec![(Key::One(Datum::from(address)), Element::default())];
     let set = Arc::new(Set::of(&[key_type]));

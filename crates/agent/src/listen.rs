@@ -33,7 +33,11 @@ pub(crate) fn port_routes(sources: Sources) -> Router {
 
 /// Routes of the Unix socket.
 pub(crate) fn socket_routes(sources: Sources) -> Router {
-    Router::new().route("/v1/status", get(status)).route("/v1/explain", get(explain)).with_state(sources)
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/explain", get(explain))
+        .route("/v1/verify", get(verify))
+        .with_state(sources)
 }
 
 /// Alive as long as the loop that owns the state is.
@@ -74,6 +78,18 @@ struct StatusReport {
 async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
     let status = Status::clone(&sources.status.borrow());
     Json(StatusReport { unready: status.unready(), status })
+}
+
+async fn verify(State(sources): State<Sources>) -> Response {
+    let (reply, answer) = oneshot::channel();
+    let sent = sources.events.send(Event::Verify(reply)).await;
+    match (sent, answer.await) {
+        (Ok(()), Ok(verdict)) => Json(verdict).into_response(),
+        _ => {
+            let error = "the agent is stopping".into();
+            (StatusCode::SERVICE_UNAVAILABLE, Json(ApiError { error })).into_response()
+        }
+    }
 }
 
 async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuery>) -> Response {

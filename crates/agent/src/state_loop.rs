@@ -1,7 +1,7 @@
 //! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use policy::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::{Aged, Status};
+use crate::api::{Aged, Status, TableVerdict};
 use crate::attachments;
 use crate::enforcer::{Enforced, Enforcer, Trouble};
 use crate::gate::{Gate, Outcome, Standing, Waiting, standing};
@@ -28,6 +28,7 @@ pub(crate) enum Event {
     Kernel(Notification),
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
+    Verify(oneshot::Sender<TableVerdict>),
     Explain {
         source: Named,
         destination: Named,
@@ -81,8 +82,7 @@ pub(crate) struct StateLoop {
     last_heal: Option<Instant>,
     /// The CNI plugin may have isolated pods by itself that the rules cover now.
     release: bool,
-    /// Where the CNI plugin keeps its attachments.
-    attachments: PathBuf,
+    run_dir: PathBuf,
     /// Pods to be asked for; none where there is nobody to ask.
     lookups: Option<mpsc::UnboundedSender<Wanted>>,
     resync: Duration,
@@ -94,8 +94,7 @@ pub(crate) struct StateLoop {
 
 /// What the loop works with beside the enforcer.
 pub(crate) struct Parts {
-    /// Where the CNI plugin keeps its attachments.
-    pub(crate) attachments: PathBuf,
+    pub(crate) run_dir: PathBuf,
     /// Pods to be asked for; none where there is nobody to ask.
     pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
     pub(crate) resync: Duration,
@@ -112,7 +111,7 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { attachments, lookups, resync } = parts;
+        let Parts { run_dir, lookups, resync } = parts;
         let mut state_loop = StateLoop {
             enforcer,
             state: ClusterState::new(),
@@ -125,7 +124,7 @@ impl StateLoop {
             culprit: None,
             last_heal: None,
             release: true,
-            attachments,
+            run_dir,
             lookups,
             resync,
             retry: None,
@@ -133,6 +132,7 @@ impl StateLoop {
             enforced: false,
         };
         state_loop.read_attachments();
+        state_loop.examine_node();
         (state_loop, receiver)
     }
 
@@ -166,6 +166,7 @@ impl StateLoop {
             if ticked {
                 tick = now + self.resync;
                 changed |= self.read_attachments();
+                self.examine_node();
             }
             if changed {
                 self.enforce();
@@ -203,9 +204,22 @@ impl StateLoop {
         }
     }
 
+    /// Looks for what makes policies silently unenforced, whatever the rules say.
+    fn examine_node(&mut self) {
+        let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir);
+        let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        for finding in found.iter().filter(|f| !self.status.unenforced.contains(f)) {
+            tracing::error!("{finding}");
+        }
+        for finding in self.status.unenforced.iter().filter(|f| !found.contains(f)) {
+            tracing::info!("no longer: {finding}");
+        }
+        self.status.unenforced = found;
+    }
+
     /// Says whether other attachments are known now.
     fn read_attachments(&mut self) -> bool {
-        let (changed, problems) = match attachments::read(&self.attachments) {
+        let (changed, problems) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => (self.state.replace_attachments(attached.attachments), attached.problems),
             Err(problem) => (false, vec![problem]),
         };
@@ -218,10 +232,12 @@ impl StateLoop {
 
     /// Lets pods start whose rules are committed.
     fn settle(&mut self) {
-        let reason = (!self.status.in_force).then(|| {
-            self.status.waiting_for = self.missing();
-            self.status.unready().unwrap_or_else(|| "the rules are not committed".into())
-        });
+        self.status.waiting_for = self.missing();
+        let reason = match self.status.unenforced.first() {
+            Some(finding) => Some(finding.clone()),
+            None if self.status.in_force => None,
+            None => Some(self.status.unready().unwrap_or_else(|| "the rules are not committed".into())),
+        };
         let now = Instant::now();
         for since in self.gate.settle(&self.state, reason.as_deref(), now) {
             self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
@@ -294,6 +310,16 @@ impl StateLoop {
                     false
                 }
             },
+            Event::Verify(reply) => {
+                let verdict = match self.sync.is_complete() {
+                    true => self.enforcer.compare(&self.state),
+                    false => TableVerdict::Unknown { reason: format!("not listed yet: {}", self.missing().join(", ")) },
+                };
+                if reply.send(verdict).is_err() {
+                    tracing::debug!("the asker of a verdict has gone");
+                }
+                false
+            }
             Event::Explain { source, destination, traffic, reply } => {
                 if reply.send(explain_named(&self.state, &source, &destination, &traffic)).is_err() {
                     tracing::debug!("the asker of an explanation has gone");
@@ -308,6 +334,9 @@ impl StateLoop {
         match call {
             Call::Add(attachment, waiting) => {
                 let changed = self.state.attach(attachment.clone());
+                if changed && attachment.bridged {
+                    self.examine_node();
+                }
                 if standing(&self.state, &attachment.addresses) != Standing::Known
                     && let Some(lookups) = &self.lookups
                 {

@@ -8,6 +8,8 @@ use nft::Name;
 use policy::TABLE_COMMENT;
 use serde::Deserialize;
 
+use crate::api::TableVerdict;
+
 use super::finding::{Check, Finding};
 
 /// An agent that has a hundred thousand elements to compare takes a second or so.
@@ -41,22 +43,6 @@ pub(crate) struct AgentStatus {
     pub(crate) unready: Option<String>,
     pub(crate) kernel_generation: Option<u32>,
     pub(crate) seconds_since_commit: Option<u64>,
-}
-
-/// `GET /v1/verify`: the kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(tag = "verdict", rename_all = "camelCase")]
-pub(crate) enum TableVerdict {
-    /// They are equal.
-    Equal,
-    /// What would have to be done, in nft's syntax.
-    #[serde(rename_all = "camelCase")]
-    Different { operations: Vec<String>, more: usize },
-    /// There is no table.
-    Missing,
-    /// It cannot be told.
-    #[serde(rename_all = "camelCase")]
-    Unknown { reason: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
 use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
-use crate::{attachments, cni_socket, kernel_watch};
+use crate::{cni_socket, kernel_watch};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
@@ -54,8 +54,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
-    let attachments = attachments::folder(&arguments.run_dir);
-    let parts = Parts { attachments, lookups, resync: arguments.resync_secs };
+    let parts = Parts { run_dir: arguments.run_dir.clone(), lookups, resync: arguments.resync_secs };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
     let watched = events.clone();
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));

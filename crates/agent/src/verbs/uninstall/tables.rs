@@ -1,13 +1,11 @@
 //! The tables in the kernel.
 
+use cni::isolation::{TABLE as ISOLATION_TABLE, TABLE_COMMENT as ISOLATION_COMMENT};
 use nfnetlink::{CommitError, Kernel, ReadError, RequestError};
 use nft::{Name, Operation, Table};
 use policy::TABLE_COMMENT;
 
 use super::report::Report;
-use crate::isolation::TABLE as ISOLATION_TABLE;
-
-const ISOLATION_COMMENT: &str = "pods that started without the agent, kept by ringfence-cni";
 
 /// The kernel's answer to whoever touches a table that somebody else's socket owns (`nft_table_lookup`).
 const OWNED: i32 = rustix::io::Errno::PERM.raw_os_error();
