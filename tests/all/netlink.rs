@@ -4,14 +4,20 @@ use std::sync::Arc;
 
 use nfnetlink::{CommitError, Kernel, clear_marks, repair};
 use nft::{
-    Action, Chain, Comment, Datum, Direction, Element, Family, Field, Hook, Key, KeyType, Match, Name, Operation,
-    Protocol, Rule, Ruleset, Set, State, Verdict, create, difference,
+    Action, Chain, Comment, Datum, Direction, Element, EtherType, Family, Field, Hook, InterfaceName, Key, KeyType,
+    Match, Name, Operation, Protocol, Rule, Ruleset, Set, State, Table, Verdict, create, difference,
 };
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
+mod notifications;
+mod ownership;
 mod rulesets;
-use rulesets::{commented, empty, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain, with_set};
+mod surroundings;
+use rulesets::{
+    commented, empty, every_bridge_rule, every_rule, every_set, goto, name, port_ranges, ports, range4, with_chain,
+    with_set,
+};
 
 /// Commits operations at the kernel's generation.
 fn commit(kernel: &mut Kernel, operations: &[Operation]) {
@@ -155,7 +161,7 @@ fn a_deleted_chain_comes_back() {
         let mut kernel = Kernel::open().unwrap();
         commit(&mut kernel, &create(&wanted));
         run_nft("flush chain inet ringfence forward");
-        for map in ["hosts4", "services", "port-map", "pair-map", "block-map"] {
+        for map in ["hosts4", "services", "port-map", "pair-map", "block-map", "interface-map"] {
             run_nft(&format!("flush map inet ringfence {map}"));
         }
         run_nft("delete chain inet ringfence program/a");

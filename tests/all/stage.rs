@@ -119,7 +119,7 @@ impl Stage {
     }
 
     pub(crate) fn observed(&self) -> Option<Observed> {
-        let table = nft::Name::new("ringfence").expect("a name");
+        let table = nft::Table::inet(nft::Name::new("ringfence").expect("a name"));
         self.lab.node_exec(NODE, || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable"))
     }
 

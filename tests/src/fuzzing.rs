@@ -116,13 +116,14 @@ pub fn manifest(bytes: &[u8]) {
 /// Bytes as the kernel's answer to each kind of dump.
 pub fn netlink(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
-    match kind % 6 {
+    match kind % 7 {
         0 => drop(nfnetlink::decode_tables(bytes)),
         1 => drop(nfnetlink::decode_chains(bytes)),
         2 => drop(nfnetlink::decode_rules(bytes)),
         3 => drop(nfnetlink::decode_sets(bytes)),
         4 => drop(nfnetlink::decode_elements(bytes)),
-        _ => drop(nfnetlink::decode_replies(bytes)),
+        5 => drop(nfnetlink::decode_replies(bytes)),
+        _ => drop(nfnetlink::decode_changes(bytes)),
     }
 }
 

@@ -71,7 +71,7 @@ pub fn load_netlink(ruleset: &Ruleset) {
 /// # Panics
 /// If there is no such table.
 pub fn listing(ruleset: &Ruleset) -> Value {
-    let text = nft(&format!("-j list table inet {}", ruleset.table));
+    let text = nft(&format!("-j list table {}", ruleset.table));
     let mut value: Value = serde_json::from_str(&text).expect("nft prints JSON");
     if let Some(objects) = value["nftables"].as_array_mut() {
         objects.retain(|o| o.get("metainfo").is_none());
@@ -102,8 +102,8 @@ pub fn listing_after_netlink(ruleset: &Ruleset) -> Value {
     in_new_namespace(|| {
         load_netlink(ruleset);
         let listed = listing(ruleset);
-        let text = nft(&format!("list table inet {}", ruleset.table));
-        nft(&format!("delete table inet {}", ruleset.table));
+        let text = nft(&format!("list table {}", ruleset.table));
+        nft(&format!("delete table {}", ruleset.table));
         load_text(&text);
         listed
     })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Kernel, Observed, clear_marks, repair};
-use nft::{Operation, Ruleset, difference, replace};
+use nft::{Operation, Ruleset, Table, difference, replace};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, narrows, stamp, translate};
 
 use crate::metrics::Metrics;
@@ -56,10 +56,10 @@ pub(crate) struct Commit {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error(
-        "table inet {0} is somebody else's: it lacks the comment \"{TABLE_COMMENT}\"; choose another name with --table, \
-         or remove it with 'nft delete table inet {0}'"
+        "table {0} is somebody else's: it lacks the comment \"{TABLE_COMMENT}\"; choose another name with --table, \
+         or remove it with 'nft delete table {0}'"
     )]
-    ForeignTable(nft::Name),
+    ForeignTable(Table),
     #[error("cannot read the kernel's rules: {0}")]
     Unreadable(String),
     #[error("{0}")]
@@ -74,7 +74,7 @@ impl Enforcer {
     /// Opens the kernel and makes sure that the table, if there is one, is ours.
     pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
-        read(&mut kernel, layout.table())?;
+        read(&mut kernel, &Table::inet(layout.table().clone()))?;
         Ok(Enforcer { kernel, node, layout, live: None, left: None, metrics })
     }
 
@@ -161,7 +161,7 @@ impl Enforcer {
     fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
         let mut mendable = true;
         for _ in 0..MOST_RACES {
-            let observed = read(&mut self.kernel, self.layout.table())?;
+            let observed = read(&mut self.kernel, &translation.ruleset.table)?;
             self.layout = self.adopted_layout(observed.as_ref())?;
             let generation = match &observed {
                 Some(observed) => observed.generation,
@@ -175,7 +175,7 @@ impl Enforcer {
                 stamp(&mut translation.ruleset, &layout);
                 operations = match mendable {
                     true => repair(observed.as_ref(), &translation.ruleset),
-                    false => replace(self.layout.table(), &translation.ruleset),
+                    false => replace(&translation.ruleset.table, &translation.ruleset),
                 };
             }
             if operations.is_empty() {
@@ -229,7 +229,7 @@ impl Enforcer {
 }
 
 /// Reads the table, if there is one, and refuses somebody else's.
-fn read(kernel: &mut Kernel, table: &nft::Name) -> Result<Option<Observed>, Trouble> {
+fn read(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trouble> {
     let observed = kernel.read(table).map_err(|e| Trouble::Unreadable(e.to_string()))?;
     match &observed {
         Some(observed) if observed.comment() != Some(TABLE_COMMENT) => Err(Trouble::ForeignTable(table.clone())),

@@ -1,14 +1,16 @@
-//! Clears marks that connection tracking entries carry.
+//! Counts connection tracking entries and clears the marks that they carry.
 
 use std::io;
 
-use crate::decode::{DecodeError, MarkedFlow, decode_marked_flows};
+use crate::decode::{DecodeError, FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
 use crate::message::{CTNETLINK, Writer};
 use crate::request::{Kernel, RequestError};
 
 /// `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_GET`
 const NEW_ENTRY: u16 = CTNETLINK;
 const GET_ENTRIES: u16 = CTNETLINK | 1;
+/// `IPCTNL_MSG_CT_GET_STATS`
+const GET_STATISTICS: u16 = CTNETLINK | 5;
 /// `CTA_*`
 const ORIGINAL: u16 = 1;
 const MARK: u16 = 8;
@@ -24,6 +26,28 @@ pub enum MarkError {
     List(RequestError),
     #[error("the mark of a connection tracking entry cannot be cleared: {0}")]
     Clear(RequestError),
+}
+
+/// Why entries could not be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum CountError {
+    #[error("no socket to connection tracking: {0}")]
+    Open(io::Error),
+    #[error("connection tracking does not answer (CONFIG_NF_CT_NETLINK): {0}")]
+    Request(#[from] RequestError),
+}
+
+/// Counts the entries of the calling thread's network namespace. An answer means that marks can be cleared too.
+pub fn count_flows() -> Result<FlowCount, CountError> {
+    let mut kernel = Kernel::socket().map_err(CountError::Open)?;
+    let sequence = kernel.take_sequences(1);
+    let request = Writer::new(GET_STATISTICS, 0, sequence, 0).finish();
+    let mut count = None;
+    kernel.ask(&request, sequence, |datagram| {
+        count = decode_flow_count(datagram)?;
+        Ok(())
+    })?;
+    count.ok_or(CountError::Request(RequestError::Silent))
 }
 
 /// Sets the bits of `mask` to 0 in the mark of every entry of the calling thread's network namespace that has any of

@@ -10,11 +10,12 @@ mod flow;
 mod objects;
 mod reply;
 
+pub(crate) use bytecode::INVERTED;
 pub use element::decode_elements;
-pub use flow::{MarkedFlow, decode_marked_flows};
+pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
 pub use objects::{
-    ChainRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_generation, decode_rules, decode_sets,
-    decode_tables,
+    ChainRecord, ChangeRecord, FlowtableRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
+    decode_flowtables, decode_generation, decode_rules, decode_sets, decode_tables,
 };
 pub use reply::{Reply, decode_replies};
 
@@ -34,19 +35,25 @@ pub enum DecodeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{INET, NFTABLES, Writer};
+    use crate::message::{NFTABLES, Writer};
+
+    fn nest() -> Writer {
+        Writer::new(0, 0, 0, 0)
+    }
+
+    fn plain(writer: Writer) -> Vec<u8> {
+        writer.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec()
+    }
 
     /// A dump's answer of one rule: `counter accept comment "x"`.
     fn rule() -> Vec<u8> {
-        let plain = |w: Writer| w.finish()[crate::message::HEADER + crate::message::GENERAL..].to_vec();
-        let nest = || Writer::new(0, 0, 0, 0);
         let verdict = plain(nest().put_number(1, 1));
         let data = plain(nest().put_nested(2, &verdict));
         let immediate = plain(nest().put_number(1, 0).put_nested(2, &data));
         let second = plain(nest().put_text(1, "immediate").put_nested(2, &immediate));
         let first = plain(nest().put_text(1, "counter"));
         let list = plain(nest().put_nested(1, &first).put_nested(1, &second));
-        let named = Writer::new(NFTABLES | 6, 0, 1, INET).put_text(1, "t").put_text(2, "c").put(3, &[0; 8]);
+        let named = Writer::new(NFTABLES | 6, 0, 1, 1).put_text(1, "t").put_text(2, "c").put(3, &[0; 8]);
         named.put_nested(4, &list).put(7, b"\x00\x02x\x00").finish()
     }
 
@@ -57,6 +64,16 @@ mod tests {
         let accept = crate::Expression::Verdict(crate::Verdict::Accept);
         assert_eq!(expressions, &[crate::Expression::Counter, accept]);
         assert_eq!(records[0].rule.comment.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn a_flowtable_is_decoded_with_its_devices() {
+        let devices = plain(nest().put_text(1, "eth0").put_text(1, "eth1"));
+        let hook = plain(nest().put_number(1, 0).put_number(2, 0).put_nested(3, &devices));
+        let message = Writer::new(NFTABLES | 22, 0, 1, 1).put_text(1, "fw").put_text(2, "fast").put_nested(3, &hook);
+        let devices = vec!["eth0".to_owned(), "eth1".to_owned()];
+        let expected = FlowtableRecord { family: 1, table: "fw".into(), name: "fast".into(), devices };
+        assert_eq!(decode_flowtables(&message.finish()), Ok(vec![expected]));
     }
 
     #[test]
@@ -73,6 +90,8 @@ mod tests {
                 drop(decode_elements(&damaged));
                 drop(decode_sets(&damaged));
                 drop(decode_replies(&damaged));
+                drop(decode_changes(&damaged));
+                drop(decode_flowtables(&damaged));
             }
         }
     }

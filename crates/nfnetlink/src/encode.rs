@@ -1,9 +1,9 @@
 //! Operations to the messages of one transaction.
 
-use nft::{Hook, Operation};
+use nft::{Hook, Operation, Table};
 
 use crate::lower::{SetHeader, lower_element, lower_rule};
-use crate::message::{INET, NFTABLES, Writer};
+use crate::message::{NFTABLES, Writer, family_number};
 use crate::observed::{ObservedHook, RawElement};
 use crate::request::LARGEST_BATCH;
 use crate::sys::{Buffer, ChainObject, Header, RuleObject, SetObject, TableObject};
@@ -58,7 +58,18 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
     match hook {
         // NF_INET_FORWARD, priority `filter`, NF_ACCEPT
         Hook::Forward => ObservedHook { kind: "filter".into(), number: 2, priority: 0, policy: 1 },
+        // NF_BR_PRE_ROUTING, priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED), NF_ACCEPT
+        Hook::Prerouting => ObservedHook { kind: "filter".into(), number: 0, priority: -300, policy: 1 },
     }
+}
+
+/// `NFT_TABLE_F_OWNER` and `NFT_TABLE_F_PERSIST`
+pub(crate) const OWNER: u32 = 2;
+pub(crate) const PERSIST: u32 = 4;
+
+/// Never an owner alone: such a table goes with the socket.
+pub(crate) fn table_flags(protected: bool) -> u32 {
+    if protected { OWNER | PERSIST } else { 0 }
 }
 
 /// `generation` 0 commits whatever the kernel's generation is.
@@ -85,10 +96,10 @@ impl Batch {
     }
 
     /// The header of the next message, which is recorded as a part.
-    fn header(&mut self, operation: usize, kind: u16, flags: i32, first_element: usize) -> Header {
+    fn header(&mut self, operation: usize, table: &Table, kind: u16, flags: i32, first_element: usize) -> Header {
         let sequence = self.next_sequence();
         self.parts.push(Part { operation, start: self.buffer.len(), first_element });
-        Header { kind, flags: flags as u16, family: INET, sequence }
+        Header { kind, flags: flags as u16, family: family_number(table.family), sequence }
     }
 
     /// Asks for an answer to the last part. The kernel sends it when the transaction is committed, and an error of any
@@ -104,18 +115,19 @@ impl Batch {
 
     fn operation(&mut self, index: usize, operation: &Operation) {
         match operation {
-            Operation::AddTable { table, comment } => {
-                let header = self.header(index, NEW_TABLE, libc::NLM_F_CREATE, 0);
+            Operation::AddTable { table, comment, protected } => {
+                let header = self.header(index, table, NEW_TABLE, libc::NLM_F_CREATE, 0);
                 let userdata = userdata::of_comment(Some(comment.as_str()), false);
-                TableObject::with_contents(table.as_str(), 0, &userdata).append_to(&mut self.buffer, header);
+                TableObject::with_contents(table.name.as_str(), table_flags(*protected), &userdata)
+                    .append_to(&mut self.buffer, header);
             }
             Operation::DeleteTable { table } => {
-                let header = self.header(index, DELETE_TABLE, 0, 0);
-                TableObject::named(table.as_str()).append_to(&mut self.buffer, header);
+                let header = self.header(index, table, DELETE_TABLE, 0, 0);
+                TableObject::named(table.name.as_str()).append_to(&mut self.buffer, header);
             }
             Operation::AddChain { table, chain, hook } => {
-                let header = self.header(index, NEW_CHAIN, libc::NLM_F_CREATE, 0);
-                let mut object = ChainObject::named(table.as_str(), chain.as_str());
+                let header = self.header(index, table, NEW_CHAIN, libc::NLM_F_CREATE, 0);
+                let mut object = ChainObject::named(table.name.as_str(), chain.as_str());
                 if let Some(hook) = hook {
                     let ObservedHook { kind, number, priority, policy } = observed_hook(*hook);
                     object.hook(&kind, number, priority, policy);
@@ -123,32 +135,32 @@ impl Batch {
                 object.append_to(&mut self.buffer, header);
             }
             Operation::FlushChain { table, chain } => {
-                let header = self.header(index, DELETE_RULES, 0, 0);
-                RuleObject::in_chain(table.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
+                let header = self.header(index, table, DELETE_RULES, 0, 0);
+                RuleObject::in_chain(table.name.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
             }
             Operation::DeleteChain { table, chain } => {
-                let header = self.header(index, DELETE_CHAIN, 0, 0);
-                ChainObject::named(table.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
+                let header = self.header(index, table, DELETE_CHAIN, 0, 0);
+                ChainObject::named(table.name.as_str(), chain.as_str()).append_to(&mut self.buffer, header);
             }
             Operation::AddRule { table, chain, rule } => {
-                let header = self.header(index, NEW_RULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND, 0);
-                let mut object = RuleObject::in_chain(table.as_str(), chain.as_str());
-                for expression in lower_rule(rule) {
+                let header = self.header(index, table, NEW_RULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND, 0);
+                let mut object = RuleObject::in_chain(table.name.as_str(), chain.as_str());
+                for expression in lower_rule(rule, table.family) {
                     object.push(&expression);
                 }
                 object.comment(&userdata::of_comment(rule.comment.as_ref().map(|c| c.as_str()), false));
                 object.append_to(&mut self.buffer, header);
             }
             Operation::AddSet { table, name, set } => {
-                let header = self.header(index, NEW_SET, libc::NLM_F_CREATE, 0);
-                let mut object = SetObject::named(table.as_str(), name.as_str());
+                let header = self.header(index, table, NEW_SET, libc::NLM_F_CREATE, 0);
+                let mut object = SetObject::named(table.name.as_str(), name.as_str());
                 // The kernel wants a number by which the same transaction can refer to the set; we go by names.
                 object.header(&SetHeader::of(set), index as u32 + 1, &userdata::of_set(set));
                 object.append_to(&mut self.buffer, header);
             }
             Operation::DeleteSet { table, name } => {
-                let header = self.header(index, DELETE_SET, 0, 0);
-                SetObject::named(table.as_str(), name.as_str()).append_to(&mut self.buffer, header);
+                let header = self.header(index, table, DELETE_SET, 0, 0);
+                SetObject::named(table.name.as_str(), name.as_str()).append_to(&mut self.buffer, header);
             }
             Operation::AddElements { table, name, set: _, elements } => {
                 let new = |e: RawElement| e;
@@ -166,12 +178,12 @@ impl Batch {
         &mut self,
         index: usize,
         (kind, flags): (u16, i32),
-        table: &nft::Name,
+        table: &Table,
         name: &nft::Name,
         elements: &[(nft::Key, nft::Element)],
         shape: impl Fn(RawElement) -> RawElement,
     ) {
-        let empty = || SetObject::named(table.as_str(), name.as_str());
+        let empty = || SetObject::named(table.name.as_str(), name.as_str());
         let (mut object, mut first) = (empty(), 0);
         for (i, (key, element)) in elements.iter().enumerate() {
             let (start, end) = lower_element(key, element);
@@ -180,7 +192,7 @@ impl Batch {
                 object.push(&shape(end));
             }
             if object.room() > LARGEST_LIST || i + 1 == elements.len() {
-                let header = self.header(index, kind, flags, first);
+                let header = self.header(index, table, kind, flags, first);
                 object.append_elements_to(&mut self.buffer, header);
                 (object, first) = (empty(), i + 1);
             }

@@ -25,15 +25,19 @@ impl Register {
 /// `enum nft_meta_keys`, as far as the language goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaKey {
+    Protocol,
+    InInterfaceName,
     Nfproto,
     L4proto,
 }
 
 impl MetaKey {
-    pub const ALL: [MetaKey; 2] = [MetaKey::Nfproto, MetaKey::L4proto];
+    pub const ALL: [MetaKey; 4] = [MetaKey::Protocol, MetaKey::InInterfaceName, MetaKey::Nfproto, MetaKey::L4proto];
 
     pub fn number(self) -> u32 {
         match self {
+            MetaKey::Protocol => 1,
+            MetaKey::InInterfaceName => 6,
             MetaKey::Nfproto => 15,
             MetaKey::L4proto => 16,
         }
@@ -183,6 +187,8 @@ pub enum Expression {
         from: Register,
         /// Where a map puts what it found.
         to: Option<Register>,
+        /// Goes on where the set does not hold the key (`NFT_LOOKUP_F_INV`).
+        inverted: bool,
     },
     Verdict(Verdict),
     /// What was counted is not part of the value.

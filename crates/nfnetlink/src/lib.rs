@@ -9,24 +9,33 @@ mod conntrack;
 mod decode;
 mod encode;
 mod expression;
+mod hooks;
 mod lower;
 mod message;
+mod notifications;
 mod observed;
+mod probe;
 mod read;
+mod release;
 mod repair;
 mod request;
 mod sys;
 mod userdata;
 
 pub use commit::{CommitError, Committed, Refusal};
-pub use conntrack::{MarkError, clear_marks};
+pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
-    ChainRecord, DecodeError, MarkedFlow, Reply, RuleRecord, SetRecord, TableRecord, decode_chains, decode_elements,
+    ChainRecord, ChangeRecord, DecodeError, FlowCount, FlowtableRecord, MarkedFlow, Reply, RuleRecord, SetRecord,
+    TableRecord, decode_chains, decode_changes, decode_elements, decode_flow_count, decode_flowtables,
     decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+pub use hooks::{BaseChain, Flowtable};
 pub use lower::{SetHeader, lower_rule};
+pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
+pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::ReadError;
+pub use release::Release;
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};

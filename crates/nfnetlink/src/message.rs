@@ -1,6 +1,8 @@
 //! Netlink messages as bytes: small requests are written here, and what the kernel sends is cut into messages and
 //! attributes. Every length is checked before it is believed.
 
+use nft::TableFamily;
+
 use crate::decode::DecodeError;
 
 /// Length of `struct nlmsghdr`.
@@ -12,8 +14,17 @@ pub(crate) const GENERAL: usize = 4;
 pub(crate) const NFTABLES: u16 = 10 << 8;
 pub(crate) const CTNETLINK: u16 = 1 << 8;
 
-/// `NFPROTO_INET`
-pub(crate) const INET: u8 = 1;
+/// `NFPROTO_INET` and `NFPROTO_BRIDGE`
+const INET: u8 = 1;
+const BRIDGE: u8 = 7;
+
+/// The family as netlink carries it.
+pub(crate) fn family_number(family: TableFamily) -> u8 {
+    match family {
+        TableFamily::Inet => INET,
+        TableFamily::Bridge => BRIDGE,
+    }
+}
 
 /// The two upper bits of an attribute's type say that it is nested or in network order.
 const TYPE_MASK: u16 = 0x3fff;
@@ -181,10 +192,14 @@ impl<'a> Attribute<'a> {
         }
     }
 
+    /// Text that may be anything, without its closing NUL.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.value.strip_suffix(&[0]).unwrap_or(self.value)
+    }
+
     /// A name, without its closing NUL.
     pub(crate) fn text(&self) -> Result<&'a str, DecodeError> {
-        let bytes = self.value.strip_suffix(&[0]).unwrap_or(self.value);
-        std::str::from_utf8(bytes).map_err(|_| DecodeError::Text { attribute: self.kind })
+        std::str::from_utf8(self.bytes()).map_err(|_| DecodeError::Text { attribute: self.kind })
     }
 }
 
@@ -194,11 +209,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let bytes = Writer::new(NFTABLES | 1, libc::NLM_F_DUMP, 7, INET).put_text(1, "x").put_number(2, 5).finish();
+        let bytes = Writer::new(NFTABLES | 1, libc::NLM_F_DUMP, 7, 1).put_text(1, "x").put_number(2, 5).finish();
         let message = Messages(&bytes).next().unwrap().unwrap();
         assert_eq!((message.kind, message.sequence), (NFTABLES | 1, 7));
         let (family, mut attributes) = message.general().unwrap();
-        assert_eq!(family, INET);
+        assert_eq!(family, 1);
         assert_eq!(attributes.next().unwrap().unwrap().text(), Ok("x"));
         assert_eq!(attributes.next().unwrap().unwrap().number(), Ok(5));
         assert!(attributes.next().is_none());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::expression::{Compare, CtKey, Expression, Register, Verdict};
 use crate::lower::SetHeader;
 
-/// One `inet` table at one generation.
+/// One table at one generation.
 ///
 /// Flowtables and named stateful objects are not read: they do nothing unless a rule names them, and such a rule is
 /// found to be foreign.
@@ -13,8 +13,10 @@ use crate::lower::SetHeader;
 pub struct Observed {
     /// The generation of the ruleset (of all tables of the namespace) at which this was read.
     pub generation: u32,
-    /// Table flags (`NFT_TABLE_F_*`); the language has none.
+    /// Table flags (`NFT_TABLE_F_*`).
     pub flags: u32,
+    /// The port id of the socket that owns the table, while that socket is open.
+    pub owner: Option<u32>,
     pub comment: Option<String>,
     pub chains: BTreeMap<String, ObservedChain>,
     pub sets: BTreeMap<String, ObservedSet>,
@@ -84,6 +86,12 @@ impl Observed {
     /// The table's comment, by which its owner knows it.
     pub fn comment(&self) -> Option<&str> {
         self.comment.as_deref()
+    }
+
+    /// The socket that owns the table, if it is not the one with this port id: until it is closed, whatever would change
+    /// the table is refused (`EPERM`).
+    pub fn held_by_other(&self, port: u32) -> Option<u32> {
+        self.owner.filter(|owner| *owner != port)
     }
 
     /// The value for which the first rule of chain `forward` is `ct mark & mask == value accept`, if it is that.

@@ -1,9 +1,9 @@
 //! Reads one table back, as it was at one generation.
 
-use nft::Name;
+use nft::Table;
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
-use crate::message::{INET, NFTABLES, Writer};
+use crate::message::{NFTABLES, Writer, family_number};
 use crate::observed::{Observed, RawElement};
 use crate::request::{Kernel, RequestError};
 
@@ -34,8 +34,8 @@ pub enum ReadError {
 }
 
 impl Kernel {
-    /// Reads the `inet` table of that name, complete and of one generation; none if there is no such table.
-    pub fn read(&mut self, table: &Name) -> Result<Option<Observed>, ReadError> {
+    /// Reads the table, complete and of one generation; none if there is no such table.
+    pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, ReadError> {
         for _ in 0..ATTEMPTS {
             let before = self.generation()?;
             let observed = match self.read_once(table, before) {
@@ -52,12 +52,13 @@ impl Kernel {
         Err(ReadError::Restless)
     }
 
-    fn read_once(&mut self, table: &Name, generation: u32) -> Result<Option<Observed>, ReadError> {
+    fn read_once(&mut self, table: &Table, generation: u32) -> Result<Option<Observed>, ReadError> {
         let Some(mut observed) = self.read_table(table)? else { return Ok(None) };
         observed.generation = generation;
-        let name = table.as_str();
-        self.dump_inet(
+        let (family, name) = (family_number(table.family), table.name.as_str());
+        self.dump(
             GET_CHAINS,
+            family,
             |w| w,
             |datagram| {
                 for record in decode_chains(datagram)?.into_iter().filter(|r| r.table == name) {
@@ -67,13 +68,13 @@ impl Kernel {
             },
         )?;
         let of_table = |w: Writer| w.put_text(1, name);
-        self.dump_inet(GET_RULES, of_table, |datagram| {
+        self.dump(GET_RULES, family, of_table, |datagram| {
             for record in decode_rules(datagram)?.into_iter().filter(|r| r.table == name) {
                 observed.chains.entry(record.chain).or_default().rules.push(record.rule);
             }
             Ok(())
         })?;
-        self.dump_inet(GET_SETS, of_table, |datagram| {
+        self.dump(GET_SETS, family, of_table, |datagram| {
             // Anonymous sets are part of a rule that is not of the language, and go with it.
             for record in decode_sets(datagram)?.into_iter().filter(|r| r.table == name && !r.anonymous) {
                 observed.sets.insert(record.name, record.set);
@@ -81,7 +82,7 @@ impl Kernel {
             Ok(())
         })?;
         for (set_name, set) in &mut observed.sets {
-            set.elements = self.read_elements(name, set_name)?;
+            set.elements = self.read_elements(table, set_name)?;
         }
         Ok(Some(observed))
     }
@@ -92,12 +93,13 @@ impl Kernel {
     /// kernel moves them to a larger table meanwhile (`nft_rhash_walk`) some come twice and others not at all, at the
     /// same generation. Elements that are left out leave room for as many that come twice, so a listing without
     /// doubles is complete.
-    fn read_elements(&mut self, table: &str, set: &str) -> Result<Vec<RawElement>, ReadError> {
+    fn read_elements(&mut self, table: &Table, set: &str) -> Result<Vec<RawElement>, ReadError> {
         for _ in 0..LISTINGS {
             let mut elements: Vec<RawElement> = Vec::new();
-            self.dump_inet(
+            self.dump(
                 GET_ELEMENTS,
-                |w| w.put_text(1, table).put_text(2, set),
+                family_number(table.family),
+                |w| w.put_text(1, table.name.as_str()).put_text(2, set),
                 |datagram| {
                     elements.extend(decode_elements(datagram)?);
                     Ok(())
@@ -112,12 +114,13 @@ impl Kernel {
         Err(ReadError::Unordered(set.to_owned()))
     }
 
-    fn read_table(&mut self, table: &Name) -> Result<Option<Observed>, RequestError> {
+    fn read_table(&mut self, table: &Table) -> Result<Option<Observed>, RequestError> {
         let sequence = self.take_sequences(1);
-        let request = Writer::new(GET_TABLE, 0, sequence, INET).put_text(1, table.as_str()).finish();
+        let request =
+            Writer::new(GET_TABLE, 0, sequence, family_number(table.family)).put_text(1, table.name.as_str()).finish();
         let mut found = None;
         let asked = self.ask(&request, sequence, |datagram| {
-            found = decode_tables(datagram)?.into_iter().find(|r| r.name == table.as_str());
+            found = decode_tables(datagram)?.into_iter().find(|r| r.name == table.name.as_str());
             Ok(())
         });
         match asked {
@@ -125,6 +128,6 @@ impl Kernel {
             Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(e) => return Err(e),
         }
-        Ok(found.map(|t| Observed { flags: t.flags, comment: t.comment, ..Observed::default() }))
+        Ok(found.map(|t| Observed { flags: t.flags, owner: t.owner, comment: t.comment, ..Observed::default() }))
     }
 }

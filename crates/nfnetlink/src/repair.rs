@@ -7,17 +7,17 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nft::{Chain, Element, Key, Name, Operation, Ruleset, Set};
+use nft::{Chain, Element, Key, Name, Operation, Ruleset, Set, Table, TableFamily};
 
-use crate::encode::observed_hook;
+use crate::encode::{OWNER, PERSIST, observed_hook};
 use crate::expression::Verdict;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
 use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
 
 /// The operations that make the kernel's table the wanted one; none if it is. `observed` is `None` if there is no table.
 ///
-/// What can be mended is mended in place, in the order of [`nft::difference`]. The table is replaced if it has other
-/// flags or another comment, if a set has another key, if a base chain has another hook or is not wanted, or if it
+/// What can be mended is mended in place, in the order of [`nft::difference`]; a table that lost its owner is claimed if
+/// it is wanted protected. The table is replaced if it has other flags or another comment, if a set has another key, if a base chain has another hook or is not wanted, or if it
 /// holds what the language has no words for.
 pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
     let Some(observed) = observed else { return nft::create(wanted) };
@@ -26,16 +26,16 @@ pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
 
 /// None if the table has to be replaced.
 fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
-    if observed.flags != 0 || observed.comment() != Some(wanted.comment.as_str()) {
+    if observed.comment() != Some(wanted.comment.as_str()) {
         return None;
     }
+    let mut operations = protection(observed.flags, wanted)?;
     let table = || wanted.table.clone();
     let going_sets = going(&observed.sets, &wanted.sets)?;
     let going_chains = going(&observed.chains, &wanted.chains)?;
     if going_chains.iter().any(|name| observed.chains[name.as_str()].hook.is_some()) {
         return None;
     }
-    let mut operations = Vec::new();
     for (name, set) in &wanted.sets {
         if !observed.sets.contains_key(name.as_str()) {
             operations.push(Operation::AddSet { table: table(), name: name.clone(), set: set.clone() });
@@ -64,6 +64,18 @@ fn mend(observed: &Observed, wanted: &Ruleset) -> Option<Vec<Operation>> {
     Some(operations)
 }
 
+/// What gives the table its wanted protection; none if nothing does, since the kernel makes no table that is there an
+/// owned one, nor an owned one a free one (`nf_tables_updtable`). The exception is a table that lost its owner.
+fn protection(flags: u32, wanted: &Ruleset) -> Option<Vec<Operation>> {
+    const OWNED: u32 = OWNER | PERSIST;
+    match (wanted.protected, flags) {
+        // Anybody can change an orphan, as if it had no flags.
+        (true, OWNED) | (false, 0 | PERSIST) => Some(Vec::new()),
+        (true, PERSIST) => Some(vec![nft::add_table(wanted)]),
+        (true | false, _) => None,
+    }
+}
+
 /// Names that the kernel has and that are not wanted; none if one of them cannot be said in the language.
 fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &BTreeMap<Name, U>) -> Option<Vec<Name>> {
     let unwanted = |name: &&String| !wanted.keys().any(|w| w.as_str() == name.as_str());
@@ -76,7 +88,7 @@ fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &BTreeMap<Name, U>) -> Op
 
 fn mend_chain(
     operations: &mut Vec<Operation>,
-    table: &Name,
+    table: &Table,
     name: &Name,
     observed: Option<&ObservedChain>,
     wanted: &Chain,
@@ -86,7 +98,7 @@ fn mend_chain(
             return None;
         }
         let alike = observed.rules.len() == wanted.rules.len()
-            && observed.rules.iter().zip(&wanted.rules).all(|(o, w)| same_rule(o, w));
+            && observed.rules.iter().zip(&wanted.rules).all(|(o, w)| same_rule(o, w, table.family));
         if alike {
             return Some(());
         }
@@ -98,14 +110,14 @@ fn mend_chain(
     Some(())
 }
 
-fn same_rule(observed: &ObservedRule, wanted: &nft::Rule) -> bool {
+fn same_rule(observed: &ObservedRule, wanted: &nft::Rule, family: TableFamily) -> bool {
     observed.comment.as_deref() == wanted.comment.as_ref().map(|c| c.as_str())
-        && observed.expressions.as_ref().is_some_and(|e| *e == lower_rule(wanted))
+        && observed.expressions.as_ref().is_some_and(|e| *e == lower_rule(wanted, family))
 }
 
 fn mend_set(
     operations: &mut Vec<Operation>,
-    table: &Name,
+    table: &Table,
     name: &Name,
     observed: Option<&ObservedSet>,
     wanted: &Arc<Set>,

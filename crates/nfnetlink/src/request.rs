@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::decode::{DecodeError, decode_generation, decode_replies};
-use crate::message::{INET, Messages, NFTABLES, Writer};
+use crate::message::{Messages, NFTABLES, Writer};
 use crate::sys::{Buffer, Socket, SocketOption};
 
 /// Bytes of one transaction. Two million elements with comments take about this much; the kernel copies all of it into
@@ -89,6 +89,11 @@ impl Kernel {
         Ok(Kernel { socket, replies: Buffer::of_length(DATAGRAM), sequence: 0 })
     }
 
+    /// The port id of the socket, by which the kernel knows the owner of a protected table and the author of a commit.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
     /// The generation of the ruleset: a number that every commit to any table of the namespace changes.
     pub fn generation(&mut self) -> Result<u32, RequestError> {
         let sequence = self.take_sequences(1);
@@ -127,16 +132,8 @@ impl Kernel {
         Err(RequestError::Silent)
     }
 
-    /// Sends a dump request for an object of the family `inet` and gives every datagram of the answer to `take`.
-    pub(crate) fn dump_inet(
-        &mut self,
-        kind: u16,
-        fill: impl FnOnce(Writer) -> Writer,
-        take: impl FnMut(&[u8]) -> Result<(), DecodeError>,
-    ) -> Result<(), RequestError> {
-        self.dump(kind, INET, fill, take)
-    }
-
+    /// Sends a dump request for objects of the family and gives every datagram of the answer to `take`.
+    ///
     /// The answer is always read to its end, since the kernel refuses a dump while another goes on. An error of `take`
     /// stops nothing but further calls of it.
     pub(crate) fn dump(

@@ -22,6 +22,7 @@ const ELEMENT_FLAGS: u8 = 1;
 const INTERVAL_OPEN: u32 = 1;
 /// nft's `enum byteorder`.
 const ORDER_UNKNOWN: u32 = 0;
+const ORDER_HOST: u32 = 1;
 const ORDER_BIG_ENDIAN: u32 = 2;
 /// nft's `EXPR_CONCAT`, in the description of what a concatenation was made of.
 const EXPRESSION_CONCAT: u32 = 13;
@@ -43,6 +44,7 @@ pub(crate) fn of_set(set: &nft::Set) -> Vec<u8> {
     let mut bytes = Vec::new();
     let order = match set.types[..] {
         [nft::KeyType::Ipv4Addr | nft::KeyType::Ipv6Addr | nft::KeyType::InetService] => ORDER_BIG_ENDIAN,
+        [nft::KeyType::InterfaceName] => ORDER_HOST,
         _ => ORDER_UNKNOWN,
     };
     put_number(&mut bytes, KEY_BYTE_ORDER, order);

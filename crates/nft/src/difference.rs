@@ -7,26 +7,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Chain, Element, Key, Name, Operation, Ruleset, Set};
+use crate::{Chain, Element, Key, Name, Operation, Ruleset, Set, Table};
 
 /// The operations that create the table from nothing.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
     let empty = Ruleset::new(wanted.table.clone(), wanted.comment.clone());
-    let mut operations = vec![Operation::AddTable { table: wanted.table.clone(), comment: wanted.comment.clone() }];
+    let mut operations = vec![add_table(wanted)];
     operations.extend(step(&empty, wanted));
     operations
 }
 
+/// The operation that makes the table, without anything in it.
+pub fn add_table(wanted: &Ruleset) -> Operation {
+    Operation::AddTable { table: wanted.table.clone(), comment: wanted.comment.clone(), protected: wanted.protected }
+}
+
 /// The operations that turn `live` into `wanted`, none if they are equal. What the two share is stepped over.
 ///
-/// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ, the
-/// whole table is replaced.
+/// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or their
+/// protection, the whole table is replaced.
 pub fn difference(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     if replaces_whole(live, wanted) { replace(&live.table, wanted) } else { step(live, wanted) }
 }
 
 /// The operations that put the wanted table in the place of a table that exists, whatever that holds.
-pub fn replace(live: &Name, wanted: &Ruleset) -> Vec<Operation> {
+pub fn replace(live: &Table, wanted: &Ruleset) -> Vec<Operation> {
     let mut operations = vec![Operation::DeleteTable { table: live.clone() }];
     operations.extend(create(wanted));
     operations
@@ -43,6 +48,7 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
     };
     let base_chain_goes = live.chains.iter().any(|(n, c)| c.hook.is_some() && !wanted.chains.contains_key(n));
     live.table != wanted.table
+        || live.protected != wanted.protected
         || live.comment != wanted.comment
         || base_chain_goes
         || wanted.sets.iter().any(set_changed)
@@ -87,7 +93,7 @@ fn added<'a, T>(
 
 fn rewrite_chain(
     operations: &mut Vec<Operation>,
-    table: &Name,
+    table: &Table,
     name: &Name,
     old: Option<&Arc<Chain>>,
     new: &Arc<Chain>,
@@ -102,7 +108,13 @@ fn rewrite_chain(
     }
 }
 
-fn change_elements(operations: &mut Vec<Operation>, table: &Name, name: &Name, old: Option<&Arc<Set>>, new: &Arc<Set>) {
+fn change_elements(
+    operations: &mut Vec<Operation>,
+    table: &Table,
+    name: &Name,
+    old: Option<&Arc<Set>>,
+    new: &Arc<Set>,
+) {
     if old.is_some_and(|old| Arc::ptr_eq(old, new)) {
         return;
     }
@@ -133,7 +145,7 @@ mod tests {
     }
 
     fn base() -> Ruleset {
-        let mut r = Ruleset::new(name("ringfence"), Comment::new("x"));
+        let mut r = Ruleset::new(Table::inet(name("ringfence")), Comment::new("x"));
         let forward = Chain { hook: Some(Hook::Forward), rules: vec![] };
         r.chains.insert(name("forward"), Arc::new(forward));
         r
@@ -192,5 +204,13 @@ mod tests {
         let mut new = base();
         new.sets.insert(name("peers"), Arc::new(Set::of(&[KeyType::Ipv4Addr])));
         assert_eq!(lines(&difference(&old, &new))[0], "delete table inet ringfence");
+    }
+
+    #[test]
+    fn protecting_a_table_replaces_it_whole_since_the_kernel_only_lets_new_ones_be_owned() {
+        let operations = difference(&base(), &base().protected(true));
+        assert_eq!(lines(&operations)[0], "delete table inet ringfence");
+        assert!(matches!(operations[1], Operation::AddTable { protected: true, .. }));
+        assert_eq!(lines(&difference(&base().protected(true), &base()))[0], "delete table inet ringfence");
     }
 }

@@ -2,11 +2,16 @@
 
 use std::net::IpAddr;
 
-use crate::{Action, Datum, Direction, Family, Field, Hook, Match, Name, Protocol, Rule, Ruleset, State, Verdict};
+use crate::{
+    Action, Datum, Direction, EtherType, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rule, Ruleset,
+    State, Verdict,
+};
 
-/// A packet in the forward hook.
+/// A packet at a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
+    /// The interface that it came in by, if that is known. Without it no condition on the interface holds.
+    pub interface: Option<InterfaceName>,
     pub source: IpAddr,
     pub destination: IpAddr,
     /// Number of the transport protocol.
@@ -37,6 +42,7 @@ impl Packet {
     pub fn first(source: IpAddr, destination: IpAddr, protocol: u8, port: Option<u16>) -> Packet {
         let direction = Direction::Original;
         Packet {
+            interface: None,
             source,
             destination,
             protocol,
@@ -49,9 +55,11 @@ impl Packet {
         }
     }
 
-    /// A later packet of the same flow, back from its destination, when the entry carries `mark`.
+    /// A later packet of the same flow, back from its destination by an interface that is not told, when the entry
+    /// carries `mark`.
     pub fn reply(&self, mark: u32) -> Packet {
         Packet {
+            interface: None,
             source: self.destination,
             destination: self.source,
             source_port: self.destination_port,
@@ -79,13 +87,18 @@ pub enum Stop {
     Dropped,
 }
 
-/// Runs the chain at the forward hook. A chain that ends without a verdict accepts, as the base chain's policy says.
+/// Runs the chain at the forward hook, as [`evaluate_at`] does.
+pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
+    evaluate_at(ruleset, packet, Hook::Forward)
+}
+
+/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict accepts, as the base chain's policy says.
 ///
 /// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
-pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
+pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation {
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
-    let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(Hook::Forward));
+    let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
     let Some((name, mut chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());
     'chain: loop {
@@ -143,14 +156,22 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
             Some(Datum::Port(port)) => (*first..=*last).contains(&port),
             _ => false,
         },
-        Match::InSet { fields, set } => {
-            let data: Option<Vec<Datum>> = fields.iter().map(|f| read(*f, packet)).collect();
-            match (data, ruleset.sets.get(set)) {
-                (Some(data), Some(set)) => set.find(&data).is_some(),
-                _ => false,
-            }
+        Match::InSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(true),
+        Match::NotInSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(false),
+        Match::NotEtherType(kind) => {
+            *kind
+                != match Family::of(packet.source) {
+                    Family::V4 => EtherType::Ipv4,
+                    Family::V6 => EtherType::Ipv6,
+                }
         }
     }
+}
+
+/// None if the packet lacks one of the fields, or the ruleset the set.
+fn is_in_set(ruleset: &Ruleset, fields: &[Field], set: &Name, packet: &Packet) -> Option<bool> {
+    let data: Option<Vec<Datum>> = fields.iter().map(|f| read(*f, packet)).collect();
+    Some(ruleset.sets.get(set)?.find(&data?).is_some())
 }
 
 fn read(field: Field, packet: &Packet) -> Option<Datum> {
@@ -165,5 +186,53 @@ fn read(field: Field, packet: &Packet) -> Option<Datum> {
         Field::L4Proto => Protocol::from_number(packet.protocol).map(Datum::Protocol),
         Field::SourcePort => packet.source_port.map(Datum::Port),
         Field::DestinationPort => packet.destination_port.map(Datum::Port),
+        Field::InInterface => packet.interface.map(Datum::Interface),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Chain, Comment, Element, Key, KeyType, Set, Table};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_source_that_is_not_the_interfaces_own_is_dropped() {
+        let veth = |text: &str| InterfaceName::new(text).unwrap();
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let mut ports = Set::of(&[KeyType::InterfaceName, KeyType::Ipv4Addr]);
+        let key = Key::Two(Datum::Interface(veth("veth2")), Datum::from(address(2)));
+        ports.elements.insert(key, Element::default());
+        let fields = vec![Field::InInterface, Field::Source(Family::V4)];
+        let forged = Match::NotInSet { fields, set: name("ports4") };
+        for (table, hook) in [(Table::inet(name("t")), Hook::Forward), (Table::bridge(name("t")), Hook::Prerouting)] {
+            let mut ruleset = Ruleset::new(table, Comment::new(""));
+            ruleset.sets.insert(name("ports4"), Arc::new(ports.clone()));
+            let rule = Rule::new(vec![forged.clone()], vec![Action::Verdict(Verdict::Drop)]);
+            ruleset.chains.insert(name("c"), Arc::new(Chain { hook: Some(hook), rules: vec![rule] }));
+            let stop = |source: u8, interface: Option<&str>| {
+                let first = Packet::first(address(source), address(9), 17, Some(53));
+                evaluate_at(&ruleset, &Packet { interface: interface.map(veth), ..first }, hook).stop
+            };
+            assert_eq!(stop(2, Some("veth2")), Stop::Accepted);
+            assert_eq!(stop(3, Some("veth2")), Stop::Dropped);
+            assert_eq!(stop(2, Some("veth3")), Stop::Dropped);
+            // What has no interface has no concatenation that could be missing.
+            assert_eq!(stop(3, None), Stop::Accepted);
+        }
+    }
+
+    #[test]
+    fn a_packet_that_is_ip_has_another_protocol_than_arp() {
+        let first = Packet::first([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, None);
+        let ruleset = Ruleset::new(Table::bridge(name("t")), Comment::new(""));
+        let others = [EtherType::Ipv4, EtherType::Arp, EtherType::Ipv6]
+            .map(|kind| holds(&ruleset, &Match::NotEtherType(kind), &first, 0));
+        assert_eq!(others, [false, true, true]);
     }
 }

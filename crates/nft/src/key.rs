@@ -1,7 +1,9 @@
-//! What sets and maps are keyed by: addresses, protocols and ports, alone, concatenated or as a range.
+//! What sets and maps are keyed by: addresses, protocols, ports and interfaces, alone, concatenated or as a range.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::InterfaceName;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -67,6 +69,7 @@ pub enum KeyType {
     Ipv6Addr,
     InetProto,
     InetService,
+    InterfaceName,
 }
 
 impl KeyType {
@@ -76,6 +79,15 @@ impl KeyType {
             KeyType::Ipv6Addr => "ipv6_addr",
             KeyType::InetProto => "inet_proto",
             KeyType::InetService => "inet_service",
+            KeyType::InterfaceName => "ifname",
+        }
+    }
+
+    /// Whether sets can hold ranges of the type.
+    pub(crate) fn has_ranges(self) -> bool {
+        match self {
+            KeyType::Ipv4Addr | KeyType::Ipv6Addr | KeyType::InetService => true,
+            KeyType::InetProto | KeyType::InterfaceName => false,
         }
     }
 }
@@ -87,6 +99,7 @@ pub enum Datum {
     V6(Ipv6Addr),
     Protocol(Protocol),
     Port(u16),
+    Interface(InterfaceName),
 }
 
 impl Datum {
@@ -96,6 +109,7 @@ impl Datum {
             Datum::V6(_) => KeyType::Ipv6Addr,
             Datum::Protocol(_) => KeyType::InetProto,
             Datum::Port(_) => KeyType::InetService,
+            Datum::Interface(_) => KeyType::InterfaceName,
         }
     }
 
@@ -106,6 +120,8 @@ impl Datum {
             Datum::V6(_) => Datum::V6(Ipv6Addr::from(u128::MAX)),
             Datum::Protocol(_) => Datum::Protocol(Protocol::Sctp),
             Datum::Port(_) => Datum::Port(u16::MAX),
+            // Names have no order that ranges could use, so no other is larger.
+            Datum::Interface(_) => self,
         }
     }
 
@@ -116,13 +132,14 @@ impl Datum {
             Datum::V6(a) => u128::from(a),
             Datum::Protocol(p) => u128::from(p.number()),
             Datum::Port(p) => u128::from(p),
+            Datum::Interface(name) => u128::from_be_bytes(name.padded()),
         }
     }
 
     fn bits(self) -> u32 {
         match self {
             Datum::V4(_) => 32,
-            Datum::V6(_) => 128,
+            Datum::V6(_) | Datum::Interface(_) => 128,
             Datum::Protocol(_) => 8,
             Datum::Port(_) => 16,
         }
@@ -133,7 +150,7 @@ impl Datum {
         match self {
             Datum::V4(a) => u32::from(a).checked_add(1).map(|n| Datum::V4(n.into())),
             Datum::V6(a) => u128::from(a).checked_add(1).map(|n| Datum::V6(n.into())),
-            Datum::Protocol(_) => None,
+            Datum::Protocol(_) | Datum::Interface(_) => None,
             Datum::Port(p) => p.checked_add(1).map(Datum::Port),
         }
     }
@@ -155,6 +172,7 @@ impl fmt::Display for Datum {
             Datum::V6(a) => a.fmt(f),
             Datum::Protocol(p) => p.fmt(f),
             Datum::Port(p) => p.fmt(f),
+            Datum::Interface(name) => write!(f, "\"{name}\""),
         }
     }
 }

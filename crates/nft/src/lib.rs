@@ -1,28 +1,32 @@
 //! The nftables language that Ringfence speaks, as plain values.
 //!
-//! A [`Ruleset`] is one `inet` table: named sets, verdict maps and chains of rules. It can be validated, printed as
+//! A [`Ruleset`] is one table: named sets, verdict maps and chains of rules. It can be validated, printed as
 //! the text that `nft -f` takes, compared with another one ([`difference()`]) and run on a packet ([`evaluate()`]).
 //! This crate knows neither Kubernetes nor the kernel: no I/O happens here, and everything is deterministic.
 
 mod comment;
 mod difference;
 mod evaluate;
+mod interface;
 mod key;
 mod name;
 mod operation;
 mod rule;
 mod ruleset;
 mod set;
+mod table;
 mod text;
 mod validate;
 
 pub use comment::Comment;
-pub use difference::{create, difference, replace};
-pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate};
+pub use difference::{add_table, create, difference, replace};
+pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate, evaluate_at};
+pub use interface::{InterfaceName, InterfaceNameError};
 pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};
 pub use operation::Operation;
-pub use rule::{Action, Chain, Direction, Field, Hook, Match, Rule, State, Verdict};
+pub use rule::{Action, Chain, Direction, EtherType, Field, Hook, Match, Rule, State, Verdict};
 pub use ruleset::Ruleset;
 pub use set::{Element, Set};
+pub use table::{Table, TableFamily};
 pub use validate::Invalid;

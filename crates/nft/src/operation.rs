@@ -4,56 +4,59 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use crate::text::{ElementText, HookText, SetType, set_word};
-use crate::{Comment, Element, Hook, Key, Name, Rule, Set};
+use crate::{Comment, Element, Hook, Key, Name, Rule, Set, Table};
 
 /// One step of a transaction on a table. Steps are meant to be committed together, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
+    /// On a table that is there it changes nothing, except that one which lost its owner gets the committing socket for
+    /// a new one if `protected`.
     AddTable {
-        table: Name,
+        table: Table,
         comment: Comment,
+        protected: bool,
     },
     DeleteTable {
-        table: Name,
+        table: Table,
     },
     AddChain {
-        table: Name,
+        table: Table,
         chain: Name,
         hook: Option<Hook>,
     },
     FlushChain {
-        table: Name,
+        table: Table,
         chain: Name,
     },
     DeleteChain {
-        table: Name,
+        table: Table,
         chain: Name,
     },
     /// Appends the rule.
     AddRule {
-        table: Name,
+        table: Table,
         chain: Name,
         rule: Rule,
     },
     /// Creates the set empty; the value's elements are not part of the operation.
     AddSet {
-        table: Name,
+        table: Table,
         name: Name,
         set: Arc<Set>,
     },
     DeleteSet {
-        table: Name,
+        table: Table,
         name: Name,
     },
     /// `set` says how the elements are laid out; its own elements are not part of the operation.
     AddElements {
-        table: Name,
+        table: Table,
         name: Name,
         set: Arc<Set>,
         elements: Vec<(Key, Element)>,
     },
     DeleteElements {
-        table: Name,
+        table: Table,
         name: Name,
         set: Arc<Set>,
         elements: Vec<(Key, Element)>,
@@ -83,17 +86,20 @@ const SHOWN: usize = 8;
 impl Display for Operation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::AddTable { table, comment } => write!(f, "add table inet {table} {{ comment {comment}; }}"),
-            Operation::DeleteTable { table } => write!(f, "delete table inet {table}"),
-            Operation::AddChain { table, chain, hook: None } => write!(f, "add chain inet {table} {chain}"),
-            Operation::AddChain { table, chain, hook: Some(hook) } => {
-                write!(f, "add chain inet {table} {chain} {{ {} }}", HookText(*hook))
+            // Its flags cannot be printed: nft 1.0.6 has no words for them.
+            Operation::AddTable { table, comment, protected: _ } => {
+                write!(f, "add table {table} {{ comment {comment}; }}")
             }
-            Operation::FlushChain { table, chain } => write!(f, "flush chain inet {table} {chain}"),
-            Operation::DeleteChain { table, chain } => write!(f, "delete chain inet {table} {chain}"),
-            Operation::AddRule { table, chain, rule } => write!(f, "add rule inet {table} {chain} {rule}"),
+            Operation::DeleteTable { table } => write!(f, "delete table {table}"),
+            Operation::AddChain { table, chain, hook: None } => write!(f, "add chain {table} {chain}"),
+            Operation::AddChain { table, chain, hook: Some(hook) } => {
+                write!(f, "add chain {table} {chain} {{ {} }}", HookText(*hook))
+            }
+            Operation::FlushChain { table, chain } => write!(f, "flush chain {table} {chain}"),
+            Operation::DeleteChain { table, chain } => write!(f, "delete chain {table} {chain}"),
+            Operation::AddRule { table, chain, rule } => write!(f, "add rule {table} {chain} {rule}"),
             Operation::AddSet { table, name, set } => {
-                write!(f, "add {} inet {table} {name} {{ type {};", set_word(set), SetType(set))?;
+                write!(f, "add {} {table} {name} {{ type {};", set_word(set), SetType(set))?;
                 if set.interval {
                     f.write_str(" flags interval;")?;
                 }
@@ -102,13 +108,13 @@ impl Display for Operation {
                 }
                 f.write_str(" }")
             }
-            Operation::DeleteSet { table, name } => write!(f, "delete set inet {table} {name}"),
+            Operation::DeleteSet { table, name } => write!(f, "delete set {table} {name}"),
             Operation::AddElements { table, name, elements, .. } => {
-                write!(f, "add element inet {table} {name} ")?;
+                write!(f, "add element {table} {name} ")?;
                 write_elements(f, elements)
             }
             Operation::DeleteElements { table, name, elements, .. } => {
-                write!(f, "delete element inet {table} {name} ")?;
+                write!(f, "delete element {table} {name} ")?;
                 write_elements(f, elements)
             }
         }

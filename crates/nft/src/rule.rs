@@ -1,6 +1,6 @@
 //! Rules: what a packet is matched by, and what is done with it.
 
-use crate::{Comment, Family, Name, Protocol};
+use crate::{Comment, Family, Name, Protocol, TableFamily};
 
 /// A value that is read from a packet or from its connection tracking entry.
 ///
@@ -25,6 +25,8 @@ pub enum Field {
     SourcePort,
     /// `th dport`.
     DestinationPort,
+    /// `iifname`: the interface that this packet came in by. On a bridge it is the port.
+    InInterface,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,6 +68,33 @@ impl State {
     }
 }
 
+/// The protocols that a frame can carry, as far as rules ask for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EtherType {
+    Ipv4,
+    Arp,
+    Ipv6,
+}
+
+impl EtherType {
+    /// The number in the frame.
+    pub fn number(self) -> u16 {
+        match self {
+            EtherType::Ipv4 => 0x0800,
+            EtherType::Arp => 0x0806,
+            EtherType::Ipv6 => 0x86dd,
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            EtherType::Ipv4 => "ip",
+            EtherType::Arp => "arp",
+            EtherType::Ipv6 => "ip6",
+        }
+    }
+}
+
 /// One condition; a rule applies when all of its conditions hold. A field that the packet does not have (no
 /// connection, another family, no ports) makes its condition false.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +120,13 @@ pub enum Match {
         fields: Vec<Field>,
         set: Name,
     },
+    /// The packet has all of the fields, and their concatenation is no key of the named set.
+    NotInSet {
+        fields: Vec<Field>,
+        set: Name,
+    },
+    /// The frame carries another protocol.
+    NotEtherType(EtherType),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,11 +179,24 @@ impl Rule {
     }
 }
 
-/// Where a base chain is attached. Its priority is `filter` (0) and its policy `accept`: Ringfence only ever drops,
-/// since an accept in one table is not final for the others.
+/// Where a base chain is attached. Its policy is `accept`: Ringfence only ever drops, since an accept in one table is not
+/// final for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
+    /// Of an `inet` table, at priority `filter` (0): packets that are routed.
     Forward,
+    /// Of a `bridge` table, at priority `dstnat` (-300): frames as they come in, before anything else looks at them.
+    Prerouting,
+}
+
+impl Hook {
+    /// The family of the tables that can have the hook.
+    pub fn family(self) -> TableFamily {
+        match self {
+            Hook::Forward => TableFamily::Inet,
+            Hook::Prerouting => TableFamily::Bridge,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict};
+use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict};
 
 /// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +19,12 @@ pub enum Invalid {
     WrongElement { set: Name, key: Key },
     #[error("set {set} holds overlapping or adjacent ranges at {key}")]
     Overlap { set: Name, key: Key },
+    #[error("set {set} holds ranges of {word}, which has none", word = .key_type.word())]
+    NoRanges { set: Name, key_type: KeyType },
+    #[error("chain {chain} is at a hook that {word} tables do not have", word = .family.word())]
+    Hook { chain: Name, family: TableFamily },
+    #[error("{user} asks what rules of bridge tables cannot: for a flow, a family by itself, or a type of ICMPv6")]
+    NotOnBridge { user: String },
     #[error("chain {chain} can come back to itself")]
     Loop { chain: Name },
     #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
@@ -46,6 +52,9 @@ impl Ruleset {
     }
 
     fn validate_set(&self, name: &Name, set: &Set, found: &mut Vec<Invalid>) {
+        if let Some(&key_type) = set.types.iter().find(|t| set.interval && !t.has_ranges()) {
+            found.push(Invalid::NoRanges { set: name.clone(), key_type });
+        }
         let mut previous: Option<(Key, &Option<Verdict>)> = None;
         for (key, element) in &set.elements {
             let ordered = match key {
@@ -84,17 +93,26 @@ impl Ruleset {
 
     fn validate_chain(&self, name: &Name, chain: &Chain, found: &mut Vec<Invalid>) {
         let user = format!("chain {name}");
+        let family = self.table.family;
+        if chain.hook.is_some_and(|hook| hook.family() != family) {
+            found.push(Invalid::Hook { chain: name.clone(), family });
+        }
         let mask_is_bad = |mask: u32| mask == 0 || mask.leading_ones() + mask.trailing_zeros() != 32;
         for rule in &chain.rules {
             if rule.reads_port_without_protocol() {
                 found.push(Invalid::PortWithoutProtocol { user: user.clone() });
+            }
+            if family == TableFamily::Bridge && rule.is_for_routed_packets() {
+                found.push(Invalid::NotOnBridge { user: user.clone() });
             }
             if rule.families().len() > 1 {
                 found.push(Invalid::MixedFamilies { user: user.clone() });
             }
             for condition in &rule.matches {
                 match condition {
-                    Match::InSet { fields, set } => self.validate_lookup(&user, fields, set, false, found),
+                    Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
+                        self.validate_lookup(&user, fields, set, false, found)
+                    }
                     Match::Mark { mask, .. } if mask_is_bad(*mask) => {
                         found.push(Invalid::Mask { user: user.clone(), mask: *mask });
                     }
@@ -105,6 +123,7 @@ impl Ruleset {
                     | Match::Protocol(_)
                     | Match::Icmpv6Type(..)
                     | Match::HopLimit(_)
+                    | Match::NotEtherType(_)
                     | Match::FlowPort(..) => {}
                 }
             }
@@ -183,28 +202,64 @@ impl Rule {
         let protocol = self.matches.iter().position(|m| matches!(m, Match::Protocol(_)));
         let in_match = self.matches.iter().position(|m| match m {
             Match::FlowPort(..) => true,
-            Match::InSet { fields, .. } => fields.contains(&Field::FlowPort),
+            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.contains(&Field::FlowPort),
             Match::Mark { .. }
             | Match::State(_)
             | Match::Direction(_)
             | Match::Family(_)
             | Match::Protocol(_)
             | Match::Icmpv6Type(..)
-            | Match::HopLimit(_) => false,
+            | Match::HopLimit(_)
+            | Match::NotEtherType(_) => false,
         });
         let in_action = self.actions.iter().any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort, .. }));
         let port = in_match.or(in_action.then_some(self.matches.len()));
         port.is_some_and(|port| protocol.is_none_or(|protocol| port < protocol))
     }
 
+    /// Whether the rule needs connection tracking, which does not see frames on a bridge before its other hooks, or
+    /// something that nft refuses or says in another way in tables of the family `bridge`.
+    fn is_for_routed_packets(&self) -> bool {
+        let of_flow = |field: &Field| match field {
+            Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort => true,
+            Field::Source(_)
+            | Field::Destination(_)
+            | Field::L4Proto
+            | Field::SourcePort
+            | Field::DestinationPort
+            | Field::InInterface => false,
+        };
+        let in_match = self.matches.iter().any(|m| match m {
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::Family(_)
+            | Match::Icmpv6Type(..)
+            | Match::FlowPort(..) => true,
+            Match::Protocol(_) | Match::HopLimit(_) | Match::NotEtherType(_) => false,
+            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.iter().any(of_flow),
+        });
+        in_match
+            || self.actions.iter().any(|a| match a {
+                Action::SetMark { .. } => true,
+                Action::VerdictMap { field, .. } => of_flow(field),
+                Action::Counter | Action::Verdict(_) => false,
+            })
+    }
+
     fn families(&self) -> BTreeSet<Family> {
         let of_match = self.matches.iter().flat_map(|m| match m {
             Match::Family(family) => vec![*family],
             Match::Icmpv6Type(..) | Match::HopLimit(_) => vec![Family::V6],
-            Match::InSet { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
-            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Protocol(_) | Match::FlowPort(..) => {
-                vec![]
+            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
+                fields.iter().filter_map(|f| f.family()).collect()
             }
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::Protocol(_)
+            | Match::NotEtherType(_)
+            | Match::FlowPort(..) => vec![],
         });
         let of_action = self.actions.iter().filter_map(|a| match a {
             Action::VerdictMap { field, .. } => field.family(),
@@ -222,7 +277,7 @@ impl Field {
             | Field::FlowDestination(family)
             | Field::Source(family)
             | Field::Destination(family) => Some(family),
-            Field::L4Proto | Field::FlowPort | Field::SourcePort | Field::DestinationPort => None,
+            Field::L4Proto | Field::FlowPort | Field::SourcePort | Field::DestinationPort | Field::InInterface => None,
         }
     }
 
@@ -238,6 +293,7 @@ impl Field {
             },
             Field::L4Proto => KeyType::InetProto,
             Field::FlowPort | Field::SourcePort | Field::DestinationPort => KeyType::InetService,
+            Field::InInterface => KeyType::InterfaceName,
         }
     }
 }
@@ -247,7 +303,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Comment, Datum, Element, Protocol};
+    use crate::{Comment, Datum, Element, Hook, InterfaceName, Protocol, Table};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -260,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_loop_and_a_missing_chain_are_found() {
-        let mut r = Ruleset::new(name("t"), Comment::new(""));
+        let mut r = Ruleset::new(Table::inet(name("t")), Comment::new(""));
         r.chains.insert(name("a"), goto("b"));
         assert!(matches!(r.validate()[..], [Invalid::NoChain { .. }]));
         r.chains.insert(name("b"), goto("a"));
@@ -279,7 +335,7 @@ mod tests {
             (vec![tcp, port], true),
             (vec![Match::Family(Family::V4), Match::Icmpv6Type(1, 1)], false),
         ] {
-            let mut r = Ruleset::new(name("t"), Comment::new(""));
+            let mut r = Ruleset::new(Table::inet(name("t")), Comment::new(""));
             let rule = Rule::new(matches.clone(), vec![Action::Verdict(Verdict::Accept)]);
             r.chains.insert(name("a"), Arc::new(Chain { hook: None, rules: vec![rule] }));
             assert_eq!(r.validate().is_empty(), valid, "{matches:?}");
@@ -289,12 +345,55 @@ mod tests {
     #[test]
     fn overlapping_and_adjacent_ranges_are_found() {
         let port = Datum::Port;
-        let mut r = Ruleset::new(name("t"), Comment::new(""));
+        let mut r = Ruleset::new(Table::inet(name("t")), Comment::new(""));
         for (ranges, valid) in [([(1, 5), (5, 9)], false), ([(1, 5), (6, 9)], false), ([(1, 5), (7, 9)], true)] {
             let mut set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
             set.elements.extend(ranges.map(|(a, b)| (Key::Range(port(a), port(b)), Element::default())));
             r.sets.insert(name("s"), Arc::new(set));
             assert_eq!(r.validate().is_empty(), valid, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_interface_names_are_found() {
+        let name_of = |text| Datum::Interface(InterfaceName::new(text).unwrap());
+        let mut r = Ruleset::new(Table::inet(name("t")), Comment::new(""));
+        let mut set = Set { interval: true, ..Set::of(&[KeyType::InterfaceName]) };
+        set.elements.insert(Key::Range(name_of("a"), name_of("b")), Element::default());
+        r.sets.insert(name("s"), Arc::new(set));
+        assert!(matches!(r.validate()[..], [Invalid::NoRanges { .. }]));
+    }
+
+    #[test]
+    fn each_hook_belongs_to_one_family_of_tables() {
+        for (table, hook, valid) in [
+            (Table::inet(name("t")), Hook::Forward, true),
+            (Table::inet(name("t")), Hook::Prerouting, false),
+            (Table::bridge(name("t")), Hook::Forward, false),
+            (Table::bridge(name("t")), Hook::Prerouting, true),
+        ] {
+            let mut r = Ruleset::new(table, Comment::new(""));
+            r.chains.insert(name("a"), Arc::new(Chain { hook: Some(hook), rules: vec![] }));
+            assert_eq!(r.validate().is_empty(), valid, "{r}");
+        }
+    }
+
+    #[test]
+    fn rules_of_bridge_tables_ask_for_no_flow() {
+        let addresses = Set::of(&[KeyType::Ipv4Addr]);
+        let in_set = |field| Match::NotInSet { fields: vec![field], set: name("s") };
+        for (condition, valid) in [
+            (in_set(Field::Source(Family::V4)), true),
+            (in_set(Field::FlowSource(Family::V4)), false),
+            (Match::Family(Family::V4), false),
+            (Match::Mark { mask: 0xf000_0000, value: 0 }, false),
+            (Match::HopLimit(255), true),
+        ] {
+            let mut r = Ruleset::new(Table::bridge(name("t")), Comment::new(""));
+            r.sets.insert(name("s"), Arc::new(addresses.clone()));
+            let rule = Rule::new(vec![condition], vec![Action::Verdict(Verdict::Drop)]);
+            r.chains.insert(name("a"), Arc::new(Chain { hook: None, rules: vec![rule] }));
+            assert_eq!(r.validate().is_empty(), valid, "{r}");
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nft::{Comment, Name, Ruleset};
+use nft::{Comment, Name, Ruleset, Table};
 use serde_json::Value;
 use tests::agent_process::{AgentProcess, run};
 use tests::kernel_table::{listing, load_text};
@@ -11,7 +11,7 @@ use tests::netns::in_new_namespace;
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
 fn listed() -> Value {
-    listing(&Ruleset::new(Name::new("ringfence").unwrap(), Comment::new("")))
+    listing(&Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new("")))
 }
 
 #[test]

@@ -7,11 +7,11 @@ pub(crate) fn name(text: &str) -> Name {
 }
 
 pub(crate) fn all() -> Vec<Ruleset> {
-    vec![empty(), every_set(), every_rule()]
+    vec![empty(), every_set(), every_rule(), every_bridge_rule()]
 }
 
 pub(crate) fn empty() -> Ruleset {
-    Ruleset::new(name("ringfence"), Comment::new("Ringfence's own, node a"))
+    Ruleset::new(Table::inet(name("ringfence")), Comment::new("Ringfence's own, node a"))
 }
 
 pub(crate) fn with_set(mut ruleset: Ruleset, set_name: &str, set: Set) -> Ruleset {
@@ -49,6 +49,10 @@ fn v4(text: &str) -> Datum {
     Datum::V4(text.parse().unwrap())
 }
 
+fn interface(text: &str) -> Datum {
+    Datum::Interface(InterfaceName::new(text).unwrap())
+}
+
 fn v6(text: &str) -> Datum {
     Datum::V6(text.parse().unwrap())
 }
@@ -65,7 +69,7 @@ fn set(types: &[KeyType], elements: Vec<(Key, Element)>) -> Set {
 
 /// Every key type alone and concatenated, ranges at both ends and over everything, maps of each.
 pub(crate) fn every_set() -> Ruleset {
-    use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};
+    use KeyType::{InetProto, InetService, InterfaceName, Ipv4Addr, Ipv6Addr};
     let top6 = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
     let plain = Element::default;
     let (tcp, udp) = (Datum::Protocol(Protocol::Tcp), Datum::Protocol(Protocol::Udp));
@@ -176,6 +180,39 @@ pub(crate) fn every_set() -> Ruleset {
                 ],
             ),
         ),
+        (
+            "interfaces",
+            set(
+                &[InterfaceName],
+                vec![
+                    (Key::One(interface("veth0")), commented(None, "shop/web")),
+                    (Key::One(interface("fifteen-bytes.x")), plain()),
+                    (Key::One(interface("a@b#c;d{}%$!'")), plain()),
+                ],
+            ),
+        ),
+        ("interface-map", set(&[InterfaceName], vec![(Key::One(interface("veth0")), commented(go(), "x"))])),
+        (
+            "interface-addresses4",
+            set(
+                &[InterfaceName, Ipv4Addr],
+                vec![
+                    (Key::Two(interface("veth0"), v4("10.0.0.2")), commented(None, "shop/web")),
+                    (Key::Two(interface("fifteen-bytes.x"), v4("10.0.0.3")), plain()),
+                ],
+            ),
+        ),
+        (
+            "interface-addresses6",
+            set(&[InterfaceName, Ipv6Addr], vec![(Key::Two(interface("veth0"), v6("fd00::2")), plain())]),
+        ),
+        (
+            "address-interfaces6",
+            set(
+                &[Ipv6Addr, InterfaceName, InetService],
+                vec![(Key::Three(v6("fd00::2"), interface("v"), Datum::Port(53)), plain())],
+            ),
+        ),
         ("all4", set(&[Ipv4Addr], vec![(range4("0.0.0.0", "255.255.255.255"), commented(None, "all"))])),
         ("all6", set(&[Ipv6Addr], vec![(Key::Range(v6("::"), v6(top6)), plain())])),
         ("all-ports", port_ranges(&[(0, 65535)])),
@@ -201,6 +238,7 @@ pub(crate) fn every_set() -> Ruleset {
 pub(crate) fn every_rule() -> Ruleset {
     use Family::{V4, V6};
     let within = |fields: &[Field], set: &str| Match::InSet { fields: fields.to_vec(), set: name(set) };
+    let beyond = |fields: &[Field], set: &str| Match::NotInSet { fields: fields.to_vec(), set: name(set) };
     let accept = || Action::Verdict(Verdict::Accept);
     let vmap = |field, map: &str| Action::VerdictMap { field, map: name(map) };
     let mark = |mask, value| Match::Mark { mask, value };
@@ -257,6 +295,23 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![within(&[Field::L4Proto], "protocols"), within(&[Field::SourcePort], "ports")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::DestinationPort], "all-ports")], vec![accept()]),
         Rule::new(vec![tcp(), within(&[Field::FlowPort], "ports")], vec![accept()]),
+        Rule::new(
+            vec![
+                within(&[Field::InInterface], "interfaces"),
+                beyond(&[Field::InInterface, Field::Source(V4)], "interface-addresses4"),
+            ],
+            vec![accept()],
+        ),
+        Rule::new(vec![beyond(&[Field::InInterface, Field::Source(V6)], "interface-addresses6")], vec![accept()]),
+        Rule::new(
+            vec![beyond(&[Field::Source(V6), Field::InInterface, Field::DestinationPort], "address-interfaces6")],
+            vec![accept()],
+        ),
+        Rule::new(vec![beyond(&[Field::Destination(V4)], "blocks4")], vec![Action::Counter]).commented("elsewhere"),
+        Rule::new(vec![beyond(&[Field::FlowSource(V4)], "blocks4")], vec![Action::Counter]),
+        Rule::new(vec![tcp(), beyond(&[Field::FlowPort], "ports")], vec![Action::Counter]),
+        Rule::new(vec![Match::NotEtherType(EtherType::Ipv4)], vec![Action::Counter]),
+        Rule::new(vec![], vec![vmap(Field::InInterface, "interface-map")]),
         Rule::new(vec![], vec![vmap(Field::Source(V4), "hosts4")]),
         Rule::new(vec![within(&[Field::Source(V4)], "blocks4")], vec![vmap(Field::Destination(V4), "block-map")]),
         Rule::new(vec![], vec![vmap(Field::FlowSource(V6), "hosts6")]).commented("who opened it"),
@@ -271,4 +326,29 @@ pub(crate) fn every_rule() -> Ruleset {
     let drops = vec![Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])];
     let ruleset = with_chain(every_set(), "forward", Some(Hook::Forward), rules);
     with_chain(with_chain(ruleset, "program/a", None, drops), "program/empty", None, vec![])
+}
+
+/// Every set, and every condition and field that tables of the family `bridge` can have.
+pub(crate) fn every_bridge_rule() -> Ruleset {
+    use Family::{V4, V6};
+    let within = |fields: &[Field], set: &str| Match::InSet { fields: fields.to_vec(), set: name(set) };
+    let beyond = |fields: &[Field], set: &str| Match::NotInSet { fields: fields.to_vec(), set: name(set) };
+    let other = Match::NotEtherType;
+    let drop = || vec![Action::Counter, Action::Verdict(Verdict::Drop)];
+    let of_ports = || within(&[Field::InInterface], "interfaces");
+    let rules = vec![
+        Rule::new(vec![of_ports(), other(EtherType::Arp), other(EtherType::Ipv4), other(EtherType::Ipv6)], drop()),
+        Rule::new(vec![of_ports(), beyond(&[Field::InInterface, Field::Source(V4)], "interface-addresses4")], drop()),
+        Rule::new(vec![of_ports(), beyond(&[Field::InInterface, Field::Source(V6)], "interface-addresses6")], drop()),
+        Rule::new(vec![other(EtherType::Ipv4), within(&[Field::Source(V6)], "blocks6")], drop()),
+        Rule::new(vec![within(&[Field::Source(V4)], "blocks4"), beyond(&[Field::Destination(V4)], "blocks4")], drop())
+            .commented("one family"),
+        Rule::new(vec![Match::HopLimit(255), within(&[Field::Source(V6)], "peers6")], drop()),
+        Rule::new(vec![Match::Protocol(Protocol::Udp), within(&[Field::DestinationPort], "ports")], drop()),
+        Rule::new(vec![within(&[Field::L4Proto, Field::DestinationPort], "protocol-ports")], drop()),
+        Rule::new(vec![], vec![Action::VerdictMap { field: Field::InInterface, map: name("interface-map") }]),
+        Rule::new(vec![], vec![Action::VerdictMap { field: Field::Source(V4), map: name("hosts4") }]),
+    ];
+    let ruleset = Ruleset { table: Table::bridge(name("ringfence")), ..every_set() };
+    with_chain(ruleset, "prerouting", Some(Hook::Prerouting), rules)
 }

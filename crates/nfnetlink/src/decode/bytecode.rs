@@ -5,6 +5,9 @@ use super::attributes::Fields;
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 use crate::message::{Attribute, Attributes};
 
+/// `NFT_LOOKUP_F_INV`
+pub(crate) const INVERTED: u32 = 1;
+
 /// The instructions of a rule; none if one of them is not of the language.
 pub(super) fn expressions(list: Attributes<'_>) -> Result<Option<Vec<Expression>>, DecodeError> {
     let mut all = Some(Vec::new());
@@ -49,9 +52,13 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
         "bitwise" if f.has_only(&[1, 2, 3, 4, 5, 6]) => bitwise(&f),
         "lookup" if f.has_only(&[1, 2, 3, 4, 5]) => {
             let (Some(set), Some(from)) = (f.get(1), f.number(2)?) else { return Ok(None) };
-            let plain = f.number(5)?.is_none_or(|flags| flags == 0);
+            let inverted = match f.number(5)? {
+                None | Some(0) => false,
+                Some(INVERTED) => true,
+                Some(_) => return Ok(None),
+            };
             let to = f.number(3)?.map(Register);
-            Ok(plain.then_some(Expression::Lookup { set: set.text()?.into(), from: Register(from), to }))
+            Ok(Some(Expression::Lookup { set: set.text()?.into(), from: Register(from), to, inverted }))
         }
         "immediate" if f.has_only(&[1, 2]) => {
             let (Some(0), Some(data)) = (f.number(1)?, f.get(2)) else { return Ok(None) };

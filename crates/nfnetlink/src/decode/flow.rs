@@ -7,6 +7,31 @@ use crate::message::{CTNETLINK, Messages};
 /// `IPCTNL_MSG_CT_NEW`
 const NEW_ENTRY: u16 = CTNETLINK;
 
+/// `IPCTNL_MSG_CT_GET_STATS`
+const STATISTICS: u16 = CTNETLINK | 5;
+
+/// How full connection tracking is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowCount {
+    /// Entries of the network namespace.
+    pub entries: u32,
+    /// How many there can be; not told by kernels before 4.18.
+    pub limit: Option<u32>,
+}
+
+/// The answer to the question for it.
+pub fn decode_flow_count(datagram: &[u8]) -> Result<Option<FlowCount>, DecodeError> {
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind == STATISTICS {
+            let (_, attributes) = message.general()?;
+            let f = Fields::of("connection tracking's numbers", attributes)?;
+            return Ok(Some(FlowCount { entries: f.need(1)?.number()?, limit: f.number(2)? }));
+        }
+    }
+    Ok(None)
+}
+
 /// An entry with a mark, and what it takes to name it to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkedFlow {

@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode;
 use crate::lower::SetHeader;
-use crate::message::{INET, Message, Messages, NFTABLES};
+use crate::message::{Message, Messages, NFTABLES};
 use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
 use crate::userdata;
 
@@ -14,24 +14,43 @@ const NEW_CHAIN: u16 = NFTABLES | 3;
 const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_SET: u16 = NFTABLES | 9;
 const NEW_GENERATION: u16 = NFTABLES | 15;
+const NEW_FLOWTABLE: u16 = NFTABLES | 22;
+/// The part of a message's type that says whose it is.
+const SUBSYSTEM: u16 = 0xff00;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRecord {
+    /// `NFPROTO_*`
+    pub family: u8,
     pub name: String,
     pub flags: u32,
+    /// The port id of the socket that owns it.
+    pub owner: Option<u32>,
     pub comment: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRecord {
+    pub family: u8,
     pub table: String,
     pub name: String,
+    /// The number of its rules, and of those that go to it.
+    pub uses: u32,
     /// Without its rules.
     pub chain: ObservedChain,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowtableRecord {
+    pub family: u8,
+    pub table: String,
+    pub name: String,
+    pub devices: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRecord {
+    pub family: u8,
     pub table: String,
     pub chain: String,
     pub rule: ObservedRule,
@@ -39,6 +58,7 @@ pub struct RuleRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetRecord {
+    pub family: u8,
     pub table: String,
     pub name: String,
     /// It belongs to the rule that made it and goes with it.
@@ -47,12 +67,12 @@ pub struct SetRecord {
     pub set: ObservedSet,
 }
 
-/// Gives every message of `kind` of the family `inet` to `record`.
+/// Gives every message of `kind` to `record`, with its family.
 fn records<T>(
     datagram: &[u8],
     kind: u16,
     object: &'static str,
-    record: impl Fn(Fields<'_>) -> Result<T, DecodeError>,
+    record: impl Fn(u8, Fields<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let mut found = Vec::new();
     for message in Messages(datagram) {
@@ -61,9 +81,7 @@ fn records<T>(
             continue;
         }
         let (family, attributes) = message.general()?;
-        if family == INET {
-            found.push(record(Fields::of(object, attributes)?)?);
-        }
+        found.push(record(family, Fields::of(object, attributes)?)?);
     }
     Ok(found)
 }
@@ -80,20 +98,53 @@ pub fn decode_generation(datagram: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(None)
 }
 
-/// The `inet` tables in one datagram.
+/// One message that the kernel sends to everybody about a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeRecord {
+    /// Something in the table was made or removed, or the table itself.
+    Table { family: u8, name: String },
+    /// The end of a commit: who made it, and the generation that it made.
+    Commit { generation: u32, process: u32, program: String },
+}
+
+/// What one datagram says about commits.
+pub fn decode_changes(datagram: &[u8]) -> Result<Vec<ChangeRecord>, DecodeError> {
+    let mut changes = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind & SUBSYSTEM != NFTABLES {
+            continue;
+        }
+        let (family, attributes) = message.general()?;
+        let f = Fields::of("a notification", attributes)?;
+        if message.kind == NEW_GENERATION {
+            let (generation, process) = (f.need(1)?.number()?, f.need(2)?.number()?);
+            let program = String::from_utf8_lossy(f.need(3)?.bytes()).into_owned();
+            changes.push(ChangeRecord::Commit { generation, process, program });
+        } else {
+            // The name of the table is the first attribute of every object (`NFTA_*_TABLE`, `NFTA_TABLE_NAME`).
+            changes.push(ChangeRecord::Table { family, name: f.need(1)?.text()?.into() });
+        }
+    }
+    Ok(changes)
+}
+
+/// The tables in one datagram.
 pub fn decode_tables(datagram: &[u8]) -> Result<Vec<TableRecord>, DecodeError> {
-    records(datagram, NEW_TABLE, "a table", |f| {
+    records(datagram, NEW_TABLE, "a table", |family, f| {
         Ok(TableRecord {
+            family,
             name: f.need(1)?.text()?.into(),
             flags: f.number(2)?.unwrap_or(0),
+            owner: f.number(7)?,
             comment: f.get(6).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
         })
     })
 }
 
-/// The chains of `inet` tables in one datagram.
+/// The chains in one datagram.
 pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
-    records(datagram, NEW_CHAIN, "a chain", |f| {
+    records(datagram, NEW_CHAIN, "a chain", |family, f| {
         let mut chain = ObservedChain {
             // Flags other than NFT_CHAIN_BASE: hardware offload, a binding. Userdata: a comment.
             foreign: f.number(10)?.is_some_and(|flags| flags & !1 != 0) || f.get(12).is_some(),
@@ -110,13 +161,29 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
                 policy: f.need(5)?.number()?,
             });
         }
-        Ok(ChainRecord { table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), chain })
+        let uses = f.number(6)?.unwrap_or(0);
+        Ok(ChainRecord { family, table: f.need(1)?.text()?.into(), name: f.need(3)?.text()?.into(), uses, chain })
     })
 }
 
-/// The rules of `inet` tables in one datagram, in the order of their chains.
+/// The flowtables in one datagram.
+pub fn decode_flowtables(datagram: &[u8]) -> Result<Vec<FlowtableRecord>, DecodeError> {
+    records(datagram, NEW_FLOWTABLE, "a flowtable", |family, f| {
+        let mut devices = Vec::new();
+        if let Some(hook) = f.get(3)
+            && let Some(list) = Fields::of("a hook", hook.nested())?.get(3)
+        {
+            for device in list.nested() {
+                devices.push(device?.text()?.into());
+            }
+        }
+        Ok(FlowtableRecord { family, table: f.need(1)?.text()?.into(), name: f.need(2)?.text()?.into(), devices })
+    })
+}
+
+/// The rules in one datagram, in the order of their chains.
 pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
-    records(datagram, NEW_RULE, "a rule", |f| {
+    records(datagram, NEW_RULE, "a rule", |family, f| {
         let handle = match *f.need(3)?.value {
             [a, b, c, d, e, g, h, i] => u64::from_be_bytes([a, b, c, d, e, g, h, i]),
             _ => return Err(DecodeError::Length { attribute: 3, length: f.need(3)?.value.len() }),
@@ -130,7 +197,7 @@ pub fn decode_rules(datagram: &[u8]) -> Result<Vec<RuleRecord>, DecodeError> {
             expressions,
             comment: f.get(7).and_then(|a| userdata::text(a.value, userdata::COMMENT)),
         };
-        Ok(RuleRecord { table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), rule })
+        Ok(RuleRecord { family, table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), rule })
     })
 }
 
@@ -139,9 +206,9 @@ const ANONYMOUS: u32 = 1;
 /// `NFT_SET_MAP` and `NFT_SET_OBJECT`: elements hold something.
 const HOLDING: u32 = 8 | 64;
 
-/// The sets and maps of `inet` tables in one datagram.
+/// The sets and maps in one datagram.
 pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
-    records(datagram, NEW_SET, "a set", |f| {
+    records(datagram, NEW_SET, "a set", |family, f| {
         let flags = f.number(3)?.unwrap_or(0);
         let header = SetHeader {
             flags,
@@ -156,6 +223,7 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
             || f.get(9).is_some_and(|description| !description.value.is_empty())
             || f.number(8)?.is_some_and(|policy| policy != 0);
         Ok(SetRecord {
+            family,
             table: f.need(1)?.text()?.into(),
             name: f.need(2)?.text()?.into(),
             anonymous: flags & ANONYMOUS != 0,

@@ -3,16 +3,16 @@
 //! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an earlier
 //! condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
 
-use nft::{Action, Direction, Family, Field, Match, Rule};
+use nft::{Action, Direction, EtherType, Family, Field, Match, Rule, TableFamily};
 
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 
 /// `IPPROTO_ICMPV6`
 const ICMPV6: u8 = 58;
 
-/// The bytecode of the rule. The comment is not part of it.
-pub fn lower_rule(rule: &Rule) -> Vec<Expression> {
-    let mut code = Code { expressions: Vec::new(), family: None, protocol: None };
+/// The bytecode of the rule in a table of the family. The comment is not part of it.
+pub fn lower_rule(rule: &Rule, table: TableFamily) -> Vec<Expression> {
+    let mut code = Code { expressions: Vec::new(), table, family: None, protocol: None };
     for condition in &rule.matches {
         code.condition(condition);
     }
@@ -24,6 +24,7 @@ pub fn lower_rule(rule: &Rule) -> Vec<Expression> {
 
 struct Code {
     expressions: Vec<Expression>,
+    table: TableFamily,
     /// The address family that the conditions so far have settled.
     family: Option<Family>,
     /// The transport protocol that the conditions so far have settled.
@@ -74,7 +75,15 @@ impl Code {
             }
             Match::InSet { fields, set } => {
                 self.load_key(fields);
-                self.lookup(set, None);
+                self.lookup(set, None, false);
+            }
+            Match::NotInSet { fields, set } => {
+                self.load_key(fields);
+                self.lookup(set, None, true);
+            }
+            Match::NotEtherType(kind) => {
+                self.meta(MetaKey::Protocol, Register::FIRST);
+                self.compare(Compare::NotEqual, &kind.number().to_be_bytes());
             }
         }
     }
@@ -91,19 +100,32 @@ impl Code {
             Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(Verdict::from(verdict))),
             Action::VerdictMap { field, map } => {
                 self.load_key(std::slice::from_ref(field));
-                self.lookup(map, Some(Register::VERDICT));
+                self.lookup(map, Some(Register::VERDICT), false);
             }
         }
     }
 
     fn settle_family(&mut self, family: Family) {
-        // NFPROTO_IPV4 and NFPROTO_IPV6
-        let number = match family {
-            Family::V4 => 2,
-            Family::V6 => 10,
-        };
-        self.meta(MetaKey::Nfproto, Register::FIRST);
-        self.compare(Compare::Equal, &[number]);
+        match self.table {
+            TableFamily::Inet => {
+                // NFPROTO_IPV4 and NFPROTO_IPV6
+                let number = match family {
+                    Family::V4 => 2,
+                    Family::V6 => 10,
+                };
+                self.meta(MetaKey::Nfproto, Register::FIRST);
+                self.compare(Compare::Equal, &[number]);
+            }
+            // To a bridge every frame is of the family `bridge`.
+            TableFamily::Bridge => {
+                let kind = match family {
+                    Family::V4 => EtherType::Ipv4,
+                    Family::V6 => EtherType::Ipv6,
+                };
+                self.meta(MetaKey::Protocol, Register::FIRST);
+                self.compare(Compare::Equal, &kind.number().to_be_bytes());
+            }
+        }
         self.family = Some(family);
     }
 
@@ -127,7 +149,8 @@ impl Code {
                 | Field::FlowPort
                 | Field::L4Proto
                 | Field::SourcePort
-                | Field::DestinationPort => {}
+                | Field::DestinationPort
+                | Field::InInterface => {}
             }
         }
         let mut word = 0;
@@ -155,6 +178,7 @@ impl Code {
             Field::L4Proto => self.meta(MetaKey::L4proto, to),
             Field::SourcePort => self.payload(Base::Transport, 0, 2, to),
             Field::DestinationPort => self.payload(Base::Transport, 2, 2, to),
+            Field::InInterface => self.meta(MetaKey::InInterfaceName, to),
         }
     }
 
@@ -192,8 +216,8 @@ impl Code {
         }
     }
 
-    fn lookup(&mut self, set: &nft::Name, to: Option<Register>) {
-        self.expressions.push(Expression::Lookup { set: set.to_string(), from: Register::FIRST, to });
+    fn lookup(&mut self, set: &nft::Name, to: Option<Register>, inverted: bool) {
+        self.expressions.push(Expression::Lookup { set: set.to_string(), from: Register::FIRST, to, inverted });
     }
 }
 
@@ -222,9 +246,9 @@ mod tests {
     fn addresses_settle_their_family_once_and_before_the_key() {
         let fields = [Field::L4Proto, Field::Source(Family::V6), Field::DestinationPort];
         let rule = Rule::new(vec![in_set(&fields), in_set(&[Field::Destination(Family::V6)])], vec![]);
-        let lookup = Expression::Lookup { set: "s".into(), from: Register::FIRST, to: None };
+        let lookup = Expression::Lookup { set: "s".into(), from: Register::FIRST, to: None, inverted: false };
         assert_eq!(
-            lower_rule(&rule),
+            lower_rule(&rule, TableFamily::Inet),
             [
                 Expression::Meta { key: MetaKey::Nfproto, to: Register(1) },
                 cmp(Compare::Equal, &[10]),
@@ -241,10 +265,10 @@ mod tests {
     #[test]
     fn an_icmpv6_type_adds_only_the_conditions_that_are_missing() {
         let kinds = Match::Icmpv6Type(133, 137);
-        let bare = lower_rule(&Rule::new(vec![kinds.clone()], vec![]));
+        let bare = lower_rule(&Rule::new(vec![kinds.clone()], vec![]), TableFamily::Inet);
         assert_eq!(bare.len(), 7);
         assert_eq!(bare[5..], [cmp(Compare::AtLeast, &[133]), cmp(Compare::AtMost, &[137])]);
-        let settled = lower_rule(&Rule::new(vec![Match::Family(Family::V6), kinds], vec![]));
+        let settled = lower_rule(&Rule::new(vec![Match::Family(Family::V6), kinds], vec![]), TableFamily::Inet);
         assert_eq!(settled, bare);
     }
 
@@ -252,6 +276,27 @@ mod tests {
     fn setting_a_mark_keeps_the_other_bits() {
         let rule = Rule::new(vec![], vec![Action::SetMark { mask: 0xfff0_0000, value: 0x0010_0000 }]);
         let (mask, xor) = (0x000f_ffffu32.to_ne_bytes().to_vec(), 0x0010_0000u32.to_ne_bytes().to_vec());
-        assert_eq!(lower_rule(&rule)[1], Expression::Bitwise { from: Register::FIRST, to: Register::FIRST, mask, xor });
+        assert_eq!(
+            lower_rule(&rule, TableFamily::Inet)[1],
+            Expression::Bitwise { from: Register::FIRST, to: Register::FIRST, mask, xor }
+        );
+    }
+
+    #[test]
+    fn on_a_bridge_addresses_settle_the_protocol_of_the_frame() {
+        let fields = vec![Field::InInterface, Field::Source(Family::V4)];
+        let forged = Match::NotInSet { fields, set: Name::new("s").unwrap() };
+        assert_eq!(
+            lower_rule(&Rule::new(vec![Match::NotEtherType(EtherType::Arp), forged], vec![]), TableFamily::Bridge),
+            [
+                Expression::Meta { key: MetaKey::Protocol, to: Register(1) },
+                cmp(Compare::NotEqual, &[0x08, 0x06]),
+                Expression::Meta { key: MetaKey::Protocol, to: Register(1) },
+                cmp(Compare::Equal, &[0x08, 0x00]),
+                Expression::Meta { key: MetaKey::InInterfaceName, to: Register(1) },
+                Expression::Payload { base: Base::Network, offset: 12, length: 4, to: Register(2) },
+                Expression::Lookup { set: "s".into(), from: Register::FIRST, to: None, inverted: true },
+            ]
+        );
     }
 }

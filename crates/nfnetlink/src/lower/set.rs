@@ -6,7 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use nft::{Datum, Element, Key, KeyType, Protocol, Set};
+use nft::{Datum, Element, InterfaceName, Key, KeyType, Protocol, Set};
 
 use crate::expression::Verdict;
 use crate::observed::RawElement;
@@ -50,6 +50,7 @@ fn type_number(key: KeyType) -> u32 {
         KeyType::Ipv6Addr => 8,
         KeyType::InetProto => 12,
         KeyType::InetService => 13,
+        KeyType::InterfaceName => 41,
     }
 }
 
@@ -60,6 +61,7 @@ pub(super) fn width(key: KeyType) -> u32 {
         KeyType::Ipv6Addr => 16,
         KeyType::InetProto => 1,
         KeyType::InetService => 2,
+        KeyType::InterfaceName => InterfaceName::WIDTH as u32,
     }
 }
 
@@ -78,6 +80,7 @@ fn put_datum(bytes: &mut Vec<u8>, datum: Datum) {
         Datum::V6(address) => bytes.extend_from_slice(&address.octets()),
         Datum::Protocol(protocol) => bytes.push(protocol.number()),
         Datum::Port(port) => bytes.extend_from_slice(&port.to_be_bytes()),
+        Datum::Interface(name) => bytes.extend_from_slice(&name.padded()),
     }
 }
 
@@ -187,6 +190,7 @@ fn datum(key_type: KeyType, bytes: &[u8]) -> Option<Datum> {
             _ => None,
         },
         KeyType::InetService => Some(Datum::Port(u16::from_be_bytes(bytes.try_into().ok()?))),
+        KeyType::InterfaceName => InterfaceName::from_padded(bytes.try_into().ok()?).map(Datum::Interface),
     }
 }
 
@@ -194,7 +198,7 @@ fn predecessor(datum: Datum) -> Option<Datum> {
     match datum {
         Datum::V4(a) => u32::from(a).checked_sub(1).map(|n| Datum::V4(n.into())),
         Datum::V6(a) => u128::from(a).checked_sub(1).map(|n| Datum::V6(n.into())),
-        Datum::Protocol(_) => None,
+        Datum::Protocol(_) | Datum::Interface(_) => None,
         Datum::Port(p) => p.checked_sub(1).map(Datum::Port),
     }
 }
@@ -203,7 +207,7 @@ fn largest(key_type: KeyType) -> Option<Datum> {
     match key_type {
         KeyType::Ipv4Addr => Some(Datum::V4(Ipv4Addr::BROADCAST)),
         KeyType::Ipv6Addr => Some(Datum::V6(Ipv6Addr::from(u128::MAX))),
-        KeyType::InetProto => None,
+        KeyType::InetProto | KeyType::InterfaceName => None,
         KeyType::InetService => Some(Datum::Port(u16::MAX)),
     }
 }

@@ -9,6 +9,7 @@ use libc::{c_int, nlmsghdr};
 use nftnl_sys as sys;
 
 use super::Buffer;
+use crate::decode::INVERTED;
 use crate::expression::{Expression, Verdict};
 use crate::observed::RawElement;
 
@@ -349,14 +350,15 @@ impl ExpressionObject {
                 .number(sys::NFTNL_EXPR_BITWISE_LEN, mask.len() as u32)
                 .data(sys::NFTNL_EXPR_BITWISE_MASK, mask)
                 .data(sys::NFTNL_EXPR_BITWISE_XOR, xor),
-            Expression::Lookup { set, from, to } => {
+            Expression::Lookup { set, from, to, inverted } => {
                 let object = ExpressionObject::new("lookup")
                     .number(sys::NFTNL_EXPR_LOOKUP_SREG, from.0)
                     .text(sys::NFTNL_EXPR_LOOKUP_SET, set);
-                match to {
+                let object = match to {
                     Some(to) => object.number(sys::NFTNL_EXPR_LOOKUP_DREG, to.0),
                     None => object,
-                }
+                };
+                if *inverted { object.number(sys::NFTNL_EXPR_LOOKUP_FLAGS, INVERTED) } else { object }
             }
             Expression::Verdict(verdict) => {
                 let object = ExpressionObject::new("immediate")

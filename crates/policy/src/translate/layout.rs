@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset,
-    Set, State, Verdict,
+    Set, State, Table, Verdict,
 };
 
 use super::Direction;
@@ -173,7 +173,7 @@ fn own_field(direction: Direction, family: Family) -> Field {
 
 /// The table without any pod.
 pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset {
-    let mut ruleset = Ruleset::new(layout.table.clone(), Comment::new(TABLE_COMMENT));
+    let mut ruleset = Ruleset::new(Table::inet(layout.table.clone()), Comment::new(TABLE_COMMENT));
     for &family in families {
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);

@@ -1,0 +1,129 @@
+//! Everything of this network namespace that nf_tables has at a hook, whoever made it.
+
+use crate::decode::{ChainRecord, FlowtableRecord, TableRecord, decode_chains, decode_flowtables, decode_tables};
+use crate::message::NFTABLES;
+use crate::observed::ObservedHook;
+use crate::request::{Kernel, RequestError};
+
+/// `NFT_MSG_GET*`
+const GET_TABLES: u16 = NFTABLES | 1;
+const GET_CHAINS: u16 = NFTABLES | 4;
+const GET_FLOWTABLES: u16 = NFTABLES | 23;
+
+/// `NFPROTO_UNSPEC`: all families.
+const ALL_FAMILIES: u8 = 0;
+
+/// Attempts to list something while others commit.
+const ATTEMPTS: u32 = 10;
+
+/// A chain that is attached to a hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseChain {
+    /// In nft's words: `inet`, `ip`, `ip6`, `arp`, `bridge`, `netdev`.
+    pub family: &'static str,
+    pub table: String,
+    pub name: String,
+    /// `filter`, `nat` or `route`.
+    pub kind: String,
+    /// In nft's words, such as `forward`.
+    pub hook: &'static str,
+    /// The chains of a hook run in order of their priorities.
+    pub priority: i32,
+    /// What has passed all rules is dropped.
+    pub drops: bool,
+    pub rules: u32,
+}
+
+/// Connections that are forwarded past the hooks: what is in a flowtable no forward chain sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flowtable {
+    pub family: &'static str,
+    pub table: String,
+    pub name: String,
+    pub devices: Vec<String>,
+}
+
+impl Kernel {
+    /// The tables of all families. A dormant one (`NFT_TABLE_F_DORMANT`, 1) has no chain at its hook.
+    pub fn tables(&mut self) -> Result<Vec<TableRecord>, RequestError> {
+        self.list(GET_TABLES, decode_tables)
+    }
+
+    /// The base chains of all families.
+    pub fn base_chains(&mut self) -> Result<Vec<BaseChain>, RequestError> {
+        Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().filter_map(base_chain).collect())
+    }
+
+    /// The flowtables of all families.
+    pub fn flowtables(&mut self) -> Result<Vec<Flowtable>, RequestError> {
+        let flowtable = |FlowtableRecord { family, table, name, devices }| {
+            let family = family_word(family);
+            Flowtable { family, table, name, devices }
+        };
+        Ok(self.list(GET_FLOWTABLES, decode_flowtables)?.into_iter().map(flowtable).collect())
+    }
+
+    fn list<T>(
+        &mut self,
+        kind: u16,
+        decode: fn(&[u8]) -> Result<Vec<T>, crate::decode::DecodeError>,
+    ) -> Result<Vec<T>, RequestError> {
+        let mut outcome = Err(RequestError::Interrupted);
+        for _ in 0..ATTEMPTS {
+            let mut all = Vec::new();
+            let listed = self.dump(
+                kind,
+                ALL_FAMILIES,
+                |w| w,
+                |datagram| {
+                    all.extend(decode(datagram)?);
+                    Ok(())
+                },
+            );
+            outcome = listed.map(|()| all);
+            if !matches!(outcome, Err(RequestError::Interrupted)) {
+                break;
+            }
+        }
+        outcome
+    }
+}
+
+fn base_chain(record: ChainRecord) -> Option<BaseChain> {
+    let ChainRecord { family, table, name, uses, chain } = record;
+    let ObservedHook { kind, number, priority, policy } = chain.hook?;
+    let (family, hook) = (family_word(family), hook_word(family, number));
+    // Nothing can go to a base chain, so whatever uses it is a rule in it. NF_DROP is 0.
+    Some(BaseChain { family, table, name, kind, hook, priority, drops: policy == 0, rules: uses })
+}
+
+/// `NFPROTO_*`
+fn family_word(family: u8) -> &'static str {
+    match family {
+        1 => "inet",
+        2 => "ip",
+        3 => "arp",
+        5 => "netdev",
+        7 => "bridge",
+        10 => "ip6",
+        _ => "unknown",
+    }
+}
+
+/// `NF_INET_*`, `NF_BR_*`, `NF_ARP_*` and `NF_NETDEV_*`
+fn hook_word(family: u8, number: u32) -> &'static str {
+    match (family, number) {
+        (3, 0) => "input",
+        (3, 1) => "output",
+        (3, 2) => "forward",
+        (5, 0) => "ingress",
+        (5, 1) => "egress",
+        (1 | 2 | 7 | 10, 0) => "prerouting",
+        (1 | 2 | 7 | 10, 1) => "input",
+        (1 | 2 | 7 | 10, 2) => "forward",
+        (1 | 2 | 7 | 10, 3) => "output",
+        (1 | 2 | 7 | 10, 4) => "postrouting",
+        (1, 5) => "ingress",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,185 @@
+//! Finds out what the kernel can do, by doing it in a network namespace that ends with the attempt.
+//!
+//! In the node's own namespace nothing is tried: a refused commit there holds everybody else's up.
+
+mod samples;
+
+use std::fmt;
+use std::io;
+use std::thread;
+
+use nft::{Operation, Ruleset, create};
+
+use crate::encode::{OWNER, PERSIST};
+use crate::observed::Observed;
+use crate::repair::repair;
+use crate::request::{Kernel, OpenError};
+use crate::sys::enter_new_network_namespace;
+
+/// Something that rules need, or that makes them safer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Feature {
+    /// A table of family `inet` with a chain at the forward hook.
+    RoutedPackets,
+    /// Rules that ask for a packet's connection tracking entry, and set its mark.
+    Flows,
+    /// Sets and verdict maps of every type.
+    Sets,
+    /// A table of family `bridge` with a chain at the prerouting hook.
+    BridgedFrames,
+    /// Tables that only their owner can change, that outlive it, and that another owner can claim then.
+    Protection,
+}
+
+impl Feature {
+    pub const ALL: [Feature; 5] =
+        [Feature::RoutedPackets, Feature::Flows, Feature::Sets, Feature::BridgedFrames, Feature::Protection];
+
+    /// What the kernel has to be, in the words of its configuration.
+    pub fn needs(self) -> &'static str {
+        match self {
+            Feature::RoutedPackets => "CONFIG_NF_TABLES_INET",
+            Feature::Flows => "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK",
+            Feature::Sets => "CONFIG_NF_TABLES of Linux 5.6 or later",
+            Feature::BridgedFrames => "CONFIG_NF_TABLES_BRIDGE",
+            Feature::Protection => "Linux 6.9 or later",
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Feature::RoutedPackets => "rules for routed packets",
+            Feature::Flows => "rules for connections",
+            Feature::Sets => "sets and verdict maps",
+            Feature::BridgedFrames => "rules for bridged frames",
+            Feature::Protection => "protected tables",
+        })
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Features {
+    /// Every feature that the kernel does not have, and what it said.
+    pub missing: Vec<(Feature, String)>,
+}
+
+impl Features {
+    /// Why the kernel does not have the feature; none if it has it.
+    pub fn why_not(&self, feature: Feature) -> Option<&str> {
+        self.missing.iter().find(|(missing, _)| *missing == feature).map(|(_, reason)| reason.as_str())
+    }
+}
+
+/// Why nothing was found out.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("trying things out needs a network namespace, and making one needs CAP_SYS_ADMIN")]
+    NotPermitted,
+    #[error("no network namespace to try things out in: {0}")]
+    Namespace(io::Error),
+    #[error("no thread to try things out on: {0}")]
+    Thread(io::Error),
+    #[error("{0}")]
+    Open(#[from] OpenError),
+}
+
+/// Tries every feature in a network namespace of its own, on a thread of its own. Takes some milliseconds.
+pub fn probe() -> Result<Features, ProbeError> {
+    let prober = thread::Builder::new().name("probe".into()).spawn(probe_here).map_err(ProbeError::Thread)?;
+    match prober.join() {
+        Ok(found) => found,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Moves this thread into a new namespace, for good.
+fn probe_here() -> Result<Features, ProbeError> {
+    enter_new_network_namespace().map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) => ProbeError::NotPermitted,
+        _ => ProbeError::Namespace(e),
+    })?;
+    let mut missing = Vec::new();
+    for feature in Feature::ALL {
+        let outcome = match feature {
+            Feature::RoutedPackets => try_ruleset(&samples::routed_packets()),
+            Feature::Flows => try_ruleset(&samples::flows()),
+            Feature::Sets => try_ruleset(&samples::sets()),
+            Feature::BridgedFrames => try_ruleset(&samples::bridged_frames()),
+            Feature::Protection => try_protection(&samples::routed_packets().protected(true)),
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(Failure::Open(e)) => return Err(e.into()),
+            Err(Failure::Reason(reason)) => missing.push((feature, reason)),
+        }
+    }
+    Ok(Features { missing })
+}
+
+enum Failure {
+    Open(OpenError),
+    Reason(String),
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        Failure::Open(error)
+    }
+}
+
+fn reason(error: impl fmt::Display) -> Failure {
+    Failure::Reason(error.to_string())
+}
+
+/// Commits the ruleset, finds it in the kernel as it was meant, and removes it.
+fn try_ruleset(ruleset: &Ruleset) -> Result<(), Failure> {
+    let mut kernel = Kernel::open()?;
+    kernel.commit(&create(ruleset), 0).map_err(reason)?;
+    let observed = read(&mut kernel, ruleset)?;
+    if let Some(difference) = repair(Some(&observed), ruleset).first() {
+        return Err(Failure::Reason(format!("the kernel took something else: `{difference}` is still to be done")));
+    }
+    remove(&mut kernel, ruleset)
+}
+
+/// Protects a table, loses it with its socket, and claims it with another.
+fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
+    let mut first = Kernel::open()?;
+    first.commit(&create(ruleset), 0).map_err(reason)?;
+    let mut second = Kernel::open()?;
+    let observed = read(&mut second, ruleset)?;
+    if observed.flags != OWNER | PERSIST || observed.held_by_other(second.port()) != Some(first.port()) {
+        return Err(Failure::Reason(format!("a protected table has flags {:#x}", observed.flags)));
+    }
+    if remove(&mut second, ruleset).is_ok() {
+        return Err(Failure::Reason("a protected table can be removed by others".into()));
+    }
+    drop(first);
+    let observed = read(&mut second, ruleset)?;
+    let claim = repair(Some(&observed), ruleset);
+    if observed.flags != PERSIST || !matches!(claim[..], [Operation::AddTable { .. }]) {
+        return Err(Failure::Reason(format!("a table that lost its owner has flags {:#x}", observed.flags)));
+    }
+    second.commit(&claim, 0).map_err(reason)?;
+    let observed = read(&mut second, ruleset)?;
+    if observed.owner != Some(second.port()) {
+        return Err(Failure::Reason("a table that lost its owner cannot be claimed".into()));
+    }
+    remove(&mut second, ruleset)
+}
+
+fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<Observed, Failure> {
+    match kernel.read(&ruleset.table).map_err(reason)? {
+        Some(observed) => Ok(observed),
+        None => Err(Failure::Reason(format!("table {} is gone after its commit", ruleset.table))),
+    }
+}
+
+fn remove(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<(), Failure> {
+    let table = ruleset.table.clone();
+    kernel.commit(&[Operation::DeleteTable { table }], 0).map_err(reason)?;
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Names of network interfaces.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest name: `IFNAMSIZ` is 16 with the closing NUL.
+const LONGEST: usize = 15;
+
+/// The name of a network interface: 1 to 15 bytes of printable ASCII, without those that the kernel refuses
+/// (`dev_valid_name`) and those that mean something else between the quotes of nft's grammar (`"`, `\`, and `*`, which
+/// stands for any name that goes on).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName {
+    /// Padded with NULs, as the kernel compares it.
+    bytes: [u8; InterfaceName::WIDTH],
+}
+
+/// Why a text is no [`InterfaceName`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no interface name that rules can hold: 1 to {LONGEST} printable characters without / : * \" \\")]
+pub struct InterfaceNameError(String);
+
+impl InterfaceName {
+    /// Bytes of a name in a key.
+    pub const WIDTH: usize = LONGEST + 1;
+
+    /// Takes a text that satisfies the rules above, and refuses every other.
+    pub fn new(text: &str) -> Result<InterfaceName, InterfaceNameError> {
+        let ordinary = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'*' | b'"' | b'\\');
+        let fits = (1..=LONGEST).contains(&text.len()) && !matches!(text, "." | "..");
+        if !fits || !text.bytes().all(ordinary) {
+            return Err(InterfaceNameError(text.into()));
+        }
+        let mut bytes = [0; InterfaceName::WIDTH];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(InterfaceName { bytes })
+    }
+
+    /// The name in a key of the kernel: padded with NULs.
+    pub fn padded(self) -> [u8; InterfaceName::WIDTH] {
+        self.bytes
+    }
+
+    /// The name that these bytes of a key hold; none if nothing but NULs may follow the first NUL and something does,
+    /// or if it is a name that [`InterfaceName::new`] refuses.
+    pub fn from_padded(bytes: &[u8; InterfaceName::WIDTH]) -> Option<InterfaceName> {
+        let length = bytes.iter().position(|b| *b == 0)?;
+        let (name, padding) = bytes.split_at(length);
+        let name = InterfaceName::new(std::str::from_utf8(name).ok()?).ok()?;
+        padding.iter().all(|b| *b == 0).then_some(name)
+    }
+
+    pub fn as_str(&self) -> &str {
+        let length = self.bytes.iter().position(|b| *b == 0).unwrap_or(LONGEST);
+        std::str::from_utf8(&self.bytes[..length]).expect("it was made of ASCII")
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for InterfaceName {
+    type Err = InterfaceNameError;
+    fn from_str(text: &str) -> Result<InterfaceName, InterfaceNameError> {
+        InterfaceName::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_the_kernel_and_the_grammar_take() {
+        for good in ["veth0", "a", "fifteen-bytes.x", "eth0@if3", "a-'b'#{}"] {
+            assert_eq!(InterfaceName::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "sixteen-bytes.xy", "a b", "a/b", "a:b", "eth*", "a\"", "a\\", "\u{e9}", "a\n"] {
+            assert!(InterfaceName::new(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_key_gives_its_name_back_and_what_is_no_name_gives_none() {
+        let name = InterfaceName::new("veth0").unwrap();
+        assert_eq!(InterfaceName::from_padded(&name.padded()), Some(name));
+        assert_eq!(InterfaceName::from_padded(b"veth0\0x\0\0\0\0\0\0\0\0\0"), None);
+        assert_eq!(InterfaceName::from_padded(&[b'x'; 16]), None);
+        assert_eq!(InterfaceName::from_padded(&[0; 16]), None);
+    }
+}

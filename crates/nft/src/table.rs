@@ -1,0 +1,46 @@
+//! Tables: a name in a family.
+
+use std::fmt;
+
+use crate::Name;
+
+/// The families of tables that the language knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableFamily {
+    /// IPv4 and IPv6 packets that are routed.
+    Inet,
+    /// Frames that a bridge takes in or passes on.
+    Bridge,
+}
+
+impl TableFamily {
+    pub fn word(self) -> &'static str {
+        match self {
+            TableFamily::Inet => "inet",
+            TableFamily::Bridge => "bridge",
+        }
+    }
+}
+
+/// What a table is known by. Prints as nft's commands name it: `inet ringfence`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table {
+    pub family: TableFamily,
+    pub name: Name,
+}
+
+impl Table {
+    pub fn inet(name: Name) -> Table {
+        Table { family: TableFamily::Inet, name }
+    }
+
+    pub fn bridge(name: Name) -> Table {
+        Table { family: TableFamily::Bridge, name }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.family.word(), self.name)
+    }
+}

@@ -1,0 +1,116 @@
+//! Commits of others are told, with who made them; our own are not.
+
+use std::time::Duration;
+
+use nfnetlink::{Foreign, Notification, Notifications};
+
+use super::*;
+
+/// The kernel announces a commit before whoever made it hears that it is done, so nothing has to be waited for.
+fn all(notifications: &mut Notifications) -> Vec<Notification> {
+    std::iter::from_fn(|| notifications.next(Duration::ZERO).unwrap()).collect()
+}
+
+fn foreign(notification: &Notification) -> &Foreign {
+    match notification {
+        Notification::Foreign(foreign) => foreign,
+        Notification::Lost => panic!("announcements were lost"),
+    }
+}
+
+fn many(count: u32) -> Ruleset {
+    let mut set = Set::of(&[KeyType::Ipv4Addr]);
+    set.elements.extend((0..count).map(|n| (Key::One(Datum::V4((0x0a00_0000 + n).into())), Element::default())));
+    with_set(empty(), "many", set)
+}
+
+#[test]
+fn a_foreign_commit_is_told_with_its_program_and_whether_it_touches_our_tables() {
+    let (inet, bridge) = (every_rule(), every_bridge_rule());
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        let mut notifications = Notifications::open(&kernel, &[inet.table.clone(), bridge.table.clone()]).unwrap();
+        commit(&mut kernel, &[create(&inet), create(&bridge)].concat());
+        assert_eq!(all(&mut notifications), []);
+        for (command, touches) in [
+            ("add table inet other", false),
+            ("add table bridge other", false),
+            ("add table ip ringfence", false),
+            ("add element inet ringfence ports { 8080 }", true),
+            ("delete element bridge ringfence interfaces { veth0 }", true),
+            ("add chain inet ringfence extra", true),
+            ("flush chain inet ringfence forward", true),
+            ("add rule inet ringfence extra drop", true),
+            ("delete table bridge ringfence", true),
+            ("add counter inet ringfence counted", true),
+            ("flush ruleset", true),
+            ("add table inet ringfence", true),
+        ] {
+            run_nft(command);
+            let told = all(&mut notifications);
+            assert_eq!(told.len(), 1, "{command}: {told:?}");
+            let Foreign { generation, program, process, touches: told } = foreign(&told[0]);
+            assert_eq!(*generation, kernel.generation().unwrap(), "{command}");
+            assert_eq!((program.as_str(), *told), ("nft", touches), "{command}");
+            assert!(*process > 1, "{command}: {process}");
+        }
+    });
+}
+
+#[test]
+fn commits_are_told_one_by_one_and_in_their_order() {
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
+        let before = kernel.generation().unwrap();
+        for table in ["ringfence", "other", "another"] {
+            run_nft(&format!("add table inet {table}"));
+        }
+        commit(&mut kernel, &create(&every_bridge_rule()));
+        let told: Vec<_> =
+            all(&mut notifications).iter().map(|n| (foreign(n).generation, foreign(n).touches)).collect();
+        assert_eq!(told, [(before + 1, true), (before + 2, false), (before + 3, false)]);
+    });
+}
+
+#[test]
+fn a_commit_of_ours_is_silent_however_large_it_is() {
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
+        commit(&mut kernel, &create(&many(100_000)));
+        assert_eq!(all(&mut notifications), []);
+        assert_eq!(notifications.next(Duration::from_millis(1)).unwrap(), None);
+        run_nft("delete table inet ringfence");
+        assert!(foreign(&all(&mut notifications)[0]).touches);
+    });
+}
+
+#[test]
+fn what_does_not_fit_the_buffer_is_lost_and_the_next_commit_is_told_again() {
+    in_new_namespace(|| {
+        let kernel = Kernel::open().unwrap();
+        let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
+        load_netlink(&many(200_000));
+        run_nft("add table inet other");
+        assert_eq!(all(&mut notifications), [Notification::Lost]);
+        run_nft("add table inet another");
+        let told = all(&mut notifications);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(!foreign(&told[0]).touches);
+    });
+}
+
+#[test]
+fn waiting_ends_with_a_commit_that_another_thread_makes() {
+    in_new_namespace(|| {
+        let kernel = Kernel::open().unwrap();
+        let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
+        let told = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| notifications.next(Duration::from_secs(60)).unwrap());
+            run_nft("add table inet ringfence");
+            waiting.join().unwrap()
+        });
+        assert_eq!(foreign(&told.unwrap()).program, "nft");
+    });
+}

@@ -1,0 +1,163 @@
+//! Protected tables: who can change them, what becomes of them when their owner is gone, and how they are taken over.
+
+use super::*;
+use tests::kernel_table::try_nft;
+
+/// `NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, and what is left of them without an owner.
+const OWNED: u32 = 6;
+const ORPHAN: u32 = 4;
+
+fn protected() -> Ruleset {
+    let rule = Rule::new(vec![], vec![Action::Counter]).commented("something to keep");
+    let ruleset = with_set(empty(), "ports", ports(&[80, 443]));
+    with_chain(ruleset, "forward", Some(Hook::Forward), vec![rule]).protected(true)
+}
+
+fn flags(kernel: &mut Kernel) -> u32 {
+    kernel.read(&empty().table).unwrap().unwrap().flags
+}
+
+/// Commits the table by a socket that is closed then.
+fn leave_orphan(ruleset: &Ruleset) {
+    let mut kernel = Kernel::open().unwrap();
+    commit(&mut kernel, &create(ruleset));
+    assert_eq!(flags(&mut kernel), OWNED);
+}
+
+#[test]
+fn nobody_else_can_change_a_protected_table_and_its_owner_can() {
+    let wanted = protected();
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        commit(&mut kernel, &create(&wanted));
+        for refused in [
+            "delete table inet ringfence",
+            "flush table inet ringfence",
+            "add chain inet ringfence extra",
+            "delete element inet ringfence ports { 80 }",
+            "flush chain inet ringfence forward",
+        ] {
+            let error = try_nft(&refused.split(' ').collect::<Vec<_>>(), "").expect_err(refused);
+            assert!(error.contains("Operation not permitted"), "{refused}: {error}");
+        }
+        run_nft("flush ruleset");
+        assert_eq!(missing(&mut kernel, &wanted), [""; 0]);
+        let fewer = with_set(wanted.clone(), "ports", ports(&[80]));
+        commit(&mut kernel, &difference(&wanted, &fewer));
+        assert_eq!(missing(&mut kernel, &fewer), [""; 0]);
+        let observed = kernel.read(&wanted.table).unwrap().unwrap();
+        assert_eq!((observed.flags, observed.owner), (OWNED, Some(kernel.port())));
+        assert_eq!(observed.held_by_other(kernel.port()), None);
+        commit(&mut kernel, &[Operation::DeleteTable { table: wanted.table.clone() }]);
+        assert_eq!(kernel.read(&wanted.table).unwrap(), None);
+    });
+}
+
+#[test]
+fn a_table_that_lost_its_owner_stays_and_is_claimed_without_a_change() {
+    let wanted = protected();
+    // Of what is in the table: nft says of the table itself who owns it.
+    let handles = || -> Vec<String> {
+        let listed = run_nft("-a list table inet ringfence");
+        listed.lines().filter(|l| l.starts_with('\t') && l.contains("# handle")).map(str::to_owned).collect()
+    };
+    in_new_namespace(|| {
+        leave_orphan(&wanted);
+        let mut kernel = Kernel::open().unwrap();
+        assert_eq!(flags(&mut kernel), ORPHAN);
+        let before = handles();
+        let claim = format!("add table inet ringfence {{ comment {}; }}", wanted.comment);
+        assert_eq!(mend(&mut kernel, &wanted), [claim]);
+        assert_eq!(flags(&mut kernel), OWNED);
+        assert_eq!(handles(), before, "nothing was made anew");
+    });
+}
+
+#[test]
+fn a_claim_mends_in_the_same_transaction_and_a_refused_one_claims_nothing() {
+    let wanted = protected();
+    in_new_namespace(|| {
+        leave_orphan(&wanted);
+        run_nft("delete element inet ringfence ports { 443 }");
+        let mut kernel = Kernel::open().unwrap();
+        let observed = kernel.read(&wanted.table).unwrap();
+        let mut operations = repair(observed.as_ref(), &wanted);
+        let nowhere = Operation::DeleteChain { table: wanted.table.clone(), chain: name("nowhere") };
+        operations.push(nowhere);
+        let refused = kernel.commit(&operations, observed.unwrap().generation);
+        assert!(matches!(refused, Err(CommitError::Refused { .. })), "{refused:?}");
+        assert_eq!(flags(&mut kernel), ORPHAN, "the claim was taken back");
+        let done = mend(&mut kernel, &wanted);
+        assert_eq!(done.len(), 2, "{done:?}");
+        assert_eq!(done[1], "add element inet ringfence ports { 443 }");
+        assert_eq!(flags(&mut kernel), OWNED);
+    });
+}
+
+#[test]
+fn an_orphan_is_good_enough_where_no_protection_is_wanted() {
+    let unprotected = protected().protected(false);
+    in_new_namespace(|| {
+        leave_orphan(&protected());
+        let mut kernel = Kernel::open().unwrap();
+        assert_eq!(missing(&mut kernel, &unprotected), [""; 0]);
+        let more = with_set(unprotected.clone(), "ports", ports(&[80, 443, 8080]));
+        assert_eq!(mend(&mut kernel, &more), ["add element inet ringfence ports { 8080 }"]);
+        assert_eq!(flags(&mut kernel), ORPHAN);
+    });
+}
+
+#[test]
+fn a_table_without_flags_is_replaced_by_a_protected_one_in_one_transaction() {
+    let wanted = protected();
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        commit(&mut kernel, &create(&protected().protected(false)));
+        let generation = kernel.generation().unwrap();
+        assert_eq!(mend(&mut kernel, &wanted)[0], "delete table inet ringfence");
+        assert_eq!(kernel.generation().unwrap(), generation + 1);
+        assert_eq!(flags(&mut kernel), OWNED);
+        assert_eq!(mend(&mut kernel, &protected().protected(false))[0], "delete table inet ringfence");
+        assert_eq!(flags(&mut kernel), 0);
+    });
+}
+
+#[test]
+fn the_owner_of_a_table_that_another_socket_holds_is_told() {
+    let wanted = protected();
+    in_new_namespace(|| {
+        let mut owner = Kernel::open().unwrap();
+        commit(&mut owner, &create(&wanted));
+        let mut kernel = Kernel::open().unwrap();
+        let observed = kernel.read(&wanted.table).unwrap().unwrap();
+        assert_eq!(observed.held_by_other(kernel.port()), Some(owner.port()));
+        // It is found to be right, and can be read; whatever would change it is refused.
+        assert!(repair(Some(&observed), &wanted).is_empty());
+        let more = with_set(wanted.clone(), "ports", ports(&[80, 443, 8080]));
+        let refused = kernel.commit(&repair(Some(&observed), &more), observed.generation).unwrap_err();
+        let expected = "the kernel refused `add element inet ringfence ports { 8080 }`: Operation not permitted";
+        assert_eq!(refused.to_string(), expected);
+        drop(owner);
+        let observed = kernel.read(&wanted.table).unwrap().unwrap();
+        assert_eq!((observed.flags, observed.owner), (ORPHAN, None));
+        assert_eq!(observed.held_by_other(kernel.port()), None);
+    });
+}
+
+#[test]
+fn tables_of_two_families_are_one_transaction() {
+    let (inet, bridge) = (every_rule().protected(true), every_bridge_rule().protected(true));
+    in_new_namespace(|| {
+        let mut kernel = Kernel::open().unwrap();
+        let before = kernel.generation().unwrap();
+        let both = [create(&inet), create(&bridge)].concat();
+        let nowhere = Operation::DeleteChain { table: bridge.table.clone(), chain: name("nowhere") };
+        let refused = kernel.commit(&[&both[..], &[nowhere]].concat(), before).unwrap_err();
+        let expected = "the kernel refused `delete chain bridge ringfence nowhere`: No such file or directory";
+        assert_eq!(refused.to_string(), expected);
+        assert_eq!(kernel.read(&inet.table).unwrap(), None, "nothing of it took place");
+        commit(&mut kernel, &both);
+        assert_eq!(kernel.generation().unwrap(), before + 1);
+        assert_eq!((missing(&mut kernel, &inet), missing(&mut kernel, &bridge)), (vec![], vec![]));
+    });
+}

@@ -1,0 +1,90 @@
+//! What the kernel can do, and who else is at its hooks.
+
+use nfnetlink::{BaseChain, Feature, ProbeError, Release, count_flows, probe};
+
+use super::*;
+
+#[test]
+fn a_kernel_that_can_do_everything_is_found_to_and_nothing_is_left_behind() {
+    in_new_namespace(|| {
+        let before = Kernel::open().unwrap().generation().unwrap();
+        let features = probe().unwrap();
+        assert_eq!(features.missing, []);
+        assert_eq!(features.why_not(Feature::Protection), None);
+        let mut kernel = Kernel::open().unwrap();
+        assert_eq!((kernel.generation().unwrap(), kernel.tables().unwrap()), (before, vec![]));
+        assert!(Release::of_kernel().unwrap().has_protection(), "the probe and the version agree");
+    });
+}
+
+#[test]
+fn without_the_right_to_make_namespaces_nothing_is_probed() {
+    const INSIDE: &str = "RINGFENCE_TEST_WITHOUT_CAP_SYS_ADMIN";
+    if std::env::var_os(INSIDE).is_some() {
+        let found = probe();
+        assert!(matches!(found, Err(ProbeError::NotPermitted)), "{found:?}");
+        return;
+    }
+    // A process loses the right for good, so this test runs itself once more in one of its own.
+    let me = std::env::current_exe().unwrap();
+    let test = "netlink::surroundings::without_the_right_to_make_namespaces_nothing_is_probed";
+    let output = std::process::Command::new("setpriv")
+        .args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
+        .arg(me)
+        .args(["--exact", test])
+        .env(INSIDE, "1")
+        .output()
+        .expect("util-linux is installed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn base_chains_of_all_families_are_told() {
+    in_new_namespace(|| {
+        load_text(
+            "table ip nat { chain post { type nat hook postrouting priority srcnat; policy accept; \
+             ip saddr 10.0.0.0/8 masquerade; }; chain inner { accept; }; }
+             table inet fw { chain forwarding { type filter hook forward priority 10; policy drop; jump more; counter; }; chain more { }; }
+             table bridge b { chain pre { type filter hook prerouting priority -300; }; }
+             table netdev n { chain incoming { type filter hook ingress device lo priority 5; }; }
+             table arp a { chain out { type filter hook output priority 0; }; }
+             table ip6 m { chain mangle { type route hook output priority mangle; }; }",
+        );
+        let mut kernel = Kernel::open().unwrap();
+        let mut told: Vec<String> = kernel
+            .base_chains()
+            .unwrap()
+            .into_iter()
+            .map(|BaseChain { family, table, name, kind, hook, priority, drops, rules }| {
+                format!("{family} {table} {name}: {kind} {hook} {priority} drops={drops} rules={rules}")
+            })
+            .collect();
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                "arp a out: filter output 0 drops=false rules=0",
+                "bridge b pre: filter prerouting -300 drops=false rules=0",
+                "inet fw forwarding: filter forward 10 drops=true rules=2",
+                "ip nat post: nat postrouting 100 drops=false rules=1",
+                "ip6 m mangle: route output -150 drops=false rules=0",
+                "netdev n incoming: filter ingress 5 drops=false rules=0",
+            ]
+        );
+        assert_eq!(kernel.flowtables().unwrap(), []);
+        assert_eq!(kernel.tables().unwrap().len(), 6);
+    });
+}
+
+#[test]
+fn connection_tracking_tells_how_full_it_is() {
+    in_new_namespace(|| {
+        assert_eq!(count_flows().unwrap().entries, 0);
+        let tuple = ["-I", "-p", "udp", "-s", "10.0.0.1", "-d", "10.0.0.2", "--sport", "4000", "--dport", "53"];
+        conntrack(&[&tuple[..], &["--timeout", "600"]].concat());
+        let count = count_flows().unwrap();
+        assert_eq!(count.entries, 1);
+        assert!(count.limit.is_some_and(|limit| limit > 0));
+    });
+}
