@@ -94,7 +94,7 @@ fn each_bad_configuration_has_its_sentence() {
         ("7".into(), 7, "the configuration is invalid"),
         (with(json!({"cniVersion": null})), 1, "cniVersion \"\" is not supported"),
         (with(json!({"cniVersion": "0.2.0"})), 1, "cniVersion \"0.2.0\" is not supported"),
-        (with(json!({"cniVersion": "2.0.0"})), 1, "supports 0.4.0, 1.0.0, 1.1.0"),
+        (with(json!({"cniVersion": "2.0.0"})), 1, "supports 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"),
         (with(json!({"name": ""})), 7, "has no name"),
         (with(json!({"onTimeout": "allow"})), 7, "onTimeout \"allow\" is unknown: use \"fail\" or \"isolate\""),
         (with(json!({"timeoutSeconds": 0})), 7, "timeoutSeconds 0 is not from 1 to 300"),
