@@ -44,3 +44,5 @@ mod strays;
 mod cni;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
+// Addresses of the node's pods that nobody is known to have.
+mod unknown_pods;
