@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Foreign, Kernel, Notifications, Observed, clear_marks};
-use nft::{Operation, Table};
+use nft::{Operation, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::api::TableVerdict;
@@ -142,7 +142,7 @@ impl Enforcer {
     pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let started = Instant::now();
         let commit = match self.live.take() {
@@ -201,7 +201,7 @@ impl Enforcer {
         }
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
@@ -306,7 +306,7 @@ impl Enforcer {
         let mut any = false;
         for refusal in refusals {
             let Some(operation) = &refusal.operation else { continue };
-            if leave_out(&mut translation.ruleset, operation) {
+            if take_out(translation, operation) {
                 any = true;
                 tracing::error!("left out and denied, since {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
@@ -339,6 +339,15 @@ impl Enforcer {
             tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
+    }
+}
+
+/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
+/// enforces every policy, but not that bridged pods send with their own addresses.
+fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
+    match refused.table().family {
+        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
+        TableFamily::Bridge => translation.bridge.take().is_some(),
     }
 }
 
