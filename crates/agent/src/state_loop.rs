@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::Notification;
 use policy::{
-    Attachment, AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object,
-    ObjectName, Unexplained, explain_named,
+    AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object, ObjectName,
+    Unexplained, explain_named,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
@@ -39,7 +39,7 @@ pub(crate) enum Event {
 
 /// What the CNI plugin asks.
 pub(crate) enum Call {
-    Add(Attachment, Waiting),
+    Add(Box<Waiting>),
     Delete(AttachmentId),
     Check(AttachmentId, oneshot::Sender<Outcome>),
     /// Why an ADD would fail now; none if it would not.
@@ -332,7 +332,8 @@ impl StateLoop {
     /// Says whether the rules may have to change.
     fn answer(&mut self, call: Call) -> bool {
         match call {
-            Call::Add(attachment, waiting) => {
+            Call::Add(waiting) => {
+                let attachment = &waiting.attachment;
                 let changed = self.state.attach(attachment.clone());
                 if changed && attachment.bridged {
                     self.examine_node();
@@ -340,12 +341,13 @@ impl StateLoop {
                 if standing(&self.state, &attachment.addresses) != Standing::Known
                     && let Some(lookups) = &self.lookups
                 {
-                    let wanted = Wanted { pod: attachment.pod, uid: attachment.uid, deadline: waiting.deadline };
+                    let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
+                    let wanted = Wanted { pod, uid, deadline: waiting.deadline };
                     if lookups.send(wanted).is_err() {
                         tracing::error!("nobody asks the API server for pods any more");
                     }
                 }
-                self.gate.admit(waiting);
+                self.gate.admit(*waiting);
                 changed
             }
             Call::Delete(id) => {
