@@ -46,3 +46,5 @@ mod cni;
 mod doctor;
 // Addresses of the node's pods that nobody is known to have.
 mod unknown_pods;
+// What is promised for every state of a node is held by tests.
+mod promises;
