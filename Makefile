@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build test demo lint docs fuzz manifests install clean
+.PHONY: help packages build plugin test demo lint docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -11,6 +11,9 @@ packages: ## install the Debian packages that building and testing need
 
 build: packages ## build all binaries
 	cargo build --workspace
+
+plugin: ## build the CNI plugin for release, without shared libraries
+	cargo rustc --release --package cni --bin ringfence-cni -- -C target-feature=+crt-static
 
 test: build ## run every test, as root
 	./scripts/test

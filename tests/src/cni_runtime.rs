@@ -125,7 +125,7 @@ impl Runtime {
     ///
     /// # Errors
     /// What the first plugin says that fails.
-    pub fn add(&self, container: &Container) -> Result<Added, Failed> {
+    pub fn add(&self, container: &Container) -> Result<Added, Box<Failed>> {
         let mut steps = Vec::new();
         let mut result: Option<Box<RawValue>> = None;
         for plugin in &self.network.plugins {
@@ -143,7 +143,7 @@ impl Runtime {
     ///
     /// # Errors
     /// What the first plugin says that fails.
-    pub fn delete(&self, container: &Container) -> Result<Vec<Step>, Failed> {
+    pub fn delete(&self, container: &Container) -> Result<Vec<Step>, Box<Failed>> {
         let result = self.cached_result(container);
         let plugins = self.network.plugins.iter().rev();
         let steps = plugins.map(|plugin| self.run("DEL", plugin, Some(container), result.as_deref(), &[])).collect();
@@ -160,7 +160,7 @@ impl Runtime {
     ///
     /// # Panics
     /// If the container was not added, for which a runtime must not ask.
-    pub fn check(&self, container: &Container) -> Result<Vec<Step>, Failed> {
+    pub fn check(&self, container: &Container) -> Result<Vec<Step>, Box<Failed>> {
         let result = self.cached_result(container);
         assert!(result.is_some(), "{} was not added", container.id);
         let plugins = self.network.plugins.iter().filter(|_| !self.network.disable_check);
@@ -171,7 +171,7 @@ impl Runtime {
     ///
     /// # Errors
     /// What the first plugin says that fails.
-    pub fn gc(&self, valid: &[&Container]) -> Result<Vec<Step>, Failed> {
+    pub fn gc(&self, valid: &[&Container]) -> Result<Vec<Step>, Box<Failed>> {
         let entry = |container: &&Container| json!({"containerID": container.id, "ifname": container.interface});
         let list: Vec<Value> = valid.iter().map(entry).collect();
         let key = ("cni.dev/valid-attachments", json!(list));
@@ -186,7 +186,7 @@ impl Runtime {
     ///
     /// # Errors
     /// What the first plugin says that fails.
-    pub fn status(&self) -> Result<Vec<Step>, Failed> {
+    pub fn status(&self) -> Result<Vec<Step>, Box<Failed>> {
         self.network.plugins.iter().map(|plugin| self.run("STATUS", plugin, None, None, &[])).collect()
     }
 
@@ -216,7 +216,7 @@ impl Runtime {
         container: Option<&Container>,
         prev_result: Option<&RawValue>,
         more: &[(&str, Value)],
-    ) -> Result<Step, Failed> {
+    ) -> Result<Step, Box<Failed>> {
         let raw = |value: &Value| to_raw_value(value).expect("JSON");
         let mut config = plugin.clone();
         let capabilities = config.remove("capabilities");

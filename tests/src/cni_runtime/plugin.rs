@@ -39,7 +39,7 @@ pub(super) fn run(
     program: &Path,
     variables: &[(&str, String)],
     input: &str,
-) -> Result<Step, Failed> {
+) -> Result<Step, Box<Failed>> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables.iter().map(|(k, v)| (*k, v)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -65,5 +65,5 @@ pub(super) fn run(
     let said = |key: &str| error[key].as_str().unwrap_or("").to_owned();
     let code = error["code"].as_u64().unwrap_or_else(|| panic!("{plugin} failed without a code: {stdout}"));
     let (cni_version, message, details) = (said("cniVersion"), said("msg"), said("details"));
-    Err(Failed { plugin, cni_version, code, message, details, stderr })
+    Err(Box::new(Failed { plugin, cni_version, code, message, details, stderr }))
 }

@@ -1,5 +1,6 @@
 //! One batch to the kernel, and what it answers.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -23,20 +24,11 @@ pub enum IsolationError {
 }
 
 pub(super) fn commit(batch: &Batch) -> Result<(), IsolationError> {
-    let failed = |what| move |errno| IsolationError::Socket { what, errno };
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
-        .map_err(failed("reach"))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WITHIN)).map_err(failed("reach"))?;
-    let sent = send(&socket, &batch.bytes, SendFlags::empty()).map_err(failed("write to"))?;
-    if sent != batch.bytes.len() {
-        return Err(IsolationError::Answer);
-    }
+    let socket = open(&batch.bytes)?;
     // A refusal of any message, or of the whole, is delivered before the last message is acknowledged (kernel:
     // net/netfilter/nfnetlink.c, nfnetlink_rcv_batch).
-    let mut answer = [0; 256];
     loop {
-        let (_, length) = recv(&socket, &mut answer[..], RecvFlags::TRUNC).map_err(failed("read from"))?;
-        let (number, code) = acknowledgement(&answer[..length.min(answer.len())]).ok_or(IsolationError::Answer)?;
+        let (number, code) = acknowledgement(&receive(&socket)?).ok_or(IsolationError::Answer)?;
         let operation = *batch.operations.get(number).ok_or(IsolationError::Answer)?;
         if code != 0 {
             let errno = Errno::from_raw_os_error(code.checked_neg().ok_or(IsolationError::Answer)?);
@@ -46,6 +38,38 @@ pub(super) fn commit(batch: &Batch) -> Result<(), IsolationError> {
             return Ok(());
         }
     }
+}
+
+/// Whether what a question asks for exists.
+pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
+    let answer = receive(&open(question)?)?;
+    match acknowledgement(&answer) {
+        None => Ok(true),
+        Some((_, code)) if code == -Errno::NOENT.raw_os_error() => Ok(false),
+        Some((_, code)) => {
+            let errno = Errno::from_raw_os_error(code.checked_neg().ok_or(IsolationError::Answer)?);
+            Err(IsolationError::Refused { operation: "list table", errno })
+        }
+    }
+}
+
+/// A socket on which the bytes have been sent.
+fn open(bytes: &[u8]) -> Result<OwnedFd, IsolationError> {
+    let failed = |what| move |errno| IsolationError::Socket { what, errno };
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
+        .map_err(failed("reach"))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WITHIN)).map_err(failed("reach"))?;
+    let sent = send(&socket, bytes, SendFlags::empty()).map_err(failed("write to"))?;
+    if sent == bytes.len() { Ok(socket) } else { Err(IsolationError::Answer) }
+}
+
+/// The beginning of an answer: all that is read of it.
+fn receive(socket: &OwnedFd) -> Result<Vec<u8>, IsolationError> {
+    let mut answer = vec![0; 256];
+    let (length, _) = recv(socket, &mut answer[..], RecvFlags::empty())
+        .map_err(|errno| IsolationError::Socket { what: "read from", errno })?;
+    answer.truncate(length);
+    Ok(answer)
 }
 
 /// The number of the message that is acknowledged, and the error or 0 (`struct nlmsghdr`, `struct nlmsgerr`).

@@ -2,6 +2,7 @@
 
 /// `NFT_MSG_NEWTABLE` and its like.
 pub(super) const NEW_TABLE: u16 = 0;
+pub(super) const GET_TABLE: u16 = 1;
 pub(super) const NEW_CHAIN: u16 = 3;
 pub(super) const NEW_RULE: u16 = 6;
 pub(super) const DELETE_RULE: u16 = 8;
@@ -105,23 +106,35 @@ impl Batch {
         flags: u16,
         family: u8,
         resource: u16,
-        Attributes(attributes): Attributes,
+        attributes: Attributes,
     ) {
-        const NFGENMSG_BYTES: usize = 4;
-        const NFNETLINK_V0: u8 = 0;
-        let length = u32::try_from(HEADER_BYTES + NFGENMSG_BYTES + attributes.len()).expect("a short message");
         let number = u32::try_from(self.operations.len()).expect("few messages");
         self.last = self.bytes.len();
-        self.bytes.extend_from_slice(&length.to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
-        self.bytes.extend_from_slice(&number.to_ne_bytes());
-        self.bytes.extend_from_slice(&0_u32.to_ne_bytes());
-        self.bytes.extend_from_slice(&[family, NFNETLINK_V0]);
-        self.bytes.extend_from_slice(&resource.to_be_bytes());
-        self.bytes.extend_from_slice(&attributes);
+        self.bytes.extend(message(kind, flags, number, family, resource, attributes));
         self.operations.push(operation);
     }
+}
+
+/// A message outside of a batch, which is answered.
+pub(super) fn question(kind: u16, attributes: Attributes) -> Vec<u8> {
+    message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, NFPROTO_INET, 0, attributes)
+}
+
+fn message(kind: u16, flags: u16, number: u32, family: u8, resource: u16, attributes: Attributes) -> Vec<u8> {
+    const NFGENMSG_BYTES: usize = 4;
+    const NFNETLINK_V0: u8 = 0;
+    let Attributes(attributes) = attributes;
+    let length = u32::try_from(HEADER_BYTES + NFGENMSG_BYTES + attributes.len()).expect("a short message");
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&length.to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+    bytes.extend_from_slice(&number.to_ne_bytes());
+    bytes.extend_from_slice(&0_u32.to_ne_bytes());
+    bytes.extend_from_slice(&[family, NFNETLINK_V0]);
+    bytes.extend_from_slice(&resource.to_be_bytes());
+    bytes.extend_from_slice(&attributes);
+    bytes
 }
 
 /// What each message does, and its bytes.
