@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    Action, Datum, Direction, EtherType, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rule, Ruleset,
-    State, Verdict,
+    Action, Datum, Direction, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rule, Ruleset, State, Verdict,
 };
 
 /// A packet at a hook.
@@ -158,13 +157,8 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         },
         Match::InSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(true),
         Match::NotInSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(false),
-        Match::NotEtherType(kind) => {
-            *kind
-                != match Family::of(packet.source) {
-                    Family::V4 => EtherType::Ipv4,
-                    Family::V6 => EtherType::Ipv6,
-                }
-        }
+        Match::EtherType(kind) => kind.family() == Some(Family::of(packet.source)),
+        Match::NotEtherType(kind) => kind.family() != Some(Family::of(packet.source)),
     }
 }
 
@@ -195,7 +189,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Chain, Comment, Element, Key, KeyType, Set, Table};
+    use crate::{Chain, Comment, Element, EtherType, Key, KeyType, Set, Table};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()

@@ -86,6 +86,15 @@ impl EtherType {
         }
     }
 
+    /// The family of the packets that such frames carry.
+    pub fn family(self) -> Option<Family> {
+        match self {
+            EtherType::Ipv4 => Some(Family::V4),
+            EtherType::Ipv6 => Some(Family::V6),
+            EtherType::Arp => None,
+        }
+    }
+
     pub fn word(self) -> &'static str {
         match self {
             EtherType::Ipv4 => "ip",
@@ -125,6 +134,8 @@ pub enum Match {
         fields: Vec<Field>,
         set: Name,
     },
+    /// The frame carries this protocol.
+    EtherType(EtherType),
     /// The frame carries another protocol.
     NotEtherType(EtherType),
 }

@@ -130,6 +130,7 @@ impl Display for Match {
                 let words: Vec<_> = fields.iter().map(Field::to_string).collect();
                 write!(f, "{} != @{set}", words.join(" . "))
             }
+            Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
             Match::NotEtherType(kind) => write!(f, "meta protocol != {}", kind.word()),
         }
     }

@@ -123,6 +123,7 @@ impl Ruleset {
                     | Match::Protocol(_)
                     | Match::Icmpv6Type(..)
                     | Match::HopLimit(_)
+                    | Match::EtherType(_)
                     | Match::NotEtherType(_)
                     | Match::FlowPort(..) => {}
                 }
@@ -210,6 +211,7 @@ impl Rule {
             | Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::EtherType(_)
             | Match::NotEtherType(_) => false,
         });
         let in_action = self.actions.iter().any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort, .. }));
@@ -230,13 +232,12 @@ impl Rule {
             | Field::InInterface => false,
         };
         let in_match = self.matches.iter().any(|m| match m {
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::Family(_)
+            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Family(_) | Match::FlowPort(..) => true,
+            Match::Protocol(_)
             | Match::Icmpv6Type(..)
-            | Match::FlowPort(..) => true,
-            Match::Protocol(_) | Match::HopLimit(_) | Match::NotEtherType(_) => false,
+            | Match::HopLimit(_)
+            | Match::EtherType(_)
+            | Match::NotEtherType(_) => false,
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.iter().any(of_flow),
         });
         in_match
@@ -251,6 +252,7 @@ impl Rule {
         let of_match = self.matches.iter().flat_map(|m| match m {
             Match::Family(family) => vec![*family],
             Match::Icmpv6Type(..) | Match::HopLimit(_) => vec![Family::V6],
+            Match::EtherType(kind) => kind.family().into_iter().collect(),
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
                 fields.iter().filter_map(|f| f.family()).collect()
             }

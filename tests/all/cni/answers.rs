@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use cni::protocol::{Request, Response};
 use serde_json::json;
-use tests::agent_process::until;
+use tests::agent_process::{WITHIN, until};
 use tests::cni_runtime::{Failed, FakeAgent, Reply};
 
 use super::{Place, Pod};
@@ -37,7 +37,7 @@ fn a_pod_waits_until_the_agent_answers() {
     let (go, may_answer) = channel::<()>();
     let _agent = FakeAgent::start(&place.socket(), move |_| {
         asked.send(()).unwrap();
-        may_answer.recv().unwrap();
+        may_answer.recv_timeout(WITHIN).unwrap();
         Reply::enforced()
     });
     // Long enough for a slow machine to come to the end of this test.
@@ -45,7 +45,7 @@ fn a_pod_waits_until_the_agent_answers() {
     let pod = Pod::new("api-0");
     std::thread::scope(|scope| {
         let add = scope.spawn(|| runtime.add(&pod.container));
-        is_asked.recv().unwrap();
+        is_asked.recv_timeout(WITHIN).unwrap();
         assert_eq!(place.attachments().len(), 1, "it is kept before the agent is asked");
         assert!(!add.is_finished());
         go.send(()).unwrap();
@@ -101,7 +101,7 @@ fn an_agent_that_restarts_is_asked_again() {
             Reply::Silence
         });
         let add = scope.spawn(|| runtime.add(&pod.container));
-        is_asked.recv().unwrap();
+        is_asked.recv_timeout(WITHIN).unwrap();
         drop(first);
         let _second = FakeAgent::enforcing(&place.socket());
         add.join().unwrap().unwrap();

@@ -148,6 +148,7 @@ fn the_rights_are_those_that_the_code_uses() {
         let verb = match request.verb {
             Verb::List => "list",
             Verb::Watch => "watch",
+            Verb::Get => "get",
         };
         used.insert((path.expect("a known group").to_owned(), verb.to_owned()));
     }

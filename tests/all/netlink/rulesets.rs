@@ -341,6 +341,9 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
         Rule::new(vec![of_ports(), beyond(&[Field::InInterface, Field::Source(V4)], "interface-addresses4")], drop()),
         Rule::new(vec![of_ports(), beyond(&[Field::InInterface, Field::Source(V6)], "interface-addresses6")], drop()),
         Rule::new(vec![other(EtherType::Ipv4), within(&[Field::Source(V6)], "blocks6")], drop()),
+        Rule::new(vec![Match::EtherType(EtherType::Ipv6), of_ports(), Match::Icmpv6Type(130, 136)], drop()),
+        Rule::new(vec![Match::EtherType(EtherType::Ipv4), of_ports()], drop()),
+        Rule::new(vec![Match::EtherType(EtherType::Arp)], drop()),
         Rule::new(vec![within(&[Field::Source(V4)], "blocks4"), beyond(&[Field::Destination(V4)], "blocks4")], drop())
             .commented("one family"),
         Rule::new(vec![Match::HopLimit(255), within(&[Field::Source(V6)], "peers6")], drop()),

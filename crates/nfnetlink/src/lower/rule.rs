@@ -81,6 +81,11 @@ impl Code {
                 self.load_key(fields);
                 self.lookup(set, None, true);
             }
+            Match::EtherType(kind) => {
+                self.meta(MetaKey::Protocol, Register::FIRST);
+                self.compare(Compare::Equal, &kind.number().to_be_bytes());
+                self.family = kind.family().or(self.family);
+            }
             Match::NotEtherType(kind) => {
                 self.meta(MetaKey::Protocol, Register::FIRST);
                 self.compare(Compare::NotEqual, &kind.number().to_be_bytes());

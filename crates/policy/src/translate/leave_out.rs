@@ -126,6 +126,7 @@ fn looks_at(rule: &Rule, set: &Name) -> bool {
         | Match::Icmpv6Type(..)
         | Match::HopLimit(_)
         | Match::FlowPort(..)
+        | Match::EtherType(_)
         | Match::NotEtherType(_) => false,
     };
     let mapped = |action: &Action| matches!(action, Action::VerdictMap { map, .. } if map == set);

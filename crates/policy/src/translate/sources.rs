@@ -96,9 +96,10 @@ fn from_pod() -> Match {
     Match::InSet { fields: vec![Field::InInterface], set: fixed(INTERFACES) }
 }
 
-fn forged(family: Family) -> Rule {
+/// `of_family` is the condition that says the family in the words of the table.
+fn forged(of_family: Match, family: Family) -> Rule {
     let fields = vec![Field::InInterface, Field::Source(family)];
-    deny(vec![Match::Family(family), from_pod(), Match::NotInSet { fields, set: sources(family) }])
+    deny(vec![of_family, from_pod(), Match::NotInSet { fields, set: sources(family) }])
         .commented("a pod sends with its own addresses only")
 }
 
@@ -117,7 +118,11 @@ pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
 
 /// What comes first in the forward hook, before approvals count: a forged packet could belong to an approved flow.
 pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
-    if ruleset.sets.contains_key(&fixed(INTERFACES)) { Family::BOTH.map(forged).into() } else { vec![] }
+    if ruleset.sets.contains_key(&fixed(INTERFACES)) {
+        Family::BOTH.map(|family| forged(Match::Family(family), family)).into()
+    } else {
+        vec![]
+    }
 }
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
@@ -147,7 +152,8 @@ fn link_local(field: Field) -> Match {
 
 /// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810).
 fn discovery() -> [Rule; 2] {
-    [(130, 136), (143, 143)].map(|(first, last)| accept(vec![from_pod(), Match::Icmpv6Type(first, last)]))
+    let is_v6 = || Match::EtherType(EtherType::Ipv6);
+    [(130, 136), (143, 143)].map(|(first, last)| accept(vec![is_v6(), from_pod(), Match::Icmpv6Type(first, last)]))
 }
 
 /// What a port takes in. Link-local sources pass here, since pods talk so to their gateway.
@@ -155,11 +161,12 @@ fn prerouting_rules() -> Vec<Rule> {
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let mut rules = vec![
         deny(std::iter::once(from_pod()).chain(others).collect()).commented("no policy judges other protocols"),
-        forged(Family::V4),
+        forged(Match::EtherType(EtherType::Ipv4), Family::V4),
     ];
     rules.extend(discovery());
-    rules.push(accept(vec![from_pod(), link_local(Field::Source(Family::V6))]));
-    rules.push(forged(Family::V6));
+    let is_v6 = Match::EtherType(EtherType::Ipv6);
+    rules.push(accept(vec![is_v6.clone(), from_pod(), link_local(Field::Source(Family::V6))]));
+    rules.push(forged(is_v6, Family::V6));
     rules
 }
 
@@ -167,7 +174,8 @@ fn prerouting_rules() -> Vec<Rule> {
 fn between_ports_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = discovery().into();
     for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
-        rules.push(deny(vec![from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
+        let is_v6 = Match::EtherType(EtherType::Ipv6);
+        rules.push(deny(vec![is_v6, from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
     }
     rules
 }
