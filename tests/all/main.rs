@@ -42,6 +42,8 @@ mod deploy;
 mod strays;
 // The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.
 mod cni;
+// A pod sends nothing before its rules are in the kernel: the agent and the plugin together.
+mod pod_start;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
 // Addresses of the node's pods that nobody is known to have.

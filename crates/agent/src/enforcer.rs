@@ -16,6 +16,7 @@ use nft::{Operation, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::api::TableVerdict;
+use crate::isolation::Release;
 use crate::metrics::Metrics;
 use live::Live;
 use tables::{Mending, Tables};
@@ -120,17 +121,18 @@ impl Enforcer {
         self.layout.generation()
     }
 
-    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them.
+    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them. Says whether
+    /// some are not known here.
     ///
     /// # Errors
     /// If its table cannot be read or changed.
-    pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<()> {
+    pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<bool> {
         let covered = state.attachments().flat_map(|a| a.addresses.iter().copied()).collect();
-        match crate::isolation::release(&mut self.kernel, &covered)? {
-            0 => {}
-            pods => tracing::info!(addresses = pods, "took over what the CNI plugin had isolated without the agent"),
+        let Release { released, kept } = crate::isolation::release(&mut self.kernel, &covered)?;
+        if released > 0 {
+            tracing::info!(addresses = released, "took over what the CNI plugin had isolated without the agent");
         }
-        Ok(())
+        Ok(kept > 0)
     }
 
     /// What the kernel refused, which is denied.

@@ -82,6 +82,8 @@ pub(crate) struct StateLoop {
     last_heal: Option<Instant>,
     /// The CNI plugin may have isolated pods by itself that the rules cover now.
     release: bool,
+    /// It has isolated some that are not known here yet.
+    unreleased: bool,
     run_dir: PathBuf,
     /// Pods to be asked for; none where there is nobody to ask.
     lookups: Option<mpsc::UnboundedSender<Wanted>>,
@@ -124,6 +126,7 @@ impl StateLoop {
             culprit: None,
             last_heal: None,
             release: true,
+            unreleased: false,
             run_dir,
             lookups,
             resync,
@@ -166,6 +169,7 @@ impl StateLoop {
             if ticked {
                 tick = now + self.resync;
                 changed |= self.read_attachments();
+                self.release |= self.unreleased;
                 self.examine_node();
             }
             if changed {
@@ -250,10 +254,11 @@ impl StateLoop {
         if !self.release || !self.status.in_force {
             return;
         }
-        self.release = false;
-        if let Err(error) = self.enforcer.release_isolated(&self.state) {
-            self.release = true;
-            tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+        match self.enforcer.release_isolated(&self.state) {
+            Ok(unreleased) => (self.release, self.unreleased) = (false, unreleased),
+            Err(error) => {
+                tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+            }
         }
     }
 
@@ -335,6 +340,7 @@ impl StateLoop {
             Call::Add(waiting) => {
                 let attachment = &waiting.attachment;
                 let changed = self.state.attach(attachment.clone());
+                self.release |= self.unreleased;
                 if changed && attachment.bridged {
                     self.examine_node();
                 }
