@@ -44,3 +44,5 @@ mod strays;
 mod cni;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
+// No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
+mod life;
