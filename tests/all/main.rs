@@ -50,3 +50,5 @@ mod doctor;
 mod unknown_pods;
 // What is promised for every state of a node is held by tests.
 mod promises;
+// No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
+mod life;
