@@ -23,8 +23,9 @@ use policy::{Attachment, ClusterState, ObjectName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::AgentProcess;
-use tests::cni_runtime::{Arrived, Container, Prober, Runtime, Sandbox, Sending, Sent, arrivals, count_arrivals};
+use tests::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
 use tests::fake_api::FakeApi;
+use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use crate::stage::{NODE, Stage, pod, policy, set_all, state_of};
 
@@ -230,8 +231,12 @@ fn with_uid(uid: &str, mut object: Value) -> Value {
 /// A policy of namespace shop: what it selects may send to pods with these labels, and nowhere else.
 fn egress(name: &str, from: &str, to: &str) -> Value {
     let (key, value) = to.split_once('=').unwrap();
-    policy(name, from, json!({
-        "policyTypes": ["Egress"],
-        "egress": [{"to": [{"podSelector": {"matchLabels": {key: value}}}]}],
-    }))
+    policy(
+        name,
+        from,
+        json!({
+            "policyTypes": ["Egress"],
+            "egress": [{"to": [{"podSelector": {"matchLabels": {key: value}}}]}],
+        }),
+    )
 }

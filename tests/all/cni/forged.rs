@@ -6,8 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, ringfence};
-use tests::cni_runtime::{Arrived, Runtime, arrivals, count_arrivals};
+use tests::cni_runtime::Runtime;
 use tests::kernel_table::nft;
+use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::{Families, NODE, Place, Pod};
 use crate::stage::{namespace, pod, policy};

@@ -3,12 +3,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use policy::Kind;
 use serde_json::{Value, json};
 use tests::agent_process::until;
-use tests::cni_runtime::{Sent, arrivals, count_arrivals};
 use tests::fake_api::Verb;
+use tests::prober::{Sent, arrivals, count_arrivals};
 
-use super::{
-    ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches,
-};
+use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
 use crate::stage::{namespace, set_all};
 
 fn objects() -> Vec<Value> {

@@ -12,12 +12,7 @@ const UNAVAILABLE: u64 = 50;
 const NOT_IN_FORCE: u64 = 100;
 
 fn objects() -> [Value; 4] {
-    [
-        namespace("shop", ""),
-        egress("web", "app=web", "app=db"),
-        pending("web", "app=web"),
-        pending("db", "app=db"),
-    ]
+    [namespace("shop", ""), egress("web", "app=web", "app=db"), pending("web", "app=web"), pending("db", "app=db")]
 }
 
 fn site() -> Site {
