@@ -203,7 +203,7 @@ impl Running {
 fn reaches(from: &Running, to: &Running) -> [bool; 2] {
     [0, 1].map(|family| {
         let at = to.addresses[family];
-        to.pod.sandbox.run(|| count_arrivals(at));
+        to.pod.sandbox.run(|| count_arrivals(&[at]));
         let Sent { datagrams, connections } = from.pod.send(at).end();
         assert!(datagrams > 10 && connections > 10, "{datagrams} datagrams and {connections} SYNs were sent");
         let arrived = to.pod.sandbox.run(arrivals);

@@ -68,7 +68,7 @@ impl<'place> Node<'place> {
     }
 
     fn arrives(&self, source: IpAddr, to: SocketAddr) -> u64 {
-        self.db.sandbox.run(|| count_arrivals(to.ip()));
+        self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
         self.web.sandbox.run(|| send(SocketAddr::new(source, 0), to));
         let arrived: BTreeMap<IpAddr, Arrived> = self.db.sandbox.run(arrivals);
         arrived.get(&source).map_or(0, |a| a.datagrams)
@@ -77,7 +77,7 @@ impl<'place> Node<'place> {
     /// What reaches `db` when `other` has an approved flow and `web` sends in it.
     fn arrives_in_flow_of_other(&self) -> u64 {
         let (from, to) = (SocketAddr::new(self.addresses["other"], 40_000), SocketAddr::new(self.addresses["db"], 9));
-        self.db.sandbox.run(|| count_arrivals(to.ip()));
+        self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
         self.other.sandbox.run(|| send(from, to));
         self.web.sandbox.run(|| send(from, to));
         self.db.sandbox.run(arrivals).get(&from.ip()).map_or(0, |a| a.datagrams)
@@ -154,7 +154,7 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
             }
             IpAddr::V4(_) => unreachable!("it was found among IPv6 addresses"),
         };
-        node.db.sandbox.run(|| count_arrivals(to));
+        node.db.sandbox.run(|| count_arrivals(&[to]));
         node.web.sandbox.run(|| {
             let mut own = scoped(from);
             own.set_port(0);

@@ -67,7 +67,7 @@ fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_m
 
         for (peer, family) in [(&other, 0), (&other, 1)] {
             let at = peer.addresses[family];
-            peer.pod.sandbox.run(|| count_arrivals(at));
+            peer.pod.sandbox.run(|| count_arrivals(&[at]));
             let done = AtomicBool::new(false);
             let sent = std::thread::scope(|scope| {
                 let prober = scope.spawn(|| {
