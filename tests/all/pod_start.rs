@@ -230,8 +230,12 @@ fn with_uid(uid: &str, mut object: Value) -> Value {
 /// A policy of namespace shop: what it selects may send to pods with these labels, and nowhere else.
 fn egress(name: &str, from: &str, to: &str) -> Value {
     let (key, value) = to.split_once('=').unwrap();
-    policy(name, from, json!({
-        "policyTypes": ["Egress"],
-        "egress": [{"to": [{"podSelector": {"matchLabels": {key: value}}}]}],
-    }))
+    policy(
+        name,
+        from,
+        json!({
+            "policyTypes": ["Egress"],
+            "egress": [{"to": [{"podSelector": {"matchLabels": {key: value}}}]}],
+        }),
+    )
 }

@@ -56,9 +56,7 @@ fn assert_claim_is_void(claim: impl Fn(&[&str]) -> Value) {
 
 #[test]
 fn a_pod_elsewhere_that_claims_an_address_of_this_node_gains_it_nothing() {
-    assert_claim_is_void(|addresses| {
-        with_uid("of-the-impostor", pod("impostor", "node-b", "app=friend", addresses))
-    });
+    assert_claim_is_void(|addresses| with_uid("of-the-impostor", pod("impostor", "node-b", "app=friend", addresses)));
 }
 
 #[test]
