@@ -46,11 +46,16 @@ impl Gate {
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
             let reason = format!("{MOST_WAITING} pods are waiting for their rules already");
-            answer(waiting, Outcome::Failed(reason));
-            self.failed = true;
+            self.refuse(waiting, reason);
             return;
         }
         self.waiting.push(waiting);
+    }
+
+    pub(crate) fn refuse(&mut self, waiting: Waiting, reason: String) {
+        self.failed = true;
+        tracing::warn!(pod = %waiting.attachment.pod, "not let through: {reason}");
+        answer(waiting, Outcome::Failed(reason));
     }
 
     pub(crate) fn withdraw(&mut self, id: &AttachmentId) {
@@ -73,18 +78,21 @@ impl Gate {
     pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
-            let known = standing(state, &waiting.attachment.addresses) == Standing::Known;
-            let outcome = match not_in_force {
-                None if known => Outcome::Enforced,
+            let outcome = match (not_in_force, standing(state, &waiting.attachment.addresses)) {
+                (None, Standing::Known) => Outcome::Enforced,
                 _ if now < waiting.deadline => {
                     self.waiting.push(waiting);
                     continue;
                 }
-                None => Outcome::Isolated(match &waiting.unknown {
+                (None, Standing::Unknown) => Outcome::Isolated(match &waiting.unknown {
                     Some(reason) => format!("pod {} is not known: {reason}", waiting.attachment.pod),
                     None => format!("pod {} is not known", waiting.attachment.pod),
                 }),
-                Some(reason) => Outcome::Failed(reason.into()),
+                // Nobody has the address, so nothing denies it.
+                (None, Standing::Missing) => {
+                    Outcome::Failed(format!("attachment {} has been removed", waiting.attachment.id))
+                }
+                (Some(reason), _) => Outcome::Failed(reason.into()),
             };
             match &outcome {
                 Outcome::Enforced => enforced.push(waiting.since),
@@ -92,8 +100,8 @@ impl Gate {
                     tracing::warn!(pod = %waiting.attachment.pod, "isolated at its start: {reason}")
                 }
                 Outcome::Failed(reason) => {
-                    self.failed = true;
-                    tracing::warn!(pod = %waiting.attachment.pod, "not let through: {reason}");
+                    self.refuse(waiting, reason.clone());
+                    continue;
                 }
             }
             answer(waiting, outcome);
@@ -207,6 +215,16 @@ mod tests {
         gate.settle(&known(), Some("not synced"), now);
         assert_eq!(answer.try_recv(), Ok(Outcome::Failed("not synced".into())));
         assert!(gate.failed);
+    }
+
+    #[test]
+    fn an_add_whose_attachment_is_gone_is_not_told_that_it_is_isolated() {
+        let now = Instant::now();
+        let mut gate = Gate::default();
+        let (add, mut answer) = waiting(now);
+        gate.admit(add);
+        gate.settle(&ClusterState::new(), None, now);
+        assert_eq!(answer.try_recv(), Ok(Outcome::Failed("attachment c@eth0 has been removed".into())));
     }
 
     #[test]

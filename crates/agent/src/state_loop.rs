@@ -248,6 +248,14 @@ impl StateLoop {
         }
     }
 
+    /// The plugin may have isolated a pod by itself. Its attachment may be one that it could not tell of, and has to be
+    /// known before anything is taken over: otherwise an older one that claims the address would speak for it. Says
+    /// whether other attachments are known now.
+    fn expect_isolated(&mut self) -> bool {
+        self.release = true;
+        self.read_attachments()
+    }
+
     /// Takes over pods that the plugin isolated while there was no agent to ask.
     fn release_isolated(&mut self) {
         self.release |= std::mem::take(&mut self.gate.failed);
@@ -292,17 +300,16 @@ impl StateLoop {
             }
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
-                self.release |= foreign.program == PLUGIN;
                 if self.enforcer.notice(&foreign) {
                     self.culprit = Some(format!("{} (process {})", foreign.program, foreign.process));
                     self.plan_heal();
                 }
-                false
+                foreign.program == PLUGIN && self.expect_isolated()
             }
             Event::Kernel(Notification::Lost) => {
                 tracing::warn!("announcements of commits were lost; comparing");
                 self.plan_heal();
-                false
+                self.expect_isolated()
             }
             Event::Found(pod, found) => match found {
                 // What the watch has told since is newer, unless it told of a predecessor.
@@ -337,29 +344,22 @@ impl StateLoop {
     /// Says whether the rules may have to change.
     fn answer(&mut self, call: Call) -> bool {
         match call {
-            Call::Add(waiting) => {
-                let attachment = &waiting.attachment;
-                let changed = self.state.attach(attachment.clone());
-                self.release |= self.unreleased;
-                if changed && attachment.bridged {
-                    self.examine_node();
+            Call::Add(waiting) => self.add(*waiting),
+            // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
+            Call::Delete(id) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+                Ok(None) => {
+                    self.gate.withdraw(&id);
+                    self.state.detach(&id)
                 }
-                if standing(&self.state, &attachment.addresses) != Standing::Known
-                    && let Some(lookups) = &self.lookups
-                {
-                    let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
-                    let wanted = Wanted { pod, uid, deadline: waiting.deadline };
-                    if lookups.send(wanted).is_err() {
-                        tracing::error!("nobody asks the API server for pods any more");
-                    }
+                Ok(Some(_)) => {
+                    tracing::info!("{id} stays, since it is kept");
+                    false
                 }
-                self.gate.admit(*waiting);
-                changed
-            }
-            Call::Delete(id) => {
-                self.gate.withdraw(&id);
-                self.state.detach(&id)
-            }
+                Err(problem) => {
+                    tracing::warn!("{id} stays: {problem}");
+                    false
+                }
+            },
             Call::Check(id, reply) => {
                 let outcome = match self.state.attachment(&id) {
                     None => Outcome::Failed("the agent does not know the attachment".into()),
@@ -383,6 +383,45 @@ impl StateLoop {
                 false
             }
         }
+    }
+
+    /// Says whether the rules may have to change.
+    fn add(&mut self, waiting: Waiting) -> bool {
+        let attachment = &waiting.attachment;
+        let folder = attachments::folder(&self.run_dir);
+        // What is not kept would be forgotten at the next tick, while the pod runs.
+        match attachments::kept(&folder, &attachment.id) {
+            Ok(Some(kept)) if kept == *attachment => {}
+            Ok(_) => {
+                let reason = format!(
+                    "the agent does not find the attachment in {}: the pod was deleted meanwhile, or the plugin's \
+                     stateDir is not that folder of the agent's --run-dir",
+                    folder.display()
+                );
+                self.gate.refuse(waiting, reason);
+                return false;
+            }
+            Err(problem) => {
+                self.gate.refuse(waiting, problem);
+                return false;
+            }
+        }
+        let changed = self.state.attach(attachment.clone());
+        self.release |= self.unreleased;
+        if changed && attachment.bridged {
+            self.examine_node();
+        }
+        if standing(&self.state, &attachment.addresses) != Standing::Known
+            && let Some(lookups) = &self.lookups
+        {
+            let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
+            let wanted = Wanted { pod, uid, deadline: waiting.deadline };
+            if lookups.send(wanted).is_err() {
+                tracing::error!("nobody asks the API server for pods any more");
+            }
+        }
+        self.gate.admit(waiting);
+        changed
     }
 
     /// Takes the source's problems in, and remembers since when each of them has been there.

@@ -7,7 +7,7 @@ use tests::fake_api::Verb;
 use tests::prober::{Sent, arrivals, count_arrivals};
 
 use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
-use crate::stage::{namespace, set_all};
+use crate::stage::{ingress, namespace, set_all};
 
 fn objects() -> Vec<Value> {
     vec![
@@ -156,16 +156,47 @@ fn an_agent_that_is_killed_while_a_pod_waits_leaves_it_to_the_next() {
     });
 }
 
+/// The plugin isolates what it starts, and finds no agent where it looks for it.
+fn past_the_agent(site: &Site) -> Value {
+    let mut keys = isolating();
+    keys["agentSocket"] = json!(site.folder.path().join("nobody.sock"));
+    keys
+}
+
 #[test]
-fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_its_next_tick() {
+fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_once() {
     let site = Site::with(&objects());
-    let mut command = site.agent();
-    command.args(["--resync-secs", "1"]);
-    let mut agent = site.stage.start(command);
-    agent.until_ready();
-    let mut past = isolating();
-    past["agentSocket"] = json!(site.folder.path().join("nobody.sock"));
-    let late = Running::start(&site.runtime(Network::Routed, past), "late");
+    let mut agent = site.start_agent();
+    let late = Running::start(&site.runtime(Network::Routed, past_the_agent(&site)), "late");
     agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
     site.assert_enforced(&objects(), &late.addresses);
+}
+
+#[test]
+fn a_pod_that_is_taken_over_is_not_taken_for_who_had_its_address_before() {
+    let objects = [
+        namespace("shop", ""),
+        ingress("db", "app=db", "app=friend"),
+        pending("db", "app=db"),
+        pending("friend", "app=friend"),
+        pending("late", "app=late"),
+    ];
+    let site = Site::with(&objects);
+    let mut agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [db, friend] = ["db", "friend"].map(|name| Running::start(&runtime, name));
+    assert_eq!(reaches(&friend, &db), YES);
+    // Its DEL reaches everyone but us.
+    site.chain("1.0.0", &[site.entry(Network::Routed)]).delete(&friend.pod.container).unwrap();
+
+    let mut same = site.entry(Network::Routed);
+    same["ipam"]["dataDir"] = json!(site.folder.path().join("ipam-again"));
+    for (range, address) in friend.addresses.iter().enumerate() {
+        same["ipam"]["ranges"][range][0]["rangeStart"] = json!(address);
+    }
+    let late = Running::start(&site.chain("1.0.0", &[same, site.ours(past_the_agent(&site))]), "late");
+    assert_eq!(late.addresses, friend.addresses);
+    agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    assert_eq!(reaches(&late, &db), NO);
+    site.assert_enforced(&objects, &late.addresses);
 }

@@ -1,6 +1,8 @@
 use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
+use cni::protocol::{Request, Response, read_response, write_request};
 use cni::store;
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
@@ -80,6 +82,33 @@ fn a_pod_that_was_deleted_past_the_agent_is_gone_at_its_next_tick() {
 }
 
 #[test]
+fn a_delete_that_comes_late_takes_nothing_from_a_pod_that_is_still_kept() {
+    let site = site();
+    let _agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let web = Running::start(&runtime, "web");
+    let mut stream = UnixStream::connect(site.stage.run_dir().join("cni.sock")).unwrap();
+    write_request(&mut stream, &Request::Delete(web.pod.id())).unwrap();
+    assert_eq!(read_response(&mut stream).unwrap(), Response::Ok);
+    // Asked after it, and answered after it was dealt with.
+    runtime.check(&web.pod.container).unwrap();
+    site.assert_enforced(&objects(), &web.addresses);
+}
+
+#[test]
+fn a_pod_that_is_kept_where_the_agent_does_not_look_does_not_start() {
+    let site = site();
+    let _agent = site.start_agent();
+    let elsewhere = json!({"stateDir": site.folder.path().join("elsewhere"), "timeoutSeconds": 5});
+    let failed = site.runtime(Network::Routed, elsewhere).add(&Pod::new("web").container).unwrap_err();
+    assert_eq!(failed.code, 11);
+    assert!(failed.details.contains("the agent does not find the attachment in"), "{failed:?}");
+    assert!(failed.details.contains("stateDir"), "{failed:?}");
+    site.assert_enforced(&objects(), &[]);
+    assert!(!site.mentions("10.1.0.2".parse().unwrap()));
+}
+
+#[test]
 fn what_is_collected_leaves_the_kernel_and_what_is_valid_stays() {
     let site = site();
     let _agent = site.start_agent();
@@ -137,10 +166,9 @@ fn an_attachment_that_nobody_can_read_is_told_and_starts_count_on() {
     std::fs::write(folder.join("cut@eth0.json"), "{").unwrap();
     let mut agent = site.stage.start(site.agent());
     agent.until_logged(&["cut@eth0.json is no attachment that this version understands"]);
-    agent.until("the rules are in force", |_| site.stage.observed().map(|_| ()));
-    let status = site.chain("1.1.0", &[site.ours(json!({}))]).status().unwrap_err();
-    assert!(status.details.contains("cut@eth0.json"), "{status:?}");
+    agent.until_logged(&["every kind has been listed"]);
+    let status = site.chain("1.1.0", &[site.ours(json!({}))]);
+    until("it says why", || status.status().unwrap_err().details.contains("cut@eth0.json").then_some(()));
     let db = Running::start(&runtime, "db");
     assert!(web.addresses.iter().chain(&db.addresses).all(|a| site.mentions(*a)));
-    drop(Pod::new("nobody"));
 }
