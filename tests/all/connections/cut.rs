@@ -5,9 +5,9 @@ use policy::Kind;
 use serde_json::json;
 use tests::kernel_table::load_text;
 
-use tests::prober::{Flow, Way, listener};
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy, set_all};
+use tests::prober::{Flow, Way, listener};
 
 #[test]
 fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {

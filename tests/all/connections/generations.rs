@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use tests::prober::{Flow, Way};
 use super::{CLIENT, SERVER, api, server_from, set, stage};
 use crate::stage::{NODE, ingress};
+use tests::prober::{Flow, Way};
 
 /// The smallest mask, which has 15 generations.
 const MASK: u32 = 0xf000_0000;

@@ -4,9 +4,9 @@ use std::net::UdpSocket;
 use serde_json::json;
 use tests::agent_process::WITHIN;
 
-use tests::prober::{Flow, Way, dropped};
 use super::{CLIENT, SERVER, api, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy};
+use tests::prober::{Flow, Way, dropped};
 
 #[test]
 fn flows_that_stay_allowed_lose_nothing_while_policies_change() {

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use crate::agent_process::{WITHIN, until};
+use serde_json::Value;
 
 use crate::kernel_table::nft;
 use crate::lab::Lab;
