@@ -245,7 +245,7 @@ fn a_program_that_takes_the_entry_out_again_and_again_is_told_and_not_raced() {
         installer.log().contains("another program keeps taking it out").then_some(())
     });
     let log = installer.log();
-    assert_eq!(log.matches("it is back").count(), 20, "{log}");
+    assert!(log.matches("it is back").count() >= 20, "{log}");
 }
 
 #[test]

@@ -42,7 +42,13 @@ mod deploy;
 mod strays;
 // The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.
 mod cni;
+// A pod sends nothing before its rules are in the kernel: the agent and the plugin together.
+mod pod_start;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
+// Addresses of the node's pods that nobody is known to have.
+mod unknown_pods;
+// What is promised for every state of a node is held by tests.
+mod promises;
 // No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
 mod life;

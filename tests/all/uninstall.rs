@@ -34,7 +34,8 @@ impl Scene {
         std::fs::create_dir(&attachments).unwrap();
         std::fs::write(attachments.join("abc@eth0.json"), "{}").unwrap();
         std::fs::write(attachments.join(".def@eth0.json.new"), "{").unwrap();
-        scene.table("ringfence-isolated", ISOLATED);
+        scene.table("bridge ringfence", OURS);
+        scene.table("inet ringfence-isolated", ISOLATED);
         scene
     }
 
@@ -46,7 +47,7 @@ impl Scene {
 
     fn table(&self, name: &str, comment: &str) {
         let file = self.node.path("table.nft");
-        std::fs::write(&file, format!("table inet {name} {{\n{comment}\nchain forward {{\n}}\n}}\n")).unwrap();
+        std::fs::write(&file, format!("table {name} {{\n{comment}\nchain forward {{\n}}\n}}\n")).unwrap();
         self.stage.nft(&format!("-f {}", file.display()));
     }
 
@@ -72,6 +73,7 @@ const REMOVED: &str = "\
 removed      the entry in net.d/10-net.conflist
 removed      the plugin bin/ringfence-cni
 removed      table inet ringfence
+removed      table bridge ringfence
 removed      table inet ringfence-isolated
 removed      the folder RUN with its sockets, locks and notes
 ";
@@ -80,6 +82,7 @@ const NOT_THERE: &str = "\
 not there    an entry in the network configurations of net.d
 not there    the plugin bin/ringfence-cni
 not there    table inet ringfence
+not there    table bridge ringfence
 not there    table inet ringfence-isolated
 not there    the folder RUN
 ";
@@ -87,7 +90,7 @@ not there    the folder RUN
 #[test]
 fn everything_of_ours_goes_with_the_agent_dead_and_a_second_time_there_is_nothing() {
     let scene = Scene::installed();
-    scene.table("theirs", "");
+    scene.table("inet theirs", "");
     assert_eq!(scene.report(&[]), (Some(0), REMOVED.to_owned()));
     assert_eq!(scene.node.read("10-net.conflist"), list("net"));
     assert_eq!(scene.stage.tables(), "table inet theirs\n");
@@ -110,7 +113,11 @@ fn the_report_is_there_as_json() {
     let Ended { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
     let lines: Value = serde_json::from_str(&stdout).unwrap();
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
-    assert_eq!((code, &outcomes[..]), (Some(0), &["removed", "kept", "removed", "removed", "removed"][..]), "{stdout}");
+    assert_eq!(
+        (code, &outcomes[..]),
+        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed"][..]),
+        "{stdout}"
+    );
     assert!(scene.node.path("bin/ringfence-cni").exists());
 }
 
@@ -155,13 +162,14 @@ fn whoever_would_put_the_entry_back_is_named() {
 #[test]
 fn tables_of_our_names_that_are_somebody_elses_stay() {
     let scene = Scene::new();
-    scene.table("ringfence", "comment \"mine\";");
-    scene.table("ringfence-isolated", OURS);
-    scene.table("other", OURS);
+    scene.table("inet ringfence", "comment \"mine\";");
+    scene.table("bridge ringfence", "");
+    scene.table("inet ringfence-isolated", OURS);
+    scene.table("inet other", OURS);
     let before = scene.stage.nft("list ruleset");
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(0));
-    assert_eq!(report.matches("it is somebody else's: it lacks the comment").count(), 2, "{report}");
+    assert_eq!(report.matches("it is somebody else's: it lacks the comment").count(), 3, "{report}");
     assert_eq!(scene.stage.nft("list ruleset"), before);
     assert_eq!(scene.uninstall(&["--table", "other"]).code, Some(0));
     assert!(!scene.stage.tables().contains("other"));
@@ -204,7 +212,8 @@ fn a_table_that_a_living_process_owns_is_told_and_goes_with_its_end() {
     assert!(scene.stage.tables().contains("ringfence"));
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(1));
-    assert!(report.contains("failed       table inet ringfence: a running process owns it"), "{report}");
+    let words = format!("failed       table inet ringfence: process {} (nft) owns it", owner.0.id());
+    assert!(report.contains(&words), "{report}");
     drop(owner);
     assert_eq!(scene.uninstall(&[]).code, Some(0));
 }

@@ -36,6 +36,17 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     })
 }
 
+/// What the folder says of one attachment now; none if it is not kept.
+///
+/// # Errors
+/// If there is a file that cannot be read.
+pub(crate) fn kept(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
+    let named = cni::AttachmentId::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
+    let stored = cni::store::read(folder, &named);
+    let stored = stored.map_err(|e| format!("attachment {id} in {} cannot be read: {e}", folder.display()))?;
+    Ok(stored.as_ref().map(lower))
+}
+
 pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
     Attachment {
         id: lower_id(&attachment.id),

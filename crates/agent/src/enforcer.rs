@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
-use nft::{Operation, Table};
+use nft::{Operation, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::api::TableVerdict;
+use crate::isolation::Release;
 use crate::metrics::Metrics;
 use live::Live;
 use tables::{Mending, Tables};
@@ -127,17 +128,18 @@ impl Enforcer {
         self.layout.generation()
     }
 
-    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them.
+    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them. Says whether
+    /// some are not known here.
     ///
     /// # Errors
     /// If its table cannot be read or changed.
-    pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<()> {
+    pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<bool> {
         let covered = state.attachments().flat_map(|a| a.addresses.iter().copied()).collect();
-        match crate::isolation::release(&mut self.kernel, &covered)? {
-            0 => {}
-            pods => tracing::info!(addresses = pods, "took over what the CNI plugin had isolated without the agent"),
+        let Release { released, kept } = crate::isolation::release(&mut self.kernel, &covered)?;
+        if released > 0 {
+            tracing::info!(addresses = released, "took over what the CNI plugin had isolated without the agent");
         }
-        Ok(())
+        Ok(kept > 0)
     }
 
     /// What the kernel refused, which is denied.
@@ -149,7 +151,7 @@ impl Enforcer {
     pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let started = Instant::now();
         let commit = match self.live.take() {
@@ -212,7 +214,7 @@ impl Enforcer {
         }
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
@@ -317,7 +319,7 @@ impl Enforcer {
         let mut any = false;
         for refusal in refusals {
             let Some(operation) = &refusal.operation else { continue };
-            if leave_out(&mut translation.ruleset, operation) {
+            if take_out(translation, operation) {
                 any = true;
                 tracing::error!("left out and denied, since {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
@@ -350,6 +352,15 @@ impl Enforcer {
             tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
+    }
+}
+
+/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
+/// enforces every policy, but not that bridged pods send with their own addresses.
+fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
+    match refused.table().family {
+        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
+        TableFamily::Bridge => translation.bridge.take().is_some(),
     }
 }
 

@@ -11,25 +11,35 @@ use nft::{Datum, Element, Key, KeyType, Name, Operation, Set, Table};
 /// Attempts in a row to which other programs' commits come first.
 const MOST_RACES: usize = 16;
 
-/// Takes these addresses out of the plugin's table, which goes with the last one. Says how many there were.
+/// What became of the plugin's table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Release {
+    /// Addresses that were taken out.
+    pub(crate) released: usize,
+    /// Addresses that are still in it, since nobody is known to have them.
+    pub(crate) kept: usize,
+}
+
+/// Takes these addresses out of the plugin's table, which goes with the last one.
 ///
 /// # Errors
 /// If the table cannot be read or changed; then they stay isolated.
-pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow::Result<usize> {
+pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow::Result<Release> {
     let table = Table::inet(Name::new(TABLE)?);
     for _ in 0..MOST_RACES {
-        let Some(observed) = kernel.read(&table)? else { return Ok(0) };
+        let Some(observed) = kernel.read(&table)? else { return Ok(Release::default()) };
         let held = [SET4, SET6].into_iter().flat_map(|set| observed.addresses(set));
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.contains(a));
+        let release = Release { released: released.len(), kept: kept.len() };
         if released.is_empty() && !kept.is_empty() {
-            return Ok(0);
+            return Ok(release);
         }
         let operations = match kept.is_empty() {
             true => vec![Operation::DeleteTable { table: table.clone() }],
             false => released.iter().map(|address| removal(&table, *address)).collect::<Result<_, _>>()?,
         };
         match kernel.commit(&operations, observed.generation) {
-            Ok(_) => return Ok(released.len()),
+            Ok(_) => return Ok(release),
             Err(CommitError::Moved) => {}
             Err(error) => return Err(error.into()),
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::Notification;
 use policy::{
-    Attachment, AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object,
-    ObjectName, Unexplained, explain_named,
+    AttachmentId, Change, ClusterState, Diagnostic, Explanation, Kind, Named, NamedTraffic, Object, ObjectName,
+    Unexplained, explain_named,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
@@ -39,7 +39,7 @@ pub(crate) enum Event {
 
 /// What the CNI plugin asks.
 pub(crate) enum Call {
-    Add(Attachment, Waiting),
+    Add(Box<Waiting>),
     Delete(AttachmentId),
     Check(AttachmentId, oneshot::Sender<Outcome>),
     /// Why an ADD would fail now; none if it would not.
@@ -82,6 +82,8 @@ pub(crate) struct StateLoop {
     last_heal: Option<Instant>,
     /// The CNI plugin may have isolated pods by itself that the rules cover now.
     release: bool,
+    /// It has isolated some that are not known here yet.
+    unreleased: bool,
     run_dir: PathBuf,
     /// Pods to be asked for; none where there is nobody to ask.
     lookups: Option<mpsc::UnboundedSender<Wanted>>,
@@ -124,6 +126,7 @@ impl StateLoop {
             culprit: None,
             last_heal: None,
             release: true,
+            unreleased: false,
             run_dir,
             lookups,
             resync,
@@ -166,6 +169,7 @@ impl StateLoop {
             if ticked {
                 tick = now + self.resync;
                 changed |= self.read_attachments();
+                self.release |= self.unreleased;
                 self.examine_node();
             }
             if changed {
@@ -244,16 +248,25 @@ impl StateLoop {
         }
     }
 
+    /// The plugin may have isolated a pod by itself. Its attachment may be one that it could not tell of, and has to be
+    /// known before anything is taken over: otherwise an older one that claims the address would speak for it. Says
+    /// whether other attachments are known now.
+    fn expect_isolated(&mut self) -> bool {
+        self.release = true;
+        self.read_attachments()
+    }
+
     /// Takes over pods that the plugin isolated while there was no agent to ask.
     fn release_isolated(&mut self) {
         self.release |= std::mem::take(&mut self.gate.failed);
         if !self.release || !self.status.in_force {
             return;
         }
-        self.release = false;
-        if let Err(error) = self.enforcer.release_isolated(&self.state) {
-            self.release = true;
-            tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+        match self.enforcer.release_isolated(&self.state) {
+            Ok(unreleased) => (self.release, self.unreleased) = (false, unreleased),
+            Err(error) => {
+                tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+            }
         }
     }
 
@@ -287,17 +300,16 @@ impl StateLoop {
             }
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
-                self.release |= foreign.program == PLUGIN;
                 if self.enforcer.notice(&foreign) {
                     self.culprit = Some(format!("{} (process {})", foreign.program, foreign.process));
                     self.plan_heal();
                 }
-                false
+                foreign.program == PLUGIN && self.expect_isolated()
             }
             Event::Kernel(Notification::Lost) => {
                 tracing::warn!("announcements of commits were lost; comparing");
                 self.plan_heal();
-                false
+                self.expect_isolated()
             }
             Event::Found(pod, found) => match found {
                 // What the watch has told since is newer, unless it told of a predecessor.
@@ -332,26 +344,22 @@ impl StateLoop {
     /// Says whether the rules may have to change.
     fn answer(&mut self, call: Call) -> bool {
         match call {
-            Call::Add(attachment, waiting) => {
-                let changed = self.state.attach(attachment.clone());
-                if changed && attachment.bridged {
-                    self.examine_node();
+            Call::Add(waiting) => self.add(*waiting),
+            // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
+            Call::Delete(id) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+                Ok(None) => {
+                    self.gate.withdraw(&id);
+                    self.state.detach(&id)
                 }
-                if standing(&self.state, &attachment.addresses) != Standing::Known
-                    && let Some(lookups) = &self.lookups
-                {
-                    let wanted = Wanted { pod: attachment.pod, uid: attachment.uid, deadline: waiting.deadline };
-                    if lookups.send(wanted).is_err() {
-                        tracing::error!("nobody asks the API server for pods any more");
-                    }
+                Ok(Some(_)) => {
+                    tracing::info!("{id} stays, since it is kept");
+                    false
                 }
-                self.gate.admit(waiting);
-                changed
-            }
-            Call::Delete(id) => {
-                self.gate.withdraw(&id);
-                self.state.detach(&id)
-            }
+                Err(problem) => {
+                    tracing::warn!("{id} stays: {problem}");
+                    false
+                }
+            },
             Call::Check(id, reply) => {
                 let outcome = match self.state.attachment(&id) {
                     None => Outcome::Failed("the agent does not know the attachment".into()),
@@ -375,6 +383,45 @@ impl StateLoop {
                 false
             }
         }
+    }
+
+    /// Says whether the rules may have to change.
+    fn add(&mut self, waiting: Waiting) -> bool {
+        let attachment = &waiting.attachment;
+        let folder = attachments::folder(&self.run_dir);
+        // What is not kept would be forgotten at the next tick, while the pod runs.
+        match attachments::kept(&folder, &attachment.id) {
+            Ok(Some(kept)) if kept == *attachment => {}
+            Ok(_) => {
+                let reason = format!(
+                    "the agent does not find the attachment in {}: the pod was deleted meanwhile, or the plugin's \
+                     stateDir is not that folder of the agent's --run-dir",
+                    folder.display()
+                );
+                self.gate.refuse(waiting, reason);
+                return false;
+            }
+            Err(problem) => {
+                self.gate.refuse(waiting, problem);
+                return false;
+            }
+        }
+        let changed = self.state.attach(attachment.clone());
+        self.release |= self.unreleased;
+        if changed && attachment.bridged {
+            self.examine_node();
+        }
+        if standing(&self.state, &attachment.addresses) != Standing::Known
+            && let Some(lookups) = &self.lookups
+        {
+            let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
+            let wanted = Wanted { pod, uid, deadline: waiting.deadline };
+            if lookups.send(wanted).is_err() {
+                tracing::error!("nobody asks the API server for pods any more");
+            }
+        }
+        self.gate.admit(waiting);
+        changed
     }
 
     /// Takes the source's problems in, and remembers since when each of them has been there.

@@ -44,7 +44,7 @@ fn refused(ended: &Ended) -> Refused {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let error: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
     let text = |key: &str| error[key].as_str().unwrap_or_else(|| panic!("no {key}: {ended:?}")).to_owned();
-    assert!(["0.4.0", "1.0.0", "1.1.0"].contains(&text("cniVersion").as_str()), "{ended:?}");
+    assert!(["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"].contains(&text("cniVersion").as_str()), "{ended:?}");
     Refused { code: error["code"].as_u64().unwrap(), message: text("msg"), details: text("details") }
 }
 
@@ -93,8 +93,8 @@ fn each_bad_configuration_has_its_sentence() {
         ("{\"cniVersion\":\"1.1.0\",".into(), 6, "is no JSON"),
         ("7".into(), 7, "the configuration is invalid"),
         (with(json!({"cniVersion": null})), 1, "cniVersion \"\" is not supported"),
-        (with(json!({"cniVersion": "0.3.1"})), 1, "cniVersion \"0.3.1\" is not supported"),
-        (with(json!({"cniVersion": "2.0.0"})), 1, "supports 0.4.0, 1.0.0, 1.1.0"),
+        (with(json!({"cniVersion": "0.2.0"})), 1, "cniVersion \"0.2.0\" is not supported"),
+        (with(json!({"cniVersion": "2.0.0"})), 1, "supports 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"),
         (with(json!({"name": ""})), 7, "has no name"),
         (with(json!({"onTimeout": "allow"})), 7, "onTimeout \"allow\" is unknown: use \"fail\" or \"isolate\""),
         (with(json!({"timeoutSeconds": 0})), 7, "timeoutSeconds 0 is not from 1 to 300"),
@@ -171,7 +171,8 @@ fn the_versions_are_told_in_the_version_that_is_asked_for() {
         [("", "1.1.0"), (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"), (r#"{"cniVersion":"9.9.9"}"#, "1.1.0")]
     {
         let ended = run(&runtime, ("CNI_COMMAND", "VERSION"), input);
-        let expected = json!({"cniVersion": version, "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]});
+        let expected =
+            json!({"cniVersion": version, "supportedVersions": ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]});
         assert_eq!(ended.code, Some(0));
         assert_eq!(serde_json::from_str::<Value>(&ended.stdout).unwrap(), expected);
     }

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -14,6 +15,8 @@ pub struct Step {
     pub plugin: String,
     pub stdout: String,
     pub stderr: String,
+    /// From its start to its end.
+    pub took: Duration,
 }
 
 /// What a plugin that failed has printed.
@@ -43,7 +46,8 @@ pub(super) fn run(
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables.iter().map(|(k, v)| (*k, v)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = node.run(|| {
+    let (output, took) = node.run(|| {
+        let begin = Instant::now();
         let mut child = command.spawn().expect("the plugin starts");
         let mut stdin = child.stdin.take().expect("standard input is a pipe");
         match stdin.write_all(input.as_bytes()) {
@@ -52,13 +56,14 @@ pub(super) fn run(
             Err(error) => panic!("{}: {error}", program.display()),
         }
         drop(stdin);
-        child.wait_with_output().expect("the plugin ends")
+        let output = child.wait_with_output().expect("the plugin ends");
+        (output, begin.elapsed())
     });
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     let (stdout, stderr) = (text(output.stdout), text(output.stderr));
     let plugin = program.file_name().expect("a program's name").to_string_lossy().into_owned();
     if output.status.success() {
-        return Ok(Step { plugin, stdout, stderr });
+        return Ok(Step { plugin, stdout, stderr, took });
     }
     let error: Value = serde_json::from_str(&stdout)
         .unwrap_or_else(|error| panic!("{plugin} failed without words: {error}\n{stdout}\n{stderr}"));

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::{sleep, timeout};
@@ -21,8 +20,8 @@ const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 /// Events can be lost: by an overflow, on file systems that send none.
 const RESCAN: Duration = Duration::from_secs(30);
 
-/// While one of the folders is missing, nothing tells when it comes.
-const RESCAN_WITHOUT_FOLDER: Duration = Duration::from_secs(1);
+/// While one of the folders is missing, or without inotify, nothing tells of changes.
+const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 
 /// Room for events in one read; the kernel keeps the rest. One event with the longest name is 272 bytes.
 const EVENT_BYTES: usize = 4096;
@@ -37,16 +36,20 @@ pub(crate) struct Watched {
 
 /// Installs plugin and entry. Ends when both are there, or never if they are to be `kept`.
 ///
-/// # Errors
-/// If inotify cannot be used. What goes wrong with files is logged, and tried again.
-pub(crate) async fn watch(watched: Watched, kept: bool) -> anyhow::Result<()> {
-    let notices = Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES]));
-    let mut notices = notices.context("cannot watch folders (inotify)")?;
+/// What goes wrong with files is logged, and tried again.
+pub(crate) async fn watch(watched: Watched, kept: bool) {
+    let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
+        Ok(notices) => Some(notices),
+        Err(e) => {
+            tracing::warn!("changes are noticed only every {RESCAN_UNTOLD:?}, since inotify fails: {e}");
+            None
+        }
+    };
     let mut pace = Pace::default();
     let mut told = None;
     let mut installed = false;
     loop {
-        let complete = follow(&mut notices, &watched);
+        let told_of = notices.as_mut().is_some_and(|notices| follow(notices, &watched));
         let outcome = attempt(&watched);
         match &outcome {
             Ok((_, Attempt { found: Found::Written(file), .. })) if installed => {
@@ -62,11 +65,11 @@ pub(crate) async fn watch(watched: Watched, kept: bool) -> anyhow::Result<()> {
         let done = matches!(&outcome, Ok((_, attempt)) if attempt.found != Found::Nothing);
         installed |= done;
         if done && !kept {
-            return Ok(());
+            return;
         }
-        let rescan = if complete { RESCAN } else { RESCAN_WITHOUT_FOLDER };
+        let rescan = if told_of { RESCAN } else { RESCAN_UNTOLD };
         tokio::select! {
-            () = settled(&mut notices) => {}
+            () = settled(notices.as_mut()) => {}
             () = sleep(rescan) => {}
         }
         let wait = pace.wait(Instant::now());
@@ -120,8 +123,9 @@ fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
 }
 
-/// Waits for a change and the end of its burst.
-async fn settled(notices: &mut EventStream<Vec<u8>>) {
+/// Waits for a change and the end of its burst; for ever without inotify.
+async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) {
+    let Some(notices) = notices else { return std::future::pending().await };
     if !matches!(notices.next().await, Some(Ok(_))) {
         // The timer goes on.
         return std::future::pending().await;

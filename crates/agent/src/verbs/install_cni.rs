@@ -47,7 +47,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
-            ended = watch(watched, kept) => ended?,
+            () = watch(watched, kept) => {}
             _ = terminate.recv() => tracing::info!("SIGTERM: stopping; plugin and entry stay in place"),
             _ = interrupt.recv() => tracing::info!("SIGINT: stopping; plugin and entry stay in place"),
         }

@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(code(parse("{")), Code::Decoding);
         assert_eq!(code(parse("[]")), Code::Configuration);
         assert_eq!(code(parse(r#"{"name":"pods"}"#)), Code::IncompatibleVersion);
-        assert_eq!(code(parse(r#"{"cniVersion":"0.3.1","name":"pods"}"#)), Code::IncompatibleVersion);
+        assert_eq!(code(parse(r#"{"cniVersion":"0.2.0","name":"pods"}"#)), Code::IncompatibleVersion);
         assert_eq!(code(parse(r#"{"cniVersion":"1.1.0"}"#)), Code::Configuration);
         for more in [
             r#","timeoutSeconds":0"#,

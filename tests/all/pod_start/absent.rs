@@ -1,0 +1,202 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use policy::Kind;
+use serde_json::{Value, json};
+use tests::agent_process::until;
+use tests::fake_api::Verb;
+use tests::prober::{Sent, arrivals, count_arrivals};
+
+use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
+use crate::stage::{ingress, namespace, set_all};
+
+fn objects() -> Vec<Value> {
+    vec![
+        namespace("shop", ""),
+        egress("late", "app=late", "app=db"),
+        pending("db", "app=db"),
+        pending("other", "app=other"),
+        pending("late", "app=late"),
+    ]
+}
+
+fn isolating() -> Value {
+    json!({"timeoutSeconds": 1, "onTimeout": "isolate"})
+}
+
+#[test]
+fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
+    let site = Site::with(&objects());
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let pod = Pod::new("late");
+    let failed = runtime.add(&pod.container).unwrap_err();
+    assert_eq!(failed.code, TRY_AGAIN_LATER);
+    assert!(failed.details.contains("the agent cannot be reached"), "{failed:?}");
+    runtime.delete(&pod.container).unwrap();
+    assert_eq!(site.stage.tables(), "");
+    let _agent = site.start_agent();
+    let late = Running::start(&runtime, "late");
+    site.assert_enforced(&objects(), &late.addresses);
+}
+
+#[test]
+fn a_pod_that_starts_while_the_agent_does_waits_for_it() {
+    let site = Site::with(&objects());
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 20}));
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| Running::start(&runtime, "late"));
+        let kept = site.stage.run_dir().join("cni");
+        until("the plugin waits", || kept.exists().then_some(()));
+        let _agent = site.stage.start(site.agent());
+        let late = add.join().unwrap();
+        site.assert_enforced(&objects(), &late.addresses);
+    });
+}
+
+#[test]
+fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_meanwhile() {
+    for network in [Network::Routed, Network::Bridged] {
+        let site = Site::with(&objects());
+        let agent = site.start_agent();
+        let runtime = site.runtime(network, isolating());
+        let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
+        drop(agent);
+        let late = Running::start(&runtime, "late");
+        assert!(site.stage.tables().contains(ISOLATED));
+        assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO], "{network:?}");
+        assert_eq!([&db, &other].map(|from| reaches(from, &late)), [NO, NO], "{network:?}");
+
+        for (peer, family) in [(&other, 0), (&other, 1)] {
+            let at = peer.addresses[family];
+            peer.pod.sandbox.run(|| count_arrivals(&[at]));
+            let done = AtomicBool::new(false);
+            let sent = std::thread::scope(|scope| {
+                let prober = scope.spawn(|| {
+                    let mut all = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        let Sent { datagrams, connections } = late.pod.send(at).end();
+                        all += datagrams + connections;
+                    }
+                    all
+                });
+                let agent = site.start_agent();
+                until("the plugin's table is gone", || (!site.stage.tables().contains(ISOLATED)).then_some(()));
+                site.assert_enforced(&objects(), &late.addresses);
+                drop(agent);
+                done.store(true, Ordering::Relaxed);
+                prober.join().unwrap()
+            });
+            assert!(sent > 100, "{sent}");
+            let arrived = peer.pod.sandbox.run(arrivals);
+            assert!(!arrived.contains_key(&late.addresses[family]), "{network:?}: {arrived:?}");
+        }
+        assert_eq!([&db, &other].map(|to| reaches(&late, to)), [YES, NO], "{network:?}");
+        // Where neighbours could not be found for so long, it takes them a second to look again.
+        until("the pod is reached", || ([&db, &other].map(|from| reaches(from, &late)) == [YES, YES]).then_some(()));
+    }
+}
+
+#[test]
+fn of_pods_that_started_without_an_agent_those_that_nobody_knows_stay_denied() {
+    let mut known = objects();
+    let late = known.pop().unwrap();
+    let site = Site::with(&known);
+    let runtime = site.runtime(Network::Routed, isolating());
+    let [db, stranger] = ["db", "late"].map(|name| Running::start(&runtime, name));
+    let _agent = site.start_agent();
+    until("the agent has both", || (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    assert_eq!((reaches(&stranger, &db), reaches(&db, &stranger)), (NO, NO));
+    set_all(&site.api, std::slice::from_ref(&late));
+    known.push(late);
+    until("it is policed", || site.stage.enforces(&site.state(&known)).then_some(()));
+    assert_eq!((reaches(&stranger, &db), reaches(&db, &stranger)), (YES, YES));
+}
+
+#[test]
+fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
+    for kind in Kind::ALL {
+        let site = Site::with(&objects());
+        site.api.faults(|f| f.refusals = [Verb::List, Verb::Watch].map(|verb| ((kind, verb), 403)).into());
+        let mut agent = site.stage.start(site.agent());
+        let socket = site.stage.run_dir().join("cni.sock");
+        agent.until("it listens", |_| socket.exists().then_some(()));
+        let pod = Pod::new("late");
+        let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+        let failed = refused.add(&pod.container).unwrap_err();
+        assert_eq!(failed.code, TRY_AGAIN_LATER);
+        let reason = format!("waiting for the first list of: {kind}");
+        assert!(failed.details.contains(&reason), "{failed:?}");
+        refused.delete(&pod.container).unwrap();
+
+        let late = Running::start(&site.runtime(Network::Routed, isolating()), "late");
+        assert_eq!(site.stage.tables(), format!("{ISOLATED}\n"));
+        site.api.faults(|f| f.refusals.clear());
+        agent.until_ready();
+        agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+        site.assert_enforced(&objects(), &late.addresses);
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_while_a_pod_waits_leaves_it_to_the_next() {
+    let mut known = objects();
+    let late = known.pop().unwrap();
+    let site = Site::with(&known);
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 20}));
+    let first = site.start_agent();
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| Running::start(&runtime, "late"));
+        until("the agent asks for it", || (site.api.count(Verb::Get, Kind::Pod) > 0).then_some(()));
+        drop(first);
+        let _second = site.start_agent();
+        assert!(!add.is_finished());
+        set_all(&site.api, std::slice::from_ref(&late));
+        known.push(late);
+        let running = add.join().unwrap();
+        site.assert_enforced(&known, &running.addresses);
+    });
+}
+
+/// The plugin isolates what it starts, and finds no agent where it looks for it.
+fn past_the_agent(site: &Site) -> Value {
+    let mut keys = isolating();
+    keys["agentSocket"] = json!(site.folder.path().join("nobody.sock"));
+    keys
+}
+
+#[test]
+fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_once() {
+    let site = Site::with(&objects());
+    let mut agent = site.start_agent();
+    let late = Running::start(&site.runtime(Network::Routed, past_the_agent(&site)), "late");
+    agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    site.assert_enforced(&objects(), &late.addresses);
+}
+
+#[test]
+fn a_pod_that_is_taken_over_is_not_taken_for_who_had_its_address_before() {
+    let objects = [
+        namespace("shop", ""),
+        ingress("db", "app=db", "app=friend"),
+        pending("db", "app=db"),
+        pending("friend", "app=friend"),
+        pending("late", "app=late"),
+    ];
+    let site = Site::with(&objects);
+    let mut agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [db, friend] = ["db", "friend"].map(|name| Running::start(&runtime, name));
+    assert_eq!(reaches(&friend, &db), YES);
+    // Its DEL reaches everyone but us.
+    site.chain("1.0.0", &[site.entry(Network::Routed)]).delete(&friend.pod.container).unwrap();
+
+    let mut same = site.entry(Network::Routed);
+    same["ipam"]["dataDir"] = json!(site.folder.path().join("ipam-again"));
+    for (range, address) in friend.addresses.iter().enumerate() {
+        same["ipam"]["ranges"][range][0]["rangeStart"] = json!(address);
+    }
+    let late = Running::start(&site.chain("1.0.0", &[same, site.ours(past_the_agent(&site))]), "late");
+    assert_eq!(late.addresses, friend.addresses);
+    agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    assert_eq!(reaches(&late, &db), NO);
+    site.assert_enforced(&objects, &late.addresses);
+}

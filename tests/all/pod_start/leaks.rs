@@ -1,0 +1,229 @@
+//! Counts, over a thousand starts, what a pod that sends from its first instruction gets through to whom its policies
+//! deny.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use policy::Kind;
+use serde_json::{Value, json};
+use tests::agent_process::until;
+use tests::cni_runtime::Runtime;
+use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
+
+use super::{ISOLATED, Network, Pod, Running, Site, egress, pending};
+use crate::stage::{ingress, namespace, pod};
+
+/// How long a pod sends: from its first instruction, which is what this is about; some go on, through changes and
+/// restarts.
+const SENDS: Duration = Duration::from_millis(3);
+const SENDS_ON: Duration = Duration::from_millis(60);
+const ONE_IN: usize = 10;
+
+/// The time between two changes of each kind in a storm, and between two kills of the agent.
+const STORM: Duration = Duration::from_millis(3);
+const KILLS: Duration = Duration::from_millis(200);
+
+/// What a phase came to.
+#[derive(Debug, Default)]
+struct Tally {
+    starts: usize,
+    sent: u64,
+    /// What our plugin added to each start.
+    took: Vec<Duration>,
+    whole: Vec<Duration>,
+}
+
+impl Tally {
+    fn print(mut self, what: &str, leaked: u64) {
+        self.took.sort();
+        self.whole.sort();
+        let at =
+            |list: &[Duration], percent: usize| list.get((list.len() * percent / 100).min(list.len() - 1)).copied();
+        let Tally { starts, sent, .. } = self;
+        println!(
+            "{what}: {starts} starts, {sent} packets sent, {leaked} leaked; our plugin p50 {:.1?} p99 {:.1?}, \
+             whole chain p50 {:.1?} p99 {:.1?}",
+            at(&self.took, 50).unwrap_or_default(),
+            at(&self.took, 99).unwrap_or_default(),
+            at(&self.whole, 50).unwrap_or_default(),
+            at(&self.whole, 99).unwrap_or_default(),
+        );
+    }
+}
+
+/// A node with a victim for each family, to which no prober may send.
+struct Range<'a> {
+    site: &'a Site,
+    victims: [Running; 2],
+    started: AtomicUsize,
+}
+
+fn objects() -> Vec<Value> {
+    vec![
+        namespace("shop", ""),
+        egress("prober", "app=prober", "app=friend"),
+        ingress("friend", "app=friend", "app=prober"),
+        pending("victim-4", "app=victim"),
+        pending("victim-6", "app=victim"),
+    ]
+}
+
+impl<'a> Range<'a> {
+    fn new(site: &'a Site, runtime: &Runtime) -> Range<'a> {
+        let victims = ["victim-4", "victim-6"].map(|name| Running::start(runtime, name));
+        let range = Range { site, victims, started: AtomicUsize::new(0) };
+        for family in [0, 1] {
+            range.victims[family].pod.sandbox.run(|| count_arrivals(&[range.target(family)]));
+        }
+        range
+    }
+
+    fn target(&self, family: usize) -> IpAddr {
+        self.victims[family].addresses[family]
+    }
+
+    /// Starts so many pods, a few at once; each sends and is deleted again.
+    fn starts(&self, runtime: &Runtime, count: usize, at_once: usize) -> Tally {
+        let tally = Mutex::new(Tally::default());
+        let left = AtomicUsize::new(count);
+        let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while take() {
+                        self.start(runtime, &tally);
+                    }
+                });
+            }
+        });
+        tally.into_inner().unwrap()
+    }
+
+    fn start(&self, runtime: &Runtime, tally: &Mutex<Tally>) {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        let name = format!("prober-{number}");
+        self.site.api.set(Kind::Pod, pending(&name, "app=prober"));
+        let pod = Pod::new(&name);
+        let prober = pod.ready_to_send(self.target(number / ONE_IN % 2));
+        let begin = Instant::now();
+        let added = runtime.add(&pod.container).unwrap();
+        let whole = begin.elapsed();
+        let time = if number.is_multiple_of(ONE_IN) { SENDS_ON } else { SENDS };
+        let Sent { datagrams, connections } = prober.start(time).end();
+        assert!(datagrams > 0 && connections > 0, "{name} sent {datagrams} datagrams and {connections} SYNs");
+        runtime.delete(&pod.container).unwrap();
+        self.site.api.remove(Kind::Pod, "shop", &name);
+        let mut tally = tally.lock().unwrap();
+        tally.starts += 1;
+        tally.sent += datagrams + connections;
+        tally.took.push(added.steps.last().unwrap().took);
+        tally.whole.push(whole);
+    }
+
+    /// What has come through so far.
+    fn arrived(&self) -> BTreeMap<IpAddr, Arrived> {
+        self.victims.iter().flat_map(|victim| victim.pod.sandbox.run(arrivals)).collect()
+    }
+
+    fn leaked(&self) -> u64 {
+        self.arrived().values().map(|arrived| arrived.datagrams + arrived.connections).sum()
+    }
+}
+
+/// Changes policies of the probers, and pods elsewhere that these name, until it is to end.
+fn storm(site: &Site, done: &AtomicBool) {
+    for round in 0_usize.. {
+        if done.load(Ordering::Relaxed) {
+            return;
+        }
+        let (number, label) = (round % 40, format!("churn=c{}", round % 7));
+        let address = format!("10.3.{}.{number}", round % 200);
+        site.api.set(Kind::Pod, pod(&format!("elsewhere-{number}"), "node-b", &label, &[&address]));
+        site.api.set(Kind::NetworkPolicy, egress(&format!("storm-{}", number % 8), "app=prober", &label));
+        std::thread::sleep(STORM);
+    }
+}
+
+/// Says how often it was.
+fn while_the_agent_is_killed<T>(site: &Site, work: impl FnOnce() -> T) -> (T, usize) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let kills = scope.spawn(|| {
+            let mut kills = 0;
+            while !done.load(Ordering::Relaxed) {
+                let agent = site.stage.start(site.agent());
+                std::thread::sleep(KILLS);
+                drop(agent);
+                kills += 1;
+            }
+            kills
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        (result, kills.join().unwrap())
+    })
+}
+
+#[test]
+fn in_a_thousand_starts_not_one_packet_comes_through() {
+    let site = Site::with(&objects());
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 30}));
+    let agent = site.start_agent();
+    let range = Range::new(&site, &runtime);
+    let during = |what: &str, tally: Tally| {
+        tally.print(what, range.leaked());
+        assert_eq!(range.arrived(), BTreeMap::new(), "{what}");
+    };
+
+    during("agent idle, one by one", range.starts(&runtime, 100, 1));
+    during("agent idle", range.starts(&runtime, 200, 3));
+
+    let done = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        scope.spawn(|| storm(&site, &done));
+        let busy = range.starts(&runtime, 300, 3);
+        done.store(true, Ordering::Relaxed);
+        busy
+    });
+    during("agent busy", busy);
+    drop(agent);
+
+    let (restarting, kills) = while_the_agent_is_killed(&site, || range.starts(&runtime, 250, 6));
+    during(&format!("agent killed {kills} times"), restarting);
+
+    let isolating = site.runtime(Network::Routed, json!({"timeoutSeconds": 1, "onTimeout": "isolate"}));
+    during("agent absent", range.starts(&isolating, 150, 25));
+    let _agent = site.start_agent();
+    until("the plugin's table is gone", || (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    assert_eq!(range.started.into_inner(), 1000);
+}
+
+#[test]
+fn on_a_bridge_not_one_packet_comes_through_either() {
+    let site = Site::with(&objects());
+    let runtime = site.runtime(Network::Bridged, json!({"timeoutSeconds": 30}));
+    let agent = site.start_agent();
+    let range = Range::new(&site, &runtime);
+    range.starts(&runtime, 60, 3).print("on a bridge", range.leaked());
+    drop(agent);
+    let (restarting, kills) = while_the_agent_is_killed(&site, || range.starts(&runtime, 60, 6));
+    restarting.print(&format!("on a bridge, agent killed {kills} times"), range.leaked());
+    assert_eq!(range.arrived(), BTreeMap::new());
+}
+
+#[test]
+fn without_the_plugin_the_first_packets_do_come_through() {
+    for network in [Network::Routed, Network::Bridged] {
+        let site = Site::with(&objects());
+        let runtime = site.runtime(network, json!({}));
+        let _agent = site.start_agent();
+        let range = Range::new(&site, &runtime);
+        let without = site.chain("1.0.0", &[site.entry(network)]);
+        let tally = range.starts(&without, 20, 2);
+        tally.print("without the plugin", range.leaked());
+        assert_eq!(range.arrived().len(), 20, "{network:?}: each of them");
+    }
+}

@@ -1,0 +1,174 @@
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use cni::protocol::{Request, Response, read_response, write_request};
+use cni::store;
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, until};
+
+use super::{Network, Pod, Running, Site, egress, pending};
+use crate::stage::namespace;
+
+const UNAVAILABLE: u64 = 50;
+const NOT_IN_FORCE: u64 = 100;
+
+fn objects() -> [Value; 4] {
+    [namespace("shop", ""), egress("web", "app=web", "app=db"), pending("web", "app=web"), pending("db", "app=db")]
+}
+
+fn site() -> Site {
+    Site::with(&objects())
+}
+
+/// Waits until the kernel has what the attachments that are left ask for, and none of these addresses.
+#[track_caller]
+fn until_forgotten(site: &Site, addresses: &[IpAddr]) {
+    until("the addresses are in no rule", || (!addresses.iter().any(|a| site.mentions(*a))).then_some(()));
+    until("the rules are those of who is left", || site.stage.enforces(&site.state(&objects())).then_some(()));
+}
+
+fn ticking(site: &Site) -> Command {
+    let mut command = site.agent();
+    command.args(["--resync-secs", "1"]);
+    command
+}
+
+fn start(site: &Site, command: Command) -> AgentProcess<'_> {
+    let mut agent = site.stage.start(command);
+    agent.until_ready();
+    agent
+}
+
+#[test]
+fn a_deleted_pod_leaves_the_kernel_however_often_it_is_deleted() {
+    let site = site();
+    let _agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [web, db] = ["web", "db"].map(|name| Running::start(&runtime, name));
+    for _ in 0..2 {
+        let steps = runtime.delete(&web.pod.container).unwrap();
+        assert_eq!((&steps[0].plugin[..], &steps[0].stdout[..], &steps[0].stderr[..]), ("ringfence-cni", "", ""));
+        until_forgotten(&site, &web.addresses);
+    }
+    runtime.check(&db.pod.container).unwrap();
+}
+
+#[test]
+fn a_pod_that_was_deleted_without_the_agent_is_gone_with_its_return() {
+    let site = site();
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Bridged, json!({}));
+    let [web, _db] = ["web", "db"].map(|name| Running::start(&runtime, name));
+    drop(agent);
+    for _ in 0..2 {
+        runtime.delete(&web.pod.container).unwrap();
+    }
+    let _agent = site.start_agent();
+    until_forgotten(&site, &web.addresses);
+}
+
+#[test]
+fn a_pod_that_was_deleted_past_the_agent_is_gone_at_its_next_tick() {
+    let site = site();
+    let _agent = start(&site, ticking(&site));
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [web, _db] = ["web", "db"].map(|name| Running::start(&runtime, name));
+    let past = json!({"agentSocket": site.folder.path().join("nobody.sock")});
+    let runtime = site.runtime(Network::Routed, past);
+    let steps = runtime.delete(&web.pod.container).unwrap();
+    assert!(steps[0].stderr.contains("the agent cannot be reached"), "{steps:?}");
+    until_forgotten(&site, &web.addresses);
+}
+
+#[test]
+fn a_delete_that_comes_late_takes_nothing_from_a_pod_that_is_still_kept() {
+    let site = site();
+    let _agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let web = Running::start(&runtime, "web");
+    let mut stream = UnixStream::connect(site.stage.run_dir().join("cni.sock")).unwrap();
+    write_request(&mut stream, &Request::Delete(web.pod.id())).unwrap();
+    assert_eq!(read_response(&mut stream).unwrap(), Response::Ok);
+    // Asked after it, and answered after it was dealt with.
+    runtime.check(&web.pod.container).unwrap();
+    site.assert_enforced(&objects(), &web.addresses);
+}
+
+#[test]
+fn a_pod_that_is_kept_where_the_agent_does_not_look_does_not_start() {
+    let site = site();
+    let _agent = site.start_agent();
+    let elsewhere = json!({"stateDir": site.folder.path().join("elsewhere"), "timeoutSeconds": 5});
+    let failed = site.runtime(Network::Routed, elsewhere).add(&Pod::new("web").container).unwrap_err();
+    assert_eq!(failed.code, 11);
+    assert!(failed.details.contains("the agent does not find the attachment in"), "{failed:?}");
+    assert!(failed.details.contains("stateDir"), "{failed:?}");
+    site.assert_enforced(&objects(), &[]);
+    assert!(!site.mentions("10.1.0.2".parse().unwrap()));
+}
+
+#[test]
+fn what_is_collected_leaves_the_kernel_and_what_is_valid_stays() {
+    let site = site();
+    let _agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [web, db] = ["web", "db"].map(|name| Running::start(&runtime, name));
+    // Debian's plugins do not speak 1.1.0.
+    let ours_alone = site.chain("1.1.0", &[site.ours(json!({}))]);
+    ours_alone.gc(&[&db.pod.container]).unwrap();
+    until_forgotten(&site, &web.addresses);
+    runtime.check(&db.pod.container).unwrap();
+    assert_eq!(store::read(&site.stage.run_dir().join("cni"), &web.pod.id()).unwrap(), None);
+}
+
+#[test]
+fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
+    let site = site();
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let web = Running::start(&runtime, "web");
+    runtime.check(&web.pod.container).unwrap();
+    drop(agent);
+    let failed = runtime.check(&web.pod.container).unwrap_err();
+    assert!(failed.code == 11 && failed.details.contains("the agent cannot be reached"), "{failed:?}");
+    let _agent = site.start_agent();
+    runtime.check(&web.pod.container).unwrap();
+    store::remove(&site.stage.run_dir().join("cni"), &web.pod.id()).unwrap();
+    assert_eq!(runtime.check(&web.pod.container).unwrap_err().code, NOT_IN_FORCE);
+}
+
+#[test]
+fn the_status_is_whether_the_agent_is_ready() {
+    let site = site();
+    let runtime = site.chain("1.1.0", &[site.ours(json!({}))]);
+    assert_eq!(runtime.status().unwrap_err().code, UNAVAILABLE);
+    site.api.faults(|faults| faults.silent = true);
+    let mut agent = site.stage.start(site.agent());
+    let socket = site.stage.run_dir().join("cni.sock");
+    agent.until("it listens", |_| socket.exists().then_some(()));
+    let failed = runtime.status().unwrap_err();
+    assert_eq!(failed.code, UNAVAILABLE);
+    assert!(failed.details.contains("waiting for the first list of"), "{failed:?}");
+    site.api.faults(|faults| faults.silent = false);
+    agent.until_ready();
+    runtime.status().unwrap();
+}
+
+#[test]
+fn an_attachment_that_nobody_can_read_is_told_and_starts_count_on() {
+    let site = site();
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let web = Running::start(&runtime, "web");
+    drop(agent);
+    let folder = site.stage.run_dir().join("cni");
+    std::fs::write(folder.join("cut@eth0.json"), "{").unwrap();
+    let mut agent = site.stage.start(site.agent());
+    agent.until_logged(&["cut@eth0.json is no attachment that this version understands"]);
+    agent.until_logged(&["every kind has been listed"]);
+    let status = site.chain("1.1.0", &[site.ours(json!({}))]);
+    until("it says why", || status.status().unwrap_err().details.contains("cut@eth0.json").then_some(()));
+    let db = Running::start(&runtime, "db");
+    assert!(web.addresses.iter().chain(&db.addresses).all(|a| site.mentions(*a)));
+}

@@ -1,0 +1,91 @@
+use serde_json::{Value, json};
+use tests::agent_process::until;
+
+use super::{NO, Network, Pod, Running, Site, YES, pending, reaches, with_uid};
+use crate::stage::{NODE, ingress, namespace, pod, set_all};
+
+/// Of pods that shop's db lets in: only those with label app=friend.
+fn objects() -> Vec<Value> {
+    vec![
+        namespace("shop", ""),
+        ingress("db", "app=db", "app=friend"),
+        pending("db", "app=db"),
+        pending("stranger", "app=stranger"),
+        pending("friend", "app=friend"),
+    ]
+}
+
+/// The address of a pod elsewhere, which the watch tells of after all that was set before it.
+const MARK: &str = "10.2.0.99";
+
+fn until_watched_up_to_here(site: &Site, objects: &mut Vec<Value>) {
+    let mark = pod("mark", "node-b", "app=friend", &[MARK]);
+    set_all(&site.api, std::slice::from_ref(&mark));
+    objects.push(mark);
+    until("the watch has told", || site.mentions(MARK.parse().unwrap()).then_some(()));
+}
+
+/// Someone with this object says that he has the addresses of the stranger. It gets the stranger nowhere.
+fn assert_claim_is_void(claim: impl Fn(&[&str]) -> Value) {
+    let mut objects = objects();
+    let site = Site::with(&objects);
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({}));
+    let [db, stranger, friend] = ["db", "stranger", "friend"].map(|name| Running::start(&runtime, name));
+    let judged = || (reaches(&stranger, &db), reaches(&friend, &db));
+    assert_eq!(judged(), (NO, YES));
+
+    let addresses: Vec<String> = stranger.addresses.iter().map(ToString::to_string).collect();
+    let claim = claim(&addresses.iter().map(String::as_str).collect::<Vec<_>>());
+    set_all(&site.api, std::slice::from_ref(&claim));
+    objects.push(claim);
+    until_watched_up_to_here(&site, &mut objects);
+    assert_eq!(judged(), (NO, YES));
+    site.assert_enforced(&objects, &stranger.addresses);
+
+    drop(agent);
+    assert_eq!(judged(), (NO, YES));
+    let _agent = site.start_agent();
+    assert_eq!(judged(), (NO, YES));
+    site.assert_enforced(&objects, &stranger.addresses);
+
+    // Without the attachment, the API is all that there is.
+    runtime.delete(&stranger.pod.container).unwrap();
+    until("the claim is all that is known", || site.stage.enforces(&site.state(&objects)).then_some(()));
+}
+
+#[test]
+fn a_pod_elsewhere_that_claims_an_address_of_this_node_gains_it_nothing() {
+    assert_claim_is_void(|addresses| with_uid("of-the-impostor", pod("impostor", "node-b", "app=friend", addresses)));
+}
+
+#[test]
+fn the_status_of_an_old_pod_here_does_not_speak_for_who_has_its_address_now() {
+    assert_claim_is_void(|addresses| {
+        let mut old = with_uid("of-the-old", pod("old", NODE, "app=friend", addresses));
+        old["status"]["phase"] = json!("Running");
+        old["status"]["startTime"] = json!("2099-01-01T00:00:00Z");
+        old
+    });
+}
+
+#[test]
+fn a_sandbox_that_is_made_again_has_the_rules_of_its_pod_and_the_old_one_takes_none_with_it() {
+    let objects = objects();
+    let site = Site::with(&objects);
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Bridged, json!({}));
+    let [first, friend, stranger] = ["db", "friend", "stranger"].map(|name| Running::start(&runtime, name));
+    let again = Pod::again("db", 1);
+    let addresses = runtime.add(&again.container).unwrap().addresses();
+    let second = Running { pod: again, addresses };
+    site.assert_enforced(&objects, &[&first.addresses[..], &second.addresses].concat());
+    runtime.delete(&first.pod.container).unwrap();
+    until("the first is forgotten", || (!first.addresses.iter().any(|a| site.mentions(*a))).then_some(()));
+    let judged = || (reaches(&friend, &second), reaches(&stranger, &second));
+    assert_eq!(judged(), (YES, NO));
+    drop(agent);
+    let _agent = site.start_agent();
+    assert_eq!(judged(), (YES, NO));
+    site.assert_enforced(&objects, &second.addresses);
+}

@@ -1,0 +1,126 @@
+use std::time::{Duration, Instant};
+
+use policy::Kind;
+use serde_json::json;
+use tests::agent_process::until;
+use tests::fake_api::Verb;
+
+use super::{NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches, with_uid};
+use crate::stage::{namespace, set_all};
+
+#[test]
+fn a_pod_that_only_the_api_server_knows_is_asked_for_and_starts_with_its_rules() {
+    let mut objects = vec![namespace("shop", ""), egress("web", "app=web", "app=db")];
+    let site = Site::with(&objects);
+    let _agent = site.start_agent();
+    site.api.faults(|faults| faults.stalled = true);
+    objects.push(pending("web", "app=web"));
+    set_all(&site.api, &objects[2..]);
+    let web = Running::start(&site.runtime(Network::Routed, json!({"timeoutSeconds": 20})), "web");
+    site.assert_enforced(&objects, &web.addresses);
+    assert!(site.api.count(Verb::Get, Kind::Pod) > 0);
+
+    // What the watch says afterwards counts as always.
+    site.api.faults(|faults| faults.stalled = false);
+    objects[2] = pending("web", "app=renamed");
+    set_all(&site.api, &objects[2..]);
+    until("the rules follow", || site.stage.enforces(&site.state(&objects)).then_some(()));
+}
+
+#[test]
+fn a_pod_that_nobody_knows_does_not_start_and_gives_its_addresses_back() {
+    let objects = [namespace("shop", ""), egress("web", "app=web", "app=db")];
+    let site = Site::with(&objects);
+    let _agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let pod = Pod::new("web");
+    let begin = Instant::now();
+    let failed = runtime.add(&pod.container).unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!((failed.plugin.as_str(), failed.code), ("ringfence-cni", TRY_AGAIN_LATER));
+    assert!(failed.details.contains("pod shop/web is not known: the API server has no such pod"), "{failed:?}");
+    runtime.delete(&pod.container).unwrap();
+    let address = "10.1.0.2".parse().unwrap();
+    until("the address is nobody's", || (!site.mentions(address)).then_some(()));
+    site.assert_enforced(&objects, &[]);
+
+    set_all(&site.api, &[pending("web", "app=web")]);
+    runtime.add(&pod.container).unwrap();
+}
+
+#[test]
+fn a_pod_that_is_not_known_yet_is_denied_everything_until_it_is() {
+    for network in [Network::Routed, Network::Bridged] {
+        let mut objects = vec![
+            namespace("shop", ""),
+            egress("late", "app=late", "app=db"),
+            pending("db", "app=db"),
+            pending("other", "app=other"),
+        ];
+        let site = Site::with(&objects);
+        let _agent = site.start_agent();
+        let runtime = site.runtime(network, json!({"timeoutSeconds": 1, "onTimeout": "isolate"}));
+        let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
+        let pod = Pod::new("late");
+        let added = runtime.add(&pod.container).unwrap();
+        let said = &added.steps[1].stderr;
+        assert!(said.contains("pod shop/late starts with everything denied by the agent"), "{said}");
+        let late = Running { pod, addresses: added.addresses() };
+        site.assert_enforced(&objects, &late.addresses);
+        assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO], "{network:?}");
+        assert_eq!([&db, &other].map(|from| reaches(from, &late)), [NO, NO], "{network:?}");
+        assert_eq!(reaches(&other, &db), YES, "{network:?}");
+
+        objects.push(pending("late", "app=late"));
+        set_all(&site.api, &objects[4..]);
+        until("it is policed", || site.stage.enforces(&site.state(&objects)).then_some(()));
+        assert_eq!([&db, &other].map(|to| reaches(&late, to)), [YES, NO], "{network:?}");
+        assert_eq!([&db, &other].map(|from| reaches(from, &late)), [YES, YES], "{network:?}");
+    }
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_is_named_and_the_pod_starts_at_the_next_attempt() {
+    let site = Site::with(&[namespace("shop", "")]);
+    let _agent = site.start_agent();
+    site.api.faults(|faults| {
+        faults.stalled = true;
+        faults.refusals.insert((Kind::Pod, Verb::Get), 403);
+    });
+    set_all(&site.api, &[pending("web", "app=web")]);
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let pod = Pod::new("web");
+    let failed = runtime.add(&pod.container).unwrap_err();
+    assert_eq!(failed.code, TRY_AGAIN_LATER);
+    assert!(failed.details.contains("pod shop/web is not known"), "{failed:?}");
+    assert!(failed.details.contains("RBAC verb 'get'") || failed.details.contains("get"), "{failed:?}");
+    runtime.delete(&pod.container).unwrap();
+    site.api.faults(|faults| faults.refusals.clear());
+    runtime.add(&pod.container).unwrap();
+}
+
+#[test]
+fn the_successor_of_a_pod_is_not_let_loose_by_its_predecessors_object() {
+    let predecessor = |uid: &str| with_uid(uid, pending("db-0", "app=free"));
+    let mut objects = vec![namespace("shop", ""), pending("peer", "app=peer"), predecessor("of-the-first")];
+    let site = Site::with(&objects);
+    let _agent = site.start_agent();
+    let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let pod = Pod::new("db-0");
+    assert_eq!(refused.add(&pod.container).unwrap_err().code, TRY_AGAIN_LATER);
+    refused.delete(&pod.container).unwrap();
+
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1, "onTimeout": "isolate"}));
+    let peer = Running::start(&runtime, "peer");
+    let successor = Running::start(&runtime, "db-0");
+    site.assert_enforced(&objects, &successor.addresses);
+    assert_eq!((reaches(&successor, &peer), reaches(&peer, &successor)), (NO, NO));
+    let check = runtime.check(&successor.pod.container).unwrap_err();
+    assert!(check.code == 100 && check.details.contains("everything from and to it is denied"), "{check:?}");
+
+    objects[2] = predecessor("uid-of-db-0");
+    set_all(&site.api, &objects[2..]);
+    until("it is known", || site.stage.enforces(&site.state(&objects)).then_some(()));
+    assert_eq!((reaches(&successor, &peer), reaches(&peer, &successor)), (YES, YES));
+    runtime.check(&successor.pod.container).unwrap();
+}
