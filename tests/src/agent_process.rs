@@ -234,6 +234,22 @@ impl<'lab> AgentProcess<'lab> {
         self.until_ended()
     }
 
+    /// Lets it do nothing until [`AgentProcess::go_on`].
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn hang(&self) {
+        kill(self.pid(), Signal::SIGSTOP).expect("a child of ours");
+    }
+
+    /// Ends what [`AgentProcess::hang`] began.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn go_on(&self) {
+        kill(self.pid(), Signal::SIGCONT).expect("a child of ours");
+    }
+
     /// Waits for the end.
     ///
     /// # Panics

@@ -9,6 +9,9 @@ use tests::prober::{Sent, arrivals, count_arrivals};
 use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
 use crate::stage::{ingress, namespace, set_all};
 
+/// What the first pod gets.
+const FIRST: &str = "10.1.0.2";
+
 fn objects() -> Vec<Value> {
     vec![
         namespace("shop", ""),
@@ -170,6 +173,39 @@ fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_once() {
     let late = Running::start(&site.runtime(Network::Routed, past_the_agent(&site)), "late");
     agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
     site.assert_enforced(&objects(), &late.addresses);
+}
+
+#[test]
+fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
+    let site = Site::with(&objects());
+    let mut agent = site.start_agent();
+    agent.hang();
+    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let pod = Pod::new("late");
+    let failed = runtime.add(&pod.container).unwrap_err();
+    assert!(failed.code == TRY_AGAIN_LATER && failed.details.contains("gave no answer"), "{failed:?}");
+    runtime.delete(&pod.container).unwrap();
+    agent.go_on();
+    agent.until_logged(&["not let through: the agent does not find the attachment"]);
+    let late = Running::start(&runtime, "late");
+    assert_ne!(late.addresses[0].to_string(), FIRST);
+    assert!(!site.mentions(FIRST.parse().unwrap()));
+    site.assert_enforced(&objects(), &late.addresses);
+}
+
+#[test]
+fn an_agent_that_hung_until_a_pod_was_isolated_takes_it_over() {
+    let site = Site::with(&objects());
+    let mut agent = site.start_agent();
+    let runtime = site.runtime(Network::Routed, isolating());
+    let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
+    agent.hang();
+    let late = Running::start(&runtime, "late");
+    assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO]);
+    agent.go_on();
+    agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    site.assert_enforced(&objects(), &late.addresses);
+    assert_eq!([&db, &other].map(|to| reaches(&late, to)), [YES, NO]);
 }
 
 #[test]

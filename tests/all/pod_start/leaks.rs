@@ -40,16 +40,15 @@ impl Tally {
     fn print(mut self, what: &str, leaked: u64) {
         self.took.sort();
         self.whole.sort();
-        let at =
-            |list: &[Duration], percent: usize| list.get((list.len() * percent / 100).min(list.len() - 1)).copied();
-        let Tally { starts, sent, .. } = self;
+        let at = |list: &[Duration], percent: usize| list[(list.len() * percent / 100).min(list.len() - 1)];
+        let Tally { starts, sent, took, whole } = self;
         println!(
             "{what}: {starts} starts, {sent} packets sent, {leaked} leaked; our plugin p50 {:.1?} p99 {:.1?}, \
              whole chain p50 {:.1?} p99 {:.1?}",
-            at(&self.took, 50).unwrap_or_default(),
-            at(&self.took, 99).unwrap_or_default(),
-            at(&self.whole, 50).unwrap_or_default(),
-            at(&self.whole, 99).unwrap_or_default(),
+            at(&took, 50),
+            at(&took, 99),
+            at(&whole, 50),
+            at(&whole, 99),
         );
     }
 }
