@@ -205,7 +205,7 @@ fn reaches(from: &Running, to: &Running) -> [bool; 2] {
         let at = to.addresses[family];
         to.pod.sandbox.run(|| count_arrivals(&[at]));
         let Sent { datagrams, connections } = from.pod.send(at).end();
-        assert!(datagrams > 10 && connections > 10, "{datagrams} datagrams and {connections} SYNs were sent");
+        assert!(datagrams > 0 && connections > 0, "{datagrams} datagrams and {connections} SYNs were sent");
         let arrived = to.pod.sandbox.run(arrivals);
         arrived.get(&from.addresses[family]).is_some_and(|Arrived { datagrams, connections }| {
             assert_eq!(*datagrams > 0, *connections > 0, "{arrived:?}");

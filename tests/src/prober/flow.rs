@@ -55,13 +55,23 @@ impl Socket {
             }
             Socket::Udp(socket) => {
                 socket.set_read_timeout(Some(at_most)).expect("a timeout");
-                socket.recv(&mut message).map(|_| ())
+                receive(socket, &mut message)
             }
         };
         match received {
             Ok(()) => Some(message),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
             Err(e) => panic!("receiving: {e}"),
+        }
+    }
+}
+
+/// A receive with a timeout is not begun again by itself after the process was stopped for a moment (signal(7)).
+fn receive(socket: &UdpSocket, message: &mut [u8]) -> std::io::Result<()> {
+    loop {
+        match socket.recv(message) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            received => return received.map(|_| ()),
         }
     }
 }
