@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use serde_json::json;
 use tests::agent_process::WITHIN;
 
-use super::{CLIENT, SERVER, api, server_from, set, stage};
+use super::{CLIENT, OTHER, SERVER, api, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy};
 use tests::prober::{Flow, Way, dropped};
 
@@ -53,6 +53,26 @@ fn pods_that_are_added_leave_the_generation_alone_and_added_policies_the_flows()
     assert_eq!(stage.policy_generation(), before);
     set(&mut agent, &api, ingress("server-too", "app=server", "app=other"));
     Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+}
+
+#[test]
+fn a_loosened_policy_disturbs_no_flow() {
+    let stage = stage();
+    let api = api(&stage, &[server_from("client")]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows: Vec<Flow> = Vec::new();
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        flows.extend([Flow::udp(&stage.lab, client, server), Flow::tcp(&stage.lab, client, server)]);
+    }
+    let peers = |app: &str| json!({"podSelector": {"matchLabels": {"app": app}}});
+    let both = json!({"ingress": [{"from": [peers("client"), peers("other")]}]});
+    set(&mut agent, &api, policy("server", "app=server", both));
+    Flow::tcp(&stage.lab, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
+    set(&mut agent, &api, policy("server", "app=server", json!({"ingress": [{}]})));
+    for flow in &mut flows {
+        Way::BOTH.into_iter().rev().for_each(|way| flow.assert_alive(way));
+    }
+    assert_eq!(dropped(&stage.lab, NODE), 0);
 }
 
 #[test]

@@ -39,11 +39,11 @@ fn is_adopted(text: &str, owner: &str) {
     let generation = stage.kernel_generation();
     let mut agent = start(&stage, owner);
     agent.until_ready();
+    assert_protected(probing);
     assert!(stage.enforces(&state_of(&objects())));
     assert_eq!(agent.metric("ringfence_commits_total"), 1);
     assert_eq!(stage.kernel_generation(), generation + 1, "one transaction");
     assert_eq!(stage.policy_generation(), 3, "what the earlier release approved is judged again");
-    assert_protected(probing);
 }
 
 #[test]
