@@ -74,15 +74,17 @@ impl CtKey {
 /// `enum nft_payload_bases`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
+    Link,
     Network,
     Transport,
 }
 
 impl Base {
-    pub const ALL: [Base; 2] = [Base::Network, Base::Transport];
+    pub const ALL: [Base; 3] = [Base::Link, Base::Network, Base::Transport];
 
     pub fn number(self) -> u32 {
         match self {
+            Base::Link => 0,
             Base::Network => 1,
             Base::Transport => 2,
         }

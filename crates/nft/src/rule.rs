@@ -136,7 +136,8 @@ pub enum Match {
     },
     /// The frame carries this protocol.
     EtherType(EtherType),
-    /// The frame carries another protocol.
+    /// The frame says that it carries something else than this, first of all: a frame with a VLAN tag carries the tag,
+    /// which `meta protocol` passes over. In bridge tables only.
     NotEtherType(EtherType),
 }
 

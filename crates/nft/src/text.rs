@@ -131,7 +131,7 @@ impl Display for Match {
                 write!(f, "{} != @{set}", words.join(" . "))
             }
             Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
-            Match::NotEtherType(kind) => write!(f, "meta protocol != {}", kind.word()),
+            Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
         }
     }
 }
@@ -211,7 +211,7 @@ table bridge ringfence {
 \tchain prerouting {
 \t\ttype filter hook prerouting priority -300; policy accept;
 \t\tiifname . ip saddr != @ports4 drop
-\t\tmeta protocol != arp meta protocol != ip6 drop
+\t\tether type != arp ether type != ip6 drop
 \t}
 }
 ";

@@ -25,6 +25,8 @@ pub enum Invalid {
     Hook { chain: Name, family: TableFamily },
     #[error("{user} asks what rules of bridge tables cannot: for a flow, a family by itself, or a type of ICMPv6")]
     NotOnBridge { user: String },
+    #[error("{user} asks for the type of a frame, which only rules of bridge tables can")]
+    OnlyOnBridge { user: String },
     #[error("chain {chain} can come back to itself")]
     Loop { chain: Name },
     #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
@@ -104,6 +106,10 @@ impl Ruleset {
             }
             if family == TableFamily::Bridge && rule.is_for_routed_packets() {
                 found.push(Invalid::NotOnBridge { user: user.clone() });
+            }
+            let asks_frame = rule.matches.iter().any(|m| matches!(m, Match::NotEtherType(_)));
+            if family != TableFamily::Bridge && asks_frame {
+                found.push(Invalid::OnlyOnBridge { user: user.clone() });
             }
             if rule.families().len() > 1 {
                 found.push(Invalid::MixedFamilies { user: user.clone() });

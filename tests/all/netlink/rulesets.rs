@@ -310,7 +310,6 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![beyond(&[Field::Destination(V4)], "blocks4")], vec![Action::Counter]).commented("elsewhere"),
         Rule::new(vec![beyond(&[Field::FlowSource(V4)], "blocks4")], vec![Action::Counter]),
         Rule::new(vec![tcp(), beyond(&[Field::FlowPort], "ports")], vec![Action::Counter]),
-        Rule::new(vec![Match::NotEtherType(EtherType::Ipv4)], vec![Action::Counter]),
         Rule::new(vec![], vec![vmap(Field::InInterface, "interface-map")]),
         Rule::new(vec![], vec![vmap(Field::Source(V4), "hosts4")]),
         Rule::new(vec![within(&[Field::Source(V4)], "blocks4")], vec![vmap(Field::Destination(V4), "block-map")]),

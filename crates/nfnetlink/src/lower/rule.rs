@@ -87,7 +87,9 @@ impl Code {
                 self.family = kind.family().or(self.family);
             }
             Match::NotEtherType(kind) => {
-                self.meta(MetaKey::Protocol, Register::FIRST);
+                // IEEE 802.3: behind the two addresses. A tag that the hardware took off is put back in for this
+                // (`nft_payload_copy_vlan`).
+                self.payload(Base::Link, 12, 2, Register::FIRST);
                 self.compare(Compare::NotEqual, &kind.number().to_be_bytes());
             }
         }
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(
             lower_rule(&Rule::new(vec![Match::NotEtherType(EtherType::Arp), forged], vec![]), TableFamily::Bridge),
             [
-                Expression::Meta { key: MetaKey::Protocol, to: Register(1) },
+                Expression::Payload { base: Base::Link, offset: 12, length: 2, to: Register(1) },
                 cmp(Compare::NotEqual, &[0x08, 0x06]),
                 Expression::Meta { key: MetaKey::Protocol, to: Register(1) },
                 cmp(Compare::Equal, &[0x08, 0x00]),
