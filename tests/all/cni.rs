@@ -6,6 +6,8 @@ mod chains;
 mod answers;
 // Pods that start without the agent.
 mod isolation;
+// Pods that send with the addresses of others.
+mod forged;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
 // What the plugin does not take.

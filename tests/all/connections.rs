@@ -1,7 +1,5 @@
 //! Open connections under changing policies (semantics 17), through a real agent that watches an API server.
 
-// Flows that carry messages either way, and a look at what is dropped.
-mod flow;
 // What is not allowed any more is dead, in both directions.
 mod cut;
 // What stays allowed is not disturbed.

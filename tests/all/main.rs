@@ -46,3 +46,9 @@ mod cni;
 mod pod_start;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
+// Addresses of the node's pods that nobody is known to have.
+mod unknown_pods;
+// What is promised for every state of a node is held by tests.
+mod promises;
+// No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
+mod life;

@@ -23,8 +23,9 @@ use policy::{Attachment, ClusterState, ObjectName};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::AgentProcess;
-use tests::cni_runtime::{Arrived, Container, Prober, Runtime, Sandbox, Sending, Sent, arrivals, count_arrivals};
+use tests::cni_runtime::{Container, Prober, Runtime, Sandbox, Sending};
 use tests::fake_api::FakeApi;
+use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use crate::stage::{NODE, Stage, pod, policy, set_all, state_of};
 
@@ -202,7 +203,7 @@ impl Running {
 fn reaches(from: &Running, to: &Running) -> [bool; 2] {
     [0, 1].map(|family| {
         let at = to.addresses[family];
-        to.pod.sandbox.run(|| count_arrivals(at));
+        to.pod.sandbox.run(|| count_arrivals(&[at]));
         let Sent { datagrams, connections } = from.pod.send(at).end();
         assert!(datagrams > 10 && connections > 10, "{datagrams} datagrams and {connections} SYNs were sent");
         let arrived = to.pod.sandbox.run(arrivals);

@@ -28,3 +28,8 @@ fn manifests() {
 fn netlink_dumps() {
     replay("netlink", tests::fuzzing::netlink);
 }
+
+#[test]
+fn cni() {
+    replay("cni", tests::fuzzing::cni);
+}

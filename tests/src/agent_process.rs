@@ -216,13 +216,21 @@ impl<'lab> AgentProcess<'lab> {
         value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in\n{text}"))
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("a child of ours");
+    }
+
     /// Sends SIGTERM and waits for the end.
     ///
     /// # Panics
     /// If it does not end.
     #[track_caller]
     pub fn stop(mut self) -> (ExitStatus, String) {
-        kill(self.pid(), Signal::SIGTERM).expect("a child of ours");
+        self.signal(Signal::SIGTERM);
         self.until_ended()
     }
 

@@ -1,6 +1,7 @@
 //! What the fuzz targets do. Each takes any bytes and panics where a claim does not hold; inputs that once made one
 //! panic are kept in `fuzz/regressions/` and run with the tests.
 
+use cni::protocol::{Request, Response};
 use nft::{Packet, Stop, evaluate};
 use policy::{Change, ClusterState, Kind, Layout, check, lower, translate};
 use proptest::strategy::{Strategy, ValueTree};
@@ -131,5 +132,33 @@ fn layout() -> Layout {
     match Layout::for_table("ringfence") {
         Ok(layout) => layout,
         Err(e) => panic!("{e}"),
+    }
+}
+
+/// What the CNI plugin and the agent tell each other, and what the plugin keeps, is read back as it was meant, or refused.
+///
+/// # Panics
+/// If something is taken that is not written the same.
+pub fn cni(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 3 {
+        0 => {
+            if let Ok(request) = Request::from_line(bytes) {
+                let line = request.to_line().expect("what was read is short enough");
+                assert_eq!(Request::from_line(&line).expect("it was written by us"), request);
+            }
+        }
+        1 => {
+            if let Ok(response) = Response::from_line(bytes) {
+                let line = response.to_line().expect("what was read is short enough");
+                assert_eq!(Response::from_line(&line).expect("it was written by us"), response);
+            }
+        }
+        _ => {
+            if let Ok(attachment) = serde_json::from_slice::<cni::Attachment>(bytes) {
+                let text = serde_json::to_vec(&attachment).expect("plain fields");
+                assert_eq!(serde_json::from_slice::<cni::Attachment>(&text).expect("it was written by us"), attachment);
+            }
+        }
     }
 }

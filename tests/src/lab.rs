@@ -166,6 +166,18 @@ impl Lab {
         self.namespaces[self.place_of(address)].run(work)
     }
 
+    /// The addresses, put together by the namespaces that have them.
+    ///
+    /// # Panics
+    /// If no namespace has one of them.
+    pub fn by_namespace(&self, addresses: &[IpAddr]) -> Vec<Vec<IpAddr>> {
+        let mut places: BTreeMap<usize, Vec<IpAddr>> = BTreeMap::new();
+        for address in addresses {
+            places.entry(self.place_of(*address)).or_default().push(*address);
+        }
+        places.into_values().collect()
+    }
+
     /// The path of the node's namespace, for `ip netns`, `nsenter --net=` and the like.
     pub fn node_namespace_path(&self, node: &str) -> String {
         let index = self.nodes.get(node).unwrap_or_else(|| panic!("no node {node} in the lab"));

@@ -11,3 +11,4 @@ pub mod lab;
 pub mod netns;
 pub mod objects;
 pub mod oracle;
+pub mod prober;

@@ -66,16 +66,8 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response>
             let now = Instant::now();
             let patience = Duration::from_millis(timeout_millis).saturating_sub(MARGIN).min(LONGEST_WAIT);
             let attachment = lower(&attachment);
-            let waiting = Waiting {
-                id: attachment.id.clone(),
-                pod: attachment.pod.clone(),
-                addresses: attachment.addresses.clone(),
-                since: now,
-                deadline: now + patience,
-                reply,
-                unknown: None,
-            };
-            (Call::Add(attachment, waiting), answer)
+            let waiting = Waiting { attachment, since: now, deadline: now + patience, reply, unknown: None };
+            (Call::Add(Box::new(waiting)), answer)
         }
         Request::Delete(id) => {
             // Nobody has to wait for the commit: until then the addresses stay as they were policed.

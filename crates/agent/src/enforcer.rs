@@ -7,12 +7,14 @@
 
 mod live;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{CommitError, Foreign, Kernel, Notifications, Observed, clear_marks};
-use nft::{Operation, Table};
+use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
+use nft::{Operation, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::api::TableVerdict;
@@ -40,8 +42,12 @@ const OPERATIONS_SHOWN: usize = 10;
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// How operations become one transaction: [`Kernel::commit`], but in tests of what a kernel refuses.
+type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, CommitError>;
+
 pub(crate) struct Enforcer {
     kernel: Kernel,
+    commit: CommitWith,
     node: String,
     layout: Layout,
     /// Tables of an earlier agent are protected again.
@@ -105,7 +111,8 @@ impl Enforcer {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
         let left_out = LeftOut::default();
-        Ok(Enforcer { kernel, node, layout, claimed, live: None, left: None, left_out, metrics })
+        let commit = Kernel::commit;
+        Ok(Enforcer { kernel, commit, node, layout, claimed, live: None, left: None, left_out, metrics })
     }
 
     /// A subscription to the commits that others make.
@@ -144,7 +151,7 @@ impl Enforcer {
     pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let started = Instant::now();
         let commit = match self.live.take() {
@@ -189,7 +196,11 @@ impl Enforcer {
             self.left_out.parts.clear();
         }
         self.live = None;
-        self.enforce(state).map(Some)
+        let enforced = self.enforce(state);
+        if self.left_out.parts.is_empty() {
+            self.left_out.trial = None;
+        }
+        enforced.map(Some)
     }
 
     /// Compares the kernel's tables, read anew, with what the state asks for, and changes nothing.
@@ -203,7 +214,7 @@ impl Enforcer {
         }
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
-            leave_out(&mut translation.ruleset, operation);
+            take_out(&mut translation, operation);
         }
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
@@ -229,7 +240,7 @@ impl Enforcer {
                 self.live = Some(live);
                 return Ok(None);
             }
-            match self.kernel.commit(&operations, generation) {
+            match (self.commit)(&mut self.kernel, &operations, generation) {
                 Ok(committed) => {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
@@ -277,7 +288,7 @@ impl Enforcer {
                 self.live = Some(Live::new(wanted, generation));
                 return Ok(None);
             }
-            match self.kernel.commit(&operations, generation) {
+            match (self.commit)(&mut self.kernel, &operations, generation) {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.layout = layout;
@@ -308,7 +319,7 @@ impl Enforcer {
         let mut any = false;
         for refusal in refusals {
             let Some(operation) = &refusal.operation else { continue };
-            if leave_out(&mut translation.ruleset, operation) {
+            if take_out(translation, operation) {
                 any = true;
                 tracing::error!("left out and denied, since {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
@@ -341,6 +352,15 @@ impl Enforcer {
             tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
         }
         Ok(self.layout.next())
+    }
+}
+
+/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
+/// enforces every policy, but not that bridged pods send with their own addresses.
+fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
+    match refused.table().family {
+        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
+        TableFamily::Bridge => translation.bridge.take().is_some(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use policy::{AttachmentId, ClusterState, Holder, ObjectName};
+use policy::{Attachment, AttachmentId, ClusterState, Holder, ObjectName};
 use tokio::sync::oneshot;
 
 /// ADDs that may wait at once. A kubelet starts a few pods at a time; far more than a node holds is somebody's mistake,
@@ -24,9 +24,7 @@ pub(crate) enum Outcome {
 /// An ADD on its way.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) id: AttachmentId,
-    pub(crate) pod: ObjectName,
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) attachment: Attachment,
     pub(crate) since: Instant,
     /// When it is told what there is by then.
     pub(crate) deadline: Instant,
@@ -45,7 +43,7 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn admit(&mut self, waiting: Waiting) {
         // A runtime that asks again has given its first question up.
-        self.waiting.retain(|w| w.id != waiting.id);
+        self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
             let reason = format!("{MOST_WAITING} pods are waiting for their rules already");
             self.refuse(waiting, reason);
@@ -56,12 +54,12 @@ impl Gate {
 
     pub(crate) fn refuse(&mut self, waiting: Waiting, reason: String) {
         self.failed = true;
-        tracing::warn!(pod = %waiting.pod, "not let through: {reason}");
+        tracing::warn!(pod = %waiting.attachment.pod, "not let through: {reason}");
         answer(waiting, Outcome::Failed(reason));
     }
 
     pub(crate) fn withdraw(&mut self, id: &AttachmentId) {
-        self.waiting.retain(|w| w.id != *id);
+        self.waiting.retain(|w| w.attachment.id != *id);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -70,7 +68,7 @@ impl Gate {
 
     /// Why a pod that ADDs wait for cannot be found.
     pub(crate) fn note_unknown(&mut self, pod: &ObjectName, reason: &str) {
-        for waiting in self.waiting.iter_mut().filter(|w| w.pod == *pod) {
+        for waiting in self.waiting.iter_mut().filter(|w| w.attachment.pod == *pod) {
             waiting.unknown = Some(reason.into());
         }
     }
@@ -80,23 +78,27 @@ impl Gate {
     pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
-            let outcome = match (not_in_force, standing(state, &waiting.addresses)) {
+            let outcome = match (not_in_force, standing(state, &waiting.attachment.addresses)) {
                 (None, Standing::Known) => Outcome::Enforced,
                 _ if now < waiting.deadline => {
                     self.waiting.push(waiting);
                     continue;
                 }
                 (None, Standing::Unknown) => Outcome::Isolated(match &waiting.unknown {
-                    Some(reason) => format!("pod {} is not known: {reason}", waiting.pod),
-                    None => format!("pod {} is not known", waiting.pod),
+                    Some(reason) => format!("pod {} is not known: {reason}", waiting.attachment.pod),
+                    None => format!("pod {} is not known", waiting.attachment.pod),
                 }),
                 // Nobody has the address, so nothing denies it.
-                (None, Standing::Missing) => Outcome::Failed(format!("attachment {} has been removed", waiting.id)),
+                (None, Standing::Missing) => {
+                    Outcome::Failed(format!("attachment {} has been removed", waiting.attachment.id))
+                }
                 (Some(reason), _) => Outcome::Failed(reason.into()),
             };
             match &outcome {
                 Outcome::Enforced => enforced.push(waiting.since),
-                Outcome::Isolated(reason) => tracing::warn!(pod = %waiting.pod, "isolated at its start: {reason}"),
+                Outcome::Isolated(reason) => {
+                    tracing::warn!(pod = %waiting.attachment.pod, "isolated at its start: {reason}")
+                }
                 Outcome::Failed(reason) => {
                     self.refuse(waiting, reason.clone());
                     continue;
@@ -136,7 +138,7 @@ pub(crate) fn standing(state: &ClusterState, addresses: &[IpAddr]) -> Standing {
 
 fn answer(waiting: Waiting, outcome: Outcome) {
     if waiting.reply.send(outcome).is_err() {
-        tracing::debug!(pod = %waiting.pod, "the plugin has gone");
+        tracing::debug!(pod = %waiting.attachment.pod, "the plugin has gone");
     }
 }
 
@@ -144,7 +146,7 @@ fn answer(waiting: Waiting, outcome: Outcome) {
 mod tests {
     use std::time::Duration;
 
-    use policy::{Attachment, Change, Kind, lower};
+    use policy::{Change, Kind, lower};
     use serde_json::json;
 
     use super::*;
@@ -153,7 +155,12 @@ mod tests {
 
     fn attached() -> ClusterState {
         let mut state = ClusterState::new();
-        state.attach(Attachment {
+        state.attach(attachment());
+        state
+    }
+
+    fn attachment() -> Attachment {
+        Attachment {
             id: AttachmentId { container: "c".into(), interface: "eth0".into() },
             pod: ObjectName::new("shop", "web"),
             uid: None,
@@ -161,8 +168,7 @@ mod tests {
             host_interface: None,
             bridged: false,
             since: 1,
-        });
-        state
+        }
     }
 
     fn known() -> ClusterState {
@@ -174,15 +180,7 @@ mod tests {
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Outcome>) {
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting {
-            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
-            pod: ObjectName::new("shop", "web"),
-            addresses: vec![ADDRESS.parse().unwrap()],
-            since: deadline,
-            deadline,
-            reply,
-            unknown: None,
-        };
+        let waiting = Waiting { attachment: attachment(), since: deadline, deadline, reply, unknown: None };
         (waiting, answer)
     }
 

@@ -53,12 +53,9 @@ impl RunDir {
             format!("cannot make the run directory {}; choose another with --run-dir", path.display())
         })?;
         let lock_path = path.join(AGENT_LOCK);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .with_context(|| format!("cannot open {}", lock_path.display()))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path).with_context(|| {
+            format!("cannot open {}; make room for it, or choose another folder with --run-dir", lock_path.display())
+        })?;
         match lock.try_lock() {
             Ok(()) => Ok(RunDir { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => bail!(
@@ -77,7 +74,9 @@ impl RunDir {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(e).with_context(|| format!("cannot remove the old socket {}", path.display())),
         }
-        let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+        let listener = UnixListener::bind(&path).with_context(|| {
+            format!("cannot listen on {}; make room for it, or choose another folder with --run-dir", path.display())
+        })?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))
             .with_context(|| format!("cannot restrict {}", path.display()))?;
         Ok(listener)

@@ -5,9 +5,10 @@ use std::time::Duration;
 use cni::isolation;
 use cni::protocol::{Request, Response};
 use serde_json::json;
-use tests::cni_runtime::{Arrived, FakeAgent, Prober, Reply, Runtime, arrivals, count_arrivals};
+use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
 use tests::kernel_table::{load_text, nft};
 use tests::netns::in_new_namespace;
+use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::{Families, Place, Pod};
 
@@ -101,7 +102,7 @@ fn what_the_kernel_refuses_is_named_and_changes_nothing() {
 
 /// What arrives at `to` when both pods send to it: the first is the one that a test is about.
 fn arrive(to: &Pod, at: IpAddr, from: [&Pod; 2]) -> BTreeMap<IpAddr, Arrived> {
-    to.sandbox.run(|| count_arrivals(at));
+    to.sandbox.run(|| count_arrivals(&[at]));
     let probers = from.map(|pod| Prober::ready(&pod.sandbox, SocketAddr::new(at, 9)));
     for sending in probers.map(|prober| prober.start(PROBE)) {
         let sent = sending.end();

@@ -5,9 +5,9 @@ use policy::Kind;
 use serde_json::json;
 use tests::kernel_table::load_text;
 
-use super::flow::{Flow, Way, listener};
 use super::{CLIENT, OTHER, SERVER, api, commit, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy, set_all};
+use tests::prober::{Flow, Way, listener};
 
 #[test]
 fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {
@@ -17,17 +17,17 @@ fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {
     let mut flows = Vec::new();
     for (client, server) in CLIENT.into_iter().zip(SERVER) {
         for way in Way::BOTH {
-            let mut flow = Flow::tcp(&stage, client, server);
+            let mut flow = Flow::tcp(&stage.lab, client, server);
             Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
             flows.push((flow, way));
         }
     }
     set(&mut agent, &api, server_from("other"));
     for (flow, way) in &mut flows {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
-    assert!(Flow::try_tcp(&stage, CLIENT[0], SERVER[0], Duration::from_millis(200)).is_none());
-    Flow::tcp(&stage, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
+    assert!(Flow::try_tcp(&stage.lab, CLIENT[0], SERVER[0], Duration::from_millis(200)).is_none());
+    Flow::tcp(&stage.lab, OTHER[0], SERVER[0]).assert_alive(Way::ToServer);
 }
 
 #[test]
@@ -39,10 +39,10 @@ fn a_tightened_egress_policy_cuts_an_open_connection_in_both_directions() {
     };
     let api = api(&stage, &[to("server")]);
     let mut agent = stage.start_on_api(&api);
-    let mut flows = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
     set(&mut agent, &api, to("other"));
     for (flow, way) in &mut flows {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
 }
 
@@ -51,13 +51,13 @@ fn a_udp_flow_is_cut_where_only_the_server_still_sends() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
-    let mut flows = CLIENT.into_iter().zip(SERVER).map(|(c, s)| Flow::udp(&stage, c, s)).collect::<Vec<_>>();
+    let mut flows = CLIENT.into_iter().zip(SERVER).map(|(c, s)| Flow::udp(&stage.lab, c, s)).collect::<Vec<_>>();
     for flow in &mut flows {
         (0..5).for_each(|_| flow.assert_alive(Way::ToClient));
     }
     set(&mut agent, &api, server_from("other"));
     for flow in &mut flows {
-        (0..3).for_each(|_| flow.assert_dead(&stage, Way::ToClient));
+        (0..3).for_each(|_| flow.assert_dead(&stage.lab, NODE, Way::ToClient));
     }
 }
 
@@ -74,14 +74,14 @@ fn a_flow_over_a_translated_destination_is_cut() {
         front.port()
     );
     stage.lab.node_exec(NODE, || load_text(&translation));
-    let server = listener(&stage, back);
-    let mut flows = Way::BOTH.map(|way| (Flow::tcp_over(&stage, CLIENT[0], front, &server), way));
+    let server = listener(&stage.lab, back);
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp_over(&stage.lab, CLIENT[0], front, &server), way));
     for (flow, _) in &mut flows {
         Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
     }
     set(&mut agent, &api, server_from("other"));
     for (flow, way) in &mut flows {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
 }
 
@@ -90,14 +90,14 @@ fn a_flow_from_before_any_policy_is_judged_when_one_comes() {
     let stage = stage();
     let api = api(&stage, &[]);
     let mut agent = stage.start_on_api(&api);
-    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
-    let mut kept = [Flow::tcp(&stage, OTHER[0], SERVER[0]), Flow::udp(&stage, OTHER[1], SERVER[1])];
+    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
+    let mut kept = [Flow::tcp(&stage.lab, OTHER[0], SERVER[0]), Flow::udp(&stage.lab, OTHER[1], SERVER[1])];
     for (flow, way) in &mut cut {
         flow.assert_alive(*way);
     }
     set(&mut agent, &api, server_from("other"));
     for (flow, way) in &mut cut {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
     for flow in &mut kept {
         // The first packet after the commit may be a reply, too.
@@ -114,11 +114,11 @@ fn a_flow_from_before_there_was_an_agent_is_judged_when_one_comes() {
         load_text("table inet tracking {\nchain forward {\ntype filter hook forward priority 0\nct state new\n}\n}\n")
     });
     let api = api(&stage, &[server_from("other")]);
-    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
-    let mut kept = Flow::tcp(&stage, OTHER[0], SERVER[0]);
+    let mut cut = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
+    let mut kept = Flow::tcp(&stage.lab, OTHER[0], SERVER[0]);
     let _agent = stage.start_on_api(&api);
     for (flow, way) in &mut cut {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
     kept.assert_alive(Way::ToClient);
 }
@@ -128,13 +128,13 @@ fn allowing_again_revives_the_connection_and_lets_new_ones_in() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
-    let mut flow = Flow::tcp(&stage, CLIENT[0], SERVER[0]);
+    let mut flow = Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]);
     flow.assert_alive(Way::ToServer);
     set(&mut agent, &api, server_from("other"));
-    flow.assert_dead(&stage, Way::ToServer);
+    flow.assert_dead(&stage.lab, NODE, Way::ToServer);
     set(&mut agent, &api, server_from("client"));
     Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
-    Flow::tcp(&stage, CLIENT[0], SERVER[0]).assert_alive(Way::ToServer);
+    Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]).assert_alive(Way::ToServer);
 }
 
 #[test]
@@ -142,24 +142,24 @@ fn a_pod_that_takes_over_an_address_inherits_no_approval() {
     let stage = stage();
     let api = api(&stage, &[server_from("client"), ingress("vault", "app=vault", "app=other")]);
     let mut agent = stage.start_on_api(&api);
-    let mut of_client = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    let mut of_client = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
     commit(&mut agent, || {
         api.remove(Kind::Pod, "shop", "client");
         set_all(&api, &[pod("stranger", NODE, "app=stranger", &CLIENT)]);
     });
     for (flow, way) in &mut of_client {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
 
     api.remove(Kind::Pod, "shop", "stranger");
     set(&mut agent, &api, pod("client", NODE, "app=client", &CLIENT));
-    let mut of_server = Way::BOTH.map(|way| (Flow::tcp(&stage, CLIENT[0], SERVER[0]), way));
+    let mut of_server = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
     commit(&mut agent, || {
         api.remove(Kind::Pod, "shop", "server");
         set_all(&api, &[pod("vault", NODE, "app=vault", &SERVER)]);
     });
     agent.until("the new pod is isolated", |agent| (agent.metric("ringfence_isolated_pods") == 1).then_some(()));
     for (flow, way) in &mut of_server {
-        flow.assert_dead(&stage, *way);
+        flow.assert_dead(&stage.lab, NODE, *way);
     }
 }

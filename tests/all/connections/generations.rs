@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use super::flow::{Flow, Way};
 use super::{CLIENT, SERVER, api, server_from, set, stage};
-use crate::stage::ingress;
+use crate::stage::{NODE, ingress};
+use tests::prober::{Flow, Way};
 
 /// The smallest mask, which has 15 generations.
 const MASK: u32 = 0xf000_0000;
@@ -15,7 +15,7 @@ fn a_generation_that_comes_again_brings_no_idle_flow_back_to_life() {
     let mut agent = stage.start_on_api(&api);
     let mut flows: BTreeMap<u32, Flow> = BTreeMap::new();
     for step in 1..=15 {
-        let mut flow = Flow::udp(&stage, CLIENT[0], SERVER[0]);
+        let mut flow = Flow::udp(&stage.lab, CLIENT[0], SERVER[0]);
         Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
         assert!(flows.insert(stage.policy_generation(), flow).is_none());
         set(&mut agent, &api, other_from(step));
@@ -33,7 +33,7 @@ fn a_generation_that_comes_again_brings_no_idle_flow_back_to_life() {
         // Some when their number comes again for the first time, the others a round later.
         let due = now % 2 == rounds % 2;
         if due && let Some(mut flow) = flows.remove(&now) {
-            flow.assert_dead(&stage, Way::BOTH[now as usize / 2 % 2]);
+            flow.assert_dead(&stage.lab, NODE, Way::BOTH[now as usize / 2 % 2]);
         }
     }
     assert_eq!((flows.keys().count(), rounds), (0, 2));

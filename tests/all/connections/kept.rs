@@ -4,9 +4,9 @@ use std::net::UdpSocket;
 use serde_json::json;
 use tests::agent_process::WITHIN;
 
-use super::flow::{Flow, Way, dropped};
 use super::{CLIENT, SERVER, api, server_from, set, stage};
 use crate::stage::{NODE, ingress, pod, policy};
+use tests::prober::{Flow, Way, dropped};
 
 #[test]
 fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
@@ -15,7 +15,7 @@ fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
     let mut agent = stage.start_on_api(&api);
     let mut flows: Vec<Flow> = Vec::new();
     for (client, server) in CLIENT.into_iter().zip(SERVER) {
-        flows.extend([Flow::udp(&stage, client, server), Flow::tcp(&stage, client, server)]);
+        flows.extend([Flow::udp(&stage.lab, client, server), Flow::tcp(&stage.lab, client, server)]);
     }
     let before = stage.policy_generation();
     let messages = std::thread::scope(|scope| {
@@ -37,7 +37,7 @@ fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
         changes.join().expect("the changes");
         messages
     });
-    assert_eq!(dropped(&stage), 0);
+    assert_eq!(dropped(&stage.lab, NODE), 0);
     assert!(stage.policy_generation() >= before + 15, "the changes took something away each time");
     assert!(messages > 100, "{messages} are too few to mean anything");
 }
@@ -47,7 +47,7 @@ fn pods_that_are_added_leave_the_generation_alone_and_added_policies_the_flows()
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
-    let mut flow = Flow::tcp(&stage, CLIENT[0], SERVER[0]);
+    let mut flow = Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]);
     let before = stage.policy_generation();
     set(&mut agent, &api, pod("client-2", "node-b", "app=client", &["10.2.0.1"]));
     assert_eq!(stage.policy_generation(), before);

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use policy::Kind;
 use serde_json::{Value, json};
 use tests::agent_process::until;
-use tests::cni_runtime::{Sent, arrivals, count_arrivals};
 use tests::fake_api::Verb;
+use tests::prober::{Sent, arrivals, count_arrivals};
 
 use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
 use crate::stage::{ingress, namespace, set_all};
@@ -70,7 +70,7 @@ fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_m
 
         for (peer, family) in [(&other, 0), (&other, 1)] {
             let at = peer.addresses[family];
-            peer.pod.sandbox.run(|| count_arrivals(at));
+            peer.pod.sandbox.run(|| count_arrivals(&[at]));
             let done = AtomicBool::new(false);
             let sent = std::thread::scope(|scope| {
                 let prober = scope.spawn(|| {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use policy::Kind;
 use serde_json::{Value, json};
 use tests::agent_process::until;
-use tests::cni_runtime::{Arrived, Runtime, Sent, arrivals, count_arrivals};
+use tests::cni_runtime::Runtime;
+use tests::prober::{Arrived, Sent, arrivals, count_arrivals};
 
 use super::{ISOLATED, Network, Pod, Running, Site, egress, pending};
 use crate::stage::{ingress, namespace, pod};
@@ -74,7 +75,7 @@ impl<'a> Range<'a> {
         let victims = ["victim-4", "victim-6"].map(|name| Running::start(runtime, name));
         let range = Range { site, victims, started: AtomicUsize::new(0) };
         for family in [0, 1] {
-            range.victims[family].pod.sandbox.run(|| count_arrivals(range.target(family)));
+            range.victims[family].pod.sandbox.run(|| count_arrivals(&[range.target(family)]));
         }
         range
     }

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::store::{Cursor, Gone, Page, What, api_version, event, with_type};
-use super::{Request, Shared, Verb};
+use super::{Faults, Request, Shared, Verb};
 
 type Parameters = BTreeMap<String, String>;
 
@@ -47,17 +47,10 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
 async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) -> Response {
     let verb = if query.get("watch").is_some_and(|v| v == "true") { Verb::Watch } else { Verb::List };
     let request = Request { verb, kind, path: uri.path().to_owned(), query: query.clone() };
-    let (faults, cuts) = shared.change(|state| {
-        state.requests.push(request);
-        (state.faults.clone(), state.cuts)
-    });
-    if faults.silent {
-        cut(&shared, cuts, |faults| !faults.silent).await;
-    }
-    sleep(faults.delay).await;
-    if let Some(code) = faults.refusals.get(&(kind, verb)) {
-        return status(*code, "Refused", &format!("the fake says {code}"));
-    }
+    let (faults, cuts) = match take(&shared, request).await {
+        Ok(taken) => taken,
+        Err(refusal) => return refusal,
+    };
     let body = match verb {
         Verb::List => match list(&shared, kind, &query) {
             Ok(list) => stream::iter([Ok(Bytes::from(list.to_string()))]).boxed(),
@@ -77,6 +70,23 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+/// Notes the request and does to it what the faults say, up to the answer.
+async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
+    let asked = (request.kind, request.verb);
+    let (faults, cuts) = shared.change(|state| {
+        state.requests.push(request);
+        (state.faults.clone(), state.cuts)
+    });
+    if faults.silent {
+        cut(shared, cuts, |faults| !faults.silent).await;
+    }
+    sleep(faults.delay).await;
+    match faults.refusals.get(&asked) {
+        Some(code) => Err(status(*code, "Refused", &format!("the fake says {code}"))),
+        None => Ok((faults, cuts)),
+    }
+}
+
 /// One pod by its name.
 async fn pod(
     Extract(shared): Extract<Arc<Shared>>,
@@ -85,16 +95,8 @@ async fn pod(
 ) -> Response {
     let kind = Kind::Pod;
     let request = Request { verb: Verb::Get, kind, path: uri.path().to_owned(), query: Parameters::new() };
-    let (faults, cuts) = shared.change(|state| {
-        state.requests.push(request);
-        (state.faults.clone(), state.cuts)
-    });
-    if faults.silent {
-        cut(&shared, cuts, |faults| !faults.silent).await;
-    }
-    sleep(faults.delay).await;
-    if let Some(code) = faults.refusals.get(&(kind, Verb::Get)) {
-        return status(*code, "Refused", &format!("the fake says {code}"));
+    if let Err(refusal) = take(&shared, request).await {
+        return refusal;
     }
     match shared.lock().store.get(kind, &namespace, &name) {
         Some(object) => {

@@ -89,7 +89,7 @@ pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
         Err(error) => vec![Finding::error(
             Check::Agent,
             format!("no agent answers, so that no change of pods or policies is followed: {error}"),
-            "start the agent, or look why it does not run (kubectl -n kube-system get pods, its log); --run-dir \
+            "start the agent, or look why it does not run (kubectl --namespace ringfence get pods, its log); --run-dir \
              names its folder",
         )],
     };

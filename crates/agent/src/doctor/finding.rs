@@ -151,6 +151,18 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
+/// Names in one finding; the others are counted.
+const NAMED: usize = 5;
+
+/// The first names, and how many more there are.
+pub(super) fn list(names: &[impl AsRef<str>]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 impl Finding {
     pub fn ok(id: Check, finding: impl Into<String>) -> Finding {
         Finding { id, severity: Severity::Ok, finding: finding.into(), advice: None }

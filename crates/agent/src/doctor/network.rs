@@ -8,12 +8,9 @@ use std::path::Path;
 
 use cni::Attachment;
 
-use super::finding::{Check, Finding};
+use super::finding::{Check, Finding, list};
 use super::rtnetlink::{Link, Rtnetlink};
 use super::sysctl::Sysctls;
-
-/// Interfaces that a finding names.
-const NAMED: usize = 5;
 
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
 const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
@@ -312,14 +309,6 @@ fn rp_filter(facts: &NetworkFacts, link: &Link) -> i64 {
 fn names(bridges: &[&PodBridge]) -> String {
     let names: Vec<&str> = bridges.iter().map(|bridge| &*bridge.link.name).collect();
     list(&names)
-}
-
-fn list(names: &[&str]) -> String {
-    let mut text = names[..names.len().min(NAMED)].join(", ");
-    if names.len() > NAMED {
-        text.push_str(&format!(" and {} more", names.len() - NAMED));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -2,10 +2,7 @@
 
 use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel};
 
-use super::finding::{Check, Finding};
-
-/// Findings of one kind name so many.
-const NAMED: usize = 5;
+use super::finding::{Check, Finding, list};
 
 /// Chains of a lower priority see packets before connection tracking does (`NF_IP_PRI_CONNTRACK`), and can keep it from
 /// seeing them.
@@ -139,14 +136,6 @@ fn is_ip(chain: &BaseChain) -> bool {
 
 fn name(chain: &BaseChain) -> String {
     format!("{} {} {}", chain.family, chain.table, chain.name)
-}
-
-fn list(names: &[String]) -> String {
-    let mut text = names[..names.len().min(NAMED)].join(", ");
-    if names.len() > NAMED {
-        text.push_str(&format!(" and {} more", names.len() - NAMED));
-    }
-    text
 }
 
 #[cfg(test)]

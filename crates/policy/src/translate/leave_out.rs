@@ -1,14 +1,15 @@
 //! What the kernel refuses is left out, as little as possible, and so that what is left out is denied.
 //!
-//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. What
-//! isolates a pod in the first place cannot be left out.
+//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. One that
+//! lets everything through has no denial until it is left without that rule. What isolates a pod in the first place cannot
+//! be left out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny_chain, dispatch_map, is_fixed_chain};
+use super::layout::{deny, deny_chain, dispatch_map, go_on, is_fixed_chain};
 use super::{Direction, sources, unknown};
 
 /// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible and
@@ -105,10 +106,20 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
             continue;
         }
         let chain: &mut Chain = Arc::make_mut(chain);
+        let open = lets_all_through(chain);
         chain.rules.retain(|rule| keep(name, rule));
+        if let Some(direction) = open.filter(|_| lets_all_through(chain).is_none()) {
+            chain.rules.push(deny(direction));
+        }
         went = true;
     }
     went
+}
+
+/// The direction of a program that ends by letting everything through.
+fn lets_all_through(chain: &Chain) -> Option<Direction> {
+    let last = chain.rules.last().filter(|rule| rule.matches.is_empty())?;
+    Direction::BOTH.into_iter().find(|direction| last.actions == [Action::Verdict(go_on(*direction))])
 }
 
 fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {

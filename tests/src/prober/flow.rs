@@ -1,11 +1,14 @@
+//! Flows that carry messages either way, and a look at what is dropped.
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use crate::agent_process::{WITHIN, until};
 use serde_json::Value;
-use tests::agent_process::{WITHIN, until};
 
-use crate::stage::Stage;
+use crate::kernel_table::nft;
+use crate::lab::Lab;
 
 /// Silence this long, after the packet was seen to be dropped, is silence.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -13,13 +16,13 @@ const SILENCE: Duration = Duration::from_millis(50);
 const MESSAGE_BYTES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub enum Way {
     ToServer,
     ToClient,
 }
 
 impl Way {
-    pub(super) const BOTH: [Way; 2] = [Way::ToServer, Way::ToClient];
+    pub const BOTH: [Way; 2] = [Way::ToServer, Way::ToClient];
 }
 
 enum Socket {
@@ -28,6 +31,14 @@ enum Socket {
 }
 
 impl Socket {
+    fn address(&self) -> IpAddr {
+        let bound = match self {
+            Socket::Tcp(stream) => stream.local_addr(),
+            Socket::Udp(socket) => socket.local_addr(),
+        };
+        bound.expect("a bound socket").ip()
+    }
+
     fn send(&self, message: [u8; MESSAGE_BYTES]) {
         match self {
             Socket::Tcp(stream) => (&mut &*stream).write_all(&message).expect("room in the send buffer"),
@@ -56,7 +67,7 @@ impl Socket {
 }
 
 /// Both ends of a flow. Every message is another.
-pub(super) struct Flow {
+pub struct Flow {
     client: Socket,
     server: Socket,
     sent: u64,
@@ -67,31 +78,41 @@ fn address(text: &str, port: u16) -> SocketAddr {
 }
 
 impl Flow {
-    pub(super) fn tcp(stage: &Stage, client: &str, server: &str) -> Flow {
-        Flow::try_tcp(stage, client, server, WITHIN).expect("a connection")
+    pub fn tcp(lab: &Lab, client: &str, server: &str) -> Flow {
+        Flow::try_tcp(lab, client, server, WITHIN).expect("a connection")
     }
 
     /// None if the handshake does not come about in the given time.
-    pub(super) fn try_tcp(stage: &Stage, client: &str, server: &str, at_most: Duration) -> Option<Flow> {
-        let listener = listener(stage, address(server, 0));
+    pub fn try_tcp(lab: &Lab, client: &str, server: &str, at_most: Duration) -> Option<Flow> {
+        let listener = listener(lab, address(server, 0));
         let to = listener.local_addr().expect("a bound socket");
-        connect(stage, client, to, &listener, at_most)
+        connect(lab, client, to, &listener, at_most)
     }
 
     /// Over a translation of destinations: the client knows only `front`.
-    pub(super) fn tcp_over(stage: &Stage, client: &str, front: SocketAddr, server: &TcpListener) -> Flow {
-        connect(stage, client, front, server, WITHIN).expect("a connection")
+    pub fn tcp_over(lab: &Lab, client: &str, front: SocketAddr, server: &TcpListener) -> Flow {
+        connect(lab, client, front, server, WITHIN).expect("a connection")
     }
 
-    pub(super) fn udp(stage: &Stage, client: &str, server: &str) -> Flow {
-        let server = bound(stage, address(server, 0));
+    pub fn udp(lab: &Lab, client: &str, server: &str) -> Flow {
+        let server = socket(lab, address(server, 0));
         let to = server.local_addr().expect("a bound socket");
-        let client = bound(stage, address(client, 0));
-        client.connect(to).expect("a connected socket");
+        Flow::udp_over(lab, client, to, server)
+    }
+
+    /// Over a translation of destinations: the client knows only `front`.
+    pub fn udp_over(lab: &Lab, client: &str, front: SocketAddr, server: UdpSocket) -> Flow {
+        let client = socket(lab, address(client, 0));
+        client.connect(front).expect("a connected socket");
         server.connect(client.local_addr().expect("a bound socket")).expect("a connected socket");
         let mut flow = Flow { client: Socket::Udp(client), server: Socket::Udp(server), sent: 0 };
         flow.assert_alive(Way::ToServer);
         flow
+    }
+
+    /// The addresses of the client and of the server.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [&self.client, &self.server].map(Socket::address)
     }
 
     fn ends(&self, way: Way) -> (&Socket, &Socket) {
@@ -101,7 +122,8 @@ impl Flow {
         }
     }
 
-    fn send(&mut self, way: Way) -> [u8; MESSAGE_BYTES] {
+    /// Sends a message that no other one is like.
+    pub fn send(&mut self, way: Way) -> [u8; MESSAGE_BYTES] {
         self.sent += 1;
         let message = self.sent.to_be_bytes();
         self.ends(way).0.send(message);
@@ -110,7 +132,7 @@ impl Flow {
 
     /// A message arrives, perhaps behind others.
     #[track_caller]
-    pub(super) fn assert_alive(&mut self, way: Way) {
+    pub fn assert_alive(&mut self, way: Way) {
         let message = self.send(way);
         let deadline = Instant::now() + WITHIN;
         loop {
@@ -125,27 +147,27 @@ impl Flow {
 
     /// A message is dropped by the table, and does not arrive.
     #[track_caller]
-    pub(super) fn assert_dead(&mut self, stage: &Stage, way: Way) {
-        let before = dropped(stage);
+    pub fn assert_dead(&mut self, lab: &Lab, node: &str, way: Way) {
+        let before = dropped(lab, node);
         let message = self.send(way);
         until("a packet is dropped", || {
             assert_eq!(self.ends(way).1.receive(Duration::from_millis(1)), None, "{way:?}: {message:?} arrives");
-            (dropped(stage) > before).then_some(())
+            (dropped(lab, node) > before).then_some(())
         });
         assert_eq!(self.ends(way).1.receive(SILENCE), None, "{way:?}: {message:?} arrives");
     }
 }
 
-pub(super) fn listener(stage: &Stage, at: SocketAddr) -> TcpListener {
-    stage.lab.in_namespace_of(at.ip(), || TcpListener::bind(at)).expect("a listener")
+pub fn listener(lab: &Lab, at: SocketAddr) -> TcpListener {
+    lab.in_namespace_of(at.ip(), || TcpListener::bind(at)).expect("a listener")
 }
 
-fn bound(stage: &Stage, at: SocketAddr) -> UdpSocket {
-    stage.lab.in_namespace_of(at.ip(), || UdpSocket::bind(at)).expect("a socket")
+pub fn socket(lab: &Lab, at: SocketAddr) -> UdpSocket {
+    lab.in_namespace_of(at.ip(), || UdpSocket::bind(at)).expect("a socket")
 }
 
-fn connect(stage: &Stage, client: &str, to: SocketAddr, at: &TcpListener, at_most: Duration) -> Option<Flow> {
-    let connected = stage.lab.in_namespace_of(address(client, 0).ip(), || TcpStream::connect_timeout(&to, at_most));
+fn connect(lab: &Lab, client: &str, to: SocketAddr, at: &TcpListener, at_most: Duration) -> Option<Flow> {
+    let connected = lab.in_namespace_of(address(client, 0).ip(), || TcpStream::connect_timeout(&to, at_most));
     let client = match connected {
         Ok(stream) => stream,
         Err(e) if e.kind() == ErrorKind::TimedOut => return None,
@@ -159,7 +181,7 @@ fn connect(stage: &Stage, client: &str, to: SocketAddr, at: &TcpListener, at_mos
 }
 
 /// Packets that the table has dropped.
-pub(super) fn dropped(stage: &Stage) -> u64 {
+pub fn dropped(lab: &Lab, node: &str) -> u64 {
     fn packets(value: &Value) -> u64 {
         match value {
             Value::Object(fields) => {
@@ -169,5 +191,5 @@ pub(super) fn dropped(stage: &Stage) -> u64 {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
         }
     }
-    packets(&serde_json::from_str(&stage.nft("-j list table inet ringfence")).expect("JSON"))
+    packets(&serde_json::from_str(&lab.node_exec(node, || nft("-j list table inet ringfence"))).expect("JSON"))
 }

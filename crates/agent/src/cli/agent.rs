@@ -1,0 +1,134 @@
+//! Arguments of `ringfence agent`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
+use ipnet::IpNet;
+use policy::Layout;
+
+use super::{Cli, LogFormat, TableArguments};
+use crate::protection::protection;
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArguments {
+    /// Name of this node, as in `spec.nodeName` of its pods.
+    #[arg(long, env = "NODE_NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) node_name: String,
+
+    /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Folder of manifests (YAML or JSON) to enforce instead of a cluster; watched for changes.
+    #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) table: TableArguments,
+
+    /// Whether other programs are kept from changing the rules: auto protects the tables where the kernel can (Linux 6.9).
+    #[arg(long, env = "RINGFENCE_TABLE_OWNER", value_enum, default_value_t = TableOwner::Auto)]
+    pub(crate) table_owner: TableOwner,
+
+    /// What happens to traffic of addresses of this node's pods (--pod-cidr) that no pod is known to have.
+    #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
+    pub(crate) unknown_pods: UnknownPods,
+
+    /// Range of this node's pods; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) pod_cidr: Vec<IpNet>,
+
+    /// Whether pods are held to their own source addresses, where the CNI plugin has told their interfaces.
+    #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
+    pub(crate) source_check: Switch,
+
+    /// Folder for the agent's sockets, its lock, and what the CNI plugin reports.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+
+    /// Address that serves /healthz, /readyz and /metrics.
+    #[arg(long, env = "RINGFENCE_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9470")]
+    pub(crate) listen: SocketAddr,
+
+    /// Seconds between two comparisons of the kernel's rules with the wanted ones.
+    #[arg(long, env = "RINGFENCE_RESYNC_SECS", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(crate) resync_secs: Duration,
+
+    /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
+    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+impl AgentArguments {
+    /// A flag counts more than a variable, since a shell may have KUBECONFIG for other reasons. Of two variables, ours
+    /// counts.
+    pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
+        let is_flag = |id| given.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_flag("kubeconfig"), is_flag("manifests")) {
+            (true, true) => {
+                let message = "--kubeconfig and --manifests cannot be used together";
+                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+            }
+            (true, false) => self.manifests = None,
+            (false, _) if self.manifests.is_some() => self.kubeconfig = None,
+            (false, _) => {}
+        }
+        Ok(())
+    }
+}
+
+impl AgentArguments {
+    /// Unknown addresses cannot be denied without saying which addresses are the node's pods'.
+    pub(super) fn check_ranges(&self) -> Result<(), clap::Error> {
+        if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {
+            let message = "--unknown-pods deny needs the ranges of this node's pods: --pod-cidr";
+            return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
+        }
+        Ok(())
+    }
+
+    /// What the rules depend on beside the cluster, and whether other programs can change them, in words.
+    pub(crate) fn layout(&self) -> anyhow::Result<(Layout, String)> {
+        let (protected, words) = match self.table_owner {
+            TableOwner::Off => (false, "off, as asked for by --table-owner off".into()),
+            TableOwner::Auto => protection(),
+        };
+        let denied = match self.unknown_pods {
+            UnknownPods::Allow => vec![],
+            UnknownPods::Deny => self.pod_cidr.clone(),
+        };
+        let checks = self.source_check == Switch::On;
+        let layout = self.table.layout()?.denying_unknown(denied).checking_sources(checks).protected(protected);
+        Ok((layout, words))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableOwner {
+    Auto,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnknownPods {
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// Between a second and a day: shorter would be a busy loop, longer no repair.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u64>() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("must be 1 to 86400 seconds".into()),
+    }
+}

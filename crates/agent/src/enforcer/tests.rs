@@ -1,0 +1,195 @@
+//! What happens when the kernel refuses, in network namespaces of their own: a real kernel, which takes whatever is not
+//! refused before it is asked.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use nfnetlink::Refusal;
+use nix::sched::{CloneFlags, unshare};
+use policy::{Change, Kind, lower};
+use serde_json::{Value, json};
+
+use super::*;
+
+const WEB: &str = "pods4/shop/app/web";
+const REFUSED: &str = "10.2.0.2";
+
+fn in_new_namespace(work: impl FnOnce() + Send) {
+    let ended = std::thread::scope(|scope| {
+        let in_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
+            work();
+        };
+        scope.spawn(in_namespace).join()
+    });
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A database that some web servers reach.
+fn state(web: &[&str]) -> ClusterState {
+    let pod = |name: &str, app: &str, node: &str, address: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "shop", "labels": {"app": app}},
+            "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]},
+        })
+    };
+    let peers = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
+    let policy = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "shop"},
+        "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": peers}]},
+    });
+    let mut pods = vec![pod("db", "db", "node-a", "10.1.0.1")];
+    pods.extend(web.iter().map(|address| pod(&format!("web-{address}"), "web", "node-b", address)));
+    let mut state = ClusterState::new();
+    let mut replace = |kind, objects: &[Value]| {
+        let lowered = objects.iter().map(|object| lower(kind, object).expect("it has a name")).collect();
+        state.apply(Change::Replace(kind, lowered));
+    };
+    replace(Kind::Pod, &pods);
+    replace(Kind::NetworkPolicy, &[policy]);
+    state
+}
+
+fn enforcer(commit: CommitWith) -> Enforcer {
+    let layout = Layout::for_table("ringfence").unwrap();
+    let mut enforcer = Enforcer::start("node-a".into(), layout, Arc::new(Metrics::new())).unwrap();
+    enforcer.commit = commit;
+    enforcer
+}
+
+/// A kernel that has something against the operations that `faults` finds.
+fn refusing(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+    faults: fn(&Operation) -> Vec<Operation>,
+) -> Result<Committed, CommitError> {
+    let refusal =
+        |operation| Refusal { operation: Some(operation), errno: 12, reason: "Cannot allocate memory".into() };
+    let refusals: Vec<Refusal> = operations.iter().flat_map(faults).map(refusal).collect();
+    match refusals.is_empty() {
+        true => kernel.commit(operations, generation),
+        false => Err(CommitError::Refused { refusals, more: 0 }),
+    }
+}
+
+/// Has something against one element, whatever it comes with.
+fn refuses_an_element(
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    refusing(kernel, operations, generation, |operation| match operation {
+        Operation::AddElements { table, name, set, elements } if name.as_str() == WEB => {
+            let one = |(key, element): &(nft::Key, nft::Element)| Operation::AddElements {
+                table: table.clone(),
+                name: name.clone(),
+                set: set.clone(),
+                elements: vec![(*key, element.clone())],
+            };
+            elements.iter().map(one).filter(|operation| operation.to_string().contains(REFUSED)).collect()
+        }
+        _ => vec![],
+    })
+}
+
+/// Has something against what isolates a pod.
+fn refuses_isolation(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+    refusing(kernel, operations, generation, |operation| match operation {
+        Operation::AddElements { name, .. } if name.as_str() == "ingress4" => vec![operation.clone()],
+        _ => vec![],
+    })
+}
+
+fn in_kernel(enforcer: &mut Enforcer) -> BTreeSet<String> {
+    let table = Table::inet(enforcer.layout.table().clone());
+    let observed = enforcer.kernel.read(&table).unwrap().expect("a table");
+    observed.addresses(WEB).iter().map(IpAddr::to_string).collect()
+}
+
+fn texts(addresses: &[&str]) -> BTreeSet<String> {
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_the_kernel_refuses_is_left_out_and_the_rest_is_enforced() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(refuses_an_element);
+        let whole = state(&["10.2.0.1", REFUSED]);
+        enforcer.enforce(&whole).unwrap();
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1"]));
+        let left_out = enforcer.left_out();
+        assert!(left_out.len() == 1 && left_out[0].contains(REFUSED) && left_out[0].contains("memory"), "{left_out:?}");
+        assert_eq!(enforcer.compare(&whole), TableVerdict::Equal);
+
+        // It stays out of what comes later, which is committed all the same and without another refusal.
+        let refused = enforcer.metrics.refused_commits.get();
+        enforcer.enforce(&state(&["10.2.0.1", REFUSED, "10.2.0.3"])).unwrap();
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1", "10.2.0.3"]));
+        assert_eq!(enforcer.metrics.refused_commits.get(), refused);
+    });
+}
+
+#[test]
+fn a_change_that_is_refused_in_part_is_made_for_the_rest() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(refuses_an_element);
+        enforcer.enforce(&state(&["10.2.0.1"])).unwrap();
+        enforcer.enforce(&state(&["10.2.0.3", REFUSED])).unwrap();
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.3"]));
+        assert_eq!(enforcer.left_out().len(), 1);
+    });
+}
+
+#[test]
+fn what_was_left_out_is_tried_again_and_then_forgotten() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(refuses_an_element);
+        let whole = state(&["10.2.0.1", REFUSED]);
+        enforcer.enforce(&whole).unwrap();
+        let due = |enforcer: &mut Enforcer| {
+            let (_, wait) = enforcer.left_out.trial.expect("a trial to come");
+            enforcer.left_out.trial = Some((Instant::now(), wait));
+            wait
+        };
+        let first = due(&mut enforcer);
+        enforcer.verify(&whole).unwrap().expect("a trial");
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1"]));
+        assert_eq!(due(&mut enforcer), first * 2, "a refused commit is dear, so the next trial comes later");
+
+        enforcer.commit = Kernel::commit;
+        enforcer.verify(&whole).unwrap().expect("a trial");
+        assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1", REFUSED]));
+        assert_eq!(enforcer.left_out(), Vec::<String>::new());
+        assert!(enforcer.verify(&whole).unwrap().is_none(), "there is nothing to try any more");
+    });
+}
+
+#[test]
+fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let old = state(&["10.2.0.1"]);
+        enforcer.enforce(&old).unwrap();
+        let generation = enforcer.kernel.generation().unwrap();
+        enforcer.commit = refuses_isolation;
+        // The database has another address now, and no rule can be had for it.
+        let mut new = old.clone();
+        let moved = json!({
+            "metadata": {"name": "db", "namespace": "shop", "labels": {"app": "db"}},
+            "spec": {"nodeName": "node-a"}, "status": {"podIPs": [{"ip": "10.1.0.9"}]},
+        });
+        new.apply(Change::Set(lower(Kind::Pod, &moved).unwrap()));
+        let Err(trouble) = enforcer.enforce(&new) else { panic!("it was refused") };
+        assert!(matches!(&trouble, Trouble::Refused(_)) && trouble.to_string().contains("10.1.0.9"), "{trouble}");
+        assert_eq!(enforcer.kernel.generation().unwrap(), generation);
+        assert_eq!(enforcer.compare(&old), TableVerdict::Equal);
+
+        enforcer.commit = Kernel::commit;
+        enforcer.enforce(&new).unwrap();
+        assert_eq!(enforcer.compare(&new), TableVerdict::Equal);
+    });
+}

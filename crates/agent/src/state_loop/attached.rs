@@ -1,0 +1,142 @@
+//! The loop's part in what the CNI plugin does: attachments, questions, and pods that it isolated by itself.
+
+use std::time::Instant;
+
+use super::{Call, StateLoop};
+use crate::attachments;
+use crate::gate::{Outcome, Standing, Waiting, standing};
+use crate::pod_lookup::Wanted;
+
+impl StateLoop {
+    /// Says whether other attachments are known now.
+    pub(super) fn read_attachments(&mut self) -> bool {
+        let (changed, problems) = match attachments::read(&attachments::folder(&self.run_dir)) {
+            Ok(attached) => (self.state.replace_attachments(attached.attachments), attached.problems),
+            Err(problem) => (false, vec![problem]),
+        };
+        for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
+            tracing::error!("{problem}");
+        }
+        self.status.attachment_problems = problems;
+        changed
+    }
+
+    /// Says whether the rules may have to change.
+    pub(super) fn answer(&mut self, call: Call) -> bool {
+        match call {
+            Call::Add(waiting) => self.add(*waiting),
+            // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
+            Call::Delete(id) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+                Ok(None) => {
+                    self.gate.withdraw(&id);
+                    self.state.detach(&id)
+                }
+                Ok(Some(_)) => {
+                    tracing::info!("{id} stays, since it is kept");
+                    false
+                }
+                Err(problem) => {
+                    tracing::warn!("{id} stays: {problem}");
+                    false
+                }
+            },
+            Call::Check(id, reply) => {
+                let outcome = match self.state.attachment(&id) {
+                    None => Outcome::Failed("the agent does not know the attachment".into()),
+                    Some(_) if !self.status.in_force => Outcome::Failed("the rules are not in force".into()),
+                    Some(attachment) => match standing(&self.state, &attachment.addresses) {
+                        Standing::Known => Outcome::Enforced,
+                        Standing::Unknown | Standing::Missing => {
+                            Outcome::Isolated(format!("pod {} is not known", attachment.pod))
+                        }
+                    },
+                };
+                if reply.send(outcome).is_err() {
+                    tracing::debug!("the plugin that checked has gone");
+                }
+                false
+            }
+            Call::Status(reply) => {
+                if reply.send(self.status.unready()).is_err() {
+                    tracing::debug!("the plugin that asked for the status has gone");
+                }
+                false
+            }
+        }
+    }
+
+    /// Says whether the rules may have to change.
+    pub(super) fn add(&mut self, waiting: Waiting) -> bool {
+        let attachment = &waiting.attachment;
+        let folder = attachments::folder(&self.run_dir);
+        // What is not kept would be forgotten at the next tick, while the pod runs.
+        match attachments::kept(&folder, &attachment.id) {
+            Ok(Some(kept)) if kept == *attachment => {}
+            Ok(_) => {
+                let reason = format!(
+                    "the agent does not find the attachment in {}: the pod was deleted meanwhile, or the plugin's \
+                     stateDir is not that folder of the agent's --run-dir",
+                    folder.display()
+                );
+                self.gate.refuse(waiting, reason);
+                return false;
+            }
+            Err(problem) => {
+                self.gate.refuse(waiting, problem);
+                return false;
+            }
+        }
+        let changed = self.state.attach(attachment.clone());
+        self.release |= self.unreleased;
+        if changed && attachment.bridged {
+            self.examine_node();
+        }
+        if standing(&self.state, &attachment.addresses) != Standing::Known
+            && let Some(lookups) = &self.lookups
+        {
+            let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
+            let wanted = Wanted { pod, uid, deadline: waiting.deadline };
+            if lookups.send(wanted).is_err() {
+                tracing::error!("nobody asks the API server for pods any more");
+            }
+        }
+        self.gate.admit(waiting);
+        changed
+    }
+
+    /// Lets pods start whose rules are committed.
+    pub(super) fn settle(&mut self) {
+        self.status.waiting_for = self.missing();
+        let reason = match self.status.unenforced.first() {
+            Some(finding) => Some(finding.clone()),
+            None if self.status.in_force => None,
+            None => Some(self.status.unready().unwrap_or_else(|| "the rules are not committed".into())),
+        };
+        let now = Instant::now();
+        for since in self.gate.settle(&self.state, reason.as_deref(), now) {
+            self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());
+        }
+    }
+
+    /// The plugin may have isolated a pod by itself. Its attachment may be one that it could not tell of, and has to be
+    /// known before anything is taken over: otherwise an older one that claims the address would speak for it. Says
+    /// whether other attachments are known now.
+    pub(super) fn expect_isolated(&mut self) -> bool {
+        self.release = true;
+        self.read_attachments()
+    }
+
+    /// Takes over pods that the plugin isolated while there was no agent to ask.
+    pub(super) fn release_isolated(&mut self) {
+        self.release |= std::mem::take(&mut self.gate.failed);
+        if !self.release || !self.status.in_force {
+            return;
+        }
+        match self.enforcer.release_isolated(&self.state) {
+            Ok(unreleased) => (self.release, self.unreleased) = (false, unreleased),
+            Err(error) => {
+                tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What the loop tells of itself: its status, and what of it changed in the log.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::Diagnostic;
+
+use super::{FIRST_RETRY, StateLoop};
+use crate::api::Aged;
+use crate::enforcer::{Enforced, Trouble};
+
+/// Nodes named in a message about a node that is not known.
+const NODES_NAMED: usize = 5;
+
+impl StateLoop {
+    /// Looks for what makes policies silently unenforced, whatever the rules say.
+    pub(super) fn examine_node(&mut self) {
+        let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir);
+        let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        for finding in found.iter().filter(|f| !self.status.unenforced.contains(f)) {
+            tracing::error!("{finding}");
+        }
+        for finding in self.status.unenforced.iter().filter(|f| !found.contains(f)) {
+            tracing::info!("no longer: {finding}");
+        }
+        self.status.unenforced = found;
+    }
+
+    /// Takes the source's problems in, and remembers since when each of them has been there.
+    pub(super) fn note_problems(&mut self, problems: Vec<cluster::Problem>) {
+        let known = std::mem::take(&mut self.status.problems);
+        for problem in problems.iter().filter(|p| !known.iter().any(|k| k.problem == **p)) {
+            tracing::warn!(origin = problem.origin, "{}", problem.message);
+        }
+        for Aged { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
+            tracing::info!(origin = problem.origin, "no longer: {}", problem.message);
+        }
+        let since = |origin: &str| known.iter().find(|k| k.problem.origin == origin).map(|k| k.since);
+        let aged = |problem: cluster::Problem| {
+            let since = since(&problem.origin).unwrap_or_else(Instant::now);
+            Aged { problem, since }
+        };
+        self.status.problems = problems.into_iter().map(aged).collect();
+    }
+
+    pub(super) fn note(&mut self, result: Result<Option<Enforced>, Trouble>) {
+        self.last_attempt = Some(Instant::now());
+        match result {
+            Ok(None) => self.clear_trouble(),
+            Ok(Some(enforced)) => {
+                self.clear_trouble();
+                self.note_enforced(&enforced);
+            }
+            Err(trouble) => {
+                let wait = self.retry.map_or(FIRST_RETRY, |wait| wait * 2).min(self.resync);
+                self.retry = Some(wait);
+                let text = trouble.to_string();
+                if self.status.trouble.as_ref() != Some(&text) {
+                    tracing::error!(retry_in_ms = wait.as_millis() as u64, "{text}");
+                }
+                self.status.trouble = Some(text);
+                self.status.in_force = false;
+            }
+        }
+    }
+
+    pub(super) fn clear_trouble(&mut self) {
+        self.enforced = true;
+        self.retry = None;
+        self.status.in_force = true;
+        if self.status.trouble.take().is_some() {
+            tracing::info!("the rules are in force again");
+        }
+    }
+
+    pub(super) fn note_enforced(&mut self, enforced: &Enforced) {
+        let translation = &enforced.translation;
+        self.note_diagnostics(&translation.diagnostics);
+        let isolated: BTreeSet<_> = translation.programs.values().flat_map(|p| &p.pods).collect();
+        self.status.isolated_pods = isolated.len();
+        self.status.programs = translation.programs.len();
+        self.status.elements = translation.ruleset.element_count();
+        self.status.left_out = self.enforcer.left_out();
+        let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
+        self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
+        if let Some(commit) = &enforced.commit {
+            self.status.last_commit = Some(Instant::now());
+            self.status.commit_micros = Some(commit.duration.as_micros() as u64);
+            let (operations, weight) = (commit.operations, commit.weight);
+            let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
+            if commit.repaired {
+                let program = self.culprit.take().unwrap_or_else(|| "nobody that was announced".into());
+                tracing::warn!(
+                    operations,
+                    weight,
+                    generation,
+                    micros,
+                    program,
+                    "the table was not as we left it; repaired"
+                );
+            } else {
+                tracing::info!(operations, weight, generation, micros, "committed");
+            }
+        }
+    }
+
+    pub(super) fn note_diagnostics(&mut self, diagnostics: &[Diagnostic]) {
+        for new in diagnostics.iter().filter(|d| !self.status.diagnostics.contains(d)) {
+            tracing::warn!("not understood: {new}");
+        }
+        if self.status.diagnostics != diagnostics {
+            self.status.diagnostics = diagnostics.to_vec();
+        }
+    }
+
+    /// Nodes that pods are bound to, when this one is not among them and nothing has been enforced yet. A node without
+    /// pods has nothing to enforce; a misspelt name looks the same, and would take the rules of all its pods away.
+    pub(super) fn waits_for_pods(&self) -> Option<String> {
+        if self.enforced {
+            return None;
+        }
+        let mut nodes: BTreeSet<&str> = self.state.pods().filter_map(|p| p.node.as_deref()).collect();
+        let node = &*self.status.node;
+        if nodes.is_empty() || nodes.contains(node) {
+            return None;
+        }
+        let more = nodes.len().saturating_sub(NODES_NAMED);
+        while nodes.len() > NODES_NAMED {
+            nodes.pop_last();
+        }
+        let known = nodes.into_iter().collect::<Vec<&str>>().join(", ");
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!(
+            "no pod is bound to node '{node}', so nothing is enforced or changed until one is; check --node-name (pods are \
+             bound to {known}{more})"
+        ))
+    }
+
+    pub(super) fn wait_for_pods(&mut self, reason: String) {
+        if self.status.trouble.as_ref() != Some(&reason) {
+            tracing::warn!("{reason}");
+        }
+        self.status.trouble = Some(reason);
+    }
+
+    pub(super) fn missing(&self) -> Vec<String> {
+        self.sync.missing().iter().map(ToString::to_string).collect()
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.status.waiting_for = self.missing();
+        self.status.kernel_generation = self.enforcer.kernel_generation();
+        self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
+        self.statuses.send_replace(Arc::new(self.status.clone()));
+    }
+}

@@ -1,0 +1,199 @@
+//! A pod that forges its source address does not escape its egress policy.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, ringfence};
+use tests::cni_runtime::Runtime;
+use tests::kernel_table::nft;
+use tests::prober::{Arrived, arrivals, count_arrivals};
+
+use super::{Families, NODE, Place, Pod};
+use crate::stage::{namespace, pod, policy};
+
+/// Datagrams from one address.
+const SENT: u64 = 20;
+
+/// The kernel's own check of sources would hide ours on some routed networks.
+const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
+
+/// The pods of a chain of real plugins, on a node with a real agent: `web` may send to nobody, `db` may be reached by all,
+/// `other` is nobody's business.
+struct Node<'place> {
+    agent: AgentProcess<'place>,
+    runtime: Runtime,
+    web: Pod,
+    /// Of the family that the test is about.
+    addresses: BTreeMap<&'static str, IpAddr>,
+    db: Pod,
+    other: Pod,
+}
+
+impl<'place> Node<'place> {
+    fn start(place: &'place Place, plugin: Value, v6: bool, arguments: &[&str]) -> Node<'place> {
+        let manifests = place.path("manifests");
+        std::fs::create_dir_all(&manifests).unwrap();
+        let named = |name: &str| {
+            let mut pod = pod(name, NODE, &format!("app={name}"), &[]);
+            pod["metadata"]["uid"] = format!("uid-of-{name}").into();
+            pod
+        };
+        let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
+        let objects = [namespace("shop", ""), named("web"), named("db"), named("other"), nowhere];
+        let text: Vec<String> = objects.iter().map(Value::to_string).collect();
+        std::fs::write(manifests.join("all.yaml"), text.join("\n---\n")).unwrap();
+
+        let mut command = ringfence();
+        command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(place.path("run")).arg("--manifests");
+        command.arg(&manifests).args(arguments);
+        let mut agent = AgentProcess::start(&place.lab, NODE, command);
+        agent.until_ready();
+        let runtime = place.runtime("1.0.0", &[plugin, place.ours(json!({"timeoutSeconds": 10}))]);
+        runtime.on_node(|| REVERSE_PATH.map(|path| std::fs::write(path, "0").unwrap()));
+        let [web, db, other] = ["web", "db", "other"].map(Pod::new);
+        let mut addresses = BTreeMap::new();
+        for (name, pod) in [("web", &web), ("db", &db), ("other", &other)] {
+            let added = runtime.add(&pod.container).unwrap();
+            addresses.insert(name, *added.addresses().iter().find(|a| a.is_ipv6() == v6).unwrap());
+        }
+        Node { agent, runtime, web, addresses, db, other }
+    }
+
+    /// What reaches `db` of what `web` sends with this source.
+    fn arrives_from(&self, source: IpAddr) -> u64 {
+        let to = self.addresses["db"];
+        self.arrives(source, SocketAddr::new(to, 9))
+    }
+
+    fn arrives(&self, source: IpAddr, to: SocketAddr) -> u64 {
+        self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
+        self.web.sandbox.run(|| send(SocketAddr::new(source, 0), to));
+        let arrived: BTreeMap<IpAddr, Arrived> = self.db.sandbox.run(arrivals);
+        arrived.get(&source).map_or(0, |a| a.datagrams)
+    }
+
+    /// What reaches `db` when `other` has an approved flow and `web` sends in it.
+    fn arrives_in_flow_of_other(&self) -> u64 {
+        let (from, to) = (SocketAddr::new(self.addresses["other"], 40_000), SocketAddr::new(self.addresses["db"], 9));
+        self.db.sandbox.run(|| count_arrivals(&[to.ip()]));
+        self.other.sandbox.run(|| send(from, to));
+        self.web.sandbox.run(|| send(from, to));
+        self.db.sandbox.run(arrivals).get(&from.ip()).map_or(0, |a| a.datagrams)
+    }
+
+    fn end(self) {
+        let log = self.agent.log();
+        assert!(!log.contains("ERROR"), "{log}");
+        self.runtime.delete(&self.web.container).unwrap();
+    }
+}
+
+/// As a pod with the right to do so would: it takes the address, unless it has it, and sends.
+fn send(from: SocketAddr, to: SocketAddr) {
+    let source = from.ip();
+    let (family, length) = if source.is_ipv4() { ("-4", 32) } else { ("-6", 128) };
+    let shown =
+        Command::new("ip").args(["-o", family, "address", "show", "to", &format!("{source}/{length}")]).output();
+    let address = format!("{source}/{length}");
+    let words = [family, "address", "add", &address, "dev", "eth0"];
+    let undetected: &[&str] = if source.is_ipv4() { &[] } else { &["nodad"] };
+    if shown.unwrap().stdout.is_empty() {
+        assert!(Command::new("ip").args(words).args(undetected).status().unwrap().success());
+    }
+    let socket = UdpSocket::bind(from).unwrap();
+    for _ in 0..SENT {
+        socket.send_to(b"forged", to).unwrap();
+    }
+}
+
+/// On each kind of network and in each family: with the check only the pod's own address is let through to its policy.
+fn forged_sources_are_dropped(plugin: impl Fn(&Place) -> Value, v6: bool) {
+    let unused: IpAddr = if v6 { "fd00:1::99" } else { "10.1.0.99" }.parse().unwrap();
+    for (check, passes) in [("on", 0), ("off", SENT)] {
+        let place = Place::new();
+        let node = Node::start(&place, plugin(&place), v6, &["--source-check", check]);
+        let (own, others) = (node.addresses["web"], node.addresses["other"]);
+        assert_eq!(node.arrives_from(own), 0, "its policy, with the check {check}");
+        assert_eq!(node.arrives_from(unused), passes, "{unused}, which nobody has, with the check {check}");
+        assert_eq!(node.arrives_from(others), passes, "another pod's address, with the check {check}");
+        assert_eq!(node.arrives_in_flow_of_other(), SENT + passes, "another pod's flow, with the check {check}");
+        node.end();
+    }
+}
+
+#[test]
+fn a_routed_pod_sends_with_its_own_addresses_only() {
+    forged_sources_are_dropped(|place| place.ptp(Families::V4), false);
+    forged_sources_are_dropped(|place| place.ptp(Families::Dual), true);
+}
+
+#[test]
+fn a_bridged_pod_sends_with_its_own_addresses_only() {
+    forged_sources_are_dropped(|place| place.bridge(Families::V4), false);
+    forged_sources_are_dropped(|place| place.bridge(Families::Dual), true);
+}
+
+#[test]
+fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
+    for (check, passes) in [("on", 0), ("off", SENT)] {
+        let place = Place::new();
+        let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
+        let link_local = |pod: &Pod| -> IpAddr {
+            let shown = pod.sandbox.run(|| Command::new("ip").args(["-o", "-6", "address", "show", "eth0"]).output());
+            let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+            let word = shown.split_whitespace().find(|word| word.starts_with("fe80:")).expect("a link-local address");
+            word.split('/').next().unwrap().parse().unwrap()
+        };
+        let (from, to) = (link_local(&node.web), link_local(&node.db));
+        let scoped = |ip: IpAddr| match ip {
+            // The interface of a container has the same number in each.
+            IpAddr::V6(ip) => {
+                SocketAddr::V6(std::net::SocketAddrV6::new(ip, 9, 0, node.web.sandbox.run(index_of_eth0)))
+            }
+            IpAddr::V4(_) => unreachable!("it was found among IPv6 addresses"),
+        };
+        node.db.sandbox.run(|| count_arrivals(&[to]));
+        node.web.sandbox.run(|| {
+            let mut own = scoped(from);
+            own.set_port(0);
+            let socket = UdpSocket::bind(own).unwrap();
+            for _ in 0..SENT {
+                socket.send_to(b"around", scoped(to)).unwrap();
+            }
+        });
+        let arrived = node.db.sandbox.run(arrivals).get(&from).map_or(0, |a| a.datagrams);
+        assert_eq!(arrived, passes, "with the check {check}");
+        node.end();
+    }
+}
+
+fn index_of_eth0() -> u32 {
+    let shown = Command::new("ip").args(["-o", "link", "show", "eth0"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    shown.split(':').next().and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
+/// The tables of both networks, as a person reads them.
+#[test]
+fn the_sets_name_interfaces_and_go_with_the_pods() {
+    let place = Place::new();
+    let node = Node::start(&place, place.bridge(Families::Dual), false, &["--table-owner", "off"]);
+    let table = node.runtime.on_node(|| nft("list table bridge ringfence"));
+    for words in
+        ["set pod-interfaces", "type ifname . ipv4_addr", "hook prerouting", "hook forward", "goto deny/source"]
+    {
+        assert!(table.contains(words), "{words} in\n{table}");
+    }
+    let own = node.addresses["web"].to_string();
+    assert!(table.contains(&format!(". {own}")), "{table}");
+    for pod in [&node.web, &node.db] {
+        node.runtime.delete(&pod.container).unwrap();
+    }
+    let mut agent = node.agent;
+    agent.until("the pod's pair is gone", |_| {
+        let table = node.runtime.on_node(|| nft("list table bridge ringfence"));
+        (!table.contains(&format!(". {own}"))).then_some(())
+    });
+}

@@ -1,0 +1,47 @@
+use std::path::{Path, PathBuf};
+
+/// Ways to the clock that people set.
+const WALL_CLOCK: [&str; 9] = [
+    "SystemTime",
+    ".modified()",
+    "UNIX_EPOCH",
+    "CLOCK_REALTIME",
+    "ClockId::Realtime",
+    "Timestamp::now",
+    "Zoned::now",
+    "Utc::now",
+    "Local::now",
+];
+
+/// Files that may ask it, and why.
+const ALLOWED: [(&str, &str); 2] = [
+    ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
+    ("agent/src/cni_install/tests.rs", "makes such a file look old"),
+];
+
+#[test]
+fn no_decision_depends_on_a_clock_that_jumps() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut asking: Vec<String> = Vec::new();
+    for path in sources(&crates) {
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        if WALL_CLOCK.iter().any(|way| text.contains(way)) {
+            asking.push(path.strip_prefix(&crates).expect("it is in there").display().to_string());
+        }
+    }
+    asking.sort();
+    assert_eq!(asking, ALLOWED.map(|(file, _)| file));
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder of the tree") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}

@@ -1,0 +1,109 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nfnetlink::Observed;
+use serde_json::Value;
+use tests::prober::Chance;
+
+use super::{FILE, assert_protected, egress, objects, pods, probed, stage, start};
+use crate::stage::{NODE, ingress, pod};
+
+/// Ends of the agent with protected tables, and as many without.
+const ENDS: usize = 50;
+
+/// One end in so many is SIGTERM.
+const STOPPED: u64 = 5;
+
+/// The smallest mask, of 15 generations: they come again while agents die.
+const MASK: u32 = 0xf000_0000;
+
+/// Between two versions of the manifests.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(25);
+
+/// Another version of the manifests, of which each denies and allows the same of the pods that are probed: other
+/// programs for the same pods, peers that come and go, isolated pods that come and go.
+fn variant(chance: &mut Chance) -> Vec<Value> {
+    let mut objects = pods();
+    let ghosts = ["red", "green", "blue"][chance.below(3) as usize];
+    for number in 0..chance.below(6) {
+        let address = format!("10.1.1.{number}");
+        objects.push(pod(&format!("ghost-{number}"), NODE, &format!("app=ghost,colour={ghosts}"), &[&address]));
+    }
+    objects.push(ingress("ghosts", &format!("colour={ghosts}"), "app=client"));
+    let named = |name: &str, chance: &mut Chance| format!("{name}-{}", chance.below(3));
+    objects.push(ingress(&named("server", chance), "app=server", "app=client"));
+    objects.push(egress(&named("client", chance), "app=client", "server"));
+    if chance.below(2) == 0 {
+        objects.push(ingress(&named("more", chance), "app=server", &format!("colour={ghosts}")));
+    }
+    objects
+}
+
+/// What is the same as long as no rule, set or element is made anew.
+fn identity(observed: Observed) -> impl PartialEq + std::fmt::Debug {
+    (observed.chains, observed.sets)
+}
+
+fn dies_all_the_time(owner: &str) {
+    let stage = stage().with_mask(MASK);
+    let mut chance = Chance::printed(&format!("kills, --table-owner {owner}"));
+    let (agent, probing) = probed(&stage, owner);
+    agent.stop();
+    let begin = Instant::now();
+    start(&stage, owner).until_ready();
+    // Half of the ends come before it is ready, and half while it follows the manifests.
+    let most = begin.elapsed() * 2;
+
+    let over = AtomicBool::new(false);
+    let ready = std::thread::scope(|scope| {
+        let mut of_changes = chance.split();
+        let (stage, over) = (&stage, &over);
+        let changes = scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                stage.write_objects(FILE, &variant(&mut of_changes));
+                std::thread::sleep(of_changes.up_to(BETWEEN_CHANGES * 2));
+            }
+        });
+        let mut ready = 0;
+        for _ in 0..ENDS {
+            let agent = start(stage, owner);
+            // No synchronisation: the end is to come at any moment.
+            std::thread::sleep(chance.up_to(most));
+            ready += usize::from(agent.try_get("/readyz").is_ok_and(|answer| answer.status == 200));
+            match chance.below(STOPPED) {
+                0 => drop(agent.stop()),
+                _ => drop(agent),
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        changes.join().expect("the manifests change");
+        ready
+    });
+    stage.write_objects(FILE, &objects());
+    let mut agent = start(&stage, owner);
+    stage.until_enforced(&mut agent, &stage.state_of_manifests());
+    agent.until_ready();
+    drop(agent);
+
+    let before = identity(stage.observed().expect("a table"));
+    for _ in 0..2 {
+        let mut agent = start(&stage, owner);
+        agent.until_ready();
+        assert_eq!(agent.metric("ringfence_commits_total"), 0, "{}", agent.log());
+        drop(agent);
+        assert_eq!(identity(stage.observed().expect("a table")), before, "rules that were right are made anew");
+    }
+    println!("{ready} of {ENDS} ends came to an agent that was ready; moments up to {most:?}");
+    assert_protected(probing);
+    assert!((1..ENDS).contains(&ready), "{ready}: the moments are not any");
+}
+
+#[test]
+fn no_packet_gets_through_and_no_connection_breaks_over_kills_at_any_moment_with_protected_tables() {
+    dies_all_the_time("auto");
+}
+
+#[test]
+fn no_packet_gets_through_and_no_connection_breaks_over_kills_at_any_moment_without_protection() {
+    dies_all_the_time("off");
+}

@@ -1,0 +1,101 @@
+use std::collections::BTreeMap;
+
+use nft::{Operation, Packet, Ruleset, Stop, create, evaluate};
+use policy::{Layout, leave_out, translate};
+use tests::generate::{NODES, draw_probes, draw_worlds};
+use tests::objects::state_of;
+use tests::oracle::Probe;
+
+/// Random clusters, flows of each, and operations of each that the kernel is said to refuse.
+const CLUSTERS: usize = 60;
+const FLOWS: usize = 60;
+const REFUSED: usize = 40;
+
+/// The flows that the ruleset accepts, by their places.
+fn accepted(ruleset: &Ruleset, flows: &[Probe]) -> Vec<usize> {
+    let first = |flow: &Probe| Packet::first(flow.source, flow.destination, flow.protocol, flow.port);
+    let passes = |flow: &Probe| evaluate(ruleset, &first(flow)).stop == Stop::Accepted;
+    flows.iter().enumerate().filter(|(_, flow)| passes(flow)).map(|(place, _)| place).collect()
+}
+
+/// Which sort of operation it is, for the count.
+fn sort(operation: &Operation) -> String {
+    operation.to_string().split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// As the kernel names it: elements are refused one at a time.
+fn refusals(operations: Vec<Operation>) -> Vec<Operation> {
+    let mut all = Vec::new();
+    for operation in operations {
+        match operation {
+            Operation::AddElements { table, name, set, elements } => {
+                all.extend(elements.into_iter().map(|element| Operation::AddElements {
+                    table: table.clone(),
+                    name: name.clone(),
+                    set: set.clone(),
+                    elements: vec![element],
+                }));
+            }
+            other => all.push(other),
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_left_out_is_denied_and_what_cannot_be_left_out_stays() {
+    let mut counts: BTreeMap<(String, bool), usize> = BTreeMap::new();
+    for world in draw_worlds(CLUSTERS) {
+        let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
+        for node in NODES {
+            let whole = translate(&state, node, &Layout::for_table("ringfence").expect("a name")).ruleset;
+            let allowed = accepted(&whole, &flows);
+            let all = refusals(create(&whole));
+            let step = all.len().div_ceil(REFUSED).max(1);
+            for refused in all.iter().step_by(step) {
+                let mut rest = whole.clone();
+                let left_out = leave_out(&mut rest, refused);
+                *counts.entry((sort(refused), left_out)).or_default() += 1;
+                if !left_out {
+                    assert_eq!(rest, whole, "{refused}");
+                    continue;
+                }
+                assert_eq!(rest.validate(), [], "without {refused}");
+                assert!(!refusals(create(&rest)).contains(refused), "{refused} is still there");
+                let more: Vec<&Probe> = accepted(&rest, &flows)
+                    .into_iter()
+                    .filter(|place| !allowed.contains(place))
+                    .map(|place| &flows[place])
+                    .collect();
+                assert!(more.is_empty(), "without {refused} these pass: {more:?} in\n{rest}");
+            }
+        }
+    }
+    println!("{counts:#?}");
+    for (sort, left_out) in [("add rule", true), ("add rule", false), ("add element", true), ("add set", true)] {
+        assert!(counts.get(&(sort.to_owned(), left_out)).is_some_and(|n| *n > 20), "{sort} {left_out}: {counts:?}");
+    }
+}
+
+#[test]
+fn whatever_is_refused_one_after_the_other_the_ruleset_never_allows_more() {
+    for world in draw_worlds(CLUSTERS) {
+        let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
+        let mut ruleset = translate(&state, NODES[0], &Layout::for_table("ringfence").expect("a name")).ruleset;
+        let mut allowed = accepted(&ruleset, &flows);
+        // Round by round, as the agent does it: what is refused next comes from what was left.
+        for round in 0..REFUSED {
+            let all = refusals(create(&ruleset));
+            let refused = &all[(round * 7919) % all.len()];
+            let before = ruleset.clone();
+            if !leave_out(&mut ruleset, refused) {
+                assert_eq!(ruleset, before, "{refused}");
+                continue;
+            }
+            assert_eq!(ruleset.validate(), [], "without {refused}");
+            let now = accepted(&ruleset, &flows);
+            assert!(now.iter().all(|place| allowed.contains(place)), "without {refused} more passes in\n{ruleset}");
+            allowed = now;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+
+use cni::protocol::{Request, Response, read_response, write_request};
+use cni::{Attachment, AttachmentId, store};
+use serde_json::Value;
+use tests::agent_process::WITHIN;
+use tests::kernel_table::load_text;
+use tests::prober::{Flow, Way, socket};
+
+use super::{CLIENT, FILE, SERVER, STRANGER, ip, objects, pods, stage, start};
+use crate::stage::{NODE, Stage, ingress, pod, state_of};
+
+/// What the plugin has stored of a pod with the client's addresses.
+fn attachment(container: &str, of: &str, added_nanos: u64) -> Attachment {
+    Attachment {
+        id: AttachmentId::new(container, "eth0").expect("an identity"),
+        sandbox: format!("/run/netns/{container}"),
+        network: "pods".into(),
+        namespace: "shop".into(),
+        pod: of.into(),
+        uid: None,
+        addresses: CLIENT.map(ip).to_vec(),
+        host_interface: None,
+        bridge: None,
+        added_nanos,
+    }
+}
+
+fn ask(stage: &Stage, request: &Request) -> Response {
+    let mut stream = UnixStream::connect(stage.run_dir().join("cni.sock")).expect("the agent's socket");
+    stream.set_read_timeout(Some(WITHIN)).expect("a timeout");
+    write_request(&mut stream, request).and_then(|()| Ok(stream.flush()?)).expect("a question");
+    read_response(&mut stream).expect("an answer")
+}
+
+/// As the plugin does it.
+fn attach(stage: &Stage, attachment: Attachment, timeout_millis: u64) -> Response {
+    store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
+    ask(stage, &Request::Add { attachment, timeout_millis })
+}
+
+fn detach(stage: &Stage, id: AttachmentId) {
+    assert!(store::remove(&stage.run_dir().join("cni"), &id).expect("a folder of ours"));
+    assert_eq!(ask(stage, &Request::Delete(id)), Response::Ok);
+}
+
+/// Flows of the client that are approved, and with which way each of them is tried later.
+fn flows(stage: &Stage) -> Vec<(Flow, Way)> {
+    let mut flows = Vec::new();
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        for way in Way::BOTH {
+            flows.extend([(Flow::tcp(&stage.lab, client, server), way), (Flow::udp(&stage.lab, client, server), way)]);
+        }
+    }
+    for (flow, _) in &mut flows {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    }
+    flows
+}
+
+fn patience() -> u64 {
+    u64::try_from(WITHIN.as_millis()).expect("milliseconds")
+}
+
+/// The server's policy alone; the new pod has no policy of its own.
+fn with(more: &[Value]) -> Vec<Value> {
+    [&pods()[..], &[ingress("server", "app=server", "app=client")], more].concat()
+}
+
+#[test]
+fn an_address_that_a_known_pod_is_attached_with_inherits_nothing_by_the_time_of_the_answer() {
+    let stage = stage();
+    // The API still says that the client has the addresses, and does not know those of the new pod.
+    stage.write_objects(FILE, &with(&[pod("newcomer", NODE, "app=newcomer", &[])]));
+    let mut agent = start(&stage, "auto");
+    agent.until_ready();
+    let old = attachment("c1", "client", 1);
+    assert_eq!(attach(&stage, old.clone(), patience()), Response::Enforced);
+    let mut flows = flows(&stage);
+    detach(&stage, old.id);
+    assert_eq!(attach(&stage, attachment("c2", "newcomer", 2), patience()), Response::Enforced);
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
+}
+
+#[test]
+fn an_address_that_an_unknown_pod_is_attached_with_inherits_nothing_before_or_after_it_is_known() {
+    let stage = stage();
+    stage.write_objects(FILE, &with(&[]));
+    let mut agent = start(&stage, "auto");
+    agent.until_ready();
+    // The plugin's DEL of the client got lost: the newer attachment has the addresses.
+    assert_eq!(attach(&stage, attachment("c1", "client", 1), patience()), Response::Enforced);
+    let mut flows = flows(&stage);
+    let newcomer = attachment("c2", "newcomer", 2);
+    let answer = attach(&stage, newcomer.clone(), 200);
+    assert!(matches!(&answer, Response::Isolated { reason } if reason.contains("shop/newcomer")), "{answer:?}");
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
+
+    let known = with(&[pod("newcomer", NODE, "app=newcomer", &[])]);
+    stage.write_objects(FILE, &known);
+    assert_eq!(ask(&stage, &Request::Add { attachment: newcomer, timeout_millis: patience() }), Response::Enforced);
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
+}
+
+#[test]
+fn a_server_that_takes_over_an_address_does_not_get_what_was_open_to_the_one_before() {
+    let stage = stage();
+    let vault = pod("vault", NODE, "app=vault", &[]);
+    let of_vault = ingress("vault", "app=vault", "app=nobody");
+    let of_server = ingress("server", "app=server", "app=stranger");
+    stage.write_objects(FILE, &[&pods()[..], &[vault, of_vault, of_server]].concat());
+    let mut agent = start(&stage, "auto");
+    agent.until_ready();
+    let at_server = |container: &str, of: &str, nanos: u64| Attachment {
+        addresses: SERVER.map(ip).to_vec(),
+        ..attachment(container, of, nanos)
+    };
+    let old = at_server("c1", "server", 1);
+    assert_eq!(attach(&stage, old.clone(), patience()), Response::Enforced);
+    let mut open: Vec<Flow> = STRANGER.iter().zip(SERVER).map(|(c, s)| Flow::udp(&stage.lab, c, s)).collect();
+    detach(&stage, old.id);
+    assert_eq!(attach(&stage, at_server("c2", "vault", 2), patience()), Response::Enforced);
+    for flow in &mut open {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));
+    }
+}
+
+#[test]
+fn a_translated_udp_flow_is_cut_in_both_directions_and_families() {
+    let stage = stage();
+    stage.write_objects(FILE, &objects());
+    let mut agent = start(&stage, "auto");
+    agent.until_ready();
+    let fronts: [SocketAddr; 2] = ["10.96.0.1:53", "[fd00:96::1]:53"].map(|text| text.parse().expect("an address"));
+    let backs = SERVER.map(|address| SocketAddr::new(ip(address), 5353));
+    let mut text = String::from("table inet nat {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n");
+    for ((front, back), (protocol, family)) in fronts.iter().zip(backs).zip([("ip", "ip"), ("ip6", "ip6")]) {
+        let front = (front.ip(), front.port());
+        text.push_str(&format!("{protocol} daddr {} udp dport {} dnat {family} to {back}\n", front.0, front.1));
+    }
+    stage.lab.node_exec(NODE, || load_text(&format!("{text}}}\n}}\n")));
+    let mut flows = Vec::new();
+    for ((front, back), client) in fronts.into_iter().zip(backs).zip(CLIENT) {
+        flows.push(Flow::udp_over(&stage.lab, client, front, socket(&stage.lab, back)));
+    }
+    for flow in &mut flows {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    }
+    let closed = [&pods()[..], &[ingress("server", "app=server", "app=nobody")]].concat();
+    stage.write_objects(FILE, &closed);
+    stage.until_enforced(&mut agent, &state_of(&closed));
+    for flow in &mut flows {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));
+    }
+}

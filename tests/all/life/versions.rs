@@ -1,0 +1,79 @@
+use std::collections::BTreeMap;
+
+use tests::kernel_table::load_text;
+
+use super::{FILE, assert_protected, flows_to_cut, objects, probe, stage, start};
+use crate::stage::{NODE, Stage, state_of};
+
+/// What `nft list table inet ringfence` printed of an earlier release, for these objects.
+const EARLIER: &str = include_str!("earlier_release.nft");
+
+/// A table as some release may leave it that nobody has written yet.
+fn of_a_later_release() -> String {
+    let later = EARLIER.replace("priority filter;", "priority filter - 5;");
+    let more = "\tset budget {\n\t\ttype mark\n\t\tflags timeout\n\t}\n\n\tchain output {\n\
+                \t\ttype filter hook output priority filter; policy accept;\n\t\tct mark @budget drop\n\t}\n}\n";
+    format!("{}{more}", later.strip_suffix("}\n").expect("it ends with the table"))
+}
+
+/// Puts the table in the place of whatever there is.
+fn load(stage: &Stage, text: &str) {
+    let table = "table inet ringfence";
+    stage.lab.node_exec(NODE, || load_text(&format!("{table} {{ }}\ndelete {table}\n{text}")));
+}
+
+fn is_adopted(text: &str, owner: &str) {
+    let stage = stage();
+    stage.write_objects(FILE, &objects());
+    // The release has let the stranger in before, and does so no more.
+    let mark = |text: &str, generation: u32| text.replace("0x00010000", &format!("{:#010x}", generation << 16));
+    let open = text
+        .replace("elements = { 10.1.0.1 }", "elements = { 10.1.0.1, 10.1.0.3 }")
+        .replace("elements = { fd00:1::1 }", "elements = { fd00:1::1, fd00:1::3 }");
+    assert_ne!(open, text);
+    load(&stage, &mark(&open, 1));
+    let cut = flows_to_cut(&stage);
+    load(&stage, &mark(text, 2));
+    let probing = probe(&stage, cut);
+
+    let generation = stage.kernel_generation();
+    let mut agent = start(&stage, owner);
+    agent.until_ready();
+    assert!(stage.enforces(&state_of(&objects())));
+    assert_eq!(agent.metric("ringfence_commits_total"), 1);
+    assert_eq!(stage.kernel_generation(), generation + 1, "one transaction");
+    assert_eq!(stage.policy_generation(), 3, "what the earlier release approved is judged again");
+    assert_protected(probing);
+}
+
+#[test]
+fn a_table_of_an_earlier_release_is_changed_in_one_transaction() {
+    is_adopted(EARLIER, "off");
+}
+
+#[test]
+fn a_table_of_an_earlier_release_becomes_a_protected_one_in_one_transaction() {
+    is_adopted(EARLIER, "auto");
+}
+
+#[test]
+fn a_table_of_another_release_with_other_hooks_and_sets_is_replaced_in_one_transaction() {
+    is_adopted(&of_a_later_release(), "off");
+    is_adopted(&of_a_later_release(), "auto");
+}
+
+#[test]
+fn what_an_earlier_release_has_right_is_not_made_anew() {
+    let stage = stage();
+    stage.write_objects(FILE, &objects());
+    load(&stage, EARLIER);
+    let rules = || -> BTreeMap<String, Vec<u64>> {
+        let chains = stage.observed().expect("a table").chains;
+        chains.into_iter().map(|(name, c)| (name, c.rules.iter().map(|r| r.handle).collect())).collect()
+    };
+    let before = rules();
+    start(&stage, "off").until_ready();
+    let after = rules();
+    let anew: Vec<&str> = before.iter().filter(|(n, r)| after.get(*n) != Some(r)).map(|(n, _)| n.as_str()).collect();
+    assert_eq!(anew, ["approve", "forward", "stray"]);
+}

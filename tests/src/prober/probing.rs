@@ -1,0 +1,160 @@
+//! Everything at once: senders of what is denied, flows that were cut and go on, and flows that have to live.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Flow, Sent, Shots, Way, arrivals, count_arrivals};
+use crate::lab::Lab;
+
+/// Between two shots of a sender, so that a few of them leave a processor to what is tested.
+const BETWEEN_SHOTS: Duration = Duration::from_micros(500);
+
+/// Between two round trips, and between two messages of a flow that was cut.
+const BETWEEN_MESSAGES: Duration = Duration::from_millis(1);
+
+/// Each of the threads does this much at least, so that even a short probing means something.
+const AT_LEAST: u64 = 200;
+
+/// A port at which nobody listens: what arrives is counted before that matters.
+const PORT: u16 = 9;
+
+/// Probes until it is told to end.
+pub struct Probing<'lab> {
+    lab: &'lab Lab,
+    over: Over,
+    senders: Vec<JoinHandle<Sent>>,
+    cut: Vec<JoinHandle<u64>>,
+    talks: Vec<JoinHandle<Talk>>,
+    /// From where nothing may arrive where.
+    silent: Vec<(IpAddr, IpAddr)>,
+}
+
+/// Ends the threads, also when a test fails.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a flow that has to live has done.
+#[derive(Debug, Clone, Copy, Default)]
+struct Talk {
+    round_trips: u64,
+    longest_gap: Duration,
+}
+
+/// What a probing has seen.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub sent: Sent,
+    /// Messages on flows that were cut.
+    pub sent_on_cut: u64,
+    /// What was denied and arrived: should be empty.
+    pub leaked: Vec<String>,
+    pub round_trips: u64,
+    /// The longest time in which a flow that has to live brought no message.
+    pub longest_gap: Duration,
+}
+
+impl<'lab> Probing<'lab> {
+    /// Begins. `denied` are sources and destinations between which nothing may begin; flows of `cut` were allowed once,
+    /// and are to bring nothing any more, in either direction (of UDP: of others the packets after the first are not
+    /// counted); flows of `alive` have to live. At the ends of what is denied only that is counted which comes from the
+    /// other end, so nothing else may be allowed between the two.
+    pub fn start(lab: &'lab Lab, denied: &[(IpAddr, IpAddr)], cut: Vec<Flow>, alive: Vec<Flow>) -> Probing<'lab> {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut silent = denied.to_vec();
+        for flow in &cut {
+            let [client, server] = flow.addresses();
+            silent.extend([(client, server), (server, client)]);
+        }
+        let mut ends: Vec<IpAddr> = silent.iter().map(|(_, to)| *to).collect();
+        ends.sort();
+        ends.dedup();
+        for places in lab.by_namespace(&ends) {
+            lab.in_namespace_of(places[0], || count_arrivals(&places));
+        }
+        let sender = |(from, to): (IpAddr, IpAddr)| {
+            let over = over.clone();
+            // A thread is born in the namespace of the one that makes it.
+            lab.in_namespace_of(from, || {
+                std::thread::spawn(move || {
+                    let mut shots = Shots::new(Some(from), SocketAddr::new(to, PORT));
+                    while !over.load(Ordering::Relaxed) || shots.sent().datagrams < AT_LEAST {
+                        shots.fire();
+                        std::thread::sleep(BETWEEN_SHOTS);
+                    }
+                    shots.sent()
+                })
+            })
+        };
+        let senders = denied.iter().copied().map(sender).collect();
+        let cut = cut.into_iter().map(|flow| spawn(&over, |over| go_on(flow, over))).collect();
+        let talks = alive.into_iter().map(|flow| spawn(&over, |over| talk(flow, over))).collect();
+        Probing { lab, over: Over(over), senders, cut, talks, silent }
+    }
+
+    /// Ends all of it, and tells.
+    ///
+    /// # Panics
+    /// If a flow that has to live has lost a datagram or brought nothing for long.
+    pub fn end(self) -> Seen {
+        drop(self.over);
+        let mut sent = Sent::default();
+        for one in self.senders.into_iter().map(|s| s.join().expect("a sender sends")) {
+            sent.datagrams += one.datagrams;
+            sent.connections += one.connections;
+        }
+        let sent_on_cut = self.cut.into_iter().map(|c| c.join().expect("a flow that was cut goes on")).sum();
+        let talks: Vec<Talk> = self.talks.into_iter().map(|t| t.join().expect("a flow lives")).collect();
+        let mut leaked = Vec::new();
+        for (from, to) in self.silent {
+            if let Some(arrived) = self.lab.in_namespace_of(to, arrivals).get(&from) {
+                leaked.push(format!("{from} to {to}: {arrived:?}"));
+            }
+        }
+        let round_trips = talks.iter().map(|t| t.round_trips).sum();
+        let longest_gap = talks.iter().map(|t| t.longest_gap).max().unwrap_or(Duration::ZERO);
+        Seen { sent, sent_on_cut, leaked, round_trips, longest_gap }
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    over: &Arc<AtomicBool>,
+    work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let over = over.clone();
+    std::thread::spawn(move || work(&over))
+}
+
+fn go_on(mut flow: Flow, over: &AtomicBool) -> u64 {
+    let mut sent = 0;
+    while !over.load(Ordering::Relaxed) || sent < AT_LEAST {
+        for way in Way::BOTH {
+            flow.send(way);
+            sent += 1;
+        }
+        std::thread::sleep(BETWEEN_MESSAGES);
+    }
+    sent
+}
+
+fn talk(mut flow: Flow, over: &AtomicBool) -> Talk {
+    let mut talk = Talk::default();
+    let mut last = Instant::now();
+    while !over.load(Ordering::Relaxed) || talk.round_trips < AT_LEAST {
+        for way in Way::BOTH {
+            flow.assert_alive(way);
+            talk.longest_gap = talk.longest_gap.max(last.elapsed());
+            last = Instant::now();
+        }
+        talk.round_trips += 1;
+        std::thread::sleep(BETWEEN_MESSAGES);
+    }
+    talk
+}
