@@ -4,6 +4,7 @@ pub mod agent_process;
 pub mod cni_runtime;
 pub mod demo;
 pub mod fake_api;
+pub mod frame;
 pub mod fuzzing;
 pub mod generate;
 pub mod kernel_table;

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, ringfence};
 use tests::cni_runtime::Runtime;
+use tests::frame::{send_frame, udp_packet};
 use tests::kernel_table::nft;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
@@ -165,6 +166,40 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
         });
         let arrived = node.db.sandbox.run(arrivals).get(&from).map_or(0, |a| a.datagrams);
         assert_eq!(arrived, passes, "with the check {check}");
+        node.end();
+    }
+}
+
+/// The bytes of `eth0`'s hardware address.
+fn hardware_address(pod: &Pod) -> Vec<u8> {
+    let shown = pod.sandbox.run(|| Command::new("ip").args(["-o", "link", "show", "eth0"]).output()).unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let (_, rest) = shown.split_once("link/ether ").expect("an Ethernet interface");
+    let address = rest.split_whitespace().next().expect("an address");
+    address.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
+}
+
+/// The kernel of the receiver takes a tag of number 0 off, so that nothing has to be made ready there.
+#[test]
+fn a_bridged_pod_does_not_get_around_its_policy_by_vlan_tags() {
+    const TAGS: [&[u8]; 3] = [&[0x81, 0, 0, 0], &[0x88, 0xa8, 0, 0], &[0x81, 0, 0, 0, 0x81, 0, 0, 0]];
+    for (check, passes) in [("on", false), ("off", true)] {
+        let place = Place::new();
+        let node = Node::start(&place, place.bridge(Families::V4), false, &["--source-check", check]);
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (node.addresses["web"], node.addresses["db"]) else {
+            panic!("IPv4 addresses")
+        };
+        let [source, destination] = [&node.web, &node.db].map(hardware_address);
+        let arrives = |tag: &[u8]| {
+            let packet = udp_packet(from.octets(), to.octets(), 9, b"tagged");
+            let frame = [&destination[..], &source, tag, &[0x08, 0], &packet].concat();
+            node.db.sandbox.run(|| count_arrivals(&[to.into()]));
+            node.web.sandbox.run(|| (0..SENT).for_each(|_| send_frame("eth0", &frame)));
+            node.db.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams)
+        };
+        assert_eq!(arrives(&[]), 0, "without a tag its policy holds");
+        let arrived: Vec<bool> = TAGS.into_iter().map(|tag| arrives(tag) > 0).collect();
+        assert!(arrived.contains(&true) == passes, "with the check {check}: {arrived:?}");
         node.end();
     }
 }

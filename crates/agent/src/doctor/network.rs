@@ -93,13 +93,15 @@ struct PodBridge<'a> {
     link: &'a Link,
     /// The CNI plugin has reported a pod on it.
     reported: bool,
+    /// It has reported every pod on it.
+    all_reported: bool,
     ipv6: bool,
 }
 
 impl<'a> PodSide<'a> {
     fn of(facts: &NetworkFacts, links: &'a [Link]) -> PodSide<'a> {
-        let reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
-        let leads_to_pod = |link: &Link| (link.kind == "veth" && link.leads_elsewhere) || reported(&link.name);
+        let is_reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
+        let leads_to_pod = |link: &Link| (link.kind == "veth" && link.leads_elsewhere) || is_reported(&link.name);
         let bridges = links.iter().filter(|link| link.kind == "bridge").filter_map(|bridge| {
             let ports: Vec<&Link> =
                 links.iter().filter(|link| link.master == Some(bridge.index) && leads_to_pod(link)).collect();
@@ -111,7 +113,8 @@ impl<'a> PodSide<'a> {
             let reported = attached.peek().is_some();
             let ipv6 = attached.flat_map(|a| &a.addresses).any(|address| address.is_ipv6())
                 || facts.with_ipv6.contains(&bridge.name);
-            (reported || !ports.is_empty()).then_some(PodBridge { link: bridge, reported, ipv6 })
+            let all_reported = ports.iter().all(|port| is_reported(&port.name));
+            (reported || !ports.is_empty()).then_some(PodBridge { link: bridge, reported, all_reported, ipv6 })
         });
         let routed = links.iter().filter(|link| link.master.is_none() && leads_to_pod(link));
         PodSide { bridges: bridges.collect(), routed: routed.collect() }
@@ -192,12 +195,12 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
         )
     }));
-    if !ours.is_empty() && facts.sysctls.get(FILTER_VLAN) == Some(0) {
-        findings.push(Finding::note(
+    if ours.iter().any(|bridge| !bridge.all_reported) && facts.sysctls.get(FILTER_VLAN) == Some(0) {
+        findings.push(Finding::warning(
             Check::BridgeVlan,
-            "what pods of one bridge send each other with a VLAN tag does not pass by the rules; both ends have to \
-             make a VLAN interface for that, which takes CAP_NET_ADMIN in the pod",
-            "set net.bridge.bridge-nf-filter-vlan-tagged to 1 if pods have CAP_NET_ADMIN",
+            "on a bridge are pods that the CNI plugin has not reported: what they send with a VLAN tag passes by the \
+             rules to the other pods of the bridge, and a tag of number 0 takes CAP_NET_RAW only",
+            "run ringfence install-cni and start these pods again, or set net.bridge.bridge-nf-filter-vlan-tagged to 1",
         ));
     }
     findings
@@ -420,11 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_with_a_vlan_tag_are_noted() {
+    fn frames_with_a_vlan_tag_are_warned_of_where_no_rule_drops_them() {
         let mut facts = bridged();
         facts.sysctls =
             [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1), (FILTER_VLAN, 0)].into();
-        assert_eq!(wrong(&facts), [(Check::BridgeVlan, Note)]);
+        assert_eq!(wrong(&facts), []);
+        facts.attachments.clear();
+        let vlan: Vec<_> = wrong(&facts).into_iter().filter(|(check, _)| *check == Check::BridgeVlan).collect();
+        assert_eq!(vlan, [(Check::BridgeVlan, Warning)]);
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! Frames as they are, from the Ethernet header on: what a pod with CAP_NET_RAW can send.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// Sends the frame out of an interface of this thread's network namespace.
+///
+/// # Panics
+/// If it cannot be sent. That needs root.
+pub fn send_frame(interface: &str, frame: &[u8]) {
+    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("a packet socket");
+    let index = if_nametoindex(interface).expect("the interface is there");
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: 0,
+        sll_ifindex: i32::try_from(index).expect("a small number"),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: sendto reads `frame.len()` bytes at the frame and the size of a sockaddr_ll at the address, which both
+    // outlive the call, and keeps neither (packet(7)).
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    assert!(usize::try_from(sent) == Ok(frame.len()), "{interface}: {}", io::Error::last_os_error());
+}
+
+/// A UDP datagram over IPv4, from the IP header on. Without a UDP checksum, as RFC 768 allows.
+pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp_length = u16::try_from(8 + payload.len()).expect("a short packet");
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp_length).to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, 17, 0, 0]);
+    packet.extend(source);
+    packet.extend(destination);
+    let sum: u32 = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("it was folded");
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    for field in [40_000, port, udp_length, 0] {
+        packet.extend(field.to_be_bytes());
+    }
+    packet.extend(payload);
+    packet
+}
