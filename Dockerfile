@@ -7,7 +7,9 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends pkg-config libnftnl-dev=1.2.4-2 libmnl-dev=1.0.4-3
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --package agent --package cni \
+# The node runs the plugin, with whatever libc it has or has not: it brings its own.
+RUN cargo build --release --locked --package agent \
+ && cargo rustc --release --locked --package cni --bin ringfence-cni -- -C target-feature=+crt-static \
  && install -D --strip --target-directory=/out target/release/ringfence target/release/ringfence-cni \
  && cp LICENSE /out/
 

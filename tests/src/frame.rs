@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
 
 use nix::net::if_::if_nametoindex;
@@ -46,13 +47,35 @@ pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u
     packet.extend([0, 1, 0, 0, 64, 17, 0, 0]);
     packet.extend(source);
     packet.extend(destination);
-    let sum: u32 = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let checksum = !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("it was folded");
+    let checksum = checksum(&packet);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
     for field in [40_000, port, udp_length, 0] {
         packet.extend(field.to_be_bytes());
     }
     packet.extend(payload);
     packet
+}
+
+/// An ICMPv6 message, from the IP header on, as it leaves its first host.
+pub fn icmpv6_packet(source: Ipv6Addr, destination: Ipv6Addr, kind: u8, rest: &[u8]) -> Vec<u8> {
+    let mut message = [&[kind, 0, 0, 0], rest].concat();
+    let length = u16::try_from(message.len()).expect("a short message");
+    // RFC 4443, section 2.3, and RFC 8200, section 8.1.
+    let pseudo = [&source.octets()[..], &destination.octets(), &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 58]].concat();
+    let checksum = checksum(&[pseudo, message.clone()].concat());
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([58, 255]);
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    packet.extend(message);
+    packet
+}
+
+/// RFC 1071, of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("it was folded")
 }

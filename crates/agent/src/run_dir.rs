@@ -1,12 +1,15 @@
 //! The folder in which an agent can be found: its lock and its socket.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 use tokio::net::UnixListener;
 
 /// Held by the one agent of a run directory for as long as it lives.
@@ -20,22 +23,39 @@ pub(crate) struct RunDir {
 /// Held by the one agent of a table in a network namespace, whatever run directory it uses. An abstract name belongs to the
 /// namespace and ends with the process.
 #[derive(Debug)]
-pub(crate) struct TableLock(#[expect(dead_code, reason = "it is held, not read")] StdListener);
+pub(crate) struct TableLock(#[expect(dead_code, reason = "it is held, not read")] Option<StdListener>);
 
 impl TableLock {
     pub(crate) fn claim(table: &nft::Name) -> anyhow::Result<TableLock> {
         let name = format!("ringfence/table/{table}");
         let address = SocketAddr::from_abstract_name(&name)?;
         match StdListener::bind_addr(&address) {
-            Ok(listener) => Ok(TableLock(listener)),
-            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => bail!(
-                "another agent keeps table inet {table} on this node (it holds the abstract socket @{name}); stop it, or give \
-                 this one its own --table and --run-dir"
-            ),
+            Ok(listener) => Ok(TableLock(Some(listener))),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => match is_held_by_root(&name) {
+                Some(true) => bail!(
+                    "another agent keeps table inet {table} on this node (it holds the abstract socket @{name}); stop it, \
+                     or give this one its own --table and --run-dir"
+                ),
+                // Abstract names have no permissions: who is not root must not be able to keep the agent from starting.
+                Some(false) | None => {
+                    tracing::warn!("somebody who is no agent holds the abstract socket @{name}; going on without it");
+                    Ok(TableLock(None))
+                }
+            },
             Err(e) => Err(e).with_context(|| format!("cannot hold the abstract socket @{name}")),
         }
     }
 }
+
+/// Whether a process of root listens on the abstract name; none if that cannot be told at once.
+fn is_held_by_root(name: &str) -> Option<bool> {
+    let address = UnixAddr::new_abstract(name.as_bytes()).ok()?;
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(stream.as_raw_fd(), &address).ok()?;
+    getsockopt(&stream, PeerCredentials).ok().map(|credentials| credentials.uid() == 0)
+}
+
 /// Held, shared, by whoever keeps the CNI plugin's entry in place.
 pub(crate) const INSTALL_LOCK: &str = "install.lock";
 

@@ -59,6 +59,7 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         // NF_INET_FORWARD, priority `filter`, NF_ACCEPT
         Hook::Forward => ObservedHook { kind: "filter".into(), number: 2, priority: 0, policy: 1 },
         // NF_BR_PRE_ROUTING, priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED), NF_ACCEPT
+        Hook::Input => ObservedHook { kind: "filter".into(), number: 1, priority: 0, policy: 1 },
         Hook::BridgeForward => ObservedHook { kind: "filter".into(), number: 2, priority: -200, policy: 1 },
         Hook::Prerouting => ObservedHook { kind: "filter".into(), number: 0, priority: -300, policy: 1 },
     }

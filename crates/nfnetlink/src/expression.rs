@@ -27,17 +27,20 @@ impl Register {
 pub enum MetaKey {
     Protocol,
     InInterfaceName,
+    OutInterfaceName,
     Nfproto,
     L4proto,
 }
 
 impl MetaKey {
-    pub const ALL: [MetaKey; 4] = [MetaKey::Protocol, MetaKey::InInterfaceName, MetaKey::Nfproto, MetaKey::L4proto];
+    pub const ALL: [MetaKey; 5] =
+        [MetaKey::Protocol, MetaKey::InInterfaceName, MetaKey::OutInterfaceName, MetaKey::Nfproto, MetaKey::L4proto];
 
     pub fn number(self) -> u32 {
         match self {
             MetaKey::Protocol => 1,
             MetaKey::InInterfaceName => 6,
+            MetaKey::OutInterfaceName => 7,
             MetaKey::Nfproto => 15,
             MetaKey::L4proto => 16,
         }

@@ -157,6 +157,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         },
         Match::InSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(true),
         Match::NotInSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(false),
+        Match::IpProtocol(number) => packet.protocol == *number,
         Match::EtherType(kind) => kind.family() == Some(Family::of(packet.source)),
         Match::NotEtherType(kind) => kind.family() != Some(Family::of(packet.source)),
     }
@@ -180,6 +181,8 @@ fn read(field: Field, packet: &Packet) -> Option<Datum> {
         Field::L4Proto => Protocol::from_number(packet.protocol).map(Datum::Protocol),
         Field::SourcePort => packet.source_port.map(Datum::Port),
         Field::DestinationPort => packet.destination_port.map(Datum::Port),
+        // Where it leaves is decided by routes, which a ruleset does not know.
+        Field::OutInterface => None,
         Field::InInterface => packet.interface.map(Datum::Interface),
     }
 }

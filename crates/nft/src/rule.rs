@@ -27,6 +27,8 @@ pub enum Field {
     DestinationPort,
     /// `iifname`: the interface that this packet came in by. On a bridge it is the port.
     InInterface,
+    /// `oifname`: the interface that this packet leaves by. On a bridge it is the port.
+    OutInterface,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,6 +136,8 @@ pub enum Match {
         fields: Vec<Field>,
         set: Name,
     },
+    /// The number in the IP header is this one, which has no ports that rules look at.
+    IpProtocol(u8),
     /// The frame carries this protocol.
     EtherType(EtherType),
     /// The frame says that it carries something else than this, first of all: a frame with a VLAN tag carries the tag,
@@ -197,6 +201,8 @@ impl Rule {
 pub enum Hook {
     /// Of an `inet` table, at priority `filter` (0): packets that are routed.
     Forward,
+    /// Of an `inet` table, at priority `filter` (0): packets to the node itself.
+    Input,
     /// Of a `bridge` table, at priority `dstnat` (-300): frames as they come in, before anything else looks at them.
     Prerouting,
     /// Of a `bridge` table, at priority `filter` (-200): frames that pass from one port to another.
@@ -207,7 +213,7 @@ impl Hook {
     /// The family of the tables that can have the hook.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward => TableFamily::Inet,
+            Hook::Forward | Hook::Input => TableFamily::Inet,
             Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
         }
     }

@@ -87,6 +87,7 @@ impl Display for HookText {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
             Hook::Forward => f.write_str("type filter hook forward priority filter; policy accept;"),
+            Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
             Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
         }
@@ -130,6 +131,7 @@ impl Display for Match {
                 let words: Vec<_> = fields.iter().map(Field::to_string).collect();
                 write!(f, "{} != @{set}", words.join(" . "))
             }
+            Match::IpProtocol(number) => write!(f, "meta l4proto {number}"),
             Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
             Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
         }
@@ -152,6 +154,7 @@ impl Display for Field {
             Field::SourcePort => "th sport",
             Field::DestinationPort => "th dport",
             Field::InInterface => "iifname",
+            Field::OutInterface => "oifname",
         })
     }
 }

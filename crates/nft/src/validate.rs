@@ -129,6 +129,7 @@ impl Ruleset {
                     | Match::Protocol(_)
                     | Match::Icmpv6Type(..)
                     | Match::HopLimit(_)
+                    | Match::IpProtocol(_)
                     | Match::EtherType(_)
                     | Match::NotEtherType(_)
                     | Match::FlowPort(..) => {}
@@ -217,6 +218,7 @@ impl Rule {
             | Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_) => false,
         });
@@ -235,13 +237,15 @@ impl Rule {
             | Field::L4Proto
             | Field::SourcePort
             | Field::DestinationPort
-            | Field::InInterface => false,
+            | Field::InInterface
+            | Field::OutInterface => false,
         };
         let in_match = self.matches.iter().any(|m| match m {
             Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Family(_) | Match::FlowPort(..) => true,
             Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_) => false,
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.iter().any(of_flow),
@@ -266,6 +270,7 @@ impl Rule {
             | Match::State(_)
             | Match::Direction(_)
             | Match::Protocol(_)
+            | Match::IpProtocol(_)
             | Match::NotEtherType(_)
             | Match::FlowPort(..) => vec![],
         });
@@ -285,7 +290,12 @@ impl Field {
             | Field::FlowDestination(family)
             | Field::Source(family)
             | Field::Destination(family) => Some(family),
-            Field::L4Proto | Field::FlowPort | Field::SourcePort | Field::DestinationPort | Field::InInterface => None,
+            Field::L4Proto
+            | Field::FlowPort
+            | Field::SourcePort
+            | Field::DestinationPort
+            | Field::InInterface
+            | Field::OutInterface => None,
         }
     }
 
@@ -301,7 +311,7 @@ impl Field {
             },
             Field::L4Proto => KeyType::InetProto,
             Field::FlowPort | Field::SourcePort | Field::DestinationPort => KeyType::InetService,
-            Field::InInterface => KeyType::InterfaceName,
+            Field::InInterface | Field::OutInterface => KeyType::InterfaceName,
         }
     }
 }
@@ -379,6 +389,8 @@ mod tests {
             (Table::inet(name("t")), Hook::Prerouting, false),
             (Table::bridge(name("t")), Hook::Forward, false),
             (Table::bridge(name("t")), Hook::Prerouting, true),
+            (Table::inet(name("t")), Hook::Input, true),
+            (Table::bridge(name("t")), Hook::Input, false),
             (Table::inet(name("t")), Hook::BridgeForward, false),
             (Table::bridge(name("t")), Hook::BridgeForward, true),
         ] {

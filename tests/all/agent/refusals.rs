@@ -1,6 +1,7 @@
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
 
@@ -30,6 +31,23 @@ fn a_second_agent_of_a_run_directory_is_refused() {
     second.args(["--listen", "127.0.0.1:9471", "--table", "other"]);
     assert_one_sentence(&end_of(&stage, second), &["another agent holds", "agent.lock", "--run-dir"]);
     assert_eq!(agent.get("/readyz").status, 200);
+}
+
+/// Names of that kind are anybody's.
+#[test]
+fn who_is_not_root_does_not_keep_it_from_starting_by_holding_its_abstract_socket() {
+    const HOLD: &str = r#"socket(S, AF_UNIX, SOCK_STREAM, 0) or die; $| = 1;
+        bind(S, pack_sockaddr_un("\0ringfence/table/ringfence")) or die; listen(S, 1); print "held\n"; sleep 60"#;
+    let stage = Stage::new();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "perl", "-MSocket", "-e", HOLD]).stdout(Stdio::piped());
+    let mut holder = stage.lab.node_exec(NODE, || command.spawn()).unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    let agent = stage.start_on_manifests();
+    assert!(agent.log().contains("somebody who is no agent holds"), "{}", agent.log());
+    holder.kill().and_then(|()| holder.wait()).unwrap();
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! A pod that forges its source address does not escape its egress policy.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, ringfence};
 use tests::cni_runtime::Runtime;
-use tests::frame::{send_frame, udp_packet};
+use tests::frame::{icmpv6_packet, send_frame, udp_packet};
 use tests::kernel_table::nft;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
-use super::{Families, NODE, Place, Pod};
+use super::{Families, NODE, NODE_ADDRESS, Place, Pod};
 use crate::stage::{namespace, pod, policy};
 
 /// Datagrams from one address.
@@ -21,7 +21,7 @@ const SENT: u64 = 20;
 const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
 
 /// The pods of a chain of real plugins, on a node with a real agent: `web` may send to nobody, `db` may be reached by all,
-/// `other` is nobody's business.
+/// `other` by nobody.
 struct Node<'place> {
     agent: AgentProcess<'place>,
     runtime: Runtime,
@@ -42,7 +42,8 @@ impl<'place> Node<'place> {
             pod
         };
         let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
-        let objects = [namespace("shop", ""), named("web"), named("db"), named("other"), nowhere];
+        let closed = policy("closed", "app=other", json!({"policyTypes": ["Ingress"]}));
+        let objects = [namespace("shop", ""), named("web"), named("db"), named("other"), nowhere, closed];
         let text: Vec<String> = objects.iter().map(Value::to_string).collect();
         std::fs::write(manifests.join("all.yaml"), text.join("\n---\n")).unwrap();
 
@@ -141,13 +142,7 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
     for (check, passes) in [("on", 0), ("off", SENT)] {
         let place = Place::new();
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
-        let link_local = |pod: &Pod| -> IpAddr {
-            let shown = pod.sandbox.run(|| Command::new("ip").args(["-o", "-6", "address", "show", "eth0"]).output());
-            let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
-            let word = shown.split_whitespace().find(|word| word.starts_with("fe80:")).expect("a link-local address");
-            word.split('/').next().unwrap().parse().unwrap()
-        };
-        let (from, to) = (link_local(&node.web), link_local(&node.db));
+        let (from, to) = (IpAddr::from(link_local(&node.web)), IpAddr::from(link_local(&node.db)));
         let scoped = |ip: IpAddr| match ip {
             // The interface of a container has the same number in each.
             IpAddr::V6(ip) => {
@@ -168,6 +163,13 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
         assert_eq!(arrived, passes, "with the check {check}");
         node.end();
     }
+}
+
+fn link_local(pod: &Pod) -> Ipv6Addr {
+    let shown = pod.sandbox.run(|| Command::new("ip").args(["-o", "-6", "address", "show", "eth0"]).output());
+    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+    let word = shown.split_whitespace().find(|word| word.starts_with("fe80:")).expect("a link-local address");
+    word.split('/').next().and_then(|address| address.parse().ok()).expect("an address")
 }
 
 /// The bytes of `eth0`'s hardware address.
@@ -202,6 +204,91 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_vlan_tags() {
         assert!(arrived.contains(&true) == passes, "with the check {check}: {arrived:?}");
         node.end();
     }
+}
+
+/// The sender chooses whom a frame reaches, whatever address the packet in it has.
+#[test]
+fn a_bridged_pod_that_nobody_may_reach_gets_no_broadcast() {
+    for (check, passes) in [("on", 0), ("off", SENT)] {
+        let place = Place::new();
+        let node = Node::start(&place, place.bridge(Families::V4), false, &["--source-check", check]);
+        let IpAddr::V4(from) = node.addresses["db"] else { panic!("an IPv4 address") };
+        let [source, destination] = [&node.db, &node.other].map(hardware_address);
+        for to in [Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 1, 255, 255), Ipv4Addr::new(224, 0, 0, 1)] {
+            let packet = udp_packet(from.octets(), to.octets(), 9, b"all");
+            let frame = [&destination[..], &source, &[0x08, 0], &packet].concat();
+            node.other.sandbox.run(|| count_arrivals(&[to.into()]));
+            node.db.sandbox.run(|| (0..SENT).for_each(|_| send_frame("eth0", &frame)));
+            let arrived = node.other.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams);
+            assert_eq!(arrived, passes, "to {to}, with the check {check}");
+        }
+        node.end();
+    }
+}
+
+/// Else others would have addresses, and a way out, that no policy knows.
+#[test]
+fn a_bridged_pod_is_no_router_to_the_others() {
+    for (check, believed) in [("on", false), ("off", true)] {
+        let place = Place::new();
+        let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
+        let from = link_local(&node.web);
+        let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        // RFC 4861, section 4.2 and 4.6.2: a router for half an hour, and a prefix to make addresses from.
+        let mut advertisement = vec![64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+        advertisement.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
+        advertisement.extend(Ipv6Addr::new(0xfd66, 0xbad, 0, 0, 0, 0, 0, 0).octets());
+        let packet = icmpv6_packet(from, all_nodes, 134, &advertisement);
+        let frame = [&[0x33, 0x33, 0, 0, 0, 1], &hardware_address(&node.web)[..], &[0x86, 0xdd], &packet].concat();
+        node.web.sandbox.run(|| send_frame("eth0", &frame));
+        // A frame that follows it and is let through shows that it has been taken in, or not.
+        assert_eq!(node.arrives_from(node.addresses["web"]), 0);
+        let shown = node.db.sandbox.run(|| Command::new("ip").args(["-6", "address", "show", "dev", "eth0"]).output());
+        let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+        assert_eq!(shown.contains("fd66:bad:"), believed, "with the check {check}: {shown}");
+        node.end();
+    }
+}
+
+/// The node takes the packet out, and it comes from no pod's interface.
+fn nothing_is_sent_through_the_nodes_tunnel(plugin: impl Fn(&Place) -> Value) {
+    for (check, passes) in [("on", false), ("off", true)] {
+        let place = Place::new();
+        let node = Node::start(&place, plugin(&place), false, &["--source-check", check]);
+        let tunnel = "link add tunnel0 address 02:00:00:00:00:01 type vxlan id 1 dstport 8472 nolearning dev lo";
+        node.runtime.on_node(|| {
+            for words in [tunnel, "link set tunnel0 up"] {
+                assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+            }
+            std::fs::write("/proc/sys/net/ipv4/conf/tunnel0/rp_filter", "0").unwrap();
+        });
+        let (IpAddr::V4(to), inner_source) = (node.addresses["db"], Ipv4Addr::new(10, 2, 0, 9)) else {
+            panic!("an IPv4 address")
+        };
+        // RFC 7348: the network's number, then a frame.
+        let mut wrapped = vec![8, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0];
+        wrapped.extend(udp_packet(inner_source.octets(), to.octets(), 9, b"wrapped"));
+        node.db.sandbox.run(|| count_arrivals(&[to.into()]));
+        node.web.sandbox.run(|| {
+            let socket = UdpSocket::bind((node.addresses["web"], 0)).unwrap();
+            for _ in 0..SENT {
+                socket.send_to(&wrapped, (NODE_ADDRESS, 8472)).unwrap();
+            }
+        });
+        let arrived = node.db.sandbox.run(arrivals).get(&IpAddr::from(inner_source)).map_or(0, |a| a.datagrams);
+        assert_eq!(arrived > 0, passes, "with the check {check}");
+        node.end();
+    }
+}
+
+#[test]
+fn a_routed_pod_sends_nothing_through_the_nodes_tunnel() {
+    nothing_is_sent_through_the_nodes_tunnel(|place| place.ptp(Families::V4));
+}
+
+#[test]
+fn a_bridged_pod_sends_nothing_through_the_nodes_tunnel() {
+    nothing_is_sent_through_the_nodes_tunnel(|place| place.bridge(Families::V4));
 }
 
 fn index_of_eth0() -> u32 {

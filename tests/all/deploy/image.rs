@@ -28,3 +28,11 @@ fn what_the_build_reads_is_not_ignored() {
         assert!(kept.iter().any(is_kept), "cargo wants the workspace's member {member}");
     }
 }
+
+/// It runs on the node, whose libc may be older than the image's, or another one.
+#[test]
+fn its_plugin_needs_no_library_of_the_node() {
+    let text = read("Dockerfile");
+    assert!(text.contains("--package cni --bin ringfence-cni -- -C target-feature=+crt-static"), "{text}");
+    assert!(!text.contains("cargo build --release --locked --package agent --package cni"), "{text}");
+}

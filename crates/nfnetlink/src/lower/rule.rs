@@ -81,6 +81,7 @@ impl Code {
                 self.load_key(fields);
                 self.lookup(set, None, true);
             }
+            Match::IpProtocol(number) => self.settle_protocol(*number),
             Match::EtherType(kind) => {
                 self.meta(MetaKey::Protocol, Register::FIRST);
                 self.compare(Compare::Equal, &kind.number().to_be_bytes());
@@ -157,7 +158,8 @@ impl Code {
                 | Field::L4Proto
                 | Field::SourcePort
                 | Field::DestinationPort
-                | Field::InInterface => {}
+                | Field::InInterface
+                | Field::OutInterface => {}
             }
         }
         let mut word = 0;
@@ -186,6 +188,7 @@ impl Code {
             Field::SourcePort => self.payload(Base::Transport, 0, 2, to),
             Field::DestinationPort => self.payload(Base::Transport, 2, 2, to),
             Field::InInterface => self.meta(MetaKey::InInterfaceName, to),
+            Field::OutInterface => self.meta(MetaKey::OutInterfaceName, to),
         }
     }
 

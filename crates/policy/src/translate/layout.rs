@@ -143,7 +143,7 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    [FORWARD, APPROVE, INGRESS, STRAY, DISCOVERY].contains(&name) || name.starts_with("deny/")
+    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, DISCOVERY].contains(&name) || name.starts_with("deny/")
 }
 
 pub(super) fn fixed(text: &str) -> Name {
@@ -280,6 +280,7 @@ fn forward_rules(layout: &Layout, families: &BTreeSet<Family>, ruleset: &Ruleset
     let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
     let mut rules = sources::rules(ruleset);
     rules.push(Rule::new(vec![approved], accept()).commented("approved under the present policies"));
+    rules.extend(sources::tunnel_rules(ruleset));
     rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
     rules.extend(unknown::rules(ruleset));
     for direction in Direction::BOTH {

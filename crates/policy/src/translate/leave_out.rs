@@ -137,6 +137,7 @@ fn looks_at(rule: &Rule, set: &Name) -> bool {
         | Match::Icmpv6Type(..)
         | Match::HopLimit(_)
         | Match::FlowPort(..)
+        | Match::IpProtocol(_)
         | Match::EtherType(_)
         | Match::NotEtherType(_) => false,
     };

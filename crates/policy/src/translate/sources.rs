@@ -4,6 +4,13 @@
 //! CNI plugin has told the host's side of a pod's interface, what comes in there has to carry one of the pod's
 //! addresses. For routed pods the forward hook sees that interface; for the ports of a bridge only the family
 //! `bridge` does.
+//!
+//! What a pod wraps into a tunnel and sends to a node comes out there with any source it likes, and from no pod's
+//! interface. So pods do not send to the ports and with the protocols of tunnels.
+//!
+//! On a bridge a pod also chooses whom a frame reaches, whatever address the packet in it has: broadcast, multicast, or
+//! one that a pod gave itself. A pod that is isolated for ingress gets what is sent to its own addresses, as its
+//! policies judge that.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,15 +18,26 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, InterfaceName, Key, KeyType, Match, Name,
-    Rule, Ruleset, Set, Table, Verdict,
+    Protocol, Rule, Ruleset, Set, Table, Verdict,
 };
 
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
-use crate::{Attachment, ClusterState};
+use super::{Direction, isolating};
+use crate::{Attachment, ClusterState, Holder};
 
 /// Interfaces whose sources are checked.
 const INTERFACES: &str = "pod-interfaces";
 const DENY: &str = "deny/source";
+/// Ports of a bridge to pods that are isolated for ingress.
+const CLOSED: &str = "closed-ports";
+const DENY_DESTINATION: &str = "deny/destination";
+const TUNNEL_PORTS: &str = "tunnel-ports";
+pub(super) const INPUT: &str = "input";
+/// Where nodes take tunnels in over UDP: VXLAN as registered and as Linux began it (which flannel uses), Geneve.
+const TUNNELS: [u16; 3] = [4789, 6081, 8472];
+/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784).
+const WRAPPERS: [u8; 3] = [4, 41, 47];
+const UNSPECIFIED: &str = "unspecified6";
 /// IPv6 addresses that mean something on one link only.
 const LINK_LOCAL: &str = "link-local6";
 
@@ -43,18 +61,23 @@ pub(super) fn names_interfaces(set: &Name) -> bool {
 /// The sets of one table: the interfaces, and which addresses each may send with.
 struct Pairs {
     interfaces: BTreeSet<InterfaceName>,
+    /// Of pods that are isolated for ingress.
+    closed: BTreeSet<InterfaceName>,
     addresses: BTreeSet<(InterfaceName, IpAddr)>,
 }
 
 impl Pairs {
     /// Of the attachments that are ports of a bridge, or of the others.
     fn of(state: &ClusterState, bridged: bool) -> Pairs {
-        let mut pairs = Pairs { interfaces: BTreeSet::new(), addresses: BTreeSet::new() };
+        let mut pairs = Pairs { interfaces: BTreeSet::new(), closed: BTreeSet::new(), addresses: BTreeSet::new() };
         for attachment in state.attachments().filter(|a| a.bridged == bridged) {
             let Some(interface) = attachment.host_interface.filter(|name| is_last(state, attachment, *name)) else {
                 continue;
             };
             pairs.interfaces.insert(interface);
+            if is_closed(state, attachment) {
+                pairs.closed.insert(interface);
+            }
             let own = attachment.addresses.iter().filter(|address| state.is_attached_as(attachment, **address));
             pairs.addresses.extend(own.map(|address| (interface, *address)));
         }
@@ -67,6 +90,8 @@ impl Pairs {
             set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
             ruleset.sets.insert(name, Arc::new(set));
         };
+        let ports = TUNNELS.map(|port| Key::One(Datum::Port(port))).into();
+        set(fixed(TUNNEL_PORTS), &[KeyType::InetService], "where nodes take tunnels in", ports);
         let interfaces = self.interfaces.iter().map(|name| Key::One(Datum::Interface(*name))).collect();
         set(fixed(INTERFACES), &[KeyType::InterfaceName], "host sides of pods' interfaces", interfaces);
         for family in Family::BOTH {
@@ -76,6 +101,15 @@ impl Pairs {
             set(sources(family), &types, "what pods may send with", keys);
         }
     }
+}
+
+/// Whether something isolates the pod for ingress: a policy, or that it is not known or not understood.
+fn is_closed(state: &ClusterState, attachment: &Attachment) -> bool {
+    attachment.addresses.iter().any(|address| match state.holder(*address) {
+        Some(Holder::Pod(pod)) => pod.unreadable || isolating(state, pod, Direction::Ingress).next().is_some(),
+        Some(Holder::Unknown(_)) => true,
+        None => false,
+    })
 }
 
 /// Names of interfaces come again; what an earlier pod had is of no meaning then.
@@ -107,13 +141,25 @@ fn deny_chain() -> Chain {
     Chain { hook: None, rules: vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])] }
 }
 
-/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known.
+/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is always
+/// there: base chains do not come and go.
 pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
     let pairs = Pairs::of(state, false);
+    let mut rules = vec![];
     if !pairs.interfaces.is_empty() {
         pairs.add_to(ruleset);
         ruleset.chains.insert(fixed(DENY), Arc::new(deny_chain()));
+        rules = tunnels();
     }
+    ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules }));
+}
+
+fn tunnels() -> Vec<Rule> {
+    let to_port = Match::InSet { fields: vec![Field::DestinationPort], set: fixed(TUNNEL_PORTS) };
+    let over_udp = deny(vec![Match::Protocol(Protocol::Udp), to_port, from_pod()]);
+    let wrapped = WRAPPERS.map(|number| deny(vec![Match::IpProtocol(number), from_pod()]));
+    let comment = |rule: Rule| rule.commented("what comes out of a tunnel has any source it likes");
+    std::iter::once(over_udp).chain(wrapped).map(comment).collect()
 }
 
 /// What comes first in the forward hook, before approvals count: a forged packet could belong to an approved flow.
@@ -123,6 +169,11 @@ pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
     } else {
         vec![]
     }
+}
+
+/// What comes after approvals: the first packet into a tunnel is never approved.
+pub(super) fn tunnel_rules(ruleset: &Ruleset) -> Vec<Rule> {
+    if ruleset.sets.contains_key(&fixed(INTERFACES)) { tunnels() } else { vec![] }
 }
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
@@ -139,10 +190,19 @@ pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> 
     let (first, last) = (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::from(0xfe80 << 112 | u128::MAX >> 10));
     link_local.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
     ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(link_local));
+    let mut unspecified = Set::of(&[KeyType::Ipv6Addr]);
+    unspecified.comment = Some(Comment::new("who has no address yet"));
+    unspecified.elements.insert(Key::One(Datum::V6(Ipv6Addr::UNSPECIFIED)), Element::default());
+    ruleset.sets.insert(fixed(UNSPECIFIED), Arc::new(unspecified));
+    let mut closed = Set::of(&[KeyType::InterfaceName]);
+    closed.comment = Some(Comment::new("host sides of pods that are isolated for ingress"));
+    closed.elements = pairs.closed.iter().map(|name| (Key::One(Datum::Interface(*name)), Element::default())).collect();
+    ruleset.sets.insert(fixed(CLOSED), Arc::new(closed));
     let mut chain = |name: &str, chain: Chain| ruleset.chains.insert(fixed(name), Arc::new(chain));
     chain("prerouting", Chain { hook: Some(Hook::Prerouting), rules: prerouting_rules() });
     chain("forward", Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() });
     chain(DENY, deny_chain());
+    chain(DENY_DESTINATION, deny_chain());
     Some(ruleset)
 }
 
@@ -150,10 +210,20 @@ fn link_local(field: Field) -> Match {
     Match::InSet { fields: vec![field], set: fixed(LINK_LOCAL) }
 }
 
-/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810).
-fn discovery() -> [Rule; 2] {
-    let is_v6 = || Match::EtherType(EtherType::Ipv6);
-    [(130, 136), (143, 143)].map(|(first, last)| accept(vec![is_v6(), from_pod(), Match::Icmpv6Type(first, last)]))
+/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810), with these sources if any are given.
+fn discovery(source: Option<Match>) -> [Rule; 2] {
+    [(130, 136), (143, 143)].map(|(first, last)| {
+        let conditions = [Match::EtherType(EtherType::Ipv6), from_pod(), Match::Icmpv6Type(first, last)];
+        accept(conditions.into_iter().chain(source.clone()).collect())
+    })
+}
+
+/// Pods are no routers: an advertisement or a redirect from one would give others addresses that no policy knows.
+fn no_routers() -> [Rule; 2] {
+    [134, 137].map(|kind| {
+        let conditions = vec![Match::EtherType(EtherType::Ipv6), from_pod(), Match::Icmpv6Type(kind, kind)];
+        deny(conditions).commented("a pod is no router")
+    })
 }
 
 /// What a port takes in. Link-local sources pass here, since pods talk so to their gateway.
@@ -163,19 +233,31 @@ fn prerouting_rules() -> Vec<Rule> {
         deny(std::iter::once(from_pod()).chain(others).collect()).commented("no policy judges other protocols"),
         forged(Match::EtherType(EtherType::Ipv4), Family::V4),
     ];
-    rules.extend(discovery());
+    rules.extend(tunnels());
+    rules.extend(no_routers());
+    let nobody = Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(UNSPECIFIED) };
+    rules.extend(discovery(Some(nobody)));
     let is_v6 = Match::EtherType(EtherType::Ipv6);
     rules.push(accept(vec![is_v6.clone(), from_pod(), link_local(Field::Source(Family::V6))]));
     rules.push(forged(is_v6, Family::V6));
     rules
 }
 
-/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them.
+/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them, and
+/// an isolated pod gets what is sent to its own addresses.
 fn between_ports_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = discovery().into();
+    let mut rules: Vec<Rule> = discovery(None).into();
     for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
         let is_v6 = Match::EtherType(EtherType::Ipv6);
         rules.push(deny(vec![is_v6, from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
+    }
+    for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
+        let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
+        let fields = vec![Field::OutInterface, Field::Destination(family)];
+        let others = Match::NotInSet { fields, set: sources(family) };
+        let verdict = Action::Verdict(Verdict::Goto(fixed(DENY_DESTINATION)));
+        let rule = Rule::new(vec![Match::EtherType(kind), to_closed, others], vec![verdict]);
+        rules.push(rule.commented("an isolated pod gets what is sent to itself"));
     }
     rules
 }
