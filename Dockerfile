@@ -10,16 +10,16 @@ COPY . .
 # The node runs the plugin, with whatever libc it has or has not: it brings its own.
 RUN cargo build --release --locked --package agent \
  && cargo rustc --release --locked --package cni --bin ringfence-cni -- -C target-feature=+crt-static \
- && install -D --strip --target-directory=/out target/release/ringfence target/release/ringfence-cni \
- && cp LICENSE /out/
+ && install -D --strip --target-directory=/image/usr/local/bin target/release/ringfence target/release/ringfence-cni
+# Beside them: what they are linked with, a program that does nothing (deploy/uninstall.yaml), and the terms of all.
+RUN install -D --target-directory=/image/bin /bin/sleep \
+ && ldd /image/usr/local/bin/ringfence /image/bin/sleep | sed -n -E 's/^.*[[:space:]](\/[^ ]+) \(.*$/\1/p' | sort -u \
+  | xargs cp --parents --dereference --target-directory=/image \
+ && cp --parents /usr/share/doc/libnftnl11/copyright /usr/share/doc/libmnl0/copyright /usr/share/doc/libc6/copyright /image \
+ && install -D --mode=644 --target-directory=/image/usr/share/doc/ringfence LICENSE
 
-FROM debian:12-slim@sha256:b4aa902587c2e61ce789849cb54c332b0400fe27b1ee33af4669e1f7e7c3e22f
-RUN apt-get update \
- && apt-get install --yes --no-install-recommends libnftnl11=1.2.4-2 libmnl0=1.0.4-3 \
- && rm -rf /var/lib/apt/lists/*
-COPY --from=build /out/ringfence /out/ringfence-cni /usr/local/bin/
-# The libraries' own terms are in /usr/share/doc/libnftnl11 and /usr/share/doc/libmnl0.
-COPY --from=build /out/LICENSE /usr/share/doc/ringfence/
+FROM scratch
+COPY --from=build /image /
 LABEL org.opencontainers.image.title="ringfence" \
       org.opencontainers.image.description="Kubernetes NetworkPolicy on one node, enforced with nftables" \
       org.opencontainers.image.version="0.1.0" \

@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize, Serializer};
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
     pub(crate) node: String,
+    /// When the loop that owns the state last came round.
+    #[serde(skip)]
+    pub(crate) turned: Option<Instant>,
     pub(crate) version: &'static str,
     pub(crate) table: String,
     /// Kinds of object that have not been listed yet; nothing is programmed before all are.

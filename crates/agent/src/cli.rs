@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
-pub(crate) use agent::AgentArguments;
+pub(crate) use agent::{AgentArguments, UnknownPods};
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, UninstallArguments};
 
 /// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)

@@ -41,15 +41,22 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn admit(&mut self, waiting: Waiting) {
+    /// Says whether there is room for it; it is refused otherwise.
+    pub(crate) fn admit(&mut self, waiting: Waiting) -> bool {
         // A runtime that asks again has given its first question up.
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
             let reason = format!("{MOST_WAITING} pods are waiting for their rules already");
             self.refuse(waiting, reason);
-            return;
+            return false;
         }
         self.waiting.push(waiting);
+        true
+    }
+
+    /// Whether an ADD waits for the pod.
+    pub(crate) fn waits_for(&self, pod: &ObjectName) -> bool {
+        self.waiting.iter().any(|w| w.attachment.pod == *pod)
     }
 
     pub(crate) fn refuse(&mut self, waiting: Waiting, reason: String) {
@@ -78,7 +85,7 @@ impl Gate {
     pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {
-            let outcome = match (not_in_force, standing(state, &waiting.attachment.addresses)) {
+            let outcome = match (not_in_force, standing(state, &waiting.attachment)) {
                 (None, Standing::Known) => Outcome::Enforced,
                 _ if now < waiting.deadline => {
                     self.waiting.push(waiting);
@@ -89,15 +96,16 @@ impl Gate {
                     None => format!("pod {} is not known", waiting.attachment.pod),
                 }),
                 // Nobody has the address, so nothing denies it.
-                (None, Standing::Missing) => {
-                    Outcome::Failed(format!("attachment {} has been removed", waiting.attachment.id))
-                }
+                (None, Standing::Lost) => Outcome::Failed(format!(
+                    "attachment {} has been removed, or another has its address",
+                    waiting.attachment.id
+                )),
                 (Some(reason), _) => Outcome::Failed(reason.into()),
             };
             match &outcome {
                 Outcome::Enforced => enforced.push(waiting.since),
                 Outcome::Isolated(reason) => {
-                    tracing::warn!(pod = %waiting.attachment.pod, "isolated at its start: {reason}")
+                    tracing::warn!(pod = %waiting.attachment.pod, "not known in time, and denied until it is: {reason}")
                 }
                 Outcome::Failed(reason) => {
                     self.refuse(waiting, reason.clone());
@@ -110,27 +118,28 @@ impl Gate {
     }
 }
 
-/// What the rules make of addresses that were attached.
+/// What the rules make of an attachment's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// All belong to pods whose objects are known.
     Known,
     /// One belongs to a pod that is isolated until it is known.
     Unknown,
-    /// One belongs to nobody.
-    Missing,
+    /// One is not the attachment's: it was removed, or a later one has the address.
+    Lost,
 }
 
-pub(crate) fn standing(state: &ClusterState, addresses: &[IpAddr]) -> Standing {
+pub(crate) fn standing(state: &ClusterState, attachment: &Attachment) -> Standing {
     let of = |address: &IpAddr| match state.holder(*address) {
+        _ if !state.is_attached_as(attachment, *address) => Standing::Lost,
         Some(Holder::Pod(_)) => Standing::Known,
         Some(Holder::Unknown(_)) => Standing::Unknown,
-        None => Standing::Missing,
+        None => Standing::Lost,
     };
-    let all: Vec<Standing> = addresses.iter().map(of).collect();
+    let all: Vec<Standing> = attachment.addresses.iter().map(of).collect();
     let has = |standing| all.contains(&standing);
-    match (has(Standing::Missing), has(Standing::Unknown)) {
-        (true, _) => Standing::Missing,
+    match (has(Standing::Lost), has(Standing::Unknown)) {
+        (true, _) => Standing::Lost,
         (false, true) => Standing::Unknown,
         (false, false) => Standing::Known,
     }
@@ -224,7 +233,10 @@ mod tests {
         let (add, mut answer) = waiting(now);
         gate.admit(add);
         gate.settle(&ClusterState::new(), None, now);
-        assert_eq!(answer.try_recv(), Ok(Outcome::Failed("attachment c@eth0 has been removed".into())));
+        assert_eq!(
+            answer.try_recv(),
+            Ok(Outcome::Failed("attachment c@eth0 has been removed, or another has its address".into()))
+        );
     }
 
     #[test]

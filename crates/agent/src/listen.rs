@@ -1,6 +1,7 @@
 //! The agent's port (health, readiness, metrics) and its socket.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -13,6 +14,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::api::{ApiError, ExplainQuery, Status};
 use crate::metrics::Metrics;
 use crate::state_loop::Event;
+
+/// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
+const LOOP_HANGS: Duration = Duration::from_secs(120);
 
 /// What the routes answer from.
 #[derive(Clone)]
@@ -40,11 +44,14 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// Alive as long as the loop that owns the state is.
+/// Alive as long as the loop that owns the state goes round.
 async fn healthz(State(sources): State<Sources>) -> Response {
-    match sources.events.is_closed() {
-        false => "ok\n".into_response(),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "the agent's loop has ended\n").into_response(),
+    let turned = sources.status.borrow().turned;
+    let refuse = |reason: String| (StatusCode::SERVICE_UNAVAILABLE, reason).into_response();
+    match turned.map(|at| at.elapsed()) {
+        _ if sources.events.is_closed() => refuse("the agent's loop has ended\n".into()),
+        Some(since) if since > LOOP_HANGS => refuse(format!("the agent's loop hangs for {} s\n", since.as_secs())),
+        Some(_) | None => "ok\n".into_response(),
     }
 }
 

@@ -60,6 +60,9 @@ const COMMITS_APART: Duration = Duration::from_millis(10);
 /// Wait before a failed commit is tried again; doubles up to the resync interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 
+/// The loop comes round at least so often, so that one that hangs is told from one that has nothing to do.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
 /// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
 const HEALS_APART: Duration = Duration::from_millis(100);
 
@@ -144,7 +147,8 @@ impl StateLoop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
             let deadline = self.gate.next_deadline().map(Tick::from);
             let heal = self.heal.map(Tick::from);
-            let wake = [retry, deadline, heal].into_iter().flatten().fold(tick, Tick::min);
+            let sign_of_life = Tick::now() + SIGN_OF_LIFE;
+            let wake = [retry, deadline, heal].into_iter().flatten().fold(tick.min(sign_of_life), Tick::min);
             let first = tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => Some(event),
@@ -244,10 +248,14 @@ impl StateLoop {
                 self.expect_isolated()
             }
             Event::Found(pod, found) => match found {
-                // What the watch has told since is newer, unless it told of a predecessor.
+                // What the watch has told since is newer, unless it told of a predecessor; and what nobody waits for any
+                // more may be gone.
                 Ok(object) => {
                     let asked = self.state.pod(&pod).is_none_or(|known| !self.state.is_attached(known));
-                    asked && object.kind() == Kind::Pod && self.state.apply(Change::Set(object))
+                    asked
+                        && self.gate.waits_for(&pod)
+                        && object.kind() == Kind::Pod
+                        && self.state.apply(Change::Set(object))
                 }
                 Err(reason) => {
                     self.gate.note_unknown(&pod, &reason);

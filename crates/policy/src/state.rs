@@ -170,7 +170,7 @@ impl ClusterState {
     }
 
     /// Whether the attachment is the one that has the address.
-    pub(crate) fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
+    pub fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
         self.addresses.attached(address).is_some_and(|latest| latest.id == attachment.id)
     }
 

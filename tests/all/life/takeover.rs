@@ -161,3 +161,23 @@ fn a_translated_udp_flow_is_cut_in_both_directions_and_families() {
         Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));
     }
 }
+
+#[test]
+fn of_two_attachments_with_one_address_the_later_one_has_it_and_the_other_is_told() {
+    let stage = stage();
+    stage.write_objects(FILE, &with(&[]));
+    let mut agent = start(&stage, "auto");
+    agent.until_ready();
+    let [first, second] = [attachment("first", "client", 2), attachment("second", "server", 3)];
+    let check = || ask(&stage, &Request::Check(first.id.clone()));
+    assert_eq!(attach(&stage, first.clone(), patience()), Response::Enforced);
+    assert_eq!(check(), Response::Enforced);
+    assert_eq!(attach(&stage, second.clone(), patience()), Response::Enforced);
+    let lost = check();
+    assert!(matches!(&lost, Response::Failed { reason } if reason.contains("a later attachment")), "{lost:?}");
+    // One that was begun before, and comes in late, is not let through either.
+    let late = attach(&stage, attachment("third", "client", 1), 300);
+    assert!(matches!(&late, Response::Failed { reason } if reason.contains("another has its address")), "{late:?}");
+    detach(&stage, second.id);
+    assert_eq!(check(), Response::Enforced);
+}

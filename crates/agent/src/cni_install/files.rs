@@ -86,10 +86,19 @@ fn name_ends_with(path: &Path, end: &str) -> bool {
 
 /// What the file says; none if there is none.
 pub(super) fn read(path: &Path) -> io::Result<Option<Result<String, Unusable>>> {
-    match File::open(path) {
+    match open(path) {
         Ok(mut file) => contents(&mut file).map(|bytes| Some(text(&bytes))).map_err(|e| named(path, e)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(named(path, e)),
+    }
+}
+
+/// A pipe that somebody put there would keep whoever opens it waiting.
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
 
@@ -120,7 +129,7 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
         Err(e) => return Err(named(path, e)),
     };
     let edit = |bytes: &[u8]| text(bytes).and_then(|text| edit(&text));
-    let mut file = match File::open(path) {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
         Err(e) => return Err(named(path, e)),
@@ -177,7 +186,7 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
         Err(e) => return gone(e),
     };
     let temporary = Temporary::write(path, text, &metadata)?;
-    let mut standing = match File::open(path) {
+    let mut standing = match open(path) {
         Ok(file) => file,
         Err(e) => return gone(e),
     };
@@ -186,7 +195,7 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
     }
     match renameat_with(CWD, &temporary.path, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {
-            let displaced = File::open(&temporary.path)?;
+            let displaced = open(&temporary.path)?;
             sync_folder(path)?;
             Ok(Some(Swapped { took: true, displaced }))
         }

@@ -44,11 +44,10 @@ impl StateLoop {
                 let outcome = match self.state.attachment(&id) {
                     None => Outcome::Failed("the agent does not know the attachment".into()),
                     Some(_) if !self.status.in_force => Outcome::Failed("the rules are not in force".into()),
-                    Some(attachment) => match standing(&self.state, &attachment.addresses) {
+                    Some(attachment) => match standing(&self.state, attachment) {
                         Standing::Known => Outcome::Enforced,
-                        Standing::Unknown | Standing::Missing => {
-                            Outcome::Isolated(format!("pod {} is not known", attachment.pod))
-                        }
+                        Standing::Unknown => Outcome::Isolated(format!("pod {} is not known", attachment.pod)),
+                        Standing::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
                     },
                 };
                 if reply.send(outcome).is_err() {
@@ -91,16 +90,17 @@ impl StateLoop {
         if changed && attachment.bridged {
             self.examine_node();
         }
-        if standing(&self.state, &attachment.addresses) != Standing::Known
+        let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
+        let wanted = Wanted { pod, uid, deadline: waiting.deadline };
+        let unknown = standing(&self.state, attachment) == Standing::Unknown;
+        // As many questions to the API server as ADDs that wait.
+        if self.gate.admit(waiting)
+            && unknown
             && let Some(lookups) = &self.lookups
+            && lookups.send(wanted).is_err()
         {
-            let (pod, uid) = (attachment.pod.clone(), attachment.uid.clone());
-            let wanted = Wanted { pod, uid, deadline: waiting.deadline };
-            if lookups.send(wanted).is_err() {
-                tracing::error!("nobody asks the API server for pods any more");
-            }
+            tracing::error!("nobody asks the API server for pods any more");
         }
-        self.gate.admit(waiting);
         changed
     }
 

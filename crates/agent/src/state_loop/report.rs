@@ -151,6 +151,7 @@ impl StateLoop {
 
     pub(super) fn publish(&mut self) {
         self.status.waiting_for = self.missing();
+        self.status.turned = Some(Instant::now());
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
         self.statuses.send_replace(Arc::new(self.status.clone()));

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::api::Status;
-use crate::cli::AgentArguments;
+use crate::cli::{AgentArguments, UnknownPods};
 use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -72,6 +72,9 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         "ringfence agent started"
     );
     tracing::info!("protection of the tables: {protection}");
+    if arguments.unknown_pods == UnknownPods::Allow && !arguments.pod_cidr.is_empty() {
+        tracing::warn!("--pod-cidr says nothing without --unknown-pods deny");
+    }
     if claimed {
         tracing::info!("the rules of an earlier agent are in force and protected again");
     }

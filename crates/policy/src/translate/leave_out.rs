@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny, deny_chain, dispatch_map, go_on, is_fixed_chain};
+use super::layout::{deny, deny_chain, dispatch_map, go_on, is_fixed_chain, self_set};
 use super::{Direction, sources, unknown};
 
 /// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible and
@@ -43,7 +43,9 @@ fn dispatch_maps(direction: Direction) -> [Name; 2] {
 /// Whether fewer elements of the set allow less.
 fn allows(set: &Name) -> bool {
     let isolates = Direction::BOTH.iter().any(|direction| dispatch_maps(*direction).contains(set));
-    !isolates && !unknown::restricts(set) && !sources::names_interfaces(set)
+    // Packets without a flow are dropped for whom the set of pods with themselves names.
+    let names_isolated = Family::BOTH.map(self_set).contains(set);
+    !isolates && !names_isolated && !unknown::restricts(set) && !sources::names_interfaces(set)
 }
 
 /// Whether the set is one of those that programs look at, rather than of the layout.
