@@ -268,3 +268,12 @@ fn what_is_no_plugin_is_refused_before_anything_is_written() {
     assert!(!node.path("bin").exists());
     assert_eq!(run(["install-cni", "--plugin", "/nowhere"]).code, Some(2));
 }
+
+#[test]
+fn a_pipe_among_the_configurations_is_told_and_keeps_nobody_waiting() {
+    let node = Node::new();
+    nix::unistd::mkfifo(&node.path("net.d/00-pipe.conflist"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let installer = node.start(&[]);
+    installer.until_logged("00-pipe.conflist: it is no regular file");
+    assert_eq!(installer.end().0, Some(0));
+}
