@@ -28,8 +28,8 @@ const CLIENT: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
 const SERVER: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
 const STRANGER: [&str; 2] = ["10.1.0.3", "fd00:1::3"];
 
-/// No flow that lives is silent for so long. A packet that is lost comes again after 200 ms, and twice as late each time;
-/// a machine that has other things to do takes its time as well.
+/// No flow that lives is silent for so long. A packet that is lost comes again after 200 ms, and twice as late each
+/// time; a machine that has other things to do takes its time as well.
 const SILENCE: Duration = Duration::from_secs(5);
 
 const FILE: &str = "all.json";
@@ -82,8 +82,8 @@ fn flows_to_cut(stage: &Stage) -> Vec<Flow> {
     flows
 }
 
-/// Writes the manifests and lets the flows go, one to be cut and the others to live. The table may be anybody's, as long as
-/// it enforces.
+/// Writes the manifests and lets the flows go, one to be cut and the others to live. The table may be anybody's, as
+/// long as it enforces.
 fn probe<'a>(stage: &'a Stage, mut cut: Vec<Flow>) -> Probing<'a> {
     for flow in &mut cut {
         Way::BOTH.into_iter().for_each(|way| flow.assert_dead(&stage.lab, NODE, way));

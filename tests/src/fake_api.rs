@@ -1,8 +1,8 @@
 //! An API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of the three kinds, and
 //! the ways in which API servers and the networks before them fail.
 //!
-//! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a process
-//! stand on the same server. It knows nothing of what its clients make of the objects.
+//! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a
+//! process stand on the same server. It knows nothing of what its clients make of the objects.
 
 mod serve;
 mod store;

@@ -135,7 +135,8 @@ fn layout() -> Layout {
     }
 }
 
-/// What the CNI plugin and the agent tell each other, and what the plugin keeps, is read back as it was meant, or refused.
+/// What the CNI plugin and the agent tell each other, and what the plugin keeps, is read back as it was meant, or
+/// refused.
 ///
 /// # Panics
 /// If something is taken that is not written the same.

@@ -58,7 +58,8 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
     Ok(())
 }
 
-/// None when the agent is stopping: then the connection is closed without an answer, and the plugin asks the next agent.
+/// None when the agent is stopping: then the connection is closed without an answer, and the plugin asks the next
+/// agent.
 async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {

@@ -30,8 +30,8 @@ const MOST_RACES: usize = 16;
 /// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
 const MOST_ROUNDS: usize = 64;
 
-/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel more
-/// than one that it takes.
+/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel
+/// more than one that it takes.
 const FIRST_TRIAL: Duration = Duration::from_secs(30);
 const LAST_TRIAL: Duration = Duration::from_secs(1800);
 
@@ -105,8 +105,8 @@ pub(crate) enum Trouble {
 }
 
 impl Enforcer {
-    /// Opens the kernel, makes sure that the tables, if they are there, are ours, and claims those that an earlier agent
-    /// left, so that from now on nobody else can change them.
+    /// Opens the kernel, makes sure that the tables, if they are there, are ours, and claims those that an earlier
+    /// agent left, so that from now on nobody else can change them.
     pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
@@ -128,8 +128,8 @@ impl Enforcer {
         self.layout.generation()
     }
 
-    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them. Says whether
-    /// some are not known here.
+    /// Takes over pods that the CNI plugin isolated by itself, when the rules that are in force cover them. Says
+    /// whether some are not known here.
     ///
     /// # Errors
     /// If its table cannot be read or changed.
@@ -260,8 +260,8 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
-    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is left
-    /// out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
+    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is
+    /// left out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
     fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
         let mut mending = Mending::InPlace;
         let (mut races, mut rounds) = (0, 0);

@@ -80,8 +80,8 @@ impl Gate {
         }
     }
 
-    /// Lets go whose rules are committed, and whose time is over. `not_in_force` says why the kernel does not have what the
-    /// state asks for; none if it has. Gives how long those took that are enforced.
+    /// Lets go whose rules are committed, and whose time is over. `not_in_force` says why the kernel does not have what
+    /// the state asks for; none if it has. Gives how long those took that are enforced.
     pub(crate) fn settle(&mut self, state: &ClusterState, not_in_force: Option<&str>, now: Instant) -> Vec<Instant> {
         let mut enforced = Vec::new();
         for waiting in std::mem::take(&mut self.waiting) {

@@ -22,8 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) deadline: Instant,
 }
 
-/// Looks for every pod that is wanted until it is found or its deadline is over. Each has a task of its own: they are as many
-/// as ADDs that wait.
+/// Looks for every pod that is wanted until it is found or its deadline is over. Each has a task of its own: they are
+/// as many as ADDs that wait.
 pub(crate) async fn run(
     connection: Connection,
     mut wanted: mpsc::UnboundedReceiver<Wanted>,

@@ -20,8 +20,8 @@ pub(crate) struct RunDir {
     _lock: File,
 }
 
-/// Held by the one agent of a table in a network namespace, whatever run directory it uses. An abstract name belongs to the
-/// namespace and ends with the process.
+/// Held by the one agent of a table in a network namespace, whatever run directory it uses. An abstract name belongs to
+/// the namespace and ends with the process.
 #[derive(Debug)]
 pub(crate) struct TableLock(#[expect(dead_code, reason = "it is held, not read")] Option<StdListener>);
 

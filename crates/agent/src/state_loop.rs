@@ -248,8 +248,8 @@ impl StateLoop {
                 self.expect_isolated()
             }
             Event::Found(pod, found) => match found {
-                // What the watch has told since is newer, unless it told of a predecessor; and what nobody waits for any
-                // more may be gone.
+                // What the watch has told since is newer, unless it told of a predecessor; and what nobody waits for
+                // any more may be gone.
                 Ok(object) => {
                     let asked = self.state.pod(&pod).is_none_or(|known| !self.state.is_attached(known));
                     asked

@@ -105,8 +105,8 @@ fn assemble<'a>(files: impl Iterator<Item = &'a Contents>) -> Folder {
     Folder { objects: objects.into_values().collect(), problems, ignored }
 }
 
-/// The namespaces that objects are in and that nothing defines. In a cluster they would exist, with the label that every
-/// namespace has.
+/// The namespaces that objects are in and that nothing defines. In a cluster they would exist, with the label that
+/// every namespace has.
 fn implied_namespaces(objects: &BTreeMap<(Kind, ObjectName), Found>) -> Vec<Found> {
     let is_defined = |name: &str| objects.contains_key(&(Kind::Namespace, ObjectName::new("", name)));
     let mut seen = BTreeSet::new();

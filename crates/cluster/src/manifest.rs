@@ -11,14 +11,15 @@ use serde_saphyr::{Options, Spanned, UserMessageFormatter};
 
 use tree::{Items, Tree};
 
-/// Text of a file; more is refused unread. Room for a dump of some ten thousand pods; what is larger is spread over files.
+/// Text of a file; more is refused unread. Room for a dump of some ten thousand pods; what is larger is spread over
+/// files.
 pub const FILE_BYTES: usize = 64 << 20;
 
 /// Depth of a document. The deepest CustomResourceDefinitions, which lie about in such folders, have half of it.
 const DEPTH: usize = 96;
 
-/// Scalars, lists and maps in a file. A pod in a dump has some 250, so that the text is at its bound first; what has more
-/// is made to be large in memory.
+/// Scalars, lists and maps in a file. A pod in a dump has some 250, so that the text is at its bound first; what has
+/// more is made to be large in memory.
 const NODES: usize = 6_000_000;
 
 /// What aliases may add to a file. People write a handful; bombs are made of them.

@@ -2,9 +2,9 @@
 //!
 //! A watch never gives up and never skips. It remembers the version up to which it knows everything, and moves it only
 //! past what it has handed on; whatever breaks, it asks again from there, and lists anew when the server no
-//! longer knows that version. kube's own `watcher` is not used because it goes on reading behind a line that it could not
-//! decode (the change in that line is lost), asks for ever from a version that was refused with 410 as a status, and comes
-//! back without a pause to a server that ends watches as they begin.
+//! longer knows that version. kube's own `watcher` is not used because it goes on reading behind a line that it could
+//! not decode (the change in that line is lost), asks for ever from a version that was refused with 410 as a status,
+//! and comes back without a pause to a server that ends watches as they begin.
 
 mod api;
 mod backoff;

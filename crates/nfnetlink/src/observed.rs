@@ -89,8 +89,8 @@ impl Observed {
         self.comment.as_deref()
     }
 
-    /// The socket that owns the table, if it is not the one with this port id: until it is closed, whatever would change
-    /// the table is refused (`EPERM`).
+    /// The socket that owns the table, if it is not the one with this port id: until it is closed, whatever would
+    /// change the table is refused (`EPERM`).
     pub fn held_by_other(&self, port: u32) -> Option<u32> {
         self.owner.filter(|owner| *owner != port)
     }

@@ -14,11 +14,12 @@ use crate::expression::Verdict;
 use crate::lower::{SetHeader, lower_rule, raise_elements};
 use crate::observed::{Observed, ObservedChain, ObservedRule, ObservedSet, RawElement};
 
-/// The operations that make the kernel's table the wanted one; none if it is. `observed` is `None` if there is no table.
+/// The operations that make the kernel's table the wanted one; none if it is. `observed` is `None` if there is no
+/// table.
 ///
-/// What can be mended is mended in place, in the order of [`nft::difference`]; a table that lost its owner is claimed if
-/// it is wanted protected. The table is replaced if it has other flags or another comment, if a set has another key, if a base chain has another hook or is not wanted, or if it
-/// holds what the language has no words for.
+/// What can be mended is mended in place, in the order of [`nft::difference`]; a table that lost its owner is claimed
+/// if it is wanted protected. The table is replaced if it has other flags or another comment, if a set has another key,
+/// if a base chain has another hook or is not wanted, or if it holds what the language has no words for.
 pub fn repair(observed: Option<&Observed>, wanted: &Ruleset) -> Vec<Operation> {
     let Some(observed) = observed else { return nft::create(wanted) };
     mend(observed, wanted).unwrap_or_else(|| nft::replace(&wanted.table, wanted))

@@ -1,4 +1,5 @@
-//! Safe wrappers of libnftnl, libmnl and system calls: the only unsafe code of the house. Nothing here decides anything.
+//! Safe wrappers of libnftnl, libmnl and system calls: the only unsafe code of the house. Nothing here decides
+//! anything.
 //!
 //! libnftnl writes messages without knowing how much room there is. So every object counts, as attributes are set, an
 //! upper bound of what it will write, and a message is only begun in a buffer that has that much room.

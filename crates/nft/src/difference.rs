@@ -24,8 +24,8 @@ pub fn add_table(wanted: &Ruleset) -> Operation {
 
 /// The operations that turn `live` into `wanted`, none if they are equal. What the two share is stepped over.
 ///
-/// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or their
-/// protection, the whole table is replaced.
+/// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or
+/// their protection, the whole table is replaced.
 pub fn difference(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     if replaces_whole(live, wanted) { replace(&live.table, wanted) } else { step(live, wanted) }
 }

@@ -91,7 +91,8 @@ pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
     evaluate_at(ruleset, packet, Hook::Forward)
 }
 
-/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict accepts, as the base chain's policy says.
+/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict accepts, as the
+/// base chain's policy says.
 ///
 /// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
 pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation {

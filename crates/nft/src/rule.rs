@@ -195,8 +195,8 @@ impl Rule {
     }
 }
 
-/// Where a base chain is attached. Its policy is `accept`: Ringfence only ever drops, since an accept in one table is not
-/// final for the others.
+/// Where a base chain is attached. Its policy is `accept`: Ringfence only ever drops, since an accept in one table is
+/// not final for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Of an `inet` table, at priority `filter` (0): packets that are routed.

@@ -1,9 +1,9 @@
 //! What NetworkPolicy means.
 //!
-//! Kubernetes objects come in as JSON and are lowered to a model ([`lower()`]); [`ClusterState`] holds what is known and
-//! takes [`Change`]s; [`translate()`] turns it into the ruleset of one node; [`explain()`] says why a flow passes or
-//! not; [`check()`] tells a policy author what deserves a look. Everything is pure and total: no socket, no clock, no
-//! runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
+//! Kubernetes objects come in as JSON and are lowered to a model ([`lower()`]); [`ClusterState`] holds what is known
+//! and takes [`Change`]s; [`translate()`] turns it into the ruleset of one node; [`explain()`] says why a flow passes
+//! or not; [`check()`] tells a policy author what deserves a look. Everything is pure and total: no socket, no clock,
+//! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
 mod attachment;
 mod check;

@@ -147,8 +147,8 @@ impl ClusterState {
     }
 
     /// Who has the address. What is attached to this node counts more than what pods say of themselves, the later
-    /// attachment more than the earlier one. When several pods claim the address: one that is not terminating before one
-    /// that is, then the later start, the later creation, the greater UID, the greater name.
+    /// attachment more than the earlier one. When several pods claim the address: one that is not terminating before
+    /// one that is, then the later start, the later creation, the greater UID, the greater name.
     pub fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
         if let Some(attachment) = self.addresses.attached(address) {
             let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));

@@ -20,7 +20,8 @@ const SENT: u64 = 20;
 /// The kernel's own check of sources would hide ours on some routed networks.
 const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
 
-/// The pods of a chain of real plugins, on a node with a real agent: `web` may send to nobody, `db` may be reached by all,
+/// The pods of a chain of real plugins, on a node with a real agent: `web` may send to nobody, `db` may be reached by
+/// all,
 /// `other` by nobody.
 struct Node<'place> {
     agent: AgentProcess<'place>,

@@ -1,6 +1,6 @@
 //! The part of Helm's template language that the chart keeps to: a value by its path, `default`, a text in quotes,
-//! `toYaml | nindent`, `if`, `if not`, `end`, and `{{-`. Anything else is an error, so that nothing is taken for what it
-//! is not.
+//! `toYaml | nindent`, `if`, `if not`, `end`, and `{{-`. Anything else is an error, so that nothing is taken for what
+//! it is not.
 
 use serde_json::Value;
 

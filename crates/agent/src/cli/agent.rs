@@ -30,7 +30,8 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
-    /// Whether other programs are kept from changing the rules: auto protects the tables where the kernel can (Linux 6.9).
+    /// Whether other programs are kept from changing the rules: auto protects the tables where the kernel can (Linux
+    /// 6.9).
     #[arg(long, env = "RINGFENCE_TABLE_OWNER", value_enum, default_value_t = TableOwner::Auto)]
     pub(crate) table_owner: TableOwner,
 

@@ -72,8 +72,9 @@ impl Failure {
         matches!(self, Failure::Refused(_, status) if matches!(status.code, 400 | 404 | 405 | 406 | 415 | 422 | 501))
     }
 
-    /// Whether the server might have done better from another version, so that asking the same again may never help. Not so
-    /// where it is overloaded or does not let us in: every agent of a cluster listing everything makes that worse.
+    /// Whether the server might have done better from another version, so that asking the same again may never help.
+    /// Not so where it is overloaded or does not let us in: every agent of a cluster listing everything makes that
+    /// worse.
     pub(super) fn may_lie_in_version(&self) -> bool {
         match self {
             Failure::Refused(_, status) => !matches!(status.code, 401 | 403 | 408 | 429 | 502 | 503 | 504),

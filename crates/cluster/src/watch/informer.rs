@@ -24,8 +24,8 @@ const PAGE_OBJECTS: u32 = 500;
 /// request and never the mark that ends the list.
 const UNFINISHED_STREAMS: u32 = 3;
 
-/// Failures in a row that may lie in the version we ask from, before it is given up and everything is listed again: what
-/// the server cannot tell from there, it may be able to tell from the beginning.
+/// Failures in a row that may lie in the version we ask from, before it is given up and everything is listed again:
+/// what the server cannot tell from there, it may be able to tell from the beginning.
 const VERSION_FAILURES: u32 = 4;
 
 /// Why an informer stopped what it did.

@@ -1,7 +1,7 @@
 //! Rules to bytecode.
 //!
-//! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an earlier
-//! condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
+//! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an
+//! earlier condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
 
 use nft::{Action, Direction, EtherType, Family, Field, Match, Rule, TableFamily};
 

@@ -85,8 +85,8 @@ impl Socket {
         ];
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-        // SAFETY: the kernel reads a `sock_fprog`, which is on this stack frame, and `len` instructions where it points to,
-        // which are too; it keeps a copy of its own.
+        // SAFETY: the kernel reads a `sock_fprog`, which is on this stack frame, and `len` instructions where it points
+        // to, which are too; it keeps a copy of its own.
         let result = unsafe {
             let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
             libc::setsockopt(self.0.as_raw_fd(), level, name, (&raw const filter).cast(), length)
@@ -94,7 +94,8 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits until there is something to receive, an error included. False when the time is over, or when a signal came.
+    /// Waits until there is something to receive, an error included. False when the time is over, or when a signal
+    /// came.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let mut descriptor = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };

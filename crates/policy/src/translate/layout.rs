@@ -182,8 +182,8 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
     })
 }
 
-/// The addresses of isolated pods, each paired with itself: a lookup of a flow's two ends finds a pod that reaches itself,
-/// and a lookup of one end twice finds whether it is isolated at all.
+/// The addresses of isolated pods, each paired with itself: a lookup of a flow's two ends finds a pod that reaches
+/// itself, and a lookup of one end twice finds whether it is isolated at all.
 pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",

@@ -1,8 +1,8 @@
 //! What the kernel refuses is left out, as little as possible, and so that what is left out is denied.
 //!
-//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. One that
-//! lets everything through has no denial until it is left without that rule. What isolates a pod in the first place cannot
-//! be left out.
+//! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. One
+//! that lets everything through has no denial until it is left without that rule. What isolates a pod in the first
+//! place cannot be left out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, Tab
 use super::layout::{deny, deny_chain, dispatch_map, go_on, is_fixed_chain, self_set};
 use super::{Direction, sources, unknown};
 
-/// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible and
-/// anything was there to take out.
+/// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible
+/// and anything was there to take out.
 pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     if refused.table() != &ruleset.table || ruleset.table.family != TableFamily::Inet {
         return false;

@@ -117,8 +117,8 @@ fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// The prefix, the name and the value of a label, as Kubernetes has them, hold no slash (and are not empty here): so the
-/// slashes of a name in clear say which part is which. A manifest may hold anything.
+/// The prefix, the name and the value of a label, as Kubernetes has them, hold no slash (and are not empty here): so
+/// the slashes of a name in clear say which part is which. A manifest may hold anything.
 fn is_label_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }

@@ -141,8 +141,8 @@ fn deny_chain() -> Chain {
     Chain { hook: None, rules: vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])] }
 }
 
-/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is always
-/// there: base chains do not come and go.
+/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is
+/// always there: base chains do not come and go.
 pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
     let pairs = Pairs::of(state, false);
     let mut rules = vec![];
@@ -210,7 +210,8 @@ fn link_local(field: Field) -> Match {
     Match::InSet { fields: vec![field], set: fixed(LINK_LOCAL) }
 }
 
-/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810), with these sources if any are given.
+/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810), with these sources if any are
+/// given.
 fn discovery(source: Option<Match>) -> [Rule; 2] {
     [(130, 136), (143, 143)].map(|(first, last)| {
         let conditions = [Match::EtherType(EtherType::Ipv6), from_pod(), Match::Icmpv6Type(first, last)];
@@ -243,8 +244,8 @@ fn prerouting_rules() -> Vec<Rule> {
     rules
 }
 
-/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them, and
-/// an isolated pod gets what is sent to its own addresses.
+/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them,
+/// and an isolated pod gets what is sent to its own addresses.
 fn between_ports_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = discovery(None).into();
     for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
