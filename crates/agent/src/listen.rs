@@ -122,3 +122,23 @@ async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuer
         Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_does_not_come_round_is_not_alive() {
+        let (events, _queue) = mpsc::channel(1);
+        let turned = std::time::Instant::now().checked_sub(LOOP_HANGS + Duration::from_secs(1));
+        for (turned, expected) in [
+            (Some(std::time::Instant::now()), StatusCode::OK),
+            (turned, StatusCode::SERVICE_UNAVAILABLE),
+            (None, StatusCode::OK),
+        ] {
+            let (_statuses, status) = watch::channel(Arc::new(Status { turned, ..Status::default() }));
+            let sources = Sources { status, metrics: Arc::new(Metrics::new()), events: events.clone() };
+            assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
+        }
+    }
+}
