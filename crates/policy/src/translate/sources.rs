@@ -210,12 +210,13 @@ fn link_local(field: Field) -> Match {
     Match::InSet { fields: vec![field], set: fixed(LINK_LOCAL) }
 }
 
-/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810), with these sources if any are
-/// given.
-fn discovery(source: Option<Match>) -> [Rule; 2] {
+/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810) under these conditions.
+fn discovery(conditions: &[Match]) -> [Rule; 2] {
     [(130, 136), (143, 143)].map(|(first, last)| {
-        let conditions = [Match::EtherType(EtherType::Ipv6), from_pod(), Match::Icmpv6Type(first, last)];
-        accept(conditions.into_iter().chain(source.clone()).collect())
+        let mut matches = vec![Match::EtherType(EtherType::Ipv6)];
+        matches.extend_from_slice(conditions);
+        matches.push(Match::Icmpv6Type(first, last));
+        accept(matches)
     })
 }
 
@@ -237,7 +238,7 @@ fn prerouting_rules() -> Vec<Rule> {
     rules.extend(tunnels());
     rules.extend(no_routers());
     let nobody = Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(UNSPECIFIED) };
-    rules.extend(discovery(Some(nobody)));
+    rules.extend(discovery(&[from_pod(), nobody]));
     let is_v6 = Match::EtherType(EtherType::Ipv6);
     rules.push(accept(vec![is_v6.clone(), from_pod(), link_local(Field::Source(Family::V6))]));
     rules.push(forged(is_v6, Family::V6));
@@ -247,7 +248,8 @@ fn prerouting_rules() -> Vec<Rule> {
 /// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them,
 /// and an isolated pod gets what is sent to its own addresses.
 fn between_ports_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = discovery(None).into();
+    // Also from what else is on the bridge: an uplink, and routers behind it.
+    let mut rules: Vec<Rule> = discovery(&[]).into();
     for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
         let is_v6 = Match::EtherType(EtherType::Ipv6);
         rules.push(deny(vec![is_v6, from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
