@@ -1,11 +1,11 @@
 //! A pod that forges its source address does not escape its egress policy.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ringfence};
+use tests::agent_process::{AgentProcess, ringfence, until};
 use tests::cni_runtime::Runtime;
 use tests::frame::{icmpv6_packet, send_frame, udp_packet};
 use tests::kernel_table::nft;
@@ -146,9 +146,7 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
         let (from, to) = (IpAddr::from(link_local(&node.web)), IpAddr::from(link_local(&node.db)));
         let scoped = |ip: IpAddr| match ip {
             // The interface of a container has the same number in each.
-            IpAddr::V6(ip) => {
-                SocketAddr::V6(std::net::SocketAddrV6::new(ip, 9, 0, node.web.sandbox.run(index_of_eth0)))
-            }
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, 9, 0, node.web.sandbox.run(index_of_eth0))),
             IpAddr::V4(_) => unreachable!("it was found among IPv6 addresses"),
         };
         node.db.sandbox.run(|| count_arrivals(&[to]));
@@ -225,6 +223,38 @@ fn a_bridged_pod_that_nobody_may_reach_gets_no_broadcast() {
         }
         node.end();
     }
+}
+
+/// The rules of bridges are for isolated pods, and leave the others their link.
+#[test]
+fn pods_of_a_bridge_that_nothing_isolates_keep_their_link_and_isolated_ones_are_discovered() {
+    let place = Place::new();
+    let node = Node::start(&place, place.bridge(Families::Dual), true, &[]);
+    let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let from = link_local(&node.db);
+    let scope = node.db.sandbox.run(index_of_eth0);
+    for (to, to_web, to_other) in [(all_nodes, SENT, 0), (link_local(&node.web), SENT, 0)] {
+        let pods = [&node.web, &node.other];
+        pods.iter().for_each(|pod| pod.sandbox.run(|| count_arrivals(&[to.into()])));
+        node.db.sandbox.run(|| {
+            let socket = UdpSocket::bind(SocketAddrV6::new(from, 0, 0, scope)).unwrap();
+            (0..SENT).for_each(|_| assert!(socket.send_to(b"hello", SocketAddrV6::new(to, 9, 0, scope)).is_ok()));
+        });
+        let arrived = pods.map(|pod| pod.sandbox.run(arrivals).get(&IpAddr::from(from)).map_or(0, |a| a.datagrams));
+        assert_eq!(arrived, [to_web, to_other], "to {to}");
+    }
+
+    // A pod from before the plugin asks for an isolated one.
+    let old = Pod::new("old");
+    place.runtime("1.0.0", &[place.bridge(Families::Dual)]).add(&old.container).unwrap();
+    let wanted = node.addresses["other"];
+    old.sandbox.run(|| UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", (wanted, 9)).unwrap());
+    until("the isolated pod is discovered", || {
+        let shown =
+            old.sandbox.run(|| Command::new("ip").args(["-6", "neighbour", "show", &wanted.to_string()]).output());
+        String::from_utf8(shown.unwrap().stdout).unwrap().contains("lladdr").then_some(())
+    });
+    node.end();
 }
 
 /// Else others would have addresses, and a way out, that no policy knows.

@@ -30,6 +30,8 @@ const INTERFACES: &str = "pod-interfaces";
 const DENY: &str = "deny/source";
 /// Ports of a bridge to pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
+/// Ports of a bridge to pods that are isolated for egress.
+const CONFINED: &str = "confined-ports";
 const DENY_DESTINATION: &str = "deny/destination";
 const TUNNEL_PORTS: &str = "tunnel-ports";
 pub(super) const INPUT: &str = "input";
@@ -59,24 +61,30 @@ pub(super) fn names_interfaces(set: &Name) -> bool {
 }
 
 /// The sets of one table: the interfaces, and which addresses each may send with.
+#[derive(Default)]
 struct Pairs {
     interfaces: BTreeSet<InterfaceName>,
     /// Of pods that are isolated for ingress.
     closed: BTreeSet<InterfaceName>,
+    /// Of pods that are isolated for egress.
+    confined: BTreeSet<InterfaceName>,
     addresses: BTreeSet<(InterfaceName, IpAddr)>,
 }
 
 impl Pairs {
     /// Of the attachments that are ports of a bridge, or of the others.
     fn of(state: &ClusterState, bridged: bool) -> Pairs {
-        let mut pairs = Pairs { interfaces: BTreeSet::new(), closed: BTreeSet::new(), addresses: BTreeSet::new() };
+        let mut pairs = Pairs::default();
         for attachment in state.attachments().filter(|a| a.bridged == bridged) {
             let Some(interface) = attachment.host_interface.filter(|name| is_last(state, attachment, *name)) else {
                 continue;
             };
             pairs.interfaces.insert(interface);
-            if is_closed(state, attachment) {
+            if is_isolated(state, attachment, Direction::Ingress) {
                 pairs.closed.insert(interface);
+            }
+            if is_isolated(state, attachment, Direction::Egress) {
+                pairs.confined.insert(interface);
             }
             let own = attachment.addresses.iter().filter(|address| state.is_attached_as(attachment, **address));
             pairs.addresses.extend(own.map(|address| (interface, *address)));
@@ -103,10 +111,10 @@ impl Pairs {
     }
 }
 
-/// Whether something isolates the pod for ingress: a policy, or that it is not known or not understood.
-fn is_closed(state: &ClusterState, attachment: &Attachment) -> bool {
+/// Whether something isolates the pod in the direction: a policy, or that it is not known or not understood.
+fn is_isolated(state: &ClusterState, attachment: &Attachment, direction: Direction) -> bool {
     attachment.addresses.iter().any(|address| match state.holder(*address) {
-        Some(Holder::Pod(pod)) => pod.unreadable || isolating(state, pod, Direction::Ingress).next().is_some(),
+        Some(Holder::Pod(pod)) => pod.unreadable || isolating(state, pod, direction).next().is_some(),
         Some(Holder::Unknown(_)) => true,
         None => false,
     })
@@ -194,10 +202,15 @@ pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> 
     unspecified.comment = Some(Comment::new("who has no address yet"));
     unspecified.elements.insert(Key::One(Datum::V6(Ipv6Addr::UNSPECIFIED)), Element::default());
     ruleset.sets.insert(fixed(UNSPECIFIED), Arc::new(unspecified));
-    let mut closed = Set::of(&[KeyType::InterfaceName]);
-    closed.comment = Some(Comment::new("host sides of pods that are isolated for ingress"));
-    closed.elements = pairs.closed.iter().map(|name| (Key::One(Datum::Interface(*name)), Element::default())).collect();
-    ruleset.sets.insert(fixed(CLOSED), Arc::new(closed));
+    for (name, interfaces, direction) in
+        [(CLOSED, &pairs.closed, Direction::Ingress), (CONFINED, &pairs.confined, Direction::Egress)]
+    {
+        let mut set = Set::of(&[KeyType::InterfaceName]);
+        set.comment = Some(Comment::new(&format!("host sides of pods that are isolated for {}", direction.word())));
+        let elements = interfaces.iter().map(|name| (Key::One(Datum::Interface(*name)), Element::default()));
+        set.elements = elements.collect();
+        ruleset.sets.insert(fixed(name), Arc::new(set));
+    }
     let mut chain = |name: &str, chain: Chain| ruleset.chains.insert(fixed(name), Arc::new(chain));
     chain("prerouting", Chain { hook: Some(Hook::Prerouting), rules: prerouting_rules() });
     chain("forward", Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() });
@@ -245,15 +258,15 @@ fn prerouting_rules() -> Vec<Rule> {
     rules
 }
 
-/// What passes from port to port: no policy names link-local addresses, so that they would be a way around all of them,
-/// and an isolated pod gets what is sent to its own addresses.
+/// What passes from port to port. Egress policies are found by the source, and none by a link-local one; and an isolated pod
+/// gets what is sent to its own addresses.
 fn between_ports_rules() -> Vec<Rule> {
     // Also from what else is on the bridge: an uplink, and routers behind it.
     let mut rules: Vec<Rule> = discovery(&[]).into();
-    for field in [Field::Source(Family::V6), Field::Destination(Family::V6)] {
-        let is_v6 = Match::EtherType(EtherType::Ipv6);
-        rules.push(deny(vec![is_v6, from_pod(), link_local(field)]).commented("link-local addresses are no policy's"));
-    }
+    let confined = Match::InSet { fields: vec![Field::InInterface], set: fixed(CONFINED) };
+    let is_v6 = Match::EtherType(EtherType::Ipv6);
+    let around = deny(vec![is_v6, confined, link_local(Field::Source(Family::V6))]);
+    rules.push(around.commented("an isolated pod sends with addresses that policies know"));
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
         let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];
