@@ -147,12 +147,18 @@ impl Enforcer {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
 
-    /// Makes the kernel's rules those that the state asks for.
-    pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
+    /// What the state asks for, without what the kernel refused.
+    fn translate(&self, state: &ClusterState) -> Translation {
         let mut translation = translate(state, &self.node, &self.layout);
         for (operation, _) in &self.left_out.parts {
             take_out(&mut translation, operation);
         }
+        translation
+    }
+
+    /// Makes the kernel's rules those that the state asks for.
+    pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
+        let mut translation = self.translate(state);
         let started = Instant::now();
         let commit = match self.live.take() {
             Some(live) => self.step(live, &mut translation)?,
@@ -212,10 +218,7 @@ impl Enforcer {
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let mut translation = translate(state, &self.node, &self.layout);
-        for (operation, _) in &self.left_out.parts {
-            take_out(&mut translation, operation);
-        }
+        let translation = self.translate(state);
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
         match operations.len() - shown.len() {

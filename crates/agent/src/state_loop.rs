@@ -216,6 +216,7 @@ impl StateLoop {
             Event::Source(cluster::Event::Changes(changes)) => {
                 self.metrics.events.inc();
                 let completed = self.sync.observe(&changes);
+                self.status.waiting_for = self.missing();
                 let mut changed = false;
                 for change in changes {
                     changed |= self.state.apply(change);

@@ -106,7 +106,6 @@ impl StateLoop {
 
     /// Lets pods start whose rules are committed.
     pub(super) fn settle(&mut self) {
-        self.status.waiting_for = self.missing();
         let reason = match self.status.unenforced.first() {
             Some(finding) => Some(finding.clone()),
             None if self.status.in_force => None,

@@ -150,7 +150,6 @@ impl StateLoop {
     }
 
     pub(super) fn publish(&mut self) {
-        self.status.waiting_for = self.missing();
         self.status.turned = Some(Instant::now());
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());

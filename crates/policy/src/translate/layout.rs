@@ -342,8 +342,13 @@ fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
         Rule::new(vec![Match::InSet { fields, set: self_set(family) }], goto(APPROVE))
     };
     let mut rules: Vec<Rule> = families.iter().map(to_itself).collect();
-    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)]));
+    rules.push(counted_drop());
     rules
+}
+
+/// How every chain that denies ends.
+pub(super) fn counted_drop() -> Rule {
+    Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
 }
 
 /// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the

@@ -21,7 +21,7 @@ use nft::{
     Protocol, Rule, Ruleset, Set, Table, Verdict,
 };
 
-use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
+use super::layout::{Layout, TABLE_COMMENT, address_type, counted_drop, fixed};
 use super::{Direction, isolating};
 use crate::{Attachment, ClusterState, Holder};
 
@@ -146,7 +146,7 @@ fn forged(of_family: Match, family: Family) -> Rule {
 }
 
 fn deny_chain() -> Chain {
-    Chain { hook: None, rules: vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])] }
+    Chain { hook: None, rules: vec![counted_drop()] }
 }
 
 /// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is

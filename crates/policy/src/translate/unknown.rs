@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set, Verdict};
+use nft::{Chain, Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set};
 
 use super::layout::{Layout, address_type, fixed};
 use super::{address_key, layout};
@@ -55,7 +55,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<I
         let own = addresses.iter().filter(|address| Family::of(**address) == family);
         pods.elements = own.map(|address| (address_key(*address), Element::default())).collect();
         ruleset.sets.insert(known(family), Arc::new(pods));
-        let rules = vec![Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])];
+        let rules = vec![layout::counted_drop()];
         ruleset.chains.insert(fixed(DENY), Arc::new(Chain { hook: None, rules }));
     }
     let strays = stray_rules(ruleset);
