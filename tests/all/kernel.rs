@@ -45,7 +45,7 @@ fn sendable(probe: &Probe) -> bool {
 
 /// Without ports or identifiers, conntrack takes all packets between two addresses for one flow, whoever began it: only
 /// the first such probe of a pair is a flow's first packet.
-fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
+pub(crate) fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
     let mut seen = BTreeSet::new();
     let told_apart = |p: &Probe| p.port.is_some() || matches!(p.protocol, Probe::ICMP | Probe::ICMPV6);
     let ends = |p: &Probe| (p.protocol, p.source.min(p.destination), p.source.max(p.destination));

@@ -20,6 +20,8 @@ mod sequence;
 mod regressions;
 // Real packets through real rules: the kernel judges as the oracle does.
 mod kernel;
+// What a running agent says of a flow is what the kernel does with it, and what the oracle says.
+mod explained;
 // The demo's expectation is what the policies of the example say.
 mod demo;
 // The walls between the crates hold.

@@ -1,0 +1,164 @@
+//! What a running agent says of a flow is what the kernel does with it, and what the oracle says.
+//!
+//! Random clusters stand in a lab with an agent on each node; each probe is sent as a real packet, and then both agents
+//! are asked for it, over the socket and in a few cases through the program.
+
+// Which flows are asked for, and under which names.
+mod questions;
+
+use std::path::{Path, PathBuf};
+
+use policy::Explanation;
+use tempfile::TempDir;
+use tests::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
+use tests::generate::{NODES, draw_probes, draw_worlds};
+use tests::lab::{Lab, probe_all};
+use tests::oracle::{Judgement, Probe, World, judge, node_of};
+
+use crate::kernel::distinguishable;
+use questions::{NodeAddresses, Question, bound_to_a_node, questions};
+
+/// Random clusters, unless the variable says how many, and probes of each.
+const CLUSTERS: usize = 8;
+const CLUSTERS_VARIABLE: &str = "EXPLAINED_CLUSTERS";
+const PROBES: usize = 160;
+
+/// Of so many probes one is asked for through the program too, which takes longer than the socket.
+const THROUGH_PROGRAM: usize = 32;
+
+#[test]
+fn running_agents_explain_every_probe_as_the_kernel_judges_it() {
+    let mut seen = Seen::default();
+    // An agent whose node has no pod takes itself to have the wrong name, and enforces nothing.
+    let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));
+    let wanted = clusters();
+    let worlds: Vec<World> = draw_worlds(2 * wanted).into_iter().filter(runs_pods).take(wanted).collect();
+    assert_eq!(worlds.len(), wanted, "most worlds have pods on both nodes");
+    for (number, world) in worlds.iter().enumerate() {
+        examine(number, world, &mut seen);
+    }
+    println!("{seen:?}");
+    assert!(seen.is_telling(), "too few of one sort to mean anything: {seen:?}");
+}
+
+fn clusters() -> usize {
+    match std::env::var(CLUSTERS_VARIABLE) {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("{CLUSTERS_VARIABLE}={text}: {e}")),
+        Err(_) => CLUSTERS,
+    }
+}
+
+/// How many of which sort were compared.
+#[derive(Debug, Default)]
+struct Seen {
+    allowed: usize,
+    denied: usize,
+    /// Of them: between a node and its own pods, which nobody judges.
+    of_the_node: usize,
+    to_itself: usize,
+    by_pod_name: usize,
+    by_port_name: usize,
+    through_program: usize,
+}
+
+impl Seen {
+    fn is_telling(&self) -> bool {
+        let Seen { allowed, denied, of_the_node, to_itself, by_pod_name, by_port_name, through_program } = self;
+        let common = [allowed, denied, by_pod_name].into_iter().all(|count| *count >= 100);
+        common && [of_the_node, to_itself, by_port_name, through_program].into_iter().all(|count| *count >= 10)
+    }
+}
+
+fn examine(number: usize, world: &World, seen: &mut Seen) {
+    let hosts = NodeAddresses::of(world);
+    let drawn = draw_probes(world, PROBES).into_iter().chain(hosts.probes(world));
+    let asked = drawn.filter(|probe| bound_to_a_node(world, probe) && !hosts.is_disputed(probe));
+    let (to_itself, to_others): (Vec<Probe>, Vec<Probe>) = asked.partition(|probe| probe.source == probe.destination);
+    let mut probes = distinguishable(to_others);
+    probes.extend(to_itself.into_iter().filter(|probe| matches!(probe.protocol, Probe::TCP | Probe::UDP)));
+    let lab = Lab::new(&hosts.lab_spec(world, &NODES, &probes));
+    let stage = Stage::new(world);
+    let _agents = NODES.map(|node| stage.start(&lab, node));
+    for (index, (probe, arrived)) in probes.iter().zip(probe_all(&lab, &probes)).enumerate() {
+        let own_node = hosts.is_within_node(world, probe);
+        let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
+        let expected = own_node || judged.iter().all(|judgement| judgement.passes());
+        let about = format!("cluster {number}: {probe}, judged {judged:?}");
+        assert_eq!(arrived, expected, "{about}, in\n{world:?}");
+        let asked = questions(world, probe);
+        for question in &asked {
+            let explanation = stage.explain(question, probe, &about);
+            assert_eq!(explanation.allowed, arrived, "{about}: {explanation}\nin\n{world:?}");
+        }
+        if index % THROUGH_PROGRAM == 0 {
+            let question = &asked[index / THROUGH_PROGRAM % asked.len()];
+            stage.explain_through_program(question, NODES[index / THROUGH_PROGRAM % 2], &about);
+            seen.through_program += 1;
+        }
+        if expected { seen.allowed += 1 } else { seen.denied += 1 }
+        seen.to_itself += usize::from(probe.source == probe.destination);
+        seen.of_the_node += usize::from(own_node);
+        seen.by_pod_name += asked.iter().filter(|question| question.names_pods()).count();
+        seen.by_port_name += asked.iter().filter(|question| question.names_port()).count();
+    }
+}
+
+/// Manifests, and a folder for each agent.
+struct Stage(TempDir);
+
+impl Stage {
+    fn new(world: &World) -> Stage {
+        let folder = TempDir::new().expect("a folder");
+        let manifests = folder.path().join("manifests");
+        std::fs::create_dir(&manifests).expect("a folder in it");
+        std::fs::write(manifests.join("world.yaml"), world.to_yaml()).expect("a file in it");
+        Stage(folder)
+    }
+
+    fn run_dir(&self, node: &str) -> PathBuf {
+        self.0.path().join(node)
+    }
+
+    fn start<'lab>(&self, lab: &'lab Lab, node: &str) -> AgentProcess<'lab> {
+        let mut command = ringfence();
+        command.args(["agent", "--node-name", node, "--run-dir"]).arg(self.run_dir(node));
+        command.arg("--manifests").arg(self.0.path().join("manifests"));
+        let mut agent = AgentProcess::start(lab, node, command);
+        agent.until_ready();
+        agent
+    }
+
+    /// What both agents say alike of the probe. (By name a pod may have more addresses than the probe's.)
+    fn explain(&self, question: &Question, probe: &Probe, about: &str) -> Explanation {
+        let answers = NODES.map(|node| ask_socket(&self.run_dir(node), &question.target()));
+        assert_eq!(answers[0], answers[1], "{about}: the agents answer {question} differently");
+        assert_eq!(answers[0].status, 200, "{about}: {question}: {}", answers[0].body);
+        let explanations = read(&answers[0].body);
+        let of_probe = |e: &Explanation| (e.source.address, e.destination.address) == (probe.source, probe.destination);
+        let found = explanations.into_iter().find(of_probe);
+        found.unwrap_or_else(|| panic!("{about}: {question}: nothing of the probe in {}", answers[0].body))
+    }
+
+    /// The program says what the socket says, and ends with 0 if all of it is allowed and with 1 if not.
+    fn explain_through_program(&self, question: &Question, node: &str, about: &str) {
+        let run_dir = self.run_dir(node);
+        let answer = ask_socket(&run_dir, &question.target());
+        let (json, text) = (say(question, &run_dir, "json"), say(question, &run_dir, "text"));
+        let explanations = read(&json.stdout);
+        assert_eq!(explanations, read(&answer.body), "{about}: {question}");
+        let status = if explanations.iter().all(|e| e.allowed) { 0 } else { 1 };
+        assert_eq!((json.code, text.code), (Some(status), Some(status)), "{about}: {question}\n{}", text.stdout);
+        let lines: String = explanations.iter().map(|e| format!("{e}\n")).collect();
+        assert_eq!(text.stdout, lines, "{about}: {question}");
+    }
+}
+
+fn say(question: &Question, run_dir: &Path, output: &str) -> Ended {
+    let run_dir = run_dir.to_str().expect("a path of ours");
+    let [source, destination, traffic] = question.words();
+    run(["explain", source, destination, traffic, "--run-dir", run_dir, "--output", output])
+}
+
+fn read(body: &str) -> Vec<Explanation> {
+    serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body}"))
+}
