@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use policy::Explanation;
 use tempfile::TempDir;
 use tests::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
+use tests::fake_api::FakeApi;
 use tests::generate::{NODES, draw_probes, draw_worlds};
 use tests::lab::{Lab, probe_all};
 use tests::oracle::{Judgement, Probe, World, judge, node_of};
 
 use crate::kernel::distinguishable;
+use crate::stage::set_all;
 use questions::{NodeAddresses, Question, bound_to_a_node, questions};
 
 /// Random clusters, unless the variable says how many, and probes of each.
-const CLUSTERS: usize = 8;
+const CLUSTERS: usize = 24;
 const CLUSTERS_VARIABLE: &str = "EXPLAINED_CLUSTERS";
 const PROBES: usize = 160;
 
@@ -77,8 +79,8 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
     let mut probes = distinguishable(to_others);
     probes.extend(to_itself.into_iter().filter(|probe| matches!(probe.protocol, Probe::TCP | Probe::UDP)));
     let lab = Lab::new(&hosts.lab_spec(world, &NODES, &probes));
-    let stage = Stage::new(world);
-    let _agents = NODES.map(|node| stage.start(&lab, node));
+    let stage = Stage::new(&lab, world);
+    let _agents = stage.start(&lab);
     for (index, (probe, arrived)) in probes.iter().zip(probe_all(&lab, &probes)).enumerate() {
         let own_node = hosts.is_within_node(world, probe);
         let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
@@ -95,7 +97,11 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
             stage.explain_through_program(question, NODES[index / THROUGH_PROGRAM % 2], &about);
             seen.through_program += 1;
         }
-        if expected { seen.allowed += 1 } else { seen.denied += 1 }
+        if expected {
+            seen.allowed += 1
+        } else {
+            seen.denied += 1
+        }
         seen.to_itself += usize::from(probe.source == probe.destination);
         seen.of_the_node += usize::from(own_node);
         seen.by_pod_name += asked.iter().filter(|question| question.names_pods()).count();
@@ -103,35 +109,41 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
     }
 }
 
-/// Manifests, and a folder for each agent.
-struct Stage(TempDir);
+/// An API server for each node, and a folder for each agent.
+struct Stage {
+    folder: TempDir,
+    servers: [FakeApi; 2],
+}
 
 impl Stage {
-    fn new(world: &World) -> Stage {
-        let folder = TempDir::new().expect("a folder");
-        let manifests = folder.path().join("manifests");
-        std::fs::create_dir(&manifests).expect("a folder in it");
-        std::fs::write(manifests.join("world.yaml"), world.to_yaml()).expect("a file in it");
-        Stage(folder)
+    fn new(lab: &Lab, world: &World) -> Stage {
+        let servers = NODES.map(|node| lab.node_exec(node, FakeApi::start));
+        for server in &servers {
+            set_all(server, &world.documents());
+        }
+        Stage { folder: TempDir::new().expect("a folder"), servers }
     }
 
     fn run_dir(&self, node: &str) -> PathBuf {
-        self.0.path().join(node)
+        self.folder.path().join(node)
     }
 
-    fn start<'lab>(&self, lab: &'lab Lab, node: &str) -> AgentProcess<'lab> {
-        let mut command = ringfence();
-        command.args(["agent", "--node-name", node, "--run-dir"]).arg(self.run_dir(node));
-        command.arg("--manifests").arg(self.0.path().join("manifests"));
-        let mut agent = AgentProcess::start(lab, node, command);
-        agent.until_ready();
-        agent
+    fn start<'lab>(&self, lab: &'lab Lab) -> [AgentProcess<'lab>; 2] {
+        let mut agents = [0, 1].map(|index| {
+            let mut command = ringfence();
+            command.args(["agent", "--node-name", NODES[index], "--run-dir"]).arg(self.run_dir(NODES[index]));
+            command.arg("--kubeconfig").arg(self.servers[index].kubeconfig());
+            AgentProcess::start(lab, NODES[index], command)
+        });
+        agents.iter_mut().for_each(AgentProcess::until_ready);
+        agents
     }
 
     /// What both agents say alike of the probe. (By name a pod may have more addresses than the probe's.)
     fn explain(&self, question: &Question, probe: &Probe, about: &str) -> Explanation {
         let answers = NODES.map(|node| ask_socket(&self.run_dir(node), &question.target()));
-        assert_eq!(answers[0], answers[1], "{about}: the agents answer {question} differently");
+        let bodies = (&answers[0].body, &answers[1].body);
+        assert_eq!(bodies.0, bodies.1, "{about}: the agents answer {question} differently");
         assert_eq!(answers[0].status, 200, "{about}: {question}: {}", answers[0].body);
         let explanations = read(&answers[0].body);
         let of_probe = |e: &Explanation| (e.source.address, e.destination.address) == (probe.source, probe.destination);
