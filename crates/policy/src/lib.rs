@@ -26,8 +26,8 @@ pub use explain::{
 };
 pub use lower::{Nameless, lower};
 pub use model::{
-    Block, Change, Kind, Labels, NamedPort, Namespace, NamespaceScope, NotAnObjectName, Object, ObjectName, Peer,
-    Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
+    Block, Change, Enforcement, Kind, Labels, NamedPort, Namespace, NamespaceScope, NotAnObjectName, Object,
+    ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
 };
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
