@@ -10,6 +10,7 @@ mod check;
 mod diagnostic;
 mod directory;
 mod explain;
+mod isolating;
 mod lower;
 mod model;
 mod peers;

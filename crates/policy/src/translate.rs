@@ -20,6 +20,7 @@ use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 pub use leave_out::leave_out;
 
+use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};
 use emit::Emitter;
 use plan::Plan;
@@ -154,7 +155,7 @@ impl<'a> Job<'a> {
         if pod.unreadable {
             return Some(Job::Deny);
         }
-        let policies: Vec<&Arc<Policy>> = isolating(state, pod, direction).collect();
+        let policies = Isolating::of(state, pod, direction).enforced;
         if policies.is_empty() {
             return None;
         }
@@ -171,17 +172,6 @@ impl<'a> Job<'a> {
             Job::Judge { policies, .. } => policies,
         }
     }
-}
-
-/// The policies that isolate the pod in the direction, in the order of their names.
-pub(crate) fn isolating<'a>(
-    state: &'a ClusterState,
-    pod: &'a Pod,
-    direction: Direction,
-) -> impl Iterator<Item = &'a Arc<Policy>> {
-    state
-        .policies_in(&pod.name.namespace)
-        .filter(move |policy| policy.rules(direction).is_some() && policy.selector.matches(&pod.labels))
 }
 
 fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
