@@ -20,7 +20,7 @@ use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
 
 /// What a flow carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Traffic {
     /// To a port.
     Port(Protocol, u16),

@@ -46,7 +46,7 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// The label that the API server keeps on every namespace.
-const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 fn lower_namespace(name: ObjectName, metadata: &Value) -> Namespace {
     let mut problems = Vec::new();

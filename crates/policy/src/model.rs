@@ -164,6 +164,10 @@ pub struct NamedPort {
     pub number: u16,
 }
 
+/// The annotation that chooses it, on a NetworkPolicy for itself, on a Namespace for its policies that say nothing of
+/// their own: `audit` or `enforce`.
+pub const ENFORCEMENT_ANNOTATION: &str = "ringfence.io/enforcement";
+
 /// Whether a policy denies, or only tells what it would deny.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -19,6 +19,7 @@ use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict
 
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 pub use leave_out::leave_out;
+pub(crate) use names::digest;
 
 use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};

@@ -6,10 +6,7 @@ use serde_json::Value;
 
 use super::Misread;
 use super::json::{Fields, field, join, object, text};
-use crate::Enforcement;
-
-/// On a NetworkPolicy for itself, on a Namespace for its policies that say nothing of their own.
-const ANNOTATION: &str = "ringfence.io/enforcement";
+use crate::{ENFORCEMENT_ANNOTATION as ANNOTATION, Enforcement};
 
 /// None where the metadata say nothing about it.
 pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, Misread> {

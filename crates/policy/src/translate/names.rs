@@ -144,7 +144,7 @@ fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize
 
 /// 65 bits of SHA-256 over the JSON form, as 13 characters of base32: enough that nobody can make a name collide with
 /// a name that exists.
-fn digest(identity: &impl Serialize) -> String {
+pub(crate) fn digest(identity: &impl Serialize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let json = match serde_json::to_vec(identity) {
         Ok(json) => json,
