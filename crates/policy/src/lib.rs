@@ -35,6 +35,6 @@ pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, suggest};
 pub use translate::{
-    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, leave_out, narrows, stamp,
-    translate,
+    BadMask, Cause, DEFAULT_MARK_MASK, Direction, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported,
+    TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
 };

@@ -15,7 +15,9 @@ use nft::{
     Set, State, Table, Verdict,
 };
 
-use super::{Direction, sources, unknown};
+use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
+use super::{Direction, reporting, sources, unknown};
+use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
@@ -34,6 +36,8 @@ pub struct Layout {
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
     protected: bool,
+    /// The group of nfnetlink_log that denied packets are logged to.
+    log_group: Option<u16>,
 }
 
 /// Why a mask cannot hold generations.
@@ -48,8 +52,15 @@ impl Layout {
         if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
             return Err(BadMask(mask));
         }
-        let layout = Layout { table, mask, generation: 1, denied_cidrs: vec![], check_sources: true, protected: false };
-        Ok(layout)
+        Ok(Layout {
+            table,
+            mask,
+            generation: 1,
+            denied_cidrs: vec![],
+            check_sources: true,
+            protected: false,
+            log_group: None,
+        })
     }
 
     pub fn for_table(table: &str) -> Result<Layout, NameError> {
@@ -72,6 +83,15 @@ impl Layout {
     /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
     pub fn protected(self, protected: bool) -> Layout {
         Layout { protected, ..self }
+    }
+
+    /// Whether denied packets are logged and recorded, and to which group of nfnetlink_log.
+    pub fn logging_to(self, log_group: Option<u16>) -> Layout {
+        Layout { log_group, ..self }
+    }
+
+    pub fn log_group(&self) -> Option<u16> {
+        self.log_group
     }
 
     pub fn is_protected(&self) -> bool {
@@ -134,7 +154,8 @@ const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
-pub(super) const DENY_STRAY: &str = "deny/stray";
+/// Drops strays of isolated pods.
+pub(super) const STRAY_OF_ISOLATED: &str = "stray/isolated";
 const DISCOVERY: &str = "discovery";
 
 /// Multicast addresses that no router passes on.
@@ -143,7 +164,9 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, DISCOVERY].contains(&name) || name.starts_with("deny/")
+    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || name.starts_with("deny/")
+        || name.starts_with("audit/")
 }
 
 pub(super) fn fixed(text: &str) -> Name {
@@ -154,10 +177,7 @@ pub(super) fn fixed(text: &str) -> Name {
 }
 
 pub(super) fn deny_chain(direction: Direction) -> Name {
-    fixed(match direction {
-        Direction::Egress => "deny/egress",
-        Direction::Ingress => "deny/ingress",
-    })
+    chain_of(Cause::from(direction))
 }
 
 /// The verdict that takes a flow on when a direction's program allows it.
@@ -168,8 +188,17 @@ pub(super) fn go_on(direction: Direction) -> Verdict {
     }))
 }
 
-pub(super) fn deny(direction: Direction) -> Rule {
-    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(deny_chain(direction)))])
+/// Where a program's flows go that it does not allow.
+pub(super) fn end_chain(direction: Direction, enforcement: Enforcement) -> Name {
+    match enforcement {
+        Enforcement::Enforce => deny_chain(direction),
+        Enforcement::Audit => audit_chain(direction),
+    }
+}
+
+/// How every program ends, unless it allows everything.
+pub(super) fn end(direction: Direction, enforcement: Enforcement) -> Rule {
+    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, enforcement)))])
 }
 
 /// The map from a local pod's address to its program.
@@ -188,6 +217,15 @@ pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",
         Family::V6 => "self6",
+    })
+}
+
+/// The addresses of pods with an audited program, each paired with itself. They are not in [`self_set`] for it: an
+/// audited pod is not isolated.
+pub(super) fn audited_self_set(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "audited-self4",
+        Family::V6 => "audited-self6",
     })
 }
 
@@ -241,13 +279,15 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     };
     chain(fixed(INGRESS), ingress_rules(families));
     chain(fixed(STRAY), stray_rules(families));
-    chain(fixed(DENY_STRAY), deny_stray_rules(families));
+    chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
+    chain(chain_of(Cause::Stray), reporting::deny_rules(layout, Cause::Stray));
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
     }
     for direction in Direction::BOTH {
-        chain(deny_chain(direction), deny_rules(families));
+        chain(deny_chain(direction), deny_rules(layout, direction, families));
     }
+    reporting::add_tables(&mut ruleset, layout, Judgement::Denied, families);
     ruleset
 }
 
@@ -311,7 +351,7 @@ fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
             rules.push(Rule::new(vec![Match::Icmpv6Type(first, last)], goto(DISCOVERY)));
         }
     }
-    rules.push(Rule::new(vec![], goto(DENY_STRAY)));
+    rules.push(Rule::new(vec![], goto(STRAY_OF_ISOLATED)));
     rules
 }
 
@@ -322,33 +362,60 @@ fn discovery_rules() -> Vec<Rule> {
     vec![
         Rule::new(vec![Match::HopLimit(255)], accept()),
         Rule::new(vec![to_link], accept()),
-        Rule::new(vec![], goto(DENY_STRAY)),
+        Rule::new(vec![], goto(STRAY_OF_ISOLATED)),
     ]
 }
 
 /// Falls off its end for what no isolated pod has to do with.
-fn deny_stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
     let drop_isolated = |(family, field)| {
         let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
-        Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+        Rule::new(vec![isolated], denied_for(Cause::Stray))
     };
     families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
-fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    let to_itself = |&family: &Family| {
+/// Approves the flows of pods that reach themselves.
+fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
+    let rule = |&family: &Family| {
         let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
-        Rule::new(vec![Match::InSet { fields, set: self_set(family) }], goto(APPROVE))
+        Rule::new(vec![Match::InSet { fields, set: pairs(family) }], goto(APPROVE))
     };
-    let mut rules: Vec<Rule> = families.iter().map(to_itself).collect();
+    families.iter().map(rule).collect()
+}
+
+fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules = to_itself(families, self_set);
+    rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
     rules.push(counted_drop());
     rules
 }
 
-/// How every chain that denies ends.
-pub(super) fn counted_drop() -> Rule {
-    Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+/// Adds where audited programs end, unless it is there.
+pub(super) fn add_audit(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
+    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
+        return;
+    }
+    for &family in families {
+        let address = address_type(family);
+        let comment = Some(Comment::new("pods of this node whose policies are audited, each with itself"));
+        let set = Set { comment, ..Set::of(&[address, address]) };
+        ruleset.sets.insert(audited_self_set(family), Arc::new(set));
+    }
+    for direction in Direction::BOTH {
+        let rules = audit_rules(layout, direction, families);
+        ruleset.chains.insert(audit_chain(direction), Arc::new(Chain { hook: None, rules }));
+    }
+    reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
+}
+
+/// What would be denied is told of and counted, and goes on as if it were allowed: the other side still judges it.
+fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules = to_itself(families, audited_self_set);
+    rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
+    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
+    rules
 }
 
 /// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
