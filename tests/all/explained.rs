@@ -14,7 +14,7 @@ use tests::agent_process::{AgentProcess, Ended, ask_socket, ringfence, run};
 use tests::fake_api::FakeApi;
 use tests::generate::{NODES, draw_probes, draw_worlds};
 use tests::lab::{Lab, probe_all};
-use tests::oracle::{Judgement, Probe, World, judge, node_of};
+use tests::oracle::{Judgement, Probe, Side, World, judge, node_of, stays_on_node};
 
 use crate::kernel::distinguishable;
 use crate::stage::set_all;
@@ -34,7 +34,8 @@ fn running_agents_explain_every_probe_as_the_kernel_judges_it() {
     // An agent whose node has no pod takes itself to have the wrong name, and enforces nothing.
     let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));
     let wanted = clusters();
-    let worlds: Vec<World> = draw_worlds(2 * wanted).into_iter().filter(runs_pods).take(wanted).collect();
+    let drawn = draw_worlds(2 * wanted).into_iter().filter(|world| runs_pods(world) && !world.audits_by_default);
+    let worlds: Vec<World> = drawn.take(wanted).collect();
     assert_eq!(worlds.len(), wanted, "most worlds have pods on both nodes");
     for (number, world) in worlds.iter().enumerate() {
         examine(number, world, &mut seen);
@@ -55,6 +56,8 @@ fn clusters() -> usize {
 struct Seen {
     allowed: usize,
     denied: usize,
+    /// Of the allowed ones: audited policies would deny them.
+    would_be_denied: usize,
     /// Of them: between a node and its own pods, which nobody judges.
     of_the_node: usize,
     to_itself: usize,
@@ -65,9 +68,21 @@ struct Seen {
 
 impl Seen {
     fn is_telling(&self) -> bool {
-        let Seen { allowed, denied, of_the_node, to_itself, by_pod_name, by_port_name, through_program } = self;
+        let Seen {
+            allowed,
+            denied,
+            would_be_denied,
+            of_the_node,
+            to_itself,
+            by_pod_name,
+            by_port_name,
+            through_program,
+        } = self;
         let common = [allowed, denied, by_pod_name].into_iter().all(|count| *count >= 100);
-        common && [of_the_node, to_itself, by_port_name, through_program].into_iter().all(|count| *count >= 10)
+        common
+            && [would_be_denied, of_the_node, to_itself, by_port_name, through_program]
+                .into_iter()
+                .all(|count| *count >= 10)
     }
 }
 
@@ -82,14 +97,20 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
     let stage = Stage::new(&lab, world);
     let _agents = stage.start(&lab);
     for (index, (probe, arrived)) in probes.iter().zip(probe_all(&lab, &probes)).enumerate() {
-        let own_node = hosts.is_within_node(world, probe);
+        let own_node = stays_on_node(world, probe);
         let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
         let expected = own_node || judged.iter().all(|judgement| judgement.passes());
         let about = format!("cluster {number}: {probe}, judged {judged:?}");
         assert_eq!(arrived, expected, "{about}, in\n{world:?}");
         let asked = questions(world, probe);
+        let would_be_denied = !own_node && judged.iter().any(|judgement| would_be_denied(judgement));
         for question in &asked {
             let explanation = stage.explain(question, probe, &about);
+            assert_eq!(
+                explanation.would_be_denied(),
+                would_be_denied && expected,
+                "{about}: {explanation}\nin\n{world:?}"
+            );
             assert_eq!(explanation.allowed, arrived, "{about}: {explanation}\nin\n{world:?}");
         }
         if index % THROUGH_PROGRAM == 0 {
@@ -102,11 +123,17 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
         } else {
             seen.denied += 1
         }
+        seen.would_be_denied += usize::from(would_be_denied && expected);
         seen.to_itself += usize::from(probe.source == probe.destination);
         seen.of_the_node += usize::from(own_node);
         seen.by_pod_name += asked.iter().filter(|question| question.names_pods()).count();
         seen.by_port_name += asked.iter().filter(|question| question.names_port()).count();
     }
+}
+
+/// Whether it would be denied on one of the sides, were its audited policies enforced.
+fn would_be_denied(judgement: &Judgement) -> bool {
+    !judgement.itself && [judgement.egress, judgement.ingress].contains(&Side::WouldDeny)
 }
 
 /// An API server for each node, and a folder for each agent.

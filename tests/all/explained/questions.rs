@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tests::lab::LabSpec;
-use tests::oracle::{Probe, World, node_of, owned_addresses, owner};
+use tests::oracle::{Probe, World, node_of, nodes_with, owned_addresses, owner};
 
-/// The addresses of nodes: those of pods on the host network, as far as no pod has them for itself.
+/// The addresses of nodes.
 pub(super) struct NodeAddresses {
     /// The nodes that are said to have the address. More than one: nobody can tell.
     nodes: BTreeMap<IpAddr, BTreeSet<String>>,
@@ -16,42 +16,28 @@ pub(super) struct NodeAddresses {
 
 impl NodeAddresses {
     pub(super) fn of(world: &World) -> NodeAddresses {
-        let mut nodes: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
-        for pod in world.pods.iter().filter(|pod| is_on_host_network(pod) && !is_finished(pod)) {
-            let Some(node) = node_of(pod) else { continue };
-            for address in addresses(pod).filter(|address| owner(world, *address).is_none()) {
-                nodes.entry(address).or_default().insert(node.into());
-            }
-        }
-        NodeAddresses { nodes }
+        let told = world.pods.iter().flat_map(addresses).collect::<BTreeSet<IpAddr>>();
+        let nodes = told.into_iter().map(|address| (address, nodes_with(world, address)));
+        let nodes = nodes.filter(|(_, nodes)| !nodes.is_empty());
+        NodeAddresses { nodes: nodes.map(|(a, nodes)| (a, nodes.into_iter().map(String::from).collect())).collect() }
     }
 
     /// The lab for the probes, in which nodes have their addresses.
     pub(super) fn lab_spec(&self, world: &World, nodes: &[&str], probes: &[Probe]) -> LabSpec {
         let addresses = probes.iter().flat_map(|probe| [probe.source, probe.destination]);
         let mut spec = LabSpec::of_world(world, nodes, addresses);
-        spec.outside.retain(|address| self.node_of(*address).is_none());
+        spec.outside.retain(|address| !self.nodes.contains_key(address));
         for node in &mut spec.nodes {
-            let own = self.nodes.keys().copied().filter(|address| self.node_of(*address) == Some(&node.name));
-            node.addresses = own.collect();
+            let is_its = |nodes: &BTreeSet<String>| nodes.first() == Some(&node.name);
+            node.addresses =
+                self.nodes.iter().filter(|(_, nodes)| is_its(nodes)).map(|(address, _)| *address).collect();
         }
         spec
-    }
-
-    fn node_of(&self, address: IpAddr) -> Option<&str> {
-        self.nodes.get(&address)?.iter().next().map(String::as_str)
     }
 
     pub(super) fn is_disputed(&self, probe: &Probe) -> bool {
         let disputed = |address| self.nodes.get(&address).is_some_and(|nodes| nodes.len() > 1);
         disputed(probe.source) || disputed(probe.destination)
-    }
-
-    /// Between a node and a pod of its own, in either direction: no packet of it is forwarded.
-    pub(super) fn is_within_node(&self, world: &World, probe: &Probe) -> bool {
-        let pod_node = |address| owner(world, address).and_then(node_of);
-        let between = |host, pod| self.node_of(host).is_some_and(|node| pod_node(pod) == Some(node));
-        between(probe.source, probe.destination) || between(probe.destination, probe.source)
     }
 
     /// Between every node and every pod, both ways.
@@ -62,15 +48,6 @@ impl NodeAddresses {
         let both = pairs.flat_map(|(host, pod)| [(host, pod), (pod, host)]);
         both.map(|(source, destination)| Probe { source, destination, protocol: Probe::TCP, port: Some(80) }).collect()
     }
-}
-
-fn is_on_host_network(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true)
-}
-
-fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
