@@ -2,6 +2,8 @@
 
 // What the kernel shows after a netlink commit is what it shows after `nft -f` of the text.
 mod netlink;
+// Reporting decides nothing, and its tables are the kernel's.
+mod reporting;
 // Packets in the network-namespace lab go where its rules let them, and nowhere else.
 mod lab;
 // The ruleset, the explanation and the oracle say the same of every flow.
