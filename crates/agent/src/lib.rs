@@ -21,6 +21,7 @@ mod pod_lookup;
 mod protection;
 mod run_dir;
 mod state_loop;
+mod status;
 mod verbs;
 
 use std::process::ExitCode;

@@ -8,6 +8,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::api::status::{Commits, Repairs};
+use crate::status::{Status, Totals};
+
 /// Counters are moved where things happen; gauges are set from the status when scraped.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -93,7 +96,14 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn text(&self, status: &crate::api::Status) -> Result<String, std::fmt::Error> {
+    /// What the counters have come to.
+    pub(crate) fn totals(&self) -> Totals {
+        let commits = Commits { taken: self.commits.get(), refused: self.refused_commits.get() };
+        let repairs = Repairs { changed: self.repairs.get(), removed: 0, at_start: 0 };
+        Totals { commits, repairs, drops: None }
+    }
+
+    pub(crate) fn text(&self, status: &Status) -> Result<String, std::fmt::Error> {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.ready.set(i64::from(status.unready().is_none()));
         self.elements.set(number(status.elements));
@@ -102,8 +112,8 @@ impl Metrics {
         self.isolated_pods.set(number(status.isolated_pods));
         self.not_understood.set(number(status.diagnostics.len()));
         self.source_problems.set(number(status.problems.len()));
-        if let Some(at) = status.last_commit {
-            self.seconds_since_commit.set(at.elapsed().as_secs_f64());
+        if let Some(commit) = status.last_commit {
+            self.seconds_since_commit.set(commit.at.elapsed().as_secs_f64());
         }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -15,11 +15,12 @@ use policy::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::{Status, TableVerdict};
+use crate::api::TableVerdict;
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
 use crate::metrics::Metrics;
 use crate::pod_lookup::Wanted;
+use crate::status::Status;
 
 /// Everything that reaches the loop.
 pub(crate) enum Event {
@@ -93,6 +94,8 @@ pub(crate) struct StateLoop {
     last_attempt: Option<Instant>,
     /// Something was enforced, so that this process knows its node.
     enforced: bool,
+    /// The state has changed since its objects were counted.
+    uncounted: bool,
 }
 
 /// What the loop works with beside the enforcer.
@@ -134,6 +137,7 @@ impl StateLoop {
             retry: None,
             last_attempt: None,
             enforced: false,
+            uncounted: true,
         };
         state_loop.read_attachments();
         state_loop.examine_node();
@@ -174,6 +178,7 @@ impl StateLoop {
                 self.release |= self.unreleased;
                 self.examine_node();
             }
+            self.uncounted |= changed;
             if changed {
                 self.enforce();
             }
@@ -215,6 +220,7 @@ impl StateLoop {
         match event {
             Event::Source(cluster::Event::Changes(changes)) => {
                 self.metrics.events.inc();
+                self.status.told = Some(Instant::now());
                 let completed = self.sync.observe(&changes);
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
@@ -222,6 +228,7 @@ impl StateLoop {
                     changed |= self.state.apply(change);
                 }
                 if completed {
+                    self.status.synced = Some(Instant::now());
                     tracing::info!(
                         namespaces = self.state.namespaces().count(),
                         pods = self.state.pods().count(),

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use policy::Diagnostic;
 
 use super::{FIRST_RETRY, StateLoop};
-use crate::api::Aged;
 use crate::enforcer::{Enforced, Trouble};
+use crate::status::{Aged, Counts, LastCommit};
 
 /// Nodes named in a message about a node that is not known.
 const NODES_NAMED: usize = 5;
@@ -83,11 +84,13 @@ impl StateLoop {
         self.status.programs = translation.programs.len();
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
+        self.status.bridge_table = translation.bridge.is_some();
         let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
         self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
         if let Some(commit) = &enforced.commit {
-            self.status.last_commit = Some(Instant::now());
-            self.status.commit_micros = Some(commit.duration.as_micros() as u64);
+            let (at, time) = (Instant::now(), Timestamp::now());
+            let (duration, operations) = (commit.duration, commit.operations);
+            self.status.last_commit = Some(LastCommit { at, time, duration, operations });
             let (operations, weight) = (commit.operations, commit.weight);
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
             if commit.repaired {
@@ -151,6 +154,9 @@ impl StateLoop {
 
     pub(super) fn publish(&mut self) {
         self.status.turned = Some(Instant::now());
+        if std::mem::take(&mut self.uncounted) {
+            self.status.counts = Counts::of(&self.state);
+        }
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
         self.statuses.send_replace(Arc::new(self.status.clone()));
