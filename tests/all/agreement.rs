@@ -1,12 +1,12 @@
 //! The ruleset, the explanation and the oracle say the same of every flow.
 
 use nft::{Packet, Stop, evaluate};
-use policy::{ClusterState, Layout, Traffic, explain, translate};
+use policy::{ClusterState, Direction, Explanation, Layout, SideVerdict, Traffic, explain, translate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::{probes, world};
 use tests::objects::state_of;
-use tests::oracle::{Probe, World, judge};
+use tests::oracle::{Judgement, Probe, Side, World, judge};
 
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
@@ -24,6 +24,38 @@ fn first_packet(probe: &Probe) -> Packet {
 /// The mark of a flow that was approved in an earlier generation.
 const STALE: u32 = 0x7fff_0000;
 
+fn side(explanation: &Explanation, direction: Direction) -> &SideVerdict {
+    match direction {
+        Direction::Egress => &explanation.egress,
+        Direction::Ingress => &explanation.ingress,
+    }
+}
+
+fn oracle_side(judgement: &Judgement, direction: Direction) -> Side {
+    match direction {
+        Direction::Egress => judgement.egress,
+        Direction::Ingress => judgement.ingress,
+    }
+}
+
+/// The sides of a flow that an audited policy would deny, as far as it gets. A pod that reaches itself is denied by
+/// nobody.
+fn would_be_denied(judgement: &Judgement) -> Vec<Direction> {
+    let reached = |direction: &Direction| match direction {
+        Direction::Egress => true,
+        Direction::Ingress => judgement.egress != Side::Denied,
+    };
+    let would = |direction: &Direction| oracle_side(judgement, *direction) == Side::WouldDeny;
+    Direction::BOTH.into_iter().filter(|d| !judgement.itself && would(d) && reached(d)).collect()
+}
+
+/// The sides whose audit chain a packet went through.
+fn audited(path: &[nft::Name]) -> Vec<Direction> {
+    let through =
+        |direction: &Direction| path.iter().any(|chain| chain.as_str() == format!("audit/{}", direction.word()));
+    Direction::BOTH.into_iter().filter(through).collect()
+}
+
 fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usize, TestCaseError> {
     let mut pairs = 0;
     for node in NODES {
@@ -36,6 +68,10 @@ fn compare(world: &World, state: &ClusterState, probes: &[Probe]) -> Result<usiz
             let shown = || format!("{node}: {probe:?} by {expected:?}, went {:?}", evaluation.path);
             prop_assert_eq!(evaluation.stop == Stop::Accepted, expected.passes(), "{}", shown());
             let reply = evaluate(&ruleset, &first.reply(STALE));
+            if !expected.itself {
+                prop_assert_eq!(audited(&evaluation.path), would_be_denied(&expected), "{}", shown());
+                prop_assert_eq!(audited(&reply.path), would_be_denied(&expected), "a reply: {}", shown());
+            }
             prop_assert_eq!(reply.stop, evaluation.stop, "a reply with a stale approval: {}", shown());
             if evaluation.mark != 0 {
                 let approved = evaluate(&ruleset, &first.reply(evaluation.mark));
@@ -92,6 +128,22 @@ fn explanation_and_oracle_agree_on_every_flow() {
             }
             let everywhere = NODES.iter().all(|node| judge(&world, node, probe).passes());
             prop_assert_eq!(explanation.allowed, everywhere, "{:?}\n{}", probe, explanation);
+            for direction in Direction::BOTH {
+                let verdict = side(&explanation, direction);
+                let judged: Vec<Judgement> = NODES.iter().map(|node| judge(&world, node, probe)).collect();
+                let local = judged.iter().map(|j| oracle_side(j, direction)).find(|side| *side != Side::NotLocal);
+                let agrees = match verdict {
+                    SideVerdict::NotAPod => local.is_none(),
+                    SideVerdict::NotIsolated => local == Some(Side::NotIsolated),
+                    SideVerdict::Itself => judged.iter().all(|j| j.itself),
+                    SideVerdict::Allowed { .. } => local == Some(Side::Allowed),
+                    SideVerdict::Denied { .. } => local == Some(Side::Denied),
+                    SideVerdict::WouldAllow { .. } => local == Some(Side::WouldAllow),
+                    SideVerdict::WouldDeny { .. } => local == Some(Side::WouldDeny),
+                    SideVerdict::Unreadable { .. } => false,
+                };
+                prop_assert!(agrees, "{:?}: {} of {:?}\n{}", probe, direction.word(), judged, explanation);
+            }
         }
         Ok(())
     });

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 use tests::generate::world;
 use tests::netns::in_new_namespace;
-use tests::objects::{lowered, state_of};
+use tests::objects::{default_enforcement, lowered, state_of};
 use tests::oracle::World;
 
 const NODE: &str = "node-a";
@@ -70,6 +70,7 @@ fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
     let checked = runner.run(&story(), |(worlds, steps, order)| {
         let mut state = ClusterState::new();
+        state.set_default_enforcement(default_enforcement(&worlds[2]));
         for change in changes(&worlds, &steps, &order) {
             let before = state.clone();
             let changed = state.apply(change);
@@ -93,6 +94,7 @@ fn committed_differences_leave_the_kernel_equal_to_the_ruleset() {
         in_new_namespace(|| {
             let mut kernel = Kernel::open().expect("nf_tables, as root");
             let mut state = ClusterState::new();
+            state.set_default_enforcement(default_enforcement(&worlds[2]));
             let mut live = ruleset(&state);
             let mut generation = kernel.generation().expect("the generation");
             generation = kernel.commit(&create(&live), generation).expect("the first commit").generation;

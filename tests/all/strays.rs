@@ -36,7 +36,12 @@ fn closed_pods() -> Ruleset {
         "metadata": {"name": "deny-all", "namespace": "shop"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     });
-    let world = World { namespaces: vec![], pods: vec![pod("a", A), pod("b", B)], policies: vec![deny_all] };
+    let world = World {
+        namespaces: vec![],
+        pods: vec![pod("a", A), pod("b", B)],
+        policies: vec![deny_all],
+        ..World::default()
+    };
     translate(&state_of(&world), "node-a", &Layout::for_table("ringfence").unwrap()).ruleset
 }
 

@@ -5,6 +5,7 @@
 //! nftables and does not care for speed.
 
 mod address;
+mod audit;
 mod json;
 mod policy;
 mod rule;
@@ -14,6 +15,7 @@ mod world;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 pub use address::{node_of, owned_addresses, owner};
 pub use world::{Probe, World};
@@ -44,6 +46,10 @@ pub enum Side {
     NotIsolated,
     Allowed,
     Denied,
+    /// Nothing is denied here: the policies that select the pod are all audited. They allow the packet.
+    WouldAllow,
+    /// Nothing is denied here, and enforced the policies would deny the packet.
+    WouldDeny,
 }
 
 /// The direction of a rule, seen from the pod that its policy selects.
@@ -70,6 +76,9 @@ pub fn judge(world: &World, node: &str, probe: &Probe) -> Judgement {
 /// "By default, a pod is non-isolated; all connections are allowed. A pod is isolated if there is any NetworkPolicy
 /// that both selects the pod and has the direction in its policyTypes. When a pod is isolated, the only allowed
 /// connections are those allowed by some NetworkPolicy that applies to the pod. The effects combine additively."
+///
+/// Audited policies are as if they were not there, as long as any other selects the pod. Where there are no others,
+/// they say what they would do.
 fn side(world: &World, node: &str, direction: Direction, own: IpAddr, other: IpAddr, probe: &Probe) -> Side {
     let Some(subject) = owner(world, own).filter(|pod| node_of(pod) == Some(node)) else {
         return Side::NotLocal;
@@ -80,12 +89,15 @@ fn side(world: &World, node: &str, direction: Direction, own: IpAddr, other: IpA
         .iter()
         .filter(|policy| policy::selects(policy, subject) && policy::isolates(policy, direction))
         .collect();
-    if isolating.is_empty() {
-        Side::NotIsolated
-    } else if isolating.iter().any(|policy| policy::allows(policy, &flow)) {
-        Side::Allowed
-    } else {
-        Side::Denied
+    let (audited, enforced): (Vec<_>, Vec<_>) =
+        isolating.into_iter().partition(|policy| audit::is_audited(world, policy));
+    let allow = |policies: &[&Value]| policies.iter().any(|policy| policy::allows(policy, &flow));
+    match (enforced.is_empty(), audited.is_empty()) {
+        (true, true) => Side::NotIsolated,
+        (false, _) if allow(&enforced) => Side::Allowed,
+        (false, _) => Side::Denied,
+        (true, false) if allow(&audited) => Side::WouldAllow,
+        (true, false) => Side::WouldDeny,
     }
 }
 

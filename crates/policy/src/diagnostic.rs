@@ -11,7 +11,7 @@ use crate::{Kind, ObjectName};
 pub enum Severity {
     /// Works as written, and may not be what was meant.
     Warning,
-    /// Was not understood; what it would allow is denied.
+    /// Was not understood: what it would allow is denied, and nothing is audited for its sake.
     Error,
 }
 

@@ -4,22 +4,23 @@
 //! It reads the policies as their author wrote them, rule by rule, where the translator merges them; tests hold that
 //! the two agree.
 
-use std::fmt;
+mod lacks;
+mod named;
+mod text;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::peers::{PodPeer, block_contains};
-use crate::translate::isolating;
-use crate::{
-    Attachment, ClusterState, Direction, Holder, NamespaceScope, ObjectName, Peer, Peers, Pod, Policy, PolicyRule,
-    PortMatch, PortRange, Ports,
-};
+pub use named::{Named, NamedTraffic, NotTraffic, Unexplained, explain_named};
+
+use crate::isolating::Isolating;
+use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
 
 /// What a flow carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Traffic {
     /// To a port.
     Port(Protocol, u16),
@@ -37,19 +38,37 @@ pub struct Party {
 }
 
 /// What one side of a flow says to it.
+///
+/// As JSON it is `{"verdict": "not-a-pod"}`, with the variant's name in kebab case, and the variant's fields beside it
+/// in camel case: `{"verdict": "denied", "isolatedBy": ["shop/api"], "closest": null, "wouldAllow": []}`. Policies are
+/// `namespace/name`, in the order of their names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum SideVerdict {
     /// The address is no pod's: nobody judges this side.
     NotAPod,
-    /// No policy isolates the pod in this direction.
+    /// No policy selects the pod in this direction.
     NotIsolated,
     /// A pod may always reach itself.
     Itself,
+    /// A rule of an enforced policy allows it.
     #[serde(rename_all = "camelCase")]
     Allowed { isolated_by: Vec<String>, rule: RuleName },
+    /// Enforced policies isolate the pod, and none of their rules allows it.
     #[serde(rename_all = "camelCase")]
-    Denied { isolated_by: Vec<String>, closest: Option<NearMiss> },
+    Denied {
+        isolated_by: Vec<String>,
+        closest: Option<NearMiss>,
+        /// Rules of audited policies that would allow it, were they enforced.
+        would_allow: Vec<RuleName>,
+    },
+    /// All policies that select the pod are audited, and a rule of theirs allows it. It passes.
+    #[serde(rename_all = "camelCase")]
+    WouldAllow { audited_by: Vec<String>, rule: RuleName },
+    /// All policies that select the pod are audited, and none of their rules allows it. It passes, and would be denied
+    /// if they were enforced.
+    #[serde(rename_all = "camelCase")]
+    WouldDeny { audited_by: Vec<String>, closest: Option<NearMiss> },
     /// The pod's object was not understood, or is not known.
     Unreadable { reason: String },
 }
@@ -74,6 +93,7 @@ pub struct Explanation {
     pub destination: Party,
     /// `80/tcp`, or `icmp` for what has no ports.
     pub traffic: String,
+    /// Whether it passes: also where audited policies would deny it.
     pub allowed: bool,
     pub egress: SideVerdict,
     pub ingress: SideVerdict,
@@ -94,12 +114,29 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
     }
 }
 
+impl Explanation {
+    /// It passes, and would not if the audited policies of one of its sides were enforced.
+    pub fn would_be_denied(&self) -> bool {
+        self.allowed && (self.egress.would_deny() || self.ingress.would_deny())
+    }
+}
+
 impl SideVerdict {
+    /// Whether the flow passes as far as this side is concerned.
     pub fn allows(&self) -> bool {
         match self {
-            SideVerdict::NotAPod | SideVerdict::NotIsolated | SideVerdict::Itself | SideVerdict::Allowed { .. } => true,
+            SideVerdict::NotAPod
+            | SideVerdict::NotIsolated
+            | SideVerdict::Itself
+            | SideVerdict::Allowed { .. }
+            | SideVerdict::WouldAllow { .. }
+            | SideVerdict::WouldDeny { .. } => true,
             SideVerdict::Denied { .. } | SideVerdict::Unreadable { .. } => false,
         }
+    }
+
+    fn would_deny(&self) -> bool {
+        matches!(self, SideVerdict::WouldDeny { .. })
     }
 }
 
@@ -146,7 +183,7 @@ impl<'a> Flow<'a> {
             return SideVerdict::Unreadable { reason };
         }
         let Some(pod) = own.pod else { return SideVerdict::NotAPod };
-        let isolating: Vec<&Arc<Policy>> = isolating(self.state, pod, direction).collect();
+        let isolating = Isolating::of(self.state, pod, direction);
         if isolating.is_empty() && !pod.unreadable {
             return SideVerdict::NotIsolated;
         }
@@ -157,313 +194,72 @@ impl<'a> Flow<'a> {
             let reason = pod.problems.first().map_or_else(String::new, |p| format!("{}: {}", p.field, p.message));
             return SideVerdict::Unreadable { reason };
         }
-        let isolated_by = isolating.iter().map(|p| p.name.to_string()).collect();
+        let Isolating { enforced, audited } = isolating;
+        if enforced.is_empty() {
+            let audited_by = names(&audited);
+            return match self.judged_by(&audited, direction, other) {
+                Union::Allows(rule) => SideVerdict::WouldAllow { audited_by, rule },
+                Union::Denies(closest) => SideVerdict::WouldDeny { audited_by, closest },
+            };
+        }
+        let isolated_by = names(&enforced);
+        match self.judged_by(&enforced, direction, other) {
+            Union::Allows(rule) => SideVerdict::Allowed { isolated_by, rule },
+            Union::Denies(closest) => {
+                let would_allow = self.allowing(&audited, direction, other);
+                SideVerdict::Denied { isolated_by, closest, would_allow }
+            }
+        }
+    }
+
+    /// What the policies say together: the first rule that allows, or the one that comes closest.
+    fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Union {
         let mut closest: Option<NearMiss> = None;
-        for policy in isolating {
-            for rule in policy.rules(direction).unwrap_or(&[]) {
-                let name = RuleName {
-                    policy: policy.name.to_string(),
-                    field: format!("spec.{}[{}]", direction.word(), rule.index),
-                };
-                let lacks = self.lacks(direction, policy, rule, other);
-                if lacks.is_empty() {
-                    return SideVerdict::Allowed { isolated_by, rule: name };
-                }
-                if closest.as_ref().is_none_or(|c| lacks.len() < c.lacks.len()) {
-                    closest = Some(NearMiss { rule: name, lacks });
-                }
+        for (policy, rule) in rules(policies, direction) {
+            let lacks = self.lacks(direction, policy, rule, other);
+            let rule = RuleName::of(policy, direction, rule);
+            if lacks.is_empty() {
+                return Union::Allows(rule);
+            }
+            if closest.as_ref().is_none_or(|c| lacks.len() < c.lacks.len()) {
+                closest = Some(NearMiss { rule, lacks });
             }
         }
-        SideVerdict::Denied { isolated_by, closest }
+        Union::Denies(closest)
     }
 
-    /// What keeps the rule from allowing the flow: nothing, its peers, its ports, or both.
-    fn lacks(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
-        let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
-        let is_pods = |peer: &Peer| matches!(peer, Peer::Pods { .. });
-        let (any_fits, pods_fit) = match &rule.peers {
-            Peers::Any => (true, other.pod.is_some_and(|p| !p.unreadable)),
-            Peers::Of(peers) => (peers.iter().any(peer_fits), peers.iter().any(|p| is_pods(p) && peer_fits(p))),
-        };
-        let mut lacks = Vec::new();
-        if !any_fits {
-            lacks.push(self.peers_lack(policy, &rule.peers, other));
-        }
-        if let Ports::Of(ports) = &rule.ports {
-            let named_fits = direction == Direction::Ingress || pods_fit || !any_fits;
-            if !ports.iter().any(|p| self.port_fits(p, named_fits)) {
-                lacks.push(self.ports_lack(ports));
-            }
-        }
-        lacks
-    }
-
-    fn peer_fits(&self, policy: &Policy, peer: &Peer, other: &End) -> bool {
-        match peer {
-            Peer::Block(block) => block_contains(block, other.address),
-            Peer::Pods { namespaces, pods } => {
-                let peer = PodPeer::of(namespaces, pods, &policy.name.namespace);
-                other.pod.is_some_and(|pod| peer.contains(self.state, pod))
-            }
-        }
-    }
-
-    fn port_fits(&self, port: &PortMatch, named_fits: bool) -> bool {
-        let Traffic::Port(protocol, number) = self.traffic else { return false };
-        port.protocol == protocol
-            && match &port.range {
-                PortRange::All => true,
-                PortRange::Numbers(first, last) => (*first..=*last).contains(&number),
-                PortRange::Named(name) => named_fits && self.resolve(name, protocol) == Some(number),
-            }
-    }
-
-    fn resolve(&self, name: &str, protocol: Protocol) -> Option<u16> {
-        self.destination.pod?.resolve(name, protocol)
-    }
-
-    fn ports_lack(&self, ports: &[PortMatch]) -> String {
-        let shown = |port: &PortMatch| match &port.range {
-            PortRange::All => format!("every {} port", port.protocol),
-            PortRange::Numbers(first, last) if first == last => format!("{first}/{}", port.protocol),
-            PortRange::Numbers(first, last) => format!("{first}-{last}/{}", port.protocol),
-            PortRange::Named(name) => match self.resolve(name, port.protocol) {
-                Some(number) => format!("'{name}' ({number}/{} there)", port.protocol),
-                None => format!("'{name}', which the destination does not have for {}", port.protocol),
-            },
-        };
-        let listed: Vec<String> = ports.iter().map(shown).collect();
-        if listed.is_empty() {
-            return "the port: no entry was understood".into();
-        }
-        format!("the port: it allows {}, not {}", listed.join(", "), self.traffic)
-    }
-
-    fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
-        let Peers::Of(peers) = peers else { return String::new() };
-        let who = match other.pod {
-            Some(pod) => pod.name.to_string(),
-            None => format!("{}, which is no pod's address,", other.address),
-        };
-        let reasons: Vec<String> = peers.iter().map(|peer| self.peer_lacks(policy, peer, other)).collect();
-        if reasons.is_empty() {
-            return "the peer: no entry was understood".into();
-        }
-        format!("the peer: {who} {}", reasons.join(", nor: "))
-    }
-
-    fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &End) -> String {
-        match (peer, other.pod) {
-            (Peer::Block(block), _) if block.cidr.contains(&other.address) => {
-                format!("is excepted from {}", block.cidr)
-            }
-            (Peer::Block(block), _) => format!("is not in {}", block.cidr),
-            (Peer::Pods { .. }, None) => "cannot match a selector".into(),
-            (Peer::Pods { .. }, Some(pod)) if pod.unreadable => "was not understood".into(),
-            (Peer::Pods { namespaces, pods }, Some(pod)) => {
-                let mut reasons = Vec::new();
-                match namespaces {
-                    NamespaceScope::Own if pod.name.namespace != policy.name.namespace => {
-                        reasons.push(format!("is not in namespace {}", policy.name.namespace));
-                    }
-                    NamespaceScope::Own => {}
-                    NamespaceScope::Selected(selector) => match self.state.namespace_labels(&pod.name.namespace) {
-                        None => reasons.push(format!("is in namespace {}, which is not known", pod.name.namespace)),
-                        Some(labels) => reasons.extend(
-                            selector
-                                .unmet(labels)
-                                .map(|r| format!("is in namespace {}, which does not meet {r}", pod.name.namespace)),
-                        ),
-                    },
-                }
-                reasons.extend(pods.unmet(&pod.labels).map(|r| format!("does not meet {r}")));
-                reasons.join(" and ")
-            }
-        }
+    /// Every rule that allows the flow.
+    fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Vec<RuleName> {
+        let allows = |(policy, rule): &(&Policy, &PolicyRule)| self.lacks(direction, policy, rule, other).is_empty();
+        let allowing = rules(policies, direction).filter(allows);
+        allowing.map(|(policy, rule)| RuleName::of(policy, direction, rule)).collect()
     }
 }
 
-impl fmt::Display for Traffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Traffic::Port(protocol, port) => write!(f, "{port}/{protocol}"),
-            Traffic::Portless => f.write_str("icmp"),
-        }
-    }
+/// What a union of policies says of a flow.
+enum Union {
+    Allows(RuleName),
+    Denies(Option<NearMiss>),
 }
 
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.pod {
-            Some(pod) => write!(f, "{pod} ({})", self.address),
-            None => self.address.fmt(f),
-        }
-    }
+fn rules<'a>(
+    policies: &'a [&'a Arc<Policy>],
+    direction: Direction,
+) -> impl Iterator<Item = (&'a Policy, &'a PolicyRule)> {
+    let of = move |policy: &&'a Arc<Policy>| {
+        let policy: &Policy = policy;
+        policy.rules(direction).unwrap_or(&[]).iter().map(move |rule| (policy, rule))
+    };
+    policies.iter().flat_map(of)
 }
 
-impl fmt::Display for RuleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.policy, self.field)
-    }
+fn names(policies: &[&Arc<Policy>]) -> Vec<String> {
+    policies.iter().map(|policy| policy.name.to_string()).collect()
 }
 
-impl fmt::Display for SideVerdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SideVerdict::NotAPod => f.write_str("not judged: no pod has this address"),
-            SideVerdict::NotIsolated => f.write_str("allowed: no policy isolates the pod"),
-            SideVerdict::Itself => f.write_str("allowed: a pod may always reach itself"),
-            SideVerdict::Unreadable { reason } => write!(f, "denied: the pod was not understood ({reason})"),
-            SideVerdict::Allowed { isolated_by, rule } => {
-                write!(f, "allowed by {rule}\n    isolated by {}", isolated_by.join(", "))
-            }
-            SideVerdict::Denied { isolated_by, closest } => {
-                write!(f, "denied\n    isolated by {}", isolated_by.join(", "))?;
-                match closest {
-                    None => f.write_str("\n    no rule allows anything"),
-                    Some(near) => {
-                        write!(f, "\n    closest rule: {}; it lacks", near.rule)?;
-                        near.lacks.iter().try_for_each(|lack| write!(f, "\n      {lack}"))
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.allowed { "ALLOWED" } else { "DENIED" };
-        writeln!(f, "{verdict}  {} -> {} {}", self.source, self.destination, self.traffic)?;
-        writeln!(f, "  egress of the source: {}", self.egress)?;
-        write!(f, "  ingress of the destination: {}", self.ingress)
-    }
-}
-
-/// A party as a person names it: `namespace/name` of a pod, or an address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
-    Pod(ObjectName),
-    Address(IpAddr),
-}
-
-/// Why a party has no address to explain.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unexplained {
-    #[error("pod {0} is not known; pods are named as namespace/name")]
-    UnknownPod(ObjectName),
-    #[error("pod {0} has no address of its own (not started, finished, or on the host network)")]
-    NoAddress(ObjectName),
-    #[error("{0} and {1} have no address family in common")]
-    NoCommonFamily(String, String),
-    #[error("port '{0}' is not known to the destination pod for {1}")]
-    UnknownPort(String, Protocol),
-}
-
-impl Named {
-    fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, Unexplained> {
-        match self {
-            Named::Address(address) => Ok(vec![*address]),
-            Named::Pod(name) => {
-                let pod = state.pod(name).ok_or_else(|| Unexplained::UnknownPod(name.clone()))?;
-                let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
-                if addresses.is_empty() { Err(Unexplained::NoAddress(name.clone())) } else { Ok(addresses) }
-            }
-        }
-    }
-}
-
-impl fmt::Display for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Named::Pod(name) => name.fmt(f),
-            Named::Address(address) => address.fmt(f),
-        }
-    }
-}
-
-impl std::str::FromStr for Named {
-    type Err = crate::NotAnObjectName;
-    fn from_str(text: &str) -> Result<Named, Self::Err> {
-        match text.parse() {
-            Ok(address) => Ok(Named::Address(address)),
-            Err(_) => text.parse().map(Named::Pod),
-        }
-    }
-}
-
-/// Explains the flow in every family that the parties have in common.
-pub fn explain_named(
-    state: &ClusterState,
-    source: &Named,
-    destination: &Named,
-    traffic: &NamedTraffic,
-) -> Result<Vec<Explanation>, Unexplained> {
-    let (from, to) = (source.addresses(state)?, destination.addresses(state)?);
-    let mut found = Vec::new();
-    for destination in &to {
-        for source in from.iter().filter(|s| s.is_ipv4() == destination.is_ipv4()) {
-            found.push(explain(state, *source, *destination, traffic.resolve(state, *destination)?));
-        }
-    }
-    if found.is_empty() {
-        return Err(Unexplained::NoCommonFamily(source.to_string(), destination.to_string()));
-    }
-    Ok(found)
-}
-
-/// Traffic as a person names it: `80`, `53/udp`, `http`, `http/tcp`, `icmp`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NamedTraffic {
-    Number(Protocol, u16),
-    Name(Protocol, String),
-    Portless,
-}
-
-/// Why a text names no traffic.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not PORT, PORT/tcp, PORT/udp, PORT/sctp or icmp, where PORT is 1 to 65535 or a named port")]
-pub struct NotTraffic(String);
-
-impl std::str::FromStr for NamedTraffic {
-    type Err = NotTraffic;
-    fn from_str(text: &str) -> Result<NamedTraffic, NotTraffic> {
-        let bad = || NotTraffic(text.into());
-        if text.eq_ignore_ascii_case("icmp") {
-            return Ok(NamedTraffic::Portless);
-        }
-        let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let named = |p: &Protocol| p.word().eq_ignore_ascii_case(protocol);
-        let protocol = Protocol::ALL.into_iter().find(named).ok_or_else(bad)?;
-        match port.parse::<u16>() {
-            Ok(0) => Err(bad()),
-            Ok(number) => Ok(NamedTraffic::Number(protocol, number)),
-            Err(_) if port.bytes().any(|b| b.is_ascii_alphabetic()) => Ok(NamedTraffic::Name(protocol, port.into())),
-            Err(_) => Err(bad()),
-        }
-    }
-}
-
-impl fmt::Display for NamedTraffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NamedTraffic::Number(protocol, number) => write!(f, "{number}/{protocol}"),
-            NamedTraffic::Name(protocol, name) => write!(f, "{name}/{protocol}"),
-            NamedTraffic::Portless => f.write_str("icmp"),
-        }
-    }
-}
-
-impl NamedTraffic {
-    fn resolve(&self, state: &ClusterState, destination: IpAddr) -> Result<Traffic, Unexplained> {
-        match self {
-            NamedTraffic::Portless => Ok(Traffic::Portless),
-            NamedTraffic::Number(protocol, number) => Ok(Traffic::Port(*protocol, *number)),
-            NamedTraffic::Name(protocol, name) => {
-                let number = state.owner(destination).and_then(|pod| pod.resolve(name, *protocol));
-                let unknown = || Unexplained::UnknownPort(name.clone(), *protocol);
-                Ok(Traffic::Port(*protocol, number.ok_or_else(unknown)?))
-            }
-        }
+impl RuleName {
+    fn of(policy: &Policy, direction: Direction, rule: &PolicyRule) -> RuleName {
+        let field = format!("spec.{}[{}]", direction.word(), rule.index);
+        RuleName { policy: policy.name.to_string(), field }
     }
 }

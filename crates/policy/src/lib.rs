@@ -2,7 +2,7 @@
 //!
 //! Kubernetes objects come in as JSON and are lowered to a model ([`lower()`]); [`ClusterState`] holds what is known
 //! and takes [`Change`]s; [`translate()`] turns it into the ruleset of one node; [`explain()`] says why a flow passes
-//! or not; [`check()`] tells a policy author what deserves a look. Everything is pure and total: no socket, no clock,
+//! or not; [`check()`] tells a policy author what deserves a look; [`suggest()`] writes policies for flows that were seen. Everything is pure and total: no socket, no clock,
 //! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
 mod attachment;
@@ -10,11 +10,13 @@ mod check;
 mod diagnostic;
 mod directory;
 mod explain;
+mod isolating;
 mod lower;
 mod model;
 mod peers;
 mod selector;
 mod state;
+mod suggest;
 mod translate;
 
 pub use attachment::{Attachment, AttachmentId, Holder};
@@ -26,11 +28,12 @@ pub use explain::{
 };
 pub use lower::{Nameless, lower};
 pub use model::{
-    Block, Change, Kind, Labels, NamedPort, Namespace, NamespaceScope, NotAnObjectName, Object, ObjectName, Peer,
-    Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
+    Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Labels, NamedPort, Namespace, NamespaceScope,
+    NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
 };
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
+pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, suggest};
 pub use translate::{
     BadMask, Cause, DEFAULT_MARK_MASK, Direction, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported,
     TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,

@@ -5,6 +5,7 @@
 //! policies, since a newer field may narrow what stands beside it; pods and namespaces have many fields that are none
 //! of our business.
 
+mod enforcement;
 mod json;
 mod pod;
 mod policy;
@@ -12,7 +13,7 @@ mod selector;
 
 use serde_json::Value;
 
-use crate::{Diagnostic, Kind, Labels, Namespace, Object, ObjectName, Severity};
+use crate::{Diagnostic, Enforcement, Kind, Labels, Namespace, Object, ObjectName, Severity};
 
 /// The object has no `metadata.name`, so nothing can be said of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,19 +46,28 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// The label that the API server keeps on every namespace.
-const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 fn lower_namespace(name: ObjectName, metadata: &Value) -> Namespace {
-    match json::labels(metadata, "metadata") {
+    let mut problems = Vec::new();
+    let mut take = |misread: Misread, consequence| problems.push(misread.diagnose(Kind::Namespace, &name, consequence));
+    let labels = json::labels(metadata, "metadata");
+    let unreadable = labels.is_err();
+    let labels = match labels {
         Ok(mut labels) => {
             labels.insert(NAME_LABEL.into(), name.name.clone());
-            Namespace { name, labels, unreadable: false, problems: vec![] }
+            labels
         }
         Err(e) => {
-            let problem = e.diagnose(Kind::Namespace, &name, "no namespaceSelector matches the namespace");
-            Namespace { name, labels: Labels::new(), unreadable: true, problems: vec![problem] }
+            take(e, "no namespaceSelector matches the namespace");
+            Labels::new()
         }
-    }
+    };
+    let enforcement = enforcement::lower(metadata).unwrap_or_else(|e| {
+        take(e, "policies of the namespace that say nothing of their own are enforced");
+        Some(Enforcement::Enforce)
+    });
+    Namespace { name, labels, unreadable, enforcement, problems }
 }
 
 /// A part of an object that was not understood.

@@ -124,6 +124,8 @@ pub struct Namespace {
     pub labels: Labels,
     /// The labels were not understood: no selector matches the namespace, negative ones included.
     pub unreadable: bool,
+    /// What becomes of its policies that say nothing of their own.
+    pub enforcement: Option<Enforcement>,
     pub problems: Vec<Diagnostic>,
 }
 
@@ -162,6 +164,19 @@ pub struct NamedPort {
     pub number: u16,
 }
 
+/// The annotation that chooses it, on a NetworkPolicy for itself, on a Namespace for its policies that say nothing of
+/// their own: `audit` or `enforce`.
+pub const ENFORCEMENT_ANNOTATION: &str = "ringfence.io/enforcement";
+
+/// Whether a policy denies, or only tells what it would deny.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcement {
+    #[default]
+    Enforce,
+    Audit,
+}
+
 /// A policy, with what was not understood already turned into denial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -172,6 +187,8 @@ pub struct Policy {
     pub ingress: Option<Vec<PolicyRule>>,
     /// Isolates for egress, and allows what the rules say.
     pub egress: Option<Vec<PolicyRule>>,
+    /// What the object itself says; see [`crate::ClusterState::enforcement`].
+    pub enforcement: Option<Enforcement>,
     pub problems: Vec<Diagnostic>,
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::directory::Directory;
 use crate::{
-    Attachment, AttachmentId, Change, Diagnostic, Holder, Kind, Labels, NamedPort, Namespace, Object, ObjectName, Pod,
-    Policy, Selector,
+    Attachment, AttachmentId, Change, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace, Object,
+    ObjectName, Pod, Policy, Selector,
 };
 
 /// Namespaces, pods and policies, and the directory of addresses.
@@ -20,6 +20,7 @@ pub struct ClusterState {
     pods: BTreeMap<ObjectName, Arc<Pod>>,
     policies: BTreeMap<ObjectName, Arc<Policy>>,
     addresses: Directory,
+    default_enforcement: Enforcement,
 }
 
 impl ClusterState {
@@ -106,6 +107,22 @@ impl ClusterState {
     /// The labels of a namespace that selectors may look at; none while its object is unknown or unreadable.
     pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
         self.namespaces.get(&ObjectName::new("", namespace)).filter(|n| !n.unreadable).map(|n| &n.labels)
+    }
+
+    /// What becomes of policies that neither they nor their namespaces say anything of.
+    pub fn set_default_enforcement(&mut self, default: Enforcement) {
+        self.default_enforcement = default;
+    }
+
+    /// Whether the policy is enforced. The nearest word counts: the policy's own, then its namespace's, then the default.
+    pub fn enforcement(&self, policy: &Policy) -> Enforcement {
+        policy.enforcement.unwrap_or_else(|| self.enforcement_in(&policy.name.namespace))
+    }
+
+    /// What becomes of policies of the namespace that say nothing of their own.
+    pub fn enforcement_in(&self, namespace: &str) -> Enforcement {
+        let said = self.namespaces.get(&ObjectName::new("", namespace)).and_then(|n| n.enforcement);
+        said.unwrap_or(self.default_enforcement)
     }
 
     /// The pods of a namespace.

@@ -22,7 +22,10 @@ pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, sta
 pub use leave_out::leave_out;
 pub use reporting::{Cause, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables};
 
-use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};
+pub(crate) use names::digest;
+
+use crate::isolating::Isolating;
+use crate::{Attachment, ClusterState, Diagnostic, Enforcement, Holder, ObjectName, Pod, Policy, PortRange, Ports};
 use emit::Emitter;
 use plan::Plan;
 
@@ -62,7 +65,9 @@ pub struct Translation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     pub direction: Direction,
-    /// The policies that isolate the pods; none for pods that were not understood.
+    /// Whether it denies what its policies do not allow, or lets it pass and tells of it.
+    pub enforcement: Enforcement,
+    /// The policies that it is made of: all that select the pods and are enforced, or all if none is; none for pods that were not understood.
     pub policies: Vec<ObjectName>,
     /// The pods of the node that the program judges.
     pub pods: Vec<ObjectName>,
@@ -83,17 +88,18 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
             let Some(job) = Job::of(state, local.pod, direction) else { continue };
             let chain = match &job {
                 Job::Deny => layout::deny_chain(direction),
-                Job::Judge { policies, named } => {
-                    let chain = names::program(direction, policies, named);
+                Job::Judge { enforcement, policies, named } => {
+                    let chain = names::program(direction, *enforcement, policies, named);
                     if !programs.contains_key(&chain) {
-                        emitter.program(direction, &chain, &Plan::of(direction, policies, named));
+                        emitter.program(direction, *enforcement, &chain, &Plan::of(direction, policies, named));
                     }
                     chain
                 }
             };
-            emitter.dispatch(direction, &chain, &local.pod.name.to_string(), &local.addresses);
+            emitter.dispatch(direction, job.enforcement(), &chain, &local.pod.name.to_string(), &local.addresses);
             let program = programs.entry(chain).or_insert_with(|| Program {
                 direction,
+                enforcement: job.enforcement(),
                 policies: job.policies().iter().map(|p| p.name.clone()).collect(),
                 pods: vec![],
             });
@@ -103,7 +109,8 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
     for (address, attachment) in unattributed {
         for direction in Direction::BOTH {
             let about = format!("{}, not known yet", attachment.pod);
-            emitter.dispatch(direction, &layout::deny_chain(direction), &about, &[address]);
+            let chain = layout::deny_chain(direction);
+            emitter.dispatch(direction, Enforcement::Enforce, &chain, &about, &[address]);
         }
     }
     let mut ruleset = emitter.finish();
@@ -142,6 +149,7 @@ enum Job<'a> {
     /// The pod was not understood.
     Deny,
     Judge {
+        enforcement: Enforcement,
         policies: Vec<&'a Arc<Policy>>,
         named: NamedPorts,
     },
@@ -151,20 +159,29 @@ enum Job<'a> {
 pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
 
 impl<'a> Job<'a> {
-    /// None for a pod that is not isolated in the direction.
+    /// None for a pod that no policy selects in the direction.
     fn of(state: &'a ClusterState, pod: &'a Pod, direction: Direction) -> Option<Job<'a>> {
         if pod.unreadable {
             return Some(Job::Deny);
         }
-        let policies: Vec<&Arc<Policy>> = isolating(state, pod, direction).collect();
-        if policies.is_empty() {
-            return None;
-        }
+        let Isolating { enforced, audited } = Isolating::of(state, pod, direction);
+        let (enforcement, policies) = match (enforced.is_empty(), audited.is_empty()) {
+            (true, true) => return None,
+            (false, _) => (Enforcement::Enforce, enforced),
+            (true, false) => (Enforcement::Audit, audited),
+        };
         let named = match direction {
             Direction::Egress => NamedPorts::new(),
             Direction::Ingress => resolved_ports(&policies, pod),
         };
-        Some(Job::Judge { policies, named })
+        Some(Job::Judge { enforcement, policies, named })
+    }
+
+    fn enforcement(&self) -> Enforcement {
+        match self {
+            Job::Deny => Enforcement::Enforce,
+            Job::Judge { enforcement, .. } => *enforcement,
+        }
     }
 
     fn policies(&self) -> &[&'a Arc<Policy>] {
@@ -173,17 +190,6 @@ impl<'a> Job<'a> {
             Job::Judge { policies, .. } => policies,
         }
     }
-}
-
-/// The policies that isolate the pod in the direction, in the order of their names.
-pub(crate) fn isolating<'a>(
-    state: &'a ClusterState,
-    pod: &'a Pod,
-    direction: Direction,
-) -> impl Iterator<Item = &'a Arc<Policy>> {
-    state
-        .policies_in(&pod.name.namespace)
-        .filter(move |policy| policy.rules(direction).is_some() && policy.selector.matches(&pod.labels))
 }
 
 fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {

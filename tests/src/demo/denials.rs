@@ -78,9 +78,14 @@ fn deciding(denied: &Explanation) -> (Side, String) {
     let egress = !denied.egress.allows();
     let (side, verdict) = if egress { (Side::Egress, &denied.egress) } else { (Side::Ingress, &denied.ingress) };
     let policies = match verdict {
-        SideVerdict::Denied { isolated_by, closest: _ } => isolated_by.join(", "),
+        SideVerdict::Denied { isolated_by, closest: _, would_allow: _ } => isolated_by.join(", "),
         SideVerdict::Unreadable { reason } => format!("(the pod was not understood: {reason})"),
-        SideVerdict::NotAPod | SideVerdict::NotIsolated | SideVerdict::Itself | SideVerdict::Allowed { .. } => {
+        SideVerdict::NotAPod
+        | SideVerdict::NotIsolated
+        | SideVerdict::Itself
+        | SideVerdict::Allowed { .. }
+        | SideVerdict::WouldAllow { .. }
+        | SideVerdict::WouldDeny { .. } => {
             unreachable!("a side that allows")
         }
     };

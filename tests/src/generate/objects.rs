@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use super::{NODES, object};
+use super::{NODES, annotations, object};
 
 /// The labels of pods and of namespaces: keys, and the values that each may have.
 pub(super) const POD_LABELS: [&str; 2] = ["app", "tier"];
@@ -27,14 +27,15 @@ pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 /// cannot in a real cluster: what counts is the name.
 pub(super) fn namespaces(names: &'static [&'static str]) -> BoxedStrategy<Vec<Namespace>> {
     let claimed = weighted(0.4, select(&super::NAMESPACES[..]));
-    let one = (prop::bool::weighted(0.93), labels(&NAMESPACE_LABELS, &NAMESPACE_VALUES), claimed);
+    let drawn_labels = labels(&NAMESPACE_LABELS, &NAMESPACE_VALUES);
+    let one = (prop::bool::weighted(0.93), drawn_labels, claimed, annotations::of_namespace());
     vec(one, names.len())
         .prop_map(|drafts| {
             let existing = names.iter().zip(drafts).filter(|(_, (exists, ..))| *exists);
             existing
-                .map(|(name, (_, mut labels, claimed))| {
+                .map(|(name, (_, mut labels, claimed, annotations))| {
                     labels.extend(claimed.map(|claimed| (NAME_LABEL.into(), claimed.into())));
-                    read(json!({"metadata": {"name": name, "labels": labels}}))
+                    read(json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}}))
                 })
                 .collect()
         })

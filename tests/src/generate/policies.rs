@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::objects::{
     NAME_LABEL, NAMESPACE_LABELS, NAMESPACE_VALUES, POD_LABELS, POD_VALUES, PORT_NAMES, PORT_NUMBERS, PROTOCOLS,
 };
-use super::{NAMESPACES, object, optional};
+use super::{NAMESPACES, annotations, object, optional};
 
 /// Blocks that overlap, touch and contain each other, some with host bits.
 const BLOCKS: [&str; 26] = [
@@ -42,11 +42,11 @@ const BLOCKS: [&str; 26] = [
 
 /// A policy without a name.
 pub(super) fn policy(names: &'static [&'static str]) -> BoxedStrategy<Value> {
-    let whole = (select(names), spec()).prop_map(|(namespace, spec)| {
+    let whole = (select(names), spec(), annotations::of_policy()).prop_map(|(namespace, spec, annotations)| {
         json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": {"namespace": namespace},
+            "metadata": object([("namespace", Some(namespace.into())), ("annotations", annotations)]),
             "spec": spec,
         })
     });

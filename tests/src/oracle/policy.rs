@@ -75,7 +75,7 @@ fn rules(policy: &Value, direction: Direction) -> Result<&[Value], NotUnderstood
 }
 
 /// The namespace of a policy; `default` where it names none, as kubectl has it.
-fn namespace(policy: &Value) -> &str {
+pub(super) fn namespace(policy: &Value) -> &str {
     member(policy, "metadata").and_then(|m| member(m, "namespace")).and_then(Value::as_str).unwrap_or("default")
 }
 

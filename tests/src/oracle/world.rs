@@ -7,13 +7,15 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Every object that matters. Policies stay JSON, so that they can hold what no typed struct can: unknown fields,
+/// Every object that matters, and what the node's agent is told beside them. Policies stay JSON, so that they can hold what no typed struct can: unknown fields,
 /// operators, protocols, and values of the wrong type.
 #[derive(Clone, Default)]
 pub struct World {
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
     pub policies: Vec<Value>,
+    /// Policies that nothing is said about are audited.
+    pub audits_by_default: bool,
 }
 
 /// The first packet of a flow.
@@ -64,6 +66,9 @@ impl World {
     /// The documents as one YAML stream, which any YAML parser reads: short values stand in JSON on their line.
     pub fn to_yaml(&self) -> String {
         let mut text = String::new();
+        if self.audits_by_default {
+            text.push_str("# --enforcement audit\n");
+        }
         for document in self.documents() {
             text.push_str("---\n");
             block(&mut text, &document, 0);

@@ -7,10 +7,10 @@ use nft::Protocol;
 use serde_json::Value;
 
 use super::json::{Fields, field, join, list, object, only, port, text};
-use super::{Misread, selector};
+use super::{Misread, enforcement, selector};
 use crate::{
-    Block, Diagnostic, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports,
-    Selector,
+    Block, Diagnostic, Enforcement, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
+    PortRange, Ports, Selector,
 };
 
 const API_VERSION: &str = "networking.k8s.io/v1";
@@ -19,6 +19,11 @@ const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing
 
 pub(super) fn lower(name: ObjectName, value: &Value) -> Policy {
     let mut problems = Problems { name, found: Vec::new() };
+    let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
+    Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems) }
+}
+
+fn without_enforcement(value: &Value, mut problems: Problems) -> Policy {
     let Some(spec) = problems.take(spec(value), "the policy isolates every pod of its namespace and allows nothing")
     else {
         return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
@@ -55,7 +60,7 @@ impl Problems {
     }
 
     fn policy(self, selector: Selector, ingress: Option<Vec<PolicyRule>>, egress: Option<Vec<PolicyRule>>) -> Policy {
-        Policy { name: self.name, selector, ingress, egress, problems: self.found }
+        Policy { name: self.name, selector, ingress, egress, enforcement: None, problems: self.found }
     }
 }
 

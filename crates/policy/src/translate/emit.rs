@@ -8,11 +8,13 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict,
 };
 
-use super::layout::{Layout, address_type, deny, dispatch_map, go_on, peer_field, self_set, skeleton};
+use super::layout::{
+    Layout, add_audit, address_type, audited_self_set, dispatch_map, end, go_on, peer_field, self_set, skeleton,
+};
 use super::plan::{Allowed, Plan, Span};
 use super::{Direction, address_key, dispatch_element, names};
 use crate::peers::{NamedPeers, PeerUnion, block_ranges, describe, is_whole_family, named_endpoints, pod_addresses};
-use crate::{ClusterState, ObjectName};
+use crate::{ClusterState, Enforcement, ObjectName};
 
 /// Up to this many port spans a program is written as rules, which a person reads at a glance and which cost about
 /// 60 ns each; beyond it verdict maps keep the cost flat.
@@ -25,13 +27,14 @@ pub(super) struct Emitter<'a> {
     state: &'a ClusterState,
     /// Families of this node's pods; nothing is emitted for the other one.
     families: BTreeSet<Family>,
+    layout: &'a Layout,
     ruleset: Ruleset,
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(state: &'a ClusterState, families: BTreeSet<Family>, layout: &Layout) -> Emitter<'a> {
+    pub(super) fn new(state: &'a ClusterState, families: BTreeSet<Family>, layout: &'a Layout) -> Emitter<'a> {
         let ruleset = skeleton(layout, &families);
-        Emitter { state, families, ruleset }
+        Emitter { state, families, layout, ruleset }
     }
 
     pub(super) fn finish(self) -> Ruleset {
@@ -39,7 +42,14 @@ impl<'a> Emitter<'a> {
     }
 
     /// Sends the flows of one direction of a pod's addresses to a chain.
-    pub(super) fn dispatch(&mut self, direction: Direction, chain: &Name, about: &str, addresses: &[IpAddr]) {
+    pub(super) fn dispatch(
+        &mut self,
+        direction: Direction,
+        enforcement: Enforcement,
+        chain: &Name,
+        about: &str,
+        addresses: &[IpAddr],
+    ) {
         for &address in addresses {
             let family = Family::of(address);
             let mut add = |set: Name, key: Key, element: Element| {
@@ -49,22 +59,30 @@ impl<'a> Emitter<'a> {
             };
             add(dispatch_map(direction, family), address_key(address), dispatch_element(chain, about));
             let itself = Key::Two(Datum::from(address), Datum::from(address));
-            add(self_set(family), itself, Element::default());
+            let pairs = match enforcement {
+                Enforcement::Enforce => self_set(family),
+                Enforcement::Audit => audited_self_set(family),
+            };
+            add(pairs, itself, Element::default());
         }
     }
 
     /// Compiles a plan into the chain. Order matters: what a verdict map finds is final, so everything that it does
     /// not hold comes before it.
-    pub(super) fn program(&mut self, direction: Direction, chain: &Name, plan: &Plan) {
+    pub(super) fn program(&mut self, direction: Direction, enforcement: Enforcement, chain: &Name, plan: &Plan) {
+        match enforcement {
+            Enforcement::Enforce => {}
+            Enforcement::Audit => add_audit(&mut self.ruleset, self.layout, &self.families),
+        }
         let mut rules = self.allow(direction, &[], &plan.any_port.peers, &comment(&plan.any_port.by));
         if !plan.any_port.peers.any {
             rules.extend(self.named_rules(plan));
             if plan.spans.values().map(Vec::len).sum::<usize>() <= INLINE_SPANS {
                 rules.extend(self.inline_spans(direction, plan));
             } else {
-                rules.extend(self.mapped_spans(direction, chain, plan));
+                rules.extend(self.mapped_spans(direction, enforcement, chain, plan));
             }
-            rules.push(deny(direction));
+            rules.push(end(direction, enforcement));
         }
         self.add_chain(chain.clone(), rules);
     }
@@ -111,7 +129,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// One verdict map a protocol: from the port to the chain of the peers that are allowed there.
-    fn mapped_spans(&mut self, direction: Direction, chain: &Name, plan: &Plan) -> Vec<Rule> {
+    fn mapped_spans(&mut self, direction: Direction, enforcement: Enforcement, chain: &Name, plan: &Plan) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (protocol, spans) in &plan.spans {
             let ranges = spans.iter().any(|s| s.first != s.last);
@@ -119,7 +137,7 @@ impl<'a> Emitter<'a> {
             for Span { first, last, allowed } in spans {
                 let (first, last) = (Datum::Port(*first), Datum::Port(*last));
                 let key = if ranges { Key::Range(first, last) } else { Key::One(first) };
-                let verdict = self.peers_verdict(direction, allowed);
+                let verdict = self.peers_verdict(direction, enforcement, allowed);
                 let comment = Some(Comment::new(&comment(&allowed.by)));
                 set.elements.insert(key, Element { verdict: Some(verdict), comment });
             }
@@ -132,16 +150,16 @@ impl<'a> Emitter<'a> {
     }
 
     /// Where a flow goes whose port allows the union: straight on, or to the chain that looks its peer up.
-    fn peers_verdict(&mut self, direction: Direction, allowed: &Allowed) -> Verdict {
+    fn peers_verdict(&mut self, direction: Direction, enforcement: Enforcement, allowed: &Allowed) -> Verdict {
         if allowed.peers.any {
             return go_on(direction);
         }
-        let chain = names::peers_chain(direction, &allowed.peers);
+        let chain = names::peers_chain(direction, enforcement, &allowed.peers);
         if !self.ruleset.chains.contains_key(&chain) {
             let about = [describe(&allowed.peers.pods), describe(&allowed.peers.blocks)];
             let about: Vec<String> = about.into_iter().filter(|a| !a.is_empty()).collect();
             let mut rules = self.allow(direction, &[], &allowed.peers, &about.join("; "));
-            rules.push(deny(direction));
+            rules.push(end(direction, enforcement));
             self.add_chain(chain.clone(), rules);
         }
         Verdict::Goto(chain)

@@ -15,8 +15,9 @@ use nft::{
     Set, State, Table, Verdict,
 };
 
-use super::reporting::{Cause, Judgement, chain_of, counted_drop, denied_for};
+use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
 use super::{Direction, reporting, sources, unknown};
+use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
@@ -165,6 +166,7 @@ pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
         || name.starts_with("deny/")
+        || name.starts_with("audit/")
 }
 
 pub(super) fn fixed(text: &str) -> Name {
@@ -186,8 +188,17 @@ pub(super) fn go_on(direction: Direction) -> Verdict {
     }))
 }
 
-pub(super) fn deny(direction: Direction) -> Rule {
-    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(deny_chain(direction)))])
+/// Where a program's flows go that it does not allow.
+pub(super) fn end_chain(direction: Direction, enforcement: Enforcement) -> Name {
+    match enforcement {
+        Enforcement::Enforce => deny_chain(direction),
+        Enforcement::Audit => audit_chain(direction),
+    }
+}
+
+/// How every program ends, unless it allows everything.
+pub(super) fn end(direction: Direction, enforcement: Enforcement) -> Rule {
+    Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(end_chain(direction, enforcement)))])
 }
 
 /// The map from a local pod's address to its program.
@@ -206,6 +217,15 @@ pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",
         Family::V6 => "self6",
+    })
+}
+
+/// The addresses of pods with an audited program, each paired with itself. They are not in [`self_set`] for it: an
+/// audited pod is not isolated.
+pub(super) fn audited_self_set(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "audited-self4",
+        Family::V6 => "audited-self6",
     })
 }
 
@@ -356,14 +376,45 @@ fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
-fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
-    let to_itself = |&family: &Family| {
+/// Approves the flows of pods that reach themselves.
+fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
+    let rule = |&family: &Family| {
         let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
-        Rule::new(vec![Match::InSet { fields, set: self_set(family) }], goto(APPROVE))
+        Rule::new(vec![Match::InSet { fields, set: pairs(family) }], goto(APPROVE))
     };
-    let mut rules: Vec<Rule> = families.iter().map(to_itself).collect();
+    families.iter().map(rule).collect()
+}
+
+fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules = to_itself(families, self_set);
     rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
     rules.push(counted_drop());
+    rules
+}
+
+/// Adds where audited programs end, unless it is there.
+pub(super) fn add_audit(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
+    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
+        return;
+    }
+    for &family in families {
+        let address = address_type(family);
+        let comment = Some(Comment::new("pods of this node whose policies are audited, each with itself"));
+        let set = Set { comment, ..Set::of(&[address, address]) };
+        ruleset.sets.insert(audited_self_set(family), Arc::new(set));
+    }
+    for direction in Direction::BOTH {
+        let rules = audit_rules(layout, direction, families);
+        ruleset.chains.insert(audit_chain(direction), Arc::new(Chain { hook: None, rules }));
+    }
+    reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
+}
+
+/// What would be denied is told of and counted, and goes on as if it were allowed: the other side still judges it.
+fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules = to_itself(families, audited_self_set);
+    rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
+    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
     rules
 }
 

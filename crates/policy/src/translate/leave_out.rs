@@ -3,13 +3,17 @@
 //! Programs consist of rules and sets that allow, and end in a denial: without one of them a program allows less. One
 //! that lets everything through has no denial until it is left without that rule. What isolates a pod in the first
 //! place cannot be left out.
+//!
+//! The same holds for programs that are audited, whose end lets pass and tells: without a rule they tell of more. They never
+//! come to deny by it, since what is audited is not isolated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{deny, deny_chain, dispatch_map, go_on, is_fixed_chain, self_set};
+use super::layout::{dispatch_map, end, end_chain, go_on, is_fixed_chain, self_set};
+use super::names::enforcement_of;
 use super::{Direction, sources, unknown};
 
 /// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible
@@ -57,8 +61,8 @@ fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
     if rule.only_reports() {
         return without_report(ruleset, chain, rule);
     }
-    let denies = |rule: &Rule| goes_to(rule, |target| Direction::BOTH.map(deny_chain).contains(target));
-    if is_fixed_chain(chain) || denies(rule) {
+    let ends = Direction::BOTH.map(|direction| end_chain(direction, enforcement_of(chain)));
+    if is_fixed_chain(chain) || goes_to(rule, |target| ends.contains(target)) {
         return false;
     }
     retain_rules(ruleset, |name, other| name != chain || other != rule)
@@ -94,7 +98,7 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
     true
 }
 
-/// Pods whose program cannot be are allowed nothing in its direction.
+/// Pods whose program cannot be are allowed nothing in its direction, or would be if it were enforced.
 fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
     if is_fixed_chain(chain) || ruleset.chains.remove(chain).is_none() {
         return false;
@@ -109,7 +113,7 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
         match Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name)) {
             Some(direction) => {
                 for element in elements.values_mut().filter(|element| element.verdict == gone) {
-                    element.verdict = Some(Verdict::Goto(deny_chain(direction)));
+                    element.verdict = Some(Verdict::Goto(end_chain(direction, enforcement_of(chain))));
                 }
             }
             None => elements.retain(|_, element| element.verdict != gone),
@@ -129,7 +133,7 @@ fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> b
         let open = lets_all_through(chain);
         chain.rules.retain(|rule| keep(name, rule));
         if let Some(direction) = open.filter(|_| lets_all_through(chain).is_none()) {
-            chain.rules.push(deny(direction));
+            chain.rules.push(end(direction, enforcement_of(name)));
         }
         went = true;
     }

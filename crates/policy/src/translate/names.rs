@@ -11,15 +11,37 @@ use sha2::{Digest, Sha256};
 use super::layout::fixed;
 use super::{Direction, NamedPorts};
 use crate::peers::{NamedPeers, Namespaces, PeerUnion, PodPeer, describe};
-use crate::{Block, Operator, Policy};
+use crate::{Block, Enforcement, Operator, Policy};
 
 /// Longest part of a name in clear. It leaves room within nft's 127 bytes for the prefixes and suffixes below.
 const LONGEST_CLEAR: usize = 90;
 /// Longest hint beside a digest.
 const LONGEST_HINT: usize = 40;
 
-/// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves.
-pub(super) fn program(direction: Direction, policies: &[&Arc<Policy>], named: &NamedPorts) -> Name {
+/// Begins the names of chains whose end is to audit.
+const AUDIT: &str = "audit-";
+
+/// Whether the chain is of a program that denies, or of one that is audited.
+pub(super) fn enforcement_of(chain: &Name) -> Enforcement {
+    if chain.as_str().starts_with(AUDIT) { Enforcement::Audit } else { Enforcement::Enforce }
+}
+
+/// The prefix of a program's chains.
+fn prefix(enforcement: Enforcement, word: &str) -> String {
+    match enforcement {
+        Enforcement::Enforce => word.into(),
+        Enforcement::Audit => format!("{AUDIT}{word}"),
+    }
+}
+
+/// `egress/<namespace>/<policy>_<policy>`, with `/<port>-<protocol>-<number>` for the named ports that it resolves;
+/// `audit-egress/…` for an audited program.
+pub(super) fn program(
+    direction: Direction,
+    enforcement: Enforcement,
+    policies: &[&Arc<Policy>],
+    named: &NamedPorts,
+) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);
     let names: Vec<&str> = policies.iter().map(|p| &*p.name.name).collect();
     let ports: Vec<(&str, &str, u16)> = named.iter().map(|((n, p), number)| (&**n, p.word(), *number)).collect();
@@ -35,7 +57,7 @@ pub(super) fn program(direction: Direction, policies: &[&Arc<Policy>], named: &N
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
     };
     let mistakable = !plain(namespace) || !names.iter().all(|n| plain(n)) || !ports.iter().all(|(n, ..)| plain(n));
-    name(direction.word(), clear, mistakable, &(namespace, names, ports))
+    name(&prefix(enforcement, direction.word()), clear, mistakable, &(namespace, names, ports))
 }
 
 /// The verdict map of a program for one protocol.
@@ -43,18 +65,21 @@ pub(super) fn port_map(program: &Name, protocol: nft::Protocol, ranges: bool) ->
     fixed(&format!("{program}/{protocol}{}", if ranges { "-ranges" } else { "" }))
 }
 
-/// The chain that allows a union of peers.
-pub(super) fn peers_chain(direction: Direction, peers: &PeerUnion) -> Name {
-    let prefix = match direction {
-        Direction::Egress => "to",
-        Direction::Ingress => "from",
-    };
+/// The chain that allows a union of peers: `to/…`, `from/…`, `audit-to/…`, `audit-from/…`.
+pub(super) fn peers_chain(direction: Direction, enforcement: Enforcement, peers: &PeerUnion) -> Name {
+    let prefix = prefix(
+        enforcement,
+        match direction {
+            Direction::Egress => "to",
+            Direction::Ingress => "from",
+        },
+    );
     match (peers.pods.is_empty(), peers.blocks.is_empty()) {
-        (false, true) => pods(prefix, &peers.pods),
-        (true, _) => blocks(prefix, &peers.blocks),
+        (false, true) => pods(&prefix, &peers.pods),
+        (true, _) => blocks(&prefix, &peers.blocks),
         (false, false) => {
             let hint = format!("{}; {}", describe(&peers.pods), describe(&peers.blocks));
-            name(prefix, hint, true, &(&peers.pods, &peers.blocks))
+            name(&prefix, hint, true, &(&peers.pods, &peers.blocks))
         }
     }
 }
@@ -144,7 +169,7 @@ fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize
 
 /// 65 bits of SHA-256 over the JSON form, as 13 characters of base32: enough that nobody can make a name collide with
 /// a name that exists.
-fn digest(identity: &impl Serialize) -> String {
+pub(crate) fn digest(identity: &impl Serialize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let json = match serde_json::to_vec(identity) {
         Ok(json) => json,

@@ -23,7 +23,8 @@ use nft::{
 
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, chain_of, denied_for};
-use super::{Direction, isolating, reporting};
+use super::{Direction, reporting};
+use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Holder};
 
 /// Interfaces whose sources are checked.
@@ -110,10 +111,10 @@ impl Pairs {
     }
 }
 
-/// Whether something isolates the pod in the direction: a policy, or that it is not known or not understood.
+/// Whether something isolates the pod in the direction: an enforced policy, or that it is not known or not understood.
 fn is_isolated(state: &ClusterState, attachment: &Attachment, direction: Direction) -> bool {
     attachment.addresses.iter().any(|address| match state.holder(*address) {
-        Some(Holder::Pod(pod)) => pod.unreadable || isolating(state, pod, direction).next().is_some(),
+        Some(Holder::Pod(pod)) => pod.unreadable || !Isolating::of(state, pod, direction).enforced.is_empty(),
         Some(Holder::Unknown(_)) => true,
         None => false,
     })

@@ -1,0 +1,114 @@
+//! What keeps a rule from allowing a flow, in words.
+
+use nft::Protocol;
+
+use super::{End, Flow, Traffic};
+use crate::peers::{PodPeer, block_contains};
+use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports};
+
+impl Flow<'_> {
+    /// What keeps the rule from allowing the flow: nothing, its peers, its ports, or both.
+    pub(super) fn lacks(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
+        let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
+        let is_pods = |peer: &Peer| matches!(peer, Peer::Pods { .. });
+        let (any_fits, pods_fit) = match &rule.peers {
+            Peers::Any => (true, other.pod.is_some_and(|p| !p.unreadable)),
+            Peers::Of(peers) => (peers.iter().any(peer_fits), peers.iter().any(|p| is_pods(p) && peer_fits(p))),
+        };
+        let mut lacks = Vec::new();
+        if !any_fits {
+            lacks.push(self.peers_lack(policy, &rule.peers, other));
+        }
+        if let Ports::Of(ports) = &rule.ports {
+            let named_fits = direction == Direction::Ingress || pods_fit || !any_fits;
+            if !ports.iter().any(|p| self.port_fits(p, named_fits)) {
+                lacks.push(self.ports_lack(ports));
+            }
+        }
+        lacks
+    }
+
+    fn peer_fits(&self, policy: &Policy, peer: &Peer, other: &End) -> bool {
+        match peer {
+            Peer::Block(block) => block_contains(block, other.address),
+            Peer::Pods { namespaces, pods } => {
+                let peer = PodPeer::of(namespaces, pods, &policy.name.namespace);
+                other.pod.is_some_and(|pod| peer.contains(self.state, pod))
+            }
+        }
+    }
+
+    fn port_fits(&self, port: &PortMatch, named_fits: bool) -> bool {
+        let Traffic::Port(protocol, number) = self.traffic else { return false };
+        port.protocol == protocol
+            && match &port.range {
+                PortRange::All => true,
+                PortRange::Numbers(first, last) => (*first..=*last).contains(&number),
+                PortRange::Named(name) => named_fits && self.resolve(name, protocol) == Some(number),
+            }
+    }
+
+    fn resolve(&self, name: &str, protocol: Protocol) -> Option<u16> {
+        self.destination.pod?.resolve(name, protocol)
+    }
+
+    fn ports_lack(&self, ports: &[PortMatch]) -> String {
+        let shown = |port: &PortMatch| match &port.range {
+            PortRange::All => format!("every {} port", port.protocol),
+            PortRange::Numbers(first, last) if first == last => format!("{first}/{}", port.protocol),
+            PortRange::Numbers(first, last) => format!("{first}-{last}/{}", port.protocol),
+            PortRange::Named(name) => match self.resolve(name, port.protocol) {
+                Some(number) => format!("'{name}' ({number}/{} there)", port.protocol),
+                None => format!("'{name}', which the destination does not have for {}", port.protocol),
+            },
+        };
+        let listed: Vec<String> = ports.iter().map(shown).collect();
+        if listed.is_empty() {
+            return "the port: no entry was understood".into();
+        }
+        format!("the port: it allows {}, not {}", listed.join(", "), self.traffic)
+    }
+
+    fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
+        let Peers::Of(peers) = peers else { return String::new() };
+        let who = match other.pod {
+            Some(pod) => pod.name.to_string(),
+            None => format!("{}, which is no pod's address,", other.address),
+        };
+        let reasons: Vec<String> = peers.iter().map(|peer| self.peer_lacks(policy, peer, other)).collect();
+        if reasons.is_empty() {
+            return "the peer: no entry was understood".into();
+        }
+        format!("the peer: {who} {}", reasons.join(", nor: "))
+    }
+
+    fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &End) -> String {
+        match (peer, other.pod) {
+            (Peer::Block(block), _) if block.cidr.contains(&other.address) => {
+                format!("is excepted from {}", block.cidr)
+            }
+            (Peer::Block(block), _) => format!("is not in {}", block.cidr),
+            (Peer::Pods { .. }, None) => "cannot match a selector".into(),
+            (Peer::Pods { .. }, Some(pod)) if pod.unreadable => "was not understood".into(),
+            (Peer::Pods { namespaces, pods }, Some(pod)) => {
+                let mut reasons = Vec::new();
+                match namespaces {
+                    NamespaceScope::Own if pod.name.namespace != policy.name.namespace => {
+                        reasons.push(format!("is not in namespace {}", policy.name.namespace));
+                    }
+                    NamespaceScope::Own => {}
+                    NamespaceScope::Selected(selector) => match self.state.namespace_labels(&pod.name.namespace) {
+                        None => reasons.push(format!("is in namespace {}, which is not known", pod.name.namespace)),
+                        Some(labels) => reasons.extend(
+                            selector
+                                .unmet(labels)
+                                .map(|r| format!("is in namespace {}, which does not meet {r}", pod.name.namespace)),
+                        ),
+                    },
+                }
+                reasons.extend(pods.unmet(&pod.labels).map(|r| format!("does not meet {r}")));
+                reasons.join(" and ")
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Parties and traffic as a person names them: pods by name, ports by number or name.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use nft::Protocol;
+
+use super::{Explanation, Traffic, explain};
+use crate::{ClusterState, ObjectName};
+
+/// A party as a person names it: `namespace/name` of a pod, or an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Pod(ObjectName),
+    Address(IpAddr),
+}
+
+/// Why a party has no address to explain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unexplained {
+    #[error("pod {0} is not known; pods are named as namespace/name")]
+    UnknownPod(ObjectName),
+    #[error("pod {0} has no address of its own (not started, finished, or on the host network)")]
+    NoAddress(ObjectName),
+    #[error("{0} and {1} have no address family in common")]
+    NoCommonFamily(String, String),
+    #[error("port '{0}' is not known to the destination pod for {1}")]
+    UnknownPort(String, Protocol),
+}
+
+impl Named {
+    fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, Unexplained> {
+        match self {
+            Named::Address(address) => Ok(vec![*address]),
+            Named::Pod(name) => {
+                let pod = state.pod(name).ok_or_else(|| Unexplained::UnknownPod(name.clone()))?;
+                let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
+                if addresses.is_empty() { Err(Unexplained::NoAddress(name.clone())) } else { Ok(addresses) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Named::Pod(name) => name.fmt(f),
+            Named::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for Named {
+    type Err = crate::NotAnObjectName;
+    fn from_str(text: &str) -> Result<Named, Self::Err> {
+        match text.parse() {
+            Ok(address) => Ok(Named::Address(address)),
+            Err(_) => text.parse().map(Named::Pod),
+        }
+    }
+}
+
+/// Explains the flow in every family that the parties have in common.
+pub fn explain_named(
+    state: &ClusterState,
+    source: &Named,
+    destination: &Named,
+    traffic: &NamedTraffic,
+) -> Result<Vec<Explanation>, Unexplained> {
+    let (from, to) = (source.addresses(state)?, destination.addresses(state)?);
+    let mut found = Vec::new();
+    for destination in &to {
+        for source in from.iter().filter(|s| s.is_ipv4() == destination.is_ipv4()) {
+            found.push(explain(state, *source, *destination, traffic.resolve(state, *destination)?));
+        }
+    }
+    if found.is_empty() {
+        return Err(Unexplained::NoCommonFamily(source.to_string(), destination.to_string()));
+    }
+    Ok(found)
+}
+
+/// Traffic as a person names it: `80`, `53/udp`, `http`, `http/tcp`, `icmp`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedTraffic {
+    Number(Protocol, u16),
+    Name(Protocol, String),
+    Portless,
+}
+
+/// Why a text names no traffic.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not PORT, PORT/tcp, PORT/udp, PORT/sctp or icmp, where PORT is 1 to 65535 or a named port")]
+pub struct NotTraffic(String);
+
+impl std::str::FromStr for NamedTraffic {
+    type Err = NotTraffic;
+    fn from_str(text: &str) -> Result<NamedTraffic, NotTraffic> {
+        let bad = || NotTraffic(text.into());
+        if text.eq_ignore_ascii_case("icmp") {
+            return Ok(NamedTraffic::Portless);
+        }
+        let (port, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let named = |p: &Protocol| p.word().eq_ignore_ascii_case(protocol);
+        let protocol = Protocol::ALL.into_iter().find(named).ok_or_else(bad)?;
+        match port.parse::<u16>() {
+            Ok(0) => Err(bad()),
+            Ok(number) => Ok(NamedTraffic::Number(protocol, number)),
+            Err(_) if port.bytes().any(|b| b.is_ascii_alphabetic()) => Ok(NamedTraffic::Name(protocol, port.into())),
+            Err(_) => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for NamedTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NamedTraffic::Number(protocol, number) => write!(f, "{number}/{protocol}"),
+            NamedTraffic::Name(protocol, name) => write!(f, "{name}/{protocol}"),
+            NamedTraffic::Portless => f.write_str("icmp"),
+        }
+    }
+}
+
+impl NamedTraffic {
+    fn resolve(&self, state: &ClusterState, destination: IpAddr) -> Result<Traffic, Unexplained> {
+        match self {
+            NamedTraffic::Portless => Ok(Traffic::Portless),
+            NamedTraffic::Number(protocol, number) => Ok(Traffic::Port(*protocol, *number)),
+            NamedTraffic::Name(protocol, name) => {
+                let number = state.owner(destination).and_then(|pod| pod.resolve(name, *protocol));
+                let unknown = || Unexplained::UnknownPort(name.clone(), *protocol);
+                Ok(Traffic::Port(*protocol, number.ok_or_else(unknown)?))
+            }
+        }
+    }
+}

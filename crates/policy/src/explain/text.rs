@@ -1,0 +1,189 @@
+//! Explanations as a person reads them.
+
+use std::fmt;
+
+use super::{Explanation, NearMiss, Party, RuleName, SideVerdict, Traffic};
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Traffic::Port(protocol, port) => write!(f, "{port}/{protocol}"),
+            Traffic::Portless => f.write_str("icmp"),
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pod {
+            Some(pod) => write!(f, "{pod} ({})", self.address),
+            None => self.address.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.policy, self.field)
+    }
+}
+
+impl fmt::Display for SideVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SideVerdict::NotAPod => f.write_str("not judged: no pod has this address"),
+            SideVerdict::NotIsolated => f.write_str("allowed: no policy isolates the pod"),
+            SideVerdict::Itself => f.write_str("allowed: a pod may always reach itself"),
+            SideVerdict::Unreadable { reason } => write!(f, "denied: the pod was not understood ({reason})"),
+            SideVerdict::Allowed { isolated_by, rule } => {
+                write!(f, "allowed by {rule}\n    isolated by {}", isolated_by.join(", "))
+            }
+            SideVerdict::Denied { isolated_by, closest, would_allow } => {
+                write!(f, "denied\n    isolated by {}", isolated_by.join(", "))?;
+                write_closest(f, closest.as_ref())?;
+                if would_allow.is_empty() {
+                    return Ok(());
+                }
+                f.write_str(
+                    "\n    rules of audited policies would allow it, which count only once they are enforced:",
+                )?;
+                would_allow.iter().try_for_each(|rule| write!(f, "\n      {rule}"))
+            }
+            SideVerdict::WouldAllow { audited_by, rule } => {
+                write!(f, "passes: the pod's policies are only audited; enforced, they would allow it by {rule}")?;
+                write!(f, "\n    audited by {}", audited_by.join(", "))
+            }
+            SideVerdict::WouldDeny { audited_by, closest } => {
+                f.write_str("passes: the pod's policies are only audited; enforced, they would deny it")?;
+                write!(f, "\n    audited by {}", audited_by.join(", "))?;
+                write_closest(f, closest.as_ref())
+            }
+        }
+    }
+}
+
+fn write_closest(f: &mut fmt::Formatter<'_>, closest: Option<&NearMiss>) -> fmt::Result {
+    let Some(near) = closest else { return f.write_str("\n    no rule allows anything") };
+    write!(f, "\n    closest rule: {}; it lacks", near.rule)?;
+    near.lacks.iter().try_for_each(|lack| write!(f, "\n      {lack}"))
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.allowed { "ALLOWED" } else { "DENIED" };
+        let audit = if self.would_be_denied() { "  (passes only because policies are audited)" } else { "" };
+        writeln!(f, "{verdict}  {} -> {} {}{audit}", self.source, self.destination, self.traffic)?;
+        writeln!(f, "  egress of the source: {}", self.egress)?;
+        write!(f, "  ingress of the destination: {}", self.ingress)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{Change, ClusterState, Kind, explain, lower};
+
+    fn policy(name: &str, enforcement: &str, ingress: Value) -> Value {
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": "shop",
+                "name": name,
+                "annotations": {"ringfence.io/enforcement": enforcement},
+            },
+            "spec": {"podSelector": {"matchLabels": {"app": "api"}}, "policyTypes": ["Ingress"], "ingress": ingress},
+        })
+    }
+
+    /// web asks api for port 80.
+    fn explained(policies: &[Value]) -> Explanation {
+        let pod = |name: &str, address: &str| {
+            json!({
+                "metadata": {"namespace": "shop", "name": name, "labels": {"app": name}},
+                "status": {"podIPs": [{"ip": address}]},
+            })
+        };
+        let mut state = ClusterState::new();
+        let pods = [pod("web", "10.0.0.1"), pod("api", "10.0.0.2")].into_iter().map(|pod| (Kind::Pod, pod));
+        for (kind, object) in pods.chain(policies.iter().map(|p| (Kind::NetworkPolicy, p.clone()))) {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        let [web, api] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        explain(&state, web, api, Traffic::Port(nft::Protocol::Tcp, 80))
+    }
+
+    fn from_web() -> Value {
+        json!([{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": [{"port": 80}]}])
+    }
+
+    fn from_db() -> Value {
+        json!([{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}])
+    }
+
+    #[test]
+    fn what_audited_policies_would_deny_passes_and_says_so() {
+        let explanation = explained(&[policy("a", "audit", from_db()), policy("b", "audit", json!([]))]);
+        assert!(explanation.allowed && explanation.would_be_denied());
+        assert_eq!(
+            explanation.to_string(),
+            "ALLOWED  shop/web (10.0.0.1) -> shop/api (10.0.0.2) 80/tcp  (passes only because policies are audited)\n  \
+             egress of the source: allowed: no policy isolates the pod\n  \
+             ingress of the destination: passes: the pod's policies are only audited; enforced, they would deny it\n    \
+             audited by shop/a, shop/b\n    \
+             closest rule: shop/a spec.ingress[0]; it lacks\n      \
+             the peer: shop/web does not meet app=db"
+        );
+        assert_eq!(
+            serde_json::to_value(&explanation.ingress).unwrap(),
+            json!({
+                "verdict": "would-deny",
+                "auditedBy": ["shop/a", "shop/b"],
+                "closest": {
+                    "rule": {"policy": "shop/a", "field": "spec.ingress[0]"},
+                    "lacks": ["the peer: shop/web does not meet app=db"],
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn what_audited_policies_would_allow_passes() {
+        let explanation = explained(&[policy("a", "audit", from_db()), policy("b", "audit", from_web())]);
+        assert!(explanation.allowed && !explanation.would_be_denied());
+        assert_eq!(
+            explanation.ingress.to_string(),
+            "passes: the pod's policies are only audited; enforced, they would allow it by shop/b spec.ingress[0]\n    \
+             audited by shop/a, shop/b"
+        );
+        assert_eq!(
+            serde_json::to_value(&explanation.ingress).unwrap(),
+            json!({
+                "verdict": "would-allow",
+                "auditedBy": ["shop/a", "shop/b"],
+                "rule": {"policy": "shop/b", "field": "spec.ingress[0]"},
+            })
+        );
+    }
+
+    #[test]
+    fn beside_an_enforced_policy_an_audited_one_neither_allows_nor_denies() {
+        let denied = explained(&[policy("a", "enforce", from_db()), policy("b", "audit", from_web())]);
+        assert!(!denied.allowed && !denied.would_be_denied());
+        assert_eq!(
+            denied.ingress.to_string(),
+            "denied\n    isolated by shop/a\n    \
+             closest rule: shop/a spec.ingress[0]; it lacks\n      \
+             the peer: shop/web does not meet app=db\n    \
+             rules of audited policies would allow it, which count only once they are enforced:\n      \
+             shop/b spec.ingress[0]"
+        );
+        let wire = serde_json::to_value(&denied.ingress).unwrap();
+        assert_eq!(wire["wouldAllow"], json!([{"policy": "shop/b", "field": "spec.ingress[0]"}]));
+        let allowed = explained(&[policy("a", "enforce", from_web()), policy("b", "audit", json!([]))]);
+        assert!(allowed.allowed && !allowed.would_be_denied());
+        assert_eq!(allowed.ingress.to_string(), "allowed by shop/a spec.ingress[0]\n    isolated by shop/a");
+    }
+}

@@ -1,0 +1,31 @@
+//! Which policies judge a pod: those that are enforced and those that are only audited, apart.
+
+use std::sync::Arc;
+
+use crate::{ClusterState, Direction, Enforcement, Pod, Policy};
+
+/// The policies that select a pod in a direction, in the order of their names.
+///
+/// Policies only ever add to what is allowed. So where any is enforced, those alone judge: an audited one can neither
+/// deny what they allow nor allow what they deny. Where all are audited, the pod is not isolated, and what they do not
+/// allow together is told.
+pub(crate) struct Isolating<'a> {
+    pub(crate) enforced: Vec<&'a Arc<Policy>>,
+    pub(crate) audited: Vec<&'a Arc<Policy>>,
+}
+
+impl<'a> Isolating<'a> {
+    pub(crate) fn of(state: &'a ClusterState, pod: &'a Pod, direction: Direction) -> Isolating<'a> {
+        let selects = |policy: &&Arc<Policy>| policy.rules(direction).is_some() && policy.selector.matches(&pod.labels);
+        let selecting = state.policies_in(&pod.name.namespace).filter(selects);
+        let (enforced, audited) = selecting.partition(|policy| match state.enforcement(policy) {
+            Enforcement::Enforce => true,
+            Enforcement::Audit => false,
+        });
+        Isolating { enforced, audited }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.enforced.is_empty() && self.audited.is_empty()
+    }
+}

@@ -1,0 +1,123 @@
+//! Workloads: pods that a policy can name together, by labels that all of them have and keep.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::translate::digest;
+use crate::{ClusterState, Labels, Pod};
+
+/// Labels that controllers write and that differ from pod to pod, or from one rollout or run to the next. Deployments
+/// and DaemonSets, StatefulSets, Jobs (<https://kubernetes.io/docs/reference/labels-annotations-taints/>).
+const PASSING_LABELS: [&str; 11] = [
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "controller-uid",
+    "job-name",
+    "job-completion-index",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/job-completion-index",
+];
+
+/// Labels whose values people know a workload by, the best first.
+const NAMING_LABELS: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
+
+/// Longest name of a workload before a digest: `ringfence-suggested-`, it, `-`, the digest and a number up to `-999`
+/// are the 63 characters that every name in Kubernetes may have.
+const LONGEST_NAME: usize = 30;
+/// Characters of a digest, 40 bits: workloads of one namespace that are called alike are few.
+const DIGEST_LENGTH: usize = 8;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Workload {
+    pub(super) namespace: Arc<str>,
+    /// Not empty.
+    labels: Labels,
+}
+
+impl Workload {
+    /// None for a pod that no labels tell from the others.
+    pub(super) fn of(pod: &Pod) -> Option<Workload> {
+        let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&&***key));
+        let labels: Labels = lasting.map(|(key, value)| (key.clone(), value.clone())).collect();
+        (!labels.is_empty()).then(|| Workload { namespace: pod.name.namespace.clone(), labels })
+    }
+
+    /// `namespace/name`, as suggestions name it.
+    pub(super) fn title(&self, state: &ClusterState) -> String {
+        let names = short_names(state, &self.namespace);
+        let name = names.get(self).cloned().unwrap_or_else(|| self.plain_name());
+        format!("{}/{name}", self.namespace)
+    }
+
+    /// A LabelSelector that matches these pods and no others that are known in the namespace: labels are few, and pods
+    /// of other workloads may have them and more.
+    pub(super) fn selector(&self, state: &ClusterState) -> Value {
+        let mut absent: BTreeSet<&str> = BTreeSet::new();
+        let others = of_namespace(state, &self.namespace);
+        let wider = others.iter().filter(|other| *other != self && self.is_part_of(other));
+        for other in wider {
+            let more: Vec<&str> =
+                other.labels.keys().map(|key| &**key).filter(|key| !self.labels.contains_key(*key)).collect();
+            if !more.iter().any(|key| absent.contains(key)) {
+                absent.extend(more.first());
+            }
+        }
+        let labels: BTreeMap<&str, &str> = self.labels.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let mut selector = json!({"matchLabels": labels});
+        if !absent.is_empty() {
+            let expressions = absent.iter().map(|key| json!({"key": key, "operator": "DoesNotExist"}));
+            selector["matchExpressions"] = expressions.collect();
+        }
+        selector
+    }
+
+    fn is_part_of(&self, other: &Workload) -> bool {
+        self.labels.iter().all(|(key, value)| other.labels.get(key) == Some(value))
+    }
+
+    /// What a person would call it, in the characters of a name.
+    fn plain_name(&self) -> String {
+        let named = NAMING_LABELS.iter().filter_map(|key| self.labels.get(*key));
+        let mut candidates = named.chain(self.labels.values()).map(|value| as_name(value));
+        candidates.find(|name| !name.is_empty()).unwrap_or_else(|| "pods".into())
+    }
+}
+
+/// Lower case letters, digits and `-`, beginning and ending with none of the last (RFC 1123); may be empty.
+fn as_name(text: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let mut name: String = text.chars().map(allowed).collect::<String>().trim_matches('-').to_owned();
+    name.truncate(LONGEST_NAME);
+    name.trim_end_matches('-').to_owned()
+}
+
+fn of_namespace(state: &ClusterState, namespace: &str) -> BTreeSet<Workload> {
+    state.pods_in(namespace).filter_map(|pod| Workload::of(pod)).collect()
+}
+
+/// The names of all workloads of a namespace. Those that would be called alike have a digest of their labels.
+pub(super) fn short_names(state: &ClusterState, namespace: &str) -> BTreeMap<Workload, String> {
+    let workloads = of_namespace(state, namespace);
+    let mut called: BTreeMap<String, usize> = BTreeMap::new();
+    for workload in &workloads {
+        *called.entry(workload.plain_name()).or_default() += 1;
+    }
+    let name = |workload: Workload| {
+        let plain = workload.plain_name();
+        let name = match called.get(&plain) {
+            Some(2..) => {
+                let labels: BTreeMap<&str, &str> = workload.labels.iter().map(|(k, v)| (&**k, &**v)).collect();
+                format!("{plain}-{}", &digest(&labels)[..DIGEST_LENGTH])
+            }
+            Some(_) | None => plain,
+        };
+        (workload, name)
+    };
+    workloads.into_iter().map(name).collect()
+}

@@ -1,0 +1,32 @@
+//! Generated annotations that say whether policies are enforced.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value, json};
+
+use super::optional;
+
+const ANNOTATION: &str = "ringfence.io/enforcement";
+
+/// Of a policy: any JSON.
+pub(super) fn of_policy() -> BoxedStrategy<Option<Value>> {
+    let strange = select(vec![
+        json!({ANNOTATION: "off"}),
+        json!({ANNOTATION: "Audit"}),
+        json!({ANNOTATION: true}),
+        json!({ANNOTATION: null}),
+        json!({"other": "thing"}),
+        json!("audit"),
+        json!([ANNOTATION]),
+    ]);
+    let plain = select(vec!["audit", "audit", "enforce"]).prop_map(|word| json!({ANNOTATION: word, "other": "thing"}));
+    optional(0.4, prop_oneof![9 => plain, 1 => strange])
+}
+
+/// Of a namespace, which the API server holds as strings.
+pub(super) fn of_namespace() -> BoxedStrategy<Option<BTreeMap<String, String>>> {
+    let word = select(vec!["audit", "audit", "audit", "enforce", "no"]);
+    prop::option::weighted(0.25, word.prop_map(|word| BTreeMap::from([(ANNOTATION.into(), word.into())]))).boxed()
+}
