@@ -70,7 +70,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    match sources.metrics.text(&status) {
+    match sources.metrics.text(&status, Instant::now()) {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
         }
@@ -80,7 +80,8 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 
 async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
     let status = sources.status.borrow().clone();
-    Json(status.report(sources.metrics.totals(), Instant::now()))
+    let now = Instant::now();
+    Json(status.report(sources.metrics.totals(now), now))
 }
 
 async fn verify(State(sources): State<Sources>) -> Response {

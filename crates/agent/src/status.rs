@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use policy::Diagnostic;
 
+use crate::memory::Stores;
+
 pub(crate) use counts::Counts;
 pub(crate) use report::Totals;
 
@@ -61,6 +63,8 @@ pub(crate) struct Status {
     /// The group in which the kernel reports denied packets.
     pub(crate) drop_log_group: Option<u16>,
     pub(crate) counts: Counts,
+    /// What the stores took when they were last measured.
+    pub(crate) stores: Stores,
 }
 
 /// A problem, and since when it has been there.

@@ -99,7 +99,7 @@ pub(crate) struct LastCommit {
     /// RFC 3339, in UTC, with milliseconds.
     pub(crate) time: String,
     pub(crate) seconds_ago: u64,
-    /// From the change to the kernel's acknowledgement.
+    /// From the finished translation to the kernel's acknowledgement.
     pub(crate) micros: u64,
     /// Changes that it held.
     pub(crate) operations: usize,
@@ -275,6 +275,11 @@ mod tests {
 
     #[test]
     fn a_status_has_these_bytes() {
-        golden(&full(), expect![[r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0}}"#]]);
+        golden(
+            &full(),
+            expect![[
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0}}"#
+            ]],
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{Call, StateLoop};
 use crate::attachments;
 use crate::gate::{Outcome, Standing, Waiting, standing};
+use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
 
 impl StateLoop {
@@ -26,9 +27,10 @@ impl StateLoop {
         match call {
             Call::Add(waiting) => self.add(*waiting),
             // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
-            Call::Delete(id) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+            Call::Delete(id, at) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
+                    self.pending.add(Watched::Attachment, at, &self.metrics);
                     self.state.detach(&id)
                 }
                 Ok(Some(_)) => {
@@ -85,6 +87,7 @@ impl StateLoop {
                 return false;
             }
         }
+        self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
         let changed = self.state.attach(attachment.clone());
         self.release |= self.unreleased;
         if changed && attachment.bridged {

@@ -66,7 +66,7 @@ mod tests {
     fn a_policy_of_which_something_was_not_understood_is_not_among_the_enforced() {
         let policy = |name: &str, protocol: &str| {
             let ports = json!([{"port": 80, "protocol": protocol}]);
-            let spec = json!({"podSelector": {}, "ingress": [{"ports": ports}]});
+            let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": ports}]});
             let object = json!({"metadata": {"namespace": "shop", "name": name}, "spec": spec});
             Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
         };
