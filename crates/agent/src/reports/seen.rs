@@ -103,15 +103,10 @@ impl Logged {
     /// Whether it can be found again in a table: a packet that was cut before its ports cannot.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.seen.carried {
-            Carried::Flow(Flow { protocol, port, .. }) => port.is_some() || protocol_of(*protocol).is_none(),
+            Carried::Flow(Flow { protocol, port, .. }) => port.is_some() || Protocol::from_number(*protocol).is_none(),
             Carried::Frame { .. } => true,
         }
     }
-}
-
-/// The protocol that has ports, by its IANA number.
-pub(crate) fn protocol_of(number: u8) -> Option<Protocol> {
-    Protocol::ALL.into_iter().find(|protocol| protocol.number() == number)
 }
 
 #[cfg(test)]
