@@ -12,6 +12,8 @@ use tests::netns::in_new_namespace;
 
 mod notifications;
 mod ownership;
+mod packet_log;
+mod records;
 mod rulesets;
 mod surroundings;
 use rulesets::{
