@@ -176,7 +176,7 @@ mod tests {
         let layout = Layout::for_table("ringfence").unwrap();
         let mut state = state(100);
         let object = json!({
-            "metadata": {"namespace": "shop", "name": "all"},
+            "apiVersion": "networking.k8s.io/v1", "metadata": {"namespace": "shop", "name": "all"},
             "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]},
         });
         state.apply(Change::Set(lower(Kind::NetworkPolicy, &object).unwrap()));

@@ -55,6 +55,8 @@ pub(crate) struct Status {
     pub(crate) unenforced: Vec<String>,
     /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
     pub(crate) attachment_problems: Vec<String>,
+    /// Pods that are not held to their own source addresses although their interfaces are known, and why not.
+    pub(crate) unchecked: Vec<String>,
     /// Whether other programs can change the tables, and why they can.
     pub(crate) protected: bool,
     pub(crate) protection: String,
@@ -109,12 +111,13 @@ impl Status {
         }
     }
 
-    /// What somebody who reads that the node is ready has to know nevertheless: enforced is what was known before.
+    /// What somebody who reads that the node is ready has to know nevertheless.
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |Aged { problem, since }: &Aged| {
             format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
         };
-        self.problems.iter().map(note).collect()
+        let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
+        self.problems.iter().map(note).chain(unchecked.iter().cloned()).collect()
     }
 }
 

@@ -4,6 +4,7 @@ mod agent;
 mod doctor;
 mod install_cni;
 mod manifests;
+mod status;
 mod uninstall;
 
 use std::io::Write;
@@ -20,6 +21,7 @@ use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Out
 pub(crate) use agent::agent;
 pub(crate) use doctor::doctor;
 pub(crate) use install_cni::install_cni;
+pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
 
 const YES: ExitCode = ExitCode::SUCCESS;

@@ -80,11 +80,13 @@ impl DropFigures {
         raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
     }
 
+    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn lost(&self, reports: u64) {
         self.lost.inc_by(reports);
     }
 
     /// All counters were read and set at that moment.
+    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn read_at(&self, at: Instant) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         // The newest of those that are older than the window is where the window begins.

@@ -11,10 +11,17 @@ use crate::pod_lookup::Wanted;
 impl StateLoop {
     /// Says whether other attachments are known now.
     pub(super) fn read_attachments(&mut self) -> bool {
-        let (changed, problems) = match attachments::read(&attachments::folder(&self.run_dir)) {
-            Ok(attached) => (self.state.replace_attachments(attached.attachments), attached.problems),
-            Err(problem) => (false, vec![problem]),
+        let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
+            Ok(attached) => {
+                let changed = self.state.replace_attachments(attached.attachments);
+                (changed, attached.problems, attached.unchecked)
+            }
+            Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
         };
+        for pod in unchecked.iter().filter(|u| self.status.source_check && !self.status.unchecked.contains(u)) {
+            tracing::warn!("{pod}");
+        }
+        self.status.unchecked = unchecked;
         for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
             tracing::error!("{problem}");
         }

@@ -67,7 +67,8 @@ mod tests {
         let policy = |name: &str, protocol: &str| {
             let ports = json!([{"port": 80, "protocol": protocol}]);
             let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": ports}]});
-            let object = json!({"metadata": {"namespace": "shop", "name": name}, "spec": spec});
+            let metadata = json!({"namespace": "shop", "name": name});
+            let object = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
             Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
         };
         let mut state = ClusterState::new();
