@@ -17,8 +17,8 @@ mod watch;
 
 use std::time::Duration;
 
-pub(crate) use ends::Place;
-pub(crate) use group::{Choice, GroupChoice, Reporting};
+pub(crate) use ends::{Ends, Nodes, Place, nodes};
+pub(crate) use group::{GroupChoice, Reporting};
 pub(crate) use ledger::Ledger;
 pub(crate) use naming::name;
 pub(crate) use seen::Observation;

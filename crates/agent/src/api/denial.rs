@@ -104,22 +104,26 @@ impl DropsQuery {
     }
 }
 
+impl End {
+    /// Who it is, without the address.
+    pub(crate) fn named(&self) -> String {
+        let (what, name) = match self.kind {
+            EndKind::Pod => ("", &self.pod),
+            EndKind::Node => ("node", &self.node),
+            EndKind::RemoteCluster => ("cluster", &self.cluster),
+            EndKind::UnknownPod => ("unknown pod", &self.pod),
+            EndKind::World => ("world", &None),
+            EndKind::Unknown => ("unknown", &None),
+        };
+        [what, name.as_deref().unwrap_or("")].join(" ").trim().to_owned()
+    }
+}
+
 impl fmt::Display for End {
     /// A name before an address, always.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.address.map_or(String::new(), |address| format!(" ({address})"));
-        let named = |name: &Option<String>| name.as_deref().unwrap_or("?").to_owned();
-        match self.kind {
-            EndKind::Pod => write!(f, "{}{address}", named(&self.pod)),
-            EndKind::Node => write!(f, "node {}{address}", named(&self.node)),
-            EndKind::RemoteCluster => write!(f, "cluster {}{address}", named(&self.cluster)),
-            EndKind::UnknownPod => match &self.pod {
-                Some(pod) => write!(f, "unknown pod {pod}{address}"),
-                None => write!(f, "unknown pod{address}"),
-            },
-            EndKind::World => write!(f, "world{address}"),
-            EndKind::Unknown => write!(f, "unknown{address}"),
-        }
+        f.write_str(&self.named())?;
+        self.address.map_or(Ok(()), |address| write!(f, " ({address})"))
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use policy::Direction;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::labels::Reason;
@@ -38,6 +39,7 @@ pub(crate) struct DropFigures {
     denied: Family<DeniedLabels, Counter>,
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
+    unnamed: Gauge,
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
 
@@ -47,6 +49,7 @@ impl DropFigures {
             denied: Family::default(),
             would_deny: Family::default(),
             lost: Counter::default(),
+            unnamed: Gauge::default(),
             readings: Mutex::default(),
         };
         let packets = || Unit::Other("packets".into());
@@ -55,6 +58,8 @@ impl DropFigures {
         registry.register_with_unit("would_deny", help, packets(), figures.would_deny.clone());
         let help = "Reports of denied packets that were lost on their way to the agent; the packets are counted";
         registry.register("drop_log_lost", help, figures.lost.clone());
+        let help = "Packets of all these that no event has told of yet: some never are where there are too many";
+        registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
         for direction in Direction::BOTH {
             figures.set_denied_by_policy(direction, 0);
             figures.set_would_deny(direction, 0);
@@ -85,6 +90,11 @@ impl DropFigures {
         self.lost.inc_by(reports);
     }
 
+    /// Packets that are counted and that no event tells of, or none yet.
+    pub(crate) fn set_unnamed(&self, packets: u64) {
+        self.unnamed.set(i64::try_from(packets).unwrap_or(i64::MAX));
+    }
+
     /// All counters were read and set at that moment.
     #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn read_at(&self, at: Instant) {
@@ -111,6 +121,7 @@ impl DropFigures {
             denied_per_minute: per_minute(latest.denied - before.denied),
             would_deny_per_minute: per_minute(latest.would_deny - before.would_deny),
             lost: self.lost.get(),
+            unnamed: u64::try_from(self.unnamed.get()).unwrap_or(0),
         })
     }
 

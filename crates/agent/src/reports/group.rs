@@ -38,8 +38,6 @@ pub(crate) struct Reporting {
     pub(crate) words: String,
 }
 
-pub(crate) type Choice = anyhow::Result<Reporting>;
-
 impl GroupChoice {
     /// The group of rules that nobody listens to, as in a rendered ruleset.
     pub(crate) fn group(self) -> Option<u16> {
@@ -51,7 +49,7 @@ impl GroupChoice {
     }
 
     /// Binds a group in this network namespace. The table tells which group an agent had before.
-    pub(crate) fn open(self, table: &Table) -> Choice {
+    pub(crate) fn open(self, table: &Table) -> anyhow::Result<Reporting> {
         match self {
             GroupChoice::Off => {
                 Ok(Reporting { log: None, words: "off, as asked for by --nflog-group off".into() })

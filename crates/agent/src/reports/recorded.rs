@@ -101,11 +101,6 @@ impl Recorded {
         waiting.into_iter().take(room).map(|(seen, entry)| entry.tell(seen)).collect()
     }
 
-    /// Whether packets wait to be told of.
-    pub(super) fn has_untold(&self) -> bool {
-        self.flows.values().any(|entry| entry.seen > entry.told)
-    }
-
     /// Forgets flows that are over. Nobody is told any more of packets of theirs that waited.
     pub(super) fn forget(&mut self, now: Instant) {
         self.flows.retain(|_, entry| now.saturating_duration_since(entry.grown) <= FORGOTTEN);
@@ -217,9 +212,8 @@ mod tests {
         flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
         assert_eq!(flows.logged(&flow(4), None, at(11), false), None);
         assert_eq!(counts(&flows.tell(2)), [(2, true), (1, true)]);
-        assert!(flows.has_untold());
         assert_eq!(counts(&flows.tell(MUCH)), [(1, true), (95, false)]);
-        assert!(!flows.has_untold());
+        assert_eq!(flows.tell(MUCH), []);
     }
 
     #[test]
