@@ -34,8 +34,7 @@ fn running_agents_explain_every_probe_as_the_kernel_judges_it() {
     // An agent whose node has no pod takes itself to have the wrong name, and enforces nothing.
     let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));
     let wanted = clusters();
-    let drawn = draw_worlds(2 * wanted).into_iter().filter(|world| runs_pods(world) && !world.audits_by_default);
-    let worlds: Vec<World> = drawn.take(wanted).collect();
+    let worlds: Vec<World> = draw_worlds(2 * wanted).into_iter().filter(runs_pods).take(wanted).collect();
     assert_eq!(worlds.len(), wanted, "most worlds have pods on both nodes");
     for (number, world) in worlds.iter().enumerate() {
         examine(number, world, &mut seen);
@@ -95,7 +94,7 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
     probes.extend(to_itself.into_iter().filter(|probe| matches!(probe.protocol, Probe::TCP | Probe::UDP)));
     let lab = Lab::new(&hosts.lab_spec(world, &NODES, &probes));
     let stage = Stage::new(&lab, world);
-    let _agents = stage.start(&lab);
+    let _agents = stage.start(&lab, world);
     for (index, (probe, arrived)) in probes.iter().zip(probe_all(&lab, &probes)).enumerate() {
         let own_node = stays_on_node(world, probe);
         let judged: [Judgement; 2] = NODES.map(|node| judge(world, node, probe));
@@ -155,11 +154,14 @@ impl Stage {
         self.folder.path().join(node)
     }
 
-    fn start<'lab>(&self, lab: &'lab Lab) -> [AgentProcess<'lab>; 2] {
+    fn start<'lab>(&self, lab: &'lab Lab, world: &World) -> [AgentProcess<'lab>; 2] {
         let mut agents = [0, 1].map(|index| {
             let mut command = ringfence();
             command.args(["agent", "--node-name", NODES[index], "--run-dir"]).arg(self.run_dir(NODES[index]));
             command.arg("--kubeconfig").arg(self.servers[index].kubeconfig());
+            if world.audits_by_default {
+                command.args(["--enforcement", "audit"]);
+            }
             AgentProcess::start(lab, NODES[index], command)
         });
         agents.iter_mut().for_each(AgentProcess::until_ready);

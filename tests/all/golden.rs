@@ -1,10 +1,12 @@
 //! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes what comes out.
+//!
+//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` what else the agent is told.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
-use policy::{ClusterState, Layout, Translation, check, translate};
+use policy::{ClusterState, Enforcement, Layout, Translation, check, translate};
 use tests::kernel_table::{listing_after_netlink, listing_after_text};
 use tests::netns::in_new_namespace;
 
@@ -12,10 +14,10 @@ use tests::netns::in_new_namespace;
 const NODE: &str = "node-a";
 
 /// The cases that hold what is not understood; all others are meant to be understood whole.
-const ERRONEOUS: [&str; 2] = ["not-understood", "undecodable-objects"];
+const ERRONEOUS: [&str; 3] = ["audit-not-understood", "not-understood", "undecodable-objects"];
 
 /// Lines of docs/semantics.md.
-const LINES: std::ops::RangeInclusive<u32> = 1..=19;
+const LINES: std::ops::RangeInclusive<u32> = 1..=22;
 
 fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
@@ -29,6 +31,7 @@ fn state_of(case: &Path) -> ClusterState {
     let folder = cluster::read_folder(&case.join("manifests.yaml")).unwrap();
     assert_eq!(folder.problems, vec![], "{}", case.display());
     let mut state = ClusterState::new();
+    state.set_default_enforcement(Options::of(case).enforcement);
     for change in folder.changes() {
         state.apply(change);
     }
@@ -36,7 +39,31 @@ fn state_of(case: &Path) -> ClusterState {
 }
 
 fn translation_of(case: &Path) -> Translation {
-    translate(&state_of(case), NODE, &Layout::for_table("ringfence").unwrap())
+    let layout = Layout::for_table("ringfence").unwrap().logging_to(Options::of(case).log_group);
+    translate(&state_of(case), NODE, &layout)
+}
+
+/// What the agent is told beside the manifests.
+struct Options {
+    enforcement: Enforcement,
+    log_group: Option<u16>,
+}
+
+impl Options {
+    fn of(case: &Path) -> Options {
+        let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("# options: ")).unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let mut options = Options { enforcement: Enforcement::Enforce, log_group: None };
+        while let Some(option) = words.next() {
+            match (option, words.next()) {
+                ("--enforcement", Some("audit")) => options.enforcement = Enforcement::Audit,
+                ("--nflog-group", Some(group)) => options.log_group = Some(group.parse().unwrap()),
+                (option, value) => panic!("{}: {option} {value:?}", case.display()),
+            }
+        }
+        options
+    }
 }
 
 #[test]

@@ -16,6 +16,8 @@ mod folder;
 mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
+// Suggested policies allow exactly what was seen.
+mod suggestion;
 // Any sequence of changes ends in the ruleset of a fresh start.
 mod sequence;
 // Inputs that once broke a claim do so no more.

@@ -3,11 +3,11 @@
 
 use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
-use policy::{Change, ClusterState, Kind, Layout, Object, translate};
+use policy::{Change, ClusterState, Enforcement, Kind, Layout, Object, Translation, narrows, translate};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::world;
+use tests::generate::{draw_worlds, world};
 use tests::netns::in_new_namespace;
 use tests::objects::{default_enforcement, lowered, state_of};
 use tests::oracle::World;
@@ -64,8 +64,12 @@ fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
 }
 
 /// Tells of what it denies: that comes with more chains, rules and sets, and without them nothing else is different.
+fn layout() -> Layout {
+    Layout::for_table("ringfence").unwrap().logging_to(Some(GROUP))
+}
+
 fn ruleset(state: &ClusterState) -> Ruleset {
-    translate(state, NODE, &Layout::for_table("ringfence").unwrap().logging_to(Some(GROUP))).ruleset
+    translate(state, NODE, &layout()).ruleset
 }
 
 #[test]
@@ -87,6 +91,36 @@ fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
     if let Err(failure) = checked {
         panic!("{failure}");
     }
+}
+
+/// The world as it is when all its policies say the same of themselves.
+fn saying(world: &World, enforcement: &str) -> World {
+    let mut world = world.clone();
+    for policy in &mut world.policies {
+        policy["metadata"]["annotations"] = serde_json::json!({"ringfence.io/enforcement": enforcement});
+    }
+    world
+}
+
+#[test]
+fn from_audit_to_enforcement_is_one_difference_that_moves_the_generation() {
+    let mut moved = 0;
+    for world in draw_worlds(200) {
+        let [audited, enforced] =
+            ["audit", "enforce"].map(|word| translate(&state_of(&saying(&world, word)), NODE, &layout()));
+        let programs = |translation: &Translation, enforcement: Enforcement| {
+            translation.programs.values().filter(|program| program.enforcement == enforcement).count()
+        };
+        let judging = programs(&enforced, Enforcement::Enforce);
+        assert_eq!(programs(&audited, Enforcement::Audit), judging, "in {world:?}");
+        assert_eq!(programs(&enforced, Enforcement::Audit), 0);
+        assert_eq!(programs(&audited, Enforcement::Enforce), 0);
+        let operations = difference(&audited.ruleset, &enforced.ruleset);
+        assert_eq!(operations.is_empty(), judging == 0);
+        assert_eq!(narrows(&audited.ruleset, &enforced.ruleset), judging != 0, "in {world:?}");
+        moved += usize::from(judging != 0);
+    }
+    assert!(moved > 100, "{moved}");
 }
 
 #[test]

@@ -14,13 +14,17 @@ mod enforcer;
 mod gate;
 mod isolation;
 mod kernel_watch;
+mod latency;
 mod listen;
 mod logging;
+mod memory;
 mod metrics;
 mod pod_lookup;
 mod protection;
+mod reports;
 mod run_dir;
 mod state_loop;
+mod status;
 mod verbs;
 
 use std::process::ExitCode;
@@ -33,7 +37,10 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::Drops(arguments) => verbs::drops(&arguments),
+        cli::Command::Audit(arguments) => verbs::audit(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
+        cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),

@@ -1,8 +1,10 @@
 //! The agent's port (health, readiness, metrics) and its socket.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -11,9 +13,14 @@ use axum::routing::get;
 use axum::{Json, Router};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::api::{ApiError, ExplainQuery, Status};
+use crate::api::audit::{AuditQuery, SuggestionQuery};
+use crate::api::denial::DropsQuery;
+use crate::api::status::StatusReport;
+use crate::api::{self, ApiError, ExplainQuery};
 use crate::metrics::Metrics;
+use crate::reports::{Followed, Stream};
 use crate::state_loop::Event;
+use crate::status::Status;
 
 /// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
@@ -24,6 +31,7 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) drops: Arc<Stream>,
 }
 
 /// Routes of the TCP port. They tell nothing about single pods.
@@ -38,9 +46,14 @@ pub(crate) fn port_routes(sources: Sources) -> Router {
 /// Routes of the Unix socket.
 pub(crate) fn socket_routes(sources: Sources) -> Router {
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/explain", get(explain))
-        .route("/v1/verify", get(verify))
+        .route(api::STATUS, get(status))
+        .route(api::EXPLAIN, get(explain))
+        .route(api::VERIFY, get(verify))
+        .route(api::DROPS, get(drops))
+        .route(api::AUDIT, get(audit))
+        .route(api::SUGGESTION, get(suggestion))
+        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
+        .method_not_allowed_fallback(|| async { refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered".into()) })
         .with_state(sources)
 }
 
@@ -65,7 +78,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    match sources.metrics.text(&status) {
+    match sources.metrics.text(&status, Instant::now()) {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
         }
@@ -73,18 +86,10 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-/// What `/v1/status` answers.
-#[derive(serde::Serialize)]
-struct StatusReport {
-    #[serde(flatten)]
-    status: Status,
-    /// Why the node is not ready; null if it is.
-    unready: Option<String>,
-}
-
 async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
-    let status = Status::clone(&sources.status.borrow());
-    Json(StatusReport { unready: status.unready(), status })
+    let status = sources.status.borrow().clone();
+    let now = Instant::now();
+    Json(status.report(sources.metrics.totals(now), now))
 }
 
 async fn verify(State(sources): State<Sources>) -> Response {
@@ -92,15 +97,61 @@ async fn verify(State(sources): State<Sources>) -> Response {
     let sent = sources.events.send(Event::Verify(reply)).await;
     match (sent, answer.await) {
         (Ok(()), Ok(verdict)) => Json(verdict).into_response(),
-        _ => {
-            let error = "the agent is stopping".into();
-            (StatusCode::SERVICE_UNAVAILABLE, Json(ApiError { error })).into_response()
-        }
+        _ => stopping(),
     }
 }
 
-async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuery>) -> Response {
-    let refuse = |code: StatusCode, error: String| (code, Json(ApiError { error })).into_response();
+/// The body has a line as soon as there is one, and the reader takes it.
+async fn drops(State(sources): State<Sources>, query: Result<Query<DropsQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    let Some(followed) = sources.drops.follow(query) else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many are reading already".into());
+    };
+    let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
+        let line = followed.next().await?;
+        let text = serde_json::to_string(&line).map(|text| text + "\n");
+        Some((text, followed))
+    });
+    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+async fn audit(State(sources): State<Sources>, query: Result<Query<AuditQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    let (reply, answer) = oneshot::channel();
+    let sent = sources.events.send(Event::Audit { query, reply }).await;
+    match (sent, answer.await) {
+        (Ok(()), Ok(report)) => Json(report).into_response(),
+        _ => stopping(),
+    }
+}
+
+async fn suggestion(State(sources): State<Sources>, query: Result<Query<SuggestionQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    if query.pod.is_some() && query.workload.is_some() {
+        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "a pod and a workload cannot both be asked for".into());
+    }
+    let (reply, answer) = oneshot::channel();
+    let sent = sources.events.send(Event::Suggest { query, reply }).await;
+    match (sent, answer.await) {
+        (Ok(()), Ok(report)) => Json(report).into_response(),
+        _ => stopping(),
+    }
+}
+
+async fn explain(State(sources): State<Sources>, query: Result<Query<ExplainQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
     let (source, destination) = match (query.source.parse(), query.destination.parse()) {
         (Ok(source), Ok(destination)) => (source, destination),
         (Err(e), _) | (_, Err(e)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
@@ -114,13 +165,21 @@ async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuer
     }
     let (reply, answer) = oneshot::channel();
     if sources.events.send(Event::Explain { source, destination, traffic, reply }).await.is_err() {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into());
+        return stopping();
     }
     match answer.await {
         Ok(Ok(explanations)) => Json(explanations).into_response(),
         Ok(Err(unexplained)) => refuse(StatusCode::NOT_FOUND, unexplained.to_string()),
-        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
+        Err(_) => stopping(),
     }
+}
+
+fn refuse(code: StatusCode, error: String) -> Response {
+    (code, Json(ApiError { error })).into_response()
+}
+
+fn stopping() -> Response {
+    refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into())
 }
 
 #[cfg(test)]
@@ -137,7 +196,8 @@ mod tests {
             (None, StatusCode::OK),
         ] {
             let (_statuses, status) = watch::channel(Arc::new(Status { turned, ..Status::default() }));
-            let sources = Sources { status, metrics: Arc::new(Metrics::new()), events: events.clone() };
+            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
+            let sources = Sources { status, metrics, events: events.clone(), drops };
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
         }
     }

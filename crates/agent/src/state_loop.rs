@@ -2,24 +2,32 @@
 
 mod attached;
 mod report;
+pub(crate) mod denied;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cluster::Told;
 use nfnetlink::Notification;
 use policy::{
-    AttachmentId, Change, ClusterState, Explanation, Kind, Named, NamedTraffic, Object, ObjectName, Unexplained,
+    AttachmentId, Change, ClusterState, Enforcement, Explanation, Kind, Named, NamedTraffic, Object, ObjectName, Unexplained,
     explain_named,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::{Status, TableVerdict};
+use crate::api::TableVerdict;
+use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
+use crate::latency::Pending;
 use crate::metrics::Metrics;
+use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
+use crate::reports::Observation;
+use crate::state_loop::denied::Denied;
+use crate::status::Status;
 
 /// Everything that reaches the loop.
 pub(crate) enum Event {
@@ -30,6 +38,14 @@ pub(crate) enum Event {
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
     Verify(oneshot::Sender<TableVerdict>),
+    Audit {
+        query: AuditQuery,
+        reply: oneshot::Sender<AuditReport>,
+    },
+    Suggest {
+        query: SuggestionQuery,
+        reply: oneshot::Sender<SuggestionReport>,
+    },
     Explain {
         source: Named,
         destination: Named,
@@ -41,7 +57,8 @@ pub(crate) enum Event {
 /// What the CNI plugin asks.
 pub(crate) enum Call {
     Add(Box<Waiting>),
-    Delete(AttachmentId),
+    /// When the question came, too.
+    Delete(AttachmentId, Instant),
     Check(AttachmentId, oneshot::Sender<Outcome>),
     /// Why an ADD would fail now; none if it would not.
     Status(oneshot::Sender<Option<String>>),
@@ -65,6 +82,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 /// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
 const HEALS_APART: Duration = Duration::from_millis(100);
+
+/// Measuring the stores looks at every object; two times are at least so far apart.
+const MEASURES_APART: Duration = Duration::from_secs(10);
 
 /// The name under which the kernel announces commits of the CNI plugin.
 const PLUGIN: &str = "ringfence-cni";
@@ -93,6 +113,15 @@ pub(crate) struct StateLoop {
     last_attempt: Option<Instant>,
     /// Something was enforced, so that this process knows its node.
     enforced: bool,
+    /// Events that the rules do not cover yet.
+    pending: Pending,
+    /// The state has changed since its objects were counted.
+    uncounted: bool,
+    /// It has changed since the stores were measured, which they were then.
+    unmeasured: bool,
+    measured: Option<Instant>,
+    /// Denied packets.
+    denied: Denied,
 }
 
 /// What the loop works with beside the enforcer.
@@ -101,6 +130,9 @@ pub(crate) struct Parts {
     /// Pods to be asked for; none where there is nobody to ask.
     pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
     pub(crate) resync: Duration,
+    /// Of policies of which nobody says whether they are enforced.
+    pub(crate) enforcement: Enforcement,
+    pub(crate) denied: Denied,
 }
 
 impl StateLoop {
@@ -114,10 +146,12 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { run_dir, lookups, resync } = parts;
+        let Parts { run_dir, lookups, resync, enforcement, denied } = parts;
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(enforcement);
         let mut state_loop = StateLoop {
             enforcer,
-            state: ClusterState::new(),
+            state,
             sync,
             status,
             statuses,
@@ -134,6 +168,11 @@ impl StateLoop {
             retry: None,
             last_attempt: None,
             enforced: false,
+            pending: Pending::default(),
+            uncounted: true,
+            unmeasured: true,
+            measured: None,
+            denied,
         };
         state_loop.read_attachments();
         state_loop.examine_node();
@@ -141,7 +180,7 @@ impl StateLoop {
     }
 
     /// Runs until no sender is left.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observation>) {
         let mut tick = Tick::now() + self.resync;
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
@@ -154,6 +193,12 @@ impl StateLoop {
                     Some(event) => Some(event),
                     None => return,
                 },
+                // Before every kind is listed nobody could be named. What does not fit into the queue waits in the
+                // kernel.
+                Some(observation) = observations.recv(), if self.sync.is_complete() => {
+                    self.tell_all(observation, &mut observations);
+                    None
+                }
                 () = sleep_until(wake) => None,
             };
             let mut changed = false;
@@ -174,6 +219,10 @@ impl StateLoop {
                 self.release |= self.unreleased;
                 self.examine_node();
             }
+            self.uncounted |= changed;
+            if changed {
+                self.denied.keep_up(&self.state);
+            }
             if changed {
                 self.enforce();
             }
@@ -183,6 +232,9 @@ impl StateLoop {
             }
             if heals || ticked || retry.is_some_and(|at| now >= at) {
                 self.verify();
+            }
+            if self.status.in_force {
+                self.pending.settle(Instant::now(), &self.metrics);
             }
             self.settle();
             self.release_isolated();
@@ -215,13 +267,16 @@ impl StateLoop {
         match event {
             Event::Source(cluster::Event::Changes(changes)) => {
                 self.metrics.events.inc();
-                let completed = self.sync.observe(&changes);
+                self.status.told = Some(Instant::now());
+                let completed = self.sync.observe(changes.iter().map(|told| &told.change));
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
-                for change in changes {
+                for Told { change, at } in changes {
+                    self.pending.add(Watched::of(&change), at, &self.metrics);
                     changed |= self.state.apply(change);
                 }
                 if completed {
+                    self.status.synced = Some(Instant::now());
                     tracing::info!(
                         namespaces = self.state.namespaces().count(),
                         pods = self.state.pods().count(),
@@ -238,12 +293,14 @@ impl StateLoop {
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
                 if self.enforcer.notice(&foreign) {
+                    self.metrics.drift_events.inc();
                     self.culprit = Some(format!("{} (process {})", foreign.program, foreign.process));
                     self.plan_heal();
                 }
                 foreign.program == PLUGIN && self.expect_isolated()
             }
             Event::Kernel(Notification::Lost) => {
+                self.metrics.lost_announcements.inc();
                 tracing::warn!("announcements of commits were lost; comparing");
                 self.plan_heal();
                 self.expect_isolated()
@@ -270,6 +327,18 @@ impl StateLoop {
                 };
                 if reply.send(verdict).is_err() {
                     tracing::debug!("the asker of a verdict has gone");
+                }
+                false
+            }
+            Event::Audit { query, reply } => {
+                if reply.send(self.audit(&query)).is_err() {
+                    tracing::debug!("the asker of what would be denied has gone");
+                }
+                false
+            }
+            Event::Suggest { query, reply } => {
+                if reply.send(self.suggestion(&query)).is_err() {
+                    tracing::debug!("the asker of a suggestion has gone");
                 }
                 false
             }

@@ -4,7 +4,7 @@ use nft::{Operation, Packet, Ruleset, Stop, create, evaluate};
 use policy::{Layout, leave_out, translate};
 use tests::generate::{NODES, draw_probes, draw_worlds};
 use tests::objects::state_of;
-use tests::oracle::Probe;
+use tests::oracle::{Probe, World};
 
 use crate::reporting::GROUP;
 
@@ -105,4 +105,25 @@ fn whatever_is_refused_one_after_the_other_the_ruleset_never_allows_more() {
             allowed = now;
         }
     }
+}
+
+#[test]
+fn whatever_is_refused_of_audited_policies_nothing_is_denied() {
+    let mut left_out = 0;
+    for world in draw_worlds(CLUSTERS) {
+        let mut world = World { audits_by_default: true, ..world };
+        world.namespaces.iter_mut().for_each(|namespace| namespace.metadata.annotations = None);
+        world.policies.iter_mut().for_each(|policy| policy["metadata"]["annotations"] = serde_json::Value::Null);
+        let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
+        let whole = translate(&state, NODES[0], &Layout::for_table("ringfence").expect("a name")).ruleset;
+        assert_eq!(accepted(&whole, &flows).len(), flows.len());
+        let all = refusals(create(&whole));
+        for refused in all.iter().step_by(all.len().div_ceil(REFUSED).max(1)) {
+            let mut rest = whole.clone();
+            left_out += usize::from(leave_out(&mut rest, refused));
+            assert_eq!(rest.validate(), [], "without {refused}");
+            assert_eq!(accepted(&rest, &flows).len(), flows.len(), "without {refused} some are denied in\n{rest}");
+        }
+    }
+    assert!(left_out > 200, "{left_out}");
 }

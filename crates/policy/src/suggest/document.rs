@@ -88,3 +88,226 @@ fn port((protocol, number): &(Protocol, u16)) -> Value {
     };
     json!({"protocol": protocol, "port": number})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EndSeen, FlowSeen, Scope, Suggestion, suggest};
+    use super::*;
+    use crate::{Change, Kind, Object, Traffic, lower};
+
+    fn pod(name: &str, address: &str, labels: Value) -> (Kind, Value) {
+        let (namespace, name) = name.split_once('/').unwrap();
+        let object = json!({
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
+            "status": {"podIPs": [{"ip": address}]},
+        });
+        (Kind::Pod, object)
+    }
+
+    fn shop() -> Vec<(Kind, Value)> {
+        vec![
+            (Kind::Namespace, json!({"metadata": {"name": "shop"}})),
+            (Kind::Namespace, json!({"metadata": {"name": "ops"}})),
+            pod("shop/web-1", "10.0.0.1", json!({"app": "web", "pod-template-hash": "5d4f"})),
+            pod("shop/web-2", "10.0.0.2", json!({"app": "web", "pod-template-hash": "77c9"})),
+            pod("shop/api", "10.0.0.3", json!({"app": "api"})),
+            pod("ops/probe", "10.0.0.4", json!({"k8s-app": "probe"})),
+            pod("shop/bare", "10.0.0.5", json!({"job-name": "backup-29", "controller-uid": "0f"})),
+        ]
+    }
+
+    fn state(objects: Vec<(Kind, Value)>) -> ClusterState {
+        let mut state = ClusterState::new();
+        for (kind, object) in objects {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        state
+    }
+
+    fn end(address: &str) -> EndSeen {
+        EndSeen { address: address.parse().unwrap(), pod: None }
+    }
+
+    fn seen(direction: Direction, local: &str, peer: &str, port: u16) -> FlowSeen {
+        FlowSeen { direction, local: end(local), peer: end(peer), traffic: Traffic::Port(Protocol::Tcp, port) }
+    }
+
+    fn in_shop(state: &ClusterState, flows: &[FlowSeen]) -> Suggestion {
+        suggest(state, &Scope::Namespace("shop".into()), flows)
+    }
+
+    fn notes(suggestion: &Suggestion) -> Vec<String> {
+        suggestion.notes.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn flows_of_a_workload_become_one_policy_with_a_rule_for_every_peer() {
+        let state = state(shop());
+        let flows = [
+            seen(Direction::Ingress, "10.0.0.2", "10.0.0.3", 8080),
+            seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80),
+            seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80),
+            seen(Direction::Ingress, "10.0.0.1", "10.0.0.4", 9090),
+            seen(Direction::Egress, "10.0.0.1", "192.0.2.7", 443),
+            seen(Direction::Egress, "10.0.0.1", "2001:db8::7", 443),
+            // Not of this namespace.
+            seen(Direction::Egress, "10.0.0.4", "10.0.0.1", 9090),
+        ];
+        let suggestion = in_shop(&state, &flows);
+        assert_eq!(notes(&suggestion), Vec::<String>::new());
+        let tcp = |numbers: &[u16]| {
+            numbers.iter().map(|number| json!({"protocol": "TCP", "port": number})).collect::<Vec<Value>>()
+        };
+        assert_eq!(
+            suggestion.policies,
+            [json!({
+                "apiVersion": "networking.k8s.io/v1",
+                "kind": "NetworkPolicy",
+                "metadata": {
+                    "namespace": "shop",
+                    "name": "ringfence-suggested-web",
+                    "annotations": {"ringfence.io/enforcement": "audit"},
+                },
+                "spec": {
+                    "podSelector": {"matchLabels": {"app": "web"}},
+                    "policyTypes": ["Ingress", "Egress"],
+                    "ingress": [
+                        {
+                            "from": [{
+                                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}},
+                                "podSelector": {"matchLabels": {"k8s-app": "probe"}},
+                            }],
+                            "ports": tcp(&[9090]),
+                        },
+                        {"from": [{"podSelector": {"matchLabels": {"app": "api"}}}], "ports": tcp(&[80, 8080])},
+                    ],
+                    "egress": [
+                        {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": tcp(&[443])},
+                        {"to": [{"ipBlock": {"cidr": "2001:db8::7/128"}}], "ports": tcp(&[443])},
+                    ],
+                },
+            })]
+        );
+        let Object::Policy(policy) = lower(Kind::NetworkPolicy, &suggestion.policies[0]).unwrap() else {
+            unreachable!()
+        };
+        assert_eq!((policy.problems, policy.enforcement), (vec![], Some(Enforcement::Audit)));
+    }
+
+    #[test]
+    fn where_policies_are_audited_anyway_a_suggestion_says_nothing_of_it() {
+        let flows = [seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80)];
+        let mut by_default = state(shop());
+        by_default.set_default_enforcement(Enforcement::Audit);
+        let mut by_namespace = state(shop());
+        let namespace = json!({"metadata": {"name": "shop", "annotations": {ENFORCEMENT_ANNOTATION: "audit"}}});
+        by_namespace.apply(Change::Set(lower(Kind::Namespace, &namespace).unwrap()));
+        for state in [by_default, by_namespace] {
+            assert_eq!(in_shop(&state, &flows).policies[0]["metadata"]["annotations"], Value::Null);
+        }
+    }
+
+    #[test]
+    fn what_no_rule_can_say_alone_is_noted() {
+        let mut objects = shop();
+        objects.push(pod("ghost/web", "10.0.0.6", json!({"app": "web"})));
+        let state = state(objects);
+        let portless = FlowSeen { traffic: Traffic::Portless, ..seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 0) };
+        let gone = EndSeen { address: "10.0.0.3".parse().unwrap(), pod: Some(ObjectName::new("shop", "api-old")) };
+        let flows = [
+            portless.clone(),
+            FlowSeen { local: end("10.0.0.2"), ..portless },
+            FlowSeen { peer: gone.clone(), ..seen(Direction::Egress, "10.0.0.1", "10.0.0.3", 80) },
+            FlowSeen { local: gone, ..seen(Direction::Egress, "10.0.0.3", "10.0.0.1", 80) },
+            seen(Direction::Egress, "10.0.0.5", "10.0.0.3", 80),
+            seen(Direction::Egress, "10.0.0.3", "10.0.0.5", 80),
+            seen(Direction::Egress, "10.0.0.3", "10.0.0.6", 80),
+            seen(Direction::Egress, "10.0.0.3", "10.0.0.1", 0),
+            // A pod always reaches itself.
+            seen(Direction::Egress, "10.0.0.3", "10.0.0.3", 80),
+        ];
+        let suggestion = in_shop(&state, &flows);
+        assert_eq!(suggestion.policies, Vec::<Value>::new());
+        assert_eq!(
+            notes(&suggestion),
+            [
+                "not allowed: shop/api to ghost/web, 80/tcp: the peer's namespace is not known or not understood",
+                "not allowed: shop/api to shop/bare, 80/tcp: the peer has no label of its own that lasts, so no \
+                 selector means it alone",
+                "not allowed: shop/api to shop/web, 0/tcp: no rule can name port 0",
+                "not allowed: shop/api-old to shop/web, 80/tcp: the pod is gone, or its object is not known",
+                "not allowed: shop/bare to shop/api, 80/tcp: the pod has no label of its own that lasts, so no \
+                 selector means it alone",
+                "not allowed: shop/web to shop/api-old, 80/tcp: the peer is gone, or its object is not known",
+                "not allowed: shop/api to shop/web, icmp: only a rule without ports allows it, and such a rule allows \
+                 every port",
+            ]
+        );
+    }
+
+    #[test]
+    fn pods_with_more_labels_are_another_workload() {
+        let mut objects = shop();
+        objects.push(pod("shop/canary", "10.0.0.7", json!({"app": "web", "track": "canary"})));
+        let state = state(objects);
+        let suggestion = in_shop(&state, &[seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80)]);
+        assert_eq!(
+            suggestion.policies[0]["spec"]["podSelector"],
+            json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "track", "operator": "DoesNotExist"}]})
+        );
+        let name = suggestion.policies[0]["metadata"]["name"].as_str().unwrap();
+        assert!(name.starts_with("ringfence-suggested-web-"), "both are called web: {name}");
+    }
+
+    #[test]
+    fn a_suggestion_that_was_applied_is_not_replaced_by_the_next() {
+        let mut state = state(shop());
+        let flows = [seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80)];
+        for expected in ["ringfence-suggested-web", "ringfence-suggested-web-2", "ringfence-suggested-web-3"] {
+            let suggested = in_shop(&state, &flows).policies.remove(0);
+            assert_eq!(suggested["metadata"]["name"], expected);
+            state.apply(Change::Set(lower(Kind::NetworkPolicy, &suggested).unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_pod_and_a_workload_stand_for_all_pods_of_the_workload() {
+        let state = state(shop());
+        let flows = [
+            seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80),
+            seen(Direction::Ingress, "10.0.0.2", "10.0.0.3", 81),
+            seen(Direction::Egress, "10.0.0.3", "10.0.0.1", 80),
+        ];
+        let names = |scope: Scope| {
+            let policies = suggest(&state, &scope, &flows).policies;
+            policies.iter().map(|policy| policy["spec"]["ingress"][0]["ports"].to_string()).collect::<Vec<String>>()
+        };
+        let both = [r#"[{"port":80,"protocol":"TCP"},{"port":81,"protocol":"TCP"}]"#];
+        assert_eq!(names(Scope::Pod(ObjectName::new("shop", "web-2"))), both);
+        assert_eq!(names(Scope::Workload { namespace: "shop".into(), name: "web".into() }), both);
+        assert_eq!(names(Scope::Workload { namespace: "shop".into(), name: "db".into() }), Vec::<String>::new());
+        assert_eq!(names(Scope::Pod(ObjectName::new("shop", "gone"))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_are_names_whatever_the_labels_are() {
+        let long = "a".repeat(63);
+        let labels = ["", "-", "Web_1.x", "ä", long.as_str(), "9"];
+        let pods = labels.iter().enumerate().flat_map(|(i, value)| {
+            let of = |j: usize, labels: Value| pod(&format!("shop/p{i}-{j}"), &format!("10.0.{j}.{}", i + 1), labels);
+            [of(0, json!({"app": value})), of(1, json!({"app": value, "tier": value}))]
+        });
+        let state = state(pods.collect());
+        let flows: Vec<FlowSeen> =
+            state.pods().map(|pod| seen(Direction::Egress, &pod.addresses[0].to_string(), "192.0.2.1", 80)).collect();
+        let suggestion = in_shop(&state, &flows);
+        let names: BTreeSet<&str> =
+            suggestion.policies.iter().filter_map(|policy| policy["metadata"]["name"].as_str()).collect();
+        assert_eq!(names.len(), 2 * labels.len(), "{names:?}");
+        for name in names {
+            assert!(name.len() <= 63 - "-999".len(), "{name}");
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
+            assert!(!name.ends_with('-'), "{name}");
+        }
+    }
+}

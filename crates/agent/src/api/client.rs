@@ -1,0 +1,165 @@
+//! Asks the running agent. Every verb that wants something of it comes this way.
+
+use std::io;
+use std::path::Path;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use policy::Explanation;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
+use super::denial::{DropsQuery, Line};
+use super::status::StatusReport;
+use super::{ApiError, AUDIT, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
+use crate::run_dir::socket_path;
+
+/// Largest answer that is taken whole: far above any of them, far below what would hurt.
+const LARGEST_ANSWER_BYTES: usize = 16 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unanswered {
+    #[error("cannot reach an agent at {path}; is one running here, and are you root?")]
+    Unreachable { path: String, source: io::Error },
+    /// With what the agent says.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the agent did not answer: {0}")]
+    BrokeOff(String),
+    #[error("the agent's answer is not what this version understands: {0}")]
+    NotUnderstood(serde_json::Error),
+}
+
+pub(crate) async fn status(run_dir: &Path) -> Result<StatusReport, Unanswered> {
+    get(run_dir, STATUS).await
+}
+
+pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, Unanswered> {
+    get(run_dir, VERIFY).await
+}
+
+pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explanation>, Unanswered> {
+    let ExplainQuery { source, destination, traffic } = query;
+    let parameters = [("source", Some(&**source)), ("destination", Some(destination)), ("traffic", Some(traffic))];
+    get(run_dir, &target(EXPLAIN, &parameters)).await
+}
+
+pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditReport, Unanswered> {
+    let AuditQuery { namespace } = query;
+    get(run_dir, &target(AUDIT, &[("namespace", namespace.as_deref())])).await
+}
+
+pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Result<SuggestionReport, Unanswered> {
+    let SuggestionQuery { namespace, pod, workload } = query;
+    let parameters =
+        [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
+    get(run_dir, &target(SUGGESTION, &parameters)).await
+}
+
+pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, Unanswered> {
+    let DropsQuery { follow, namespace, pod, verdict } = query;
+    let parameters = [
+        ("follow", follow.then_some("true")),
+        ("namespace", namespace.as_deref()),
+        ("pod", pod.as_deref()),
+        ("verdict", verdict.map(policy::Judgement::word)),
+    ];
+    let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
+    Ok(Lines { body, unread: Vec::new() })
+}
+
+/// Largest line of an answer that comes line by line: far above any of them.
+const LARGEST_LINE_BYTES: usize = 1 << 20;
+
+/// An answer that comes line by line.
+pub(crate) struct Lines {
+    body: Incoming,
+    unread: Vec<u8>,
+}
+
+impl Lines {
+    /// None at the end of the answer.
+    pub(crate) async fn next(&mut self) -> Result<Option<Line>, Unanswered> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return serde_json::from_slice(&line).map(Some).map_err(Unanswered::NotUnderstood);
+            }
+            if self.unread.len() > LARGEST_LINE_BYTES {
+                return Err(Unanswered::BrokeOff("a line of its answer is too long".into()));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.unread.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A route with its parameters, without those that have no value.
+pub(crate) fn target(route: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| value.map(|v| format!("{name}={}", percent_encoded(v))));
+    let query = given.collect::<Vec<String>>().join("&");
+    if query.is_empty() { route.into() } else { format!("{route}?{query}") }
+}
+
+/// An answer that is read whole.
+pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, Unanswered> {
+    let body = whole(ask(run_dir, target).await?).await?;
+    serde_json::from_slice(&body).map_err(Unanswered::NotUnderstood)
+}
+
+/// The answer to a question, whose body is still to be read.
+pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incoming>, Unanswered> {
+    let broke_off = |e: &dyn std::fmt::Display| Unanswered::BrokeOff(e.to_string());
+    let path = socket_path(run_dir);
+    let unreachable = |source| Unanswered::Unreachable { path: path.display().to_string(), source };
+    let stream = UnixStream::connect(&path).await.map_err(unreachable)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broke_off(&e))?;
+    // It ends with the answer; what goes wrong with it shows where the answer is read.
+    tokio::spawn(connection);
+    let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new());
+    let response = sender.send_request(request.map_err(|e| broke_off(&e))?).await.map_err(|e| broke_off(&e))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    Err(Unanswered::Refused(match serde_json::from_slice::<ApiError>(&whole(response).await?) {
+        Ok(error) => error.error,
+        Err(_) => format!("the agent answered {status}"),
+    }))
+}
+
+async fn whole(response: Response<Incoming>) -> Result<Bytes, Unanswered> {
+    let body = Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect().await;
+    Ok(body.map_err(|e| Unanswered::BrokeOff(e.to_string()))?.to_bytes())
+}
+
+/// RFC 3986, section 2: everything but unreserved characters.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_holds_what_was_given_and_nothing_else() {
+        assert_eq!(target("/v1/x", &[("a", None)]), "/v1/x");
+        assert_eq!(target("/v1/x", &[("a", Some("b/c&d")), ("e", None), ("f", Some(""))]), "/v1/x?a=b%2Fc%26d&f=");
+    }
+}

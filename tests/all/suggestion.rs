@@ -1,0 +1,171 @@
+//! Suggested policies allow the flows that were seen, and no others of workloads.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use policy::{
+    Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, Scope, SideVerdict,
+    Suggestion, Traffic, explain, lower, suggest,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tests::generate::{probes, world};
+use tests::objects::state_of;
+use tests::oracle::{Probe, World};
+
+/// Who an address is, as far as a policy can say.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    /// The namespace and the labels of a pod that has some.
+    Workload(String, Vec<(String, String)>),
+    Address(IpAddr),
+    /// No selector means it and no other.
+    Unnameable,
+}
+
+fn who(state: &ClusterState, address: IpAddr) -> Who {
+    match state.owner(address) {
+        None => Who::Address(address),
+        Some(pod) if pod.labels.is_empty() => Who::Unnameable,
+        Some(pod) => {
+            let labels = pod.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+            Who::Workload(pod.name.namespace.to_string(), labels.collect())
+        }
+    }
+}
+
+fn traffic(probe: &Probe) -> Traffic {
+    match (nft::Protocol::from_number(probe.protocol), probe.port) {
+        (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
+        _ => Traffic::Portless,
+    }
+}
+
+/// The address whose side is looked at, and the other one.
+fn ends(probe: &Probe, direction: Direction) -> (IpAddr, IpAddr) {
+    match direction {
+        Direction::Egress => (probe.source, probe.destination),
+        Direction::Ingress => (probe.destination, probe.source),
+    }
+}
+
+/// What a policy can allow by itself: a workload, a direction, a peer and a port.
+type Said = (Who, Direction, Who, Traffic);
+
+/// None for what no policy can say.
+fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<Said> {
+    let (own, other) = ends(probe, direction);
+    let (local, peer) = (who(state, own), who(state, other));
+    let Who::Workload(namespace, _) = &local else { return None };
+    let is_known = match &peer {
+        Who::Workload(other, _) => other == namespace || state.namespace_labels(other).is_some(),
+        Who::Address(_) => true,
+        Who::Unnameable => false,
+    };
+    (is_known && traffic(probe) != Traffic::Portless).then(|| (local, direction, peer, traffic(probe)))
+}
+
+fn seen(state: &ClusterState, probe: &Probe, direction: Direction) -> FlowSeen {
+    let (own, other) = ends(probe, direction);
+    let end = |address: IpAddr| EndSeen { address, pod: state.owner(address).map(|pod| pod.name.clone()) };
+    FlowSeen { direction, local: end(own), peer: end(other), traffic: traffic(probe) }
+}
+
+fn of_every_namespace(state: &ClusterState, flows: &[FlowSeen]) -> Vec<Suggestion> {
+    let namespaces: BTreeSet<Arc<str>> = state.pods().map(|pod| pod.name.namespace.clone()).collect();
+    namespaces.into_iter().map(|namespace| suggest(state, &Scope::Namespace(namespace), flows)).collect()
+}
+
+/// The cluster with the suggested policies in place of its own.
+fn with_only(world: &World, suggestions: &[Suggestion], enforcement: Option<Enforcement>) -> ClusterState {
+    let mut state = state_of(world);
+    let documents = suggestions.iter().flat_map(|suggestion| &suggestion.policies);
+    let lowered = documents.map(|document| match lower(Kind::NetworkPolicy, document).expect("a name") {
+        Object::Policy(policy) => {
+            assert_eq!(policy.problems, vec![], "{document}");
+            Object::Policy(Policy { enforcement: enforcement.or(policy.enforcement), ..policy })
+        }
+        other => unreachable!("{other:?} is no policy"),
+    });
+    state.apply(Change::Replace(Kind::NetworkPolicy, lowered.collect()));
+    state
+}
+
+fn verdict(state: &ClusterState, probe: &Probe, direction: Direction) -> SideVerdict {
+    let explanation = explain(state, probe.source, probe.destination, traffic(probe));
+    match direction {
+        Direction::Egress => explanation.egress,
+        Direction::Ingress => explanation.ingress,
+    }
+}
+
+/// The flows that were seen, and every mixture of their ends and ports.
+fn mixed(probes: &[Probe]) -> Vec<Probe> {
+    const MIXED: usize = 12;
+    let few = &probes[..probes.len().min(MIXED)];
+    let mut all = probes.to_vec();
+    for from in few {
+        for to in few.iter().filter(|to| to.destination.is_ipv4() == from.source.is_ipv4()) {
+            for what in few {
+                let Probe { protocol, port, .. } = *what;
+                all.push(Probe { source: from.source, destination: to.destination, protocol, port });
+            }
+        }
+    }
+    all.retain(|probe| probe.source != probe.destination);
+    all
+}
+
+#[test]
+fn suggested_policies_allow_the_flows_seen_and_deny_all_others_of_these_workloads() {
+    let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
+    let strategy = world().prop_flat_map(|w| (probes(&w), Just(w)));
+    let (allowed, denied) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let checked = runner.run(&strategy, |(probes, world)| {
+        let state = state_of(&world);
+        let sides = |probe: &Probe| Direction::BOTH.map(|direction| (*probe, direction));
+        let observed: Vec<(Probe, Direction)> = probes.iter().step_by(2).flat_map(sides).collect();
+        let flows: Vec<FlowSeen> = observed.iter().map(|(probe, d)| seen(&state, probe, *d)).collect();
+        let suggestions = of_every_namespace(&state, &flows);
+        let mut reversed = flows.clone();
+        reversed.reverse();
+        prop_assert_eq!(&suggestions, &of_every_namespace(&state, &reversed), "the order of flows does not matter");
+
+        let expected: BTreeSet<Said> = observed
+            .iter()
+            .filter(|(probe, _)| probe.source != probe.destination)
+            .filter_map(|(probe, d)| said(&state, probe, *d))
+            .collect();
+        let isolated: BTreeSet<(&Who, Direction)> = expected.iter().map(|(who, d, ..)| (who, *d)).collect();
+        let enforced = with_only(&world, &suggestions, Some(Enforcement::Enforce));
+        let tried = with_only(&world, &suggestions, None);
+        for probe in mixed(&probes) {
+            for direction in Direction::BOTH {
+                let own = who(&state, ends(&probe, direction).0);
+                let verdict = verdict(&enforced, &probe, direction);
+                let agrees = match (said(&state, &probe, direction), isolated.contains(&(&own, direction))) {
+                    (_, false) => matches!(verdict, SideVerdict::NotIsolated | SideVerdict::NotAPod),
+                    (Some(said), true) if expected.contains(&said) => {
+                        allowed.set(allowed.get() + 1);
+                        matches!(verdict, SideVerdict::Allowed { .. })
+                    }
+                    (_, true) => {
+                        denied.set(denied.get() + 1);
+                        matches!(verdict, SideVerdict::Denied { .. })
+                    }
+                };
+                let shown = || suggestions.iter().map(|s| format!("{:#?}\n", s.policies)).collect::<String>();
+                prop_assert!(agrees, "{:?} {:?}: {}\n{}\n{:?}", probe, direction, verdict, shown(), world);
+            }
+            let harmless = explain(&tried, probe.source, probe.destination, traffic(&probe)).allowed;
+            prop_assert!(harmless, "applied as they are, suggestions deny nothing: {:?}", probe);
+        }
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+    println!("{} allowed, {} denied", allowed.get(), denied.get());
+    assert!(allowed.get() > 1000 && denied.get() > 1000, "too few of one sort to mean anything");
+}
