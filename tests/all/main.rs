@@ -58,3 +58,5 @@ mod unknown_pods;
 mod promises;
 // No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
 mod life;
+// The benchmark measures what it says.
+mod bench;
