@@ -145,7 +145,7 @@ fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
         return Ok(None);
     }
     let data = Fields::of("a counter", f.need(2)?.nested())?;
-    Ok(Some(Counter { bytes: data.need(1)?.long_number()?, packets: data.need(2)?.long_number()? }))
+    Ok(Some(Counter { bytes: data.need(1)?.long()?, packets: data.need(2)?.long()? }))
 }
 
 #[cfg(test)]
