@@ -62,7 +62,7 @@ fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
 }
 
 fn layout() -> Layout {
-    Layout::for_table("ringfence").unwrap()
+    Layout::for_table("ringfence").unwrap().logging_to(Some(9470))
 }
 
 fn ruleset(state: &ClusterState) -> Ruleset {
