@@ -198,6 +198,33 @@ pub enum Expression {
     Verdict(Verdict),
     /// What was counted is not part of the value.
     Counter,
+    Limit(Limit),
+    /// Updates the element of a dynamic set, which has a counter and a limit (`NFT_DYNSET_OP_UPDATE`).
+    Record {
+        set: String,
+        from: Register,
+        limit: Limit,
+    },
+    /// To a group of nfnetlink_log.
+    Log {
+        prefix: String,
+        group: u16,
+        snap_bytes: u32,
+    },
+}
+
+/// `nft_limit` of packets, that goes on below the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub packets: u64,
+    pub per_seconds: u64,
+    pub burst: u32,
+}
+
+impl From<&nft::Limit> for Limit {
+    fn from(limit: &nft::Limit) -> Limit {
+        Limit { packets: limit.packets, per_seconds: limit.per.seconds(), burst: limit.burst }
+    }
 }
 
 #[cfg(test)]

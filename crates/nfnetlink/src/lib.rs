@@ -29,7 +29,7 @@ pub use decode::{
     TableRecord, decode_chains, decode_changes, decode_elements, decode_flow_count, decode_flowtables,
     decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
 };
-pub use expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 pub use hooks::{BaseChain, ChainName, Flowtable};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};

@@ -181,14 +181,30 @@ impl<'a> Attribute<'a> {
     pub(crate) fn number(&self) -> Result<u32, DecodeError> {
         match *self.value {
             [a, b, c, d] => Ok(u32::from_be_bytes([a, b, c, d])),
-            _ => Err(DecodeError::Length { attribute: self.kind, length: self.value.len() }),
+            _ => Err(self.of_wrong_length()),
         }
+    }
+
+    /// A number of 16 bits in network order.
+    pub(crate) fn short(&self) -> Result<u16, DecodeError> {
+        let bytes = self.value.try_into().map_err(|_| self.of_wrong_length())?;
+        Ok(u16::from_be_bytes(bytes))
+    }
+
+    /// A number of 64 bits in network order.
+    pub(crate) fn long(&self) -> Result<u64, DecodeError> {
+        let bytes = self.value.try_into().map_err(|_| self.of_wrong_length())?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+
+    fn of_wrong_length(&self) -> DecodeError {
+        DecodeError::Length { attribute: self.kind, length: self.value.len() }
     }
 
     pub(crate) fn byte(&self) -> Result<u8, DecodeError> {
         match *self.value {
             [byte] => Ok(byte),
-            _ => Err(DecodeError::Length { attribute: self.kind, length: self.value.len() }),
+            _ => Err(self.of_wrong_length()),
         }
     }
 

@@ -54,8 +54,9 @@ pub struct ObservedRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedSet {
     pub header: SetHeader,
-    /// It has something that the language cannot say: timeouts, a size, an eviction policy, expressions.
+    /// It has something that the language cannot say: a collection interval, an eviction policy, expressions.
     pub foreign: bool,
+    /// Those of a dynamic set are not read: they are the kernel's.
     pub elements: Vec<RawElement>,
 }
 

@@ -27,13 +27,21 @@ pub enum Feature {
     Sets,
     /// A table of family `bridge` with a chain at the prerouting hook.
     BridgedFrames,
+    /// Rules that log to a group of nfnetlink_log, and sets that rules fill.
+    Reports,
     /// Tables that only their owner can change, that outlive it, and that another owner can claim then.
     Protection,
 }
 
 impl Feature {
-    pub const ALL: [Feature; 5] =
-        [Feature::RoutedPackets, Feature::Flows, Feature::Sets, Feature::BridgedFrames, Feature::Protection];
+    pub const ALL: [Feature; 6] = [
+        Feature::RoutedPackets,
+        Feature::Flows,
+        Feature::Sets,
+        Feature::BridgedFrames,
+        Feature::Reports,
+        Feature::Protection,
+    ];
 
     /// What the kernel has to be, in the words of its configuration.
     pub fn needs(self) -> &'static str {
@@ -42,6 +50,9 @@ impl Feature {
             Feature::Flows => "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK",
             Feature::Sets => "CONFIG_NF_TABLES of Linux 5.6 or later",
             Feature::BridgedFrames => "CONFIG_NF_TABLES_BRIDGE",
+            Feature::Reports => {
+                "CONFIG_NETFILTER_NETLINK_LOG, CONFIG_NFT_LOG and CONFIG_NFT_LIMIT of Linux 5.11 or later"
+            }
             Feature::Protection => "Linux 6.9 or later",
         }
     }
@@ -54,6 +65,7 @@ impl fmt::Display for Feature {
             Feature::Flows => "rules for connections",
             Feature::Sets => "sets and verdict maps",
             Feature::BridgedFrames => "rules for bridged frames",
+            Feature::Reports => "logs of denied packets",
             Feature::Protection => "protected tables",
         })
     }
@@ -108,6 +120,7 @@ fn probe_here() -> Result<Features, ProbeError> {
             Feature::Flows => try_ruleset(&samples::flows()),
             Feature::Sets => try_ruleset(&samples::sets()),
             Feature::BridgedFrames => try_ruleset(&samples::bridged_frames()),
+            Feature::Reports => try_ruleset(&samples::reports()),
             Feature::Protection => try_protection(&samples::routed_packets().protected(true)),
         };
         match outcome {

@@ -81,7 +81,7 @@ impl Kernel {
             }
             Ok(())
         })?;
-        for (set_name, set) in &mut observed.sets {
+        for (set_name, set) in observed.sets.iter_mut().filter(|(_, set)| !set.header.is_dynamic()) {
             set.elements = self.read_elements(table, set_name)?;
         }
         Ok(Some(observed))

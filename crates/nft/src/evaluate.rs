@@ -128,7 +128,8 @@ fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Optio
     }
     for action in &rule.actions {
         match action {
-            Action::Counter => {}
+            // What a rule tells is no part of what it decides, and a rule with one of these decides nothing.
+            Action::Counter | Action::Limit(_) | Action::Record { .. } | Action::Log(_) => {}
             Action::SetMark { mask, value } => {
                 packet.flow.as_ref()?;
                 *mark = (*mark & !mask) | value;
@@ -166,6 +167,10 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
 
 /// None if the packet lacks one of the fields, or the ruleset the set.
 fn is_in_set(ruleset: &Ruleset, fields: &[Field], set: &Name, packet: &Packet) -> Option<bool> {
+    // Every packet has a protocol; sets hold those that the language knows.
+    if fields.contains(&Field::L4Proto) && Protocol::from_number(packet.protocol).is_none() {
+        return Some(false);
+    }
     let data: Option<Vec<Datum>> = fields.iter().map(|f| read(*f, packet)).collect();
     Some(ruleset.sets.get(set)?.find(&data?).is_some())
 }

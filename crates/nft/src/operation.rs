@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use crate::text::{ElementText, HookText, SetType, set_word};
-use crate::{Comment, Element, Hook, Key, Name, Rule, Set, Table};
+use crate::text::{ElementText, HookText, SetType, set_flags, set_word};
+use crate::{Comment, Dynamic, Element, Hook, Key, Name, Rule, Set, Table};
 
 /// One step of a transaction on a table. Steps are meant to be committed together, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,8 +116,11 @@ impl Display for Operation {
             Operation::AddRule { table, chain, rule } => write!(f, "add rule {table} {chain} {rule}"),
             Operation::AddSet { table, name, set } => {
                 write!(f, "add {} {table} {name} {{ type {};", set_word(set), SetType(set))?;
-                if set.interval {
-                    f.write_str(" flags interval;")?;
+                if let Some(Dynamic { size, timeout_seconds }) = set.dynamic {
+                    write!(f, " size {size}; timeout {timeout_seconds}s;")?;
+                }
+                if let Some(flags) = set_flags(set) {
+                    write!(f, " flags {flags};")?;
                 }
                 if let Some(comment) = &set.comment {
                     write!(f, " comment {comment};")?;

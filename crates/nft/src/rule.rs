@@ -168,6 +168,57 @@ pub enum Action {
         field: Field,
         map: Name,
     },
+    /// Goes on with the rule only for packets within the limit.
+    Limit(Limit),
+    /// Puts the fields into the dynamic set as an element with a counter, or counts in the one that is there and renews
+    /// its timeout; goes on with the rule only for packets within the element's own limit.
+    Record {
+        fields: Vec<Field>,
+        set: Name,
+        limit: Limit,
+    },
+    /// Sends the packet to whoever listens to the group.
+    Log(Log),
+}
+
+/// `limit rate …`: a bucket that holds `burst` packets and is filled with `packets` of them per period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub packets: u64,
+    pub per: Period,
+    pub burst: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Period {
+    Second,
+    Minute,
+}
+
+impl Period {
+    pub fn seconds(self) -> u64 {
+        match self {
+            Period::Second => 1,
+            Period::Minute => 60,
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Period::Second => "second",
+            Period::Minute => "minute",
+        }
+    }
+}
+
+/// `log prefix … group … snaplen …`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    pub prefix: Comment,
+    /// The group of nfnetlink_log.
+    pub group: u16,
+    /// Bytes of the packet that are sent along, from its network header on.
+    pub snap_bytes: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,8 +241,22 @@ impl Rule {
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
         self.actions.iter().find_map(|a| match a {
             Action::Verdict(v) => Some(v),
-            Action::Counter | Action::SetMark { .. } | Action::VerdictMap { .. } => None,
+            Action::Counter
+            | Action::SetMark { .. }
+            | Action::VerdictMap { .. }
+            | Action::Limit(_)
+            | Action::Record { .. }
+            | Action::Log(_) => None,
         })
+    }
+
+    /// Whether the rule tells of packets, and leaves them as they are: such a rule decides nothing.
+    pub fn only_reports(&self) -> bool {
+        let reports = |action: &Action| match action {
+            Action::Limit(_) | Action::Record { .. } | Action::Log(_) => true,
+            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::VerdictMap { .. } => false,
+        };
+        !self.actions.is_empty() && self.actions.iter().all(reports)
     }
 }
 

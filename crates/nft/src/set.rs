@@ -15,20 +15,32 @@ pub struct Element {
 /// A named set, or a verdict map when `verdicts` is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
-    /// Types of the concatenated fields of the key, one to three.
+    /// Types of the concatenated fields of the key: one to three, in a dynamic set up to four.
     pub types: Vec<KeyType>,
     /// Elements carry verdicts: it is a `map … : verdict`.
     pub verdicts: bool,
     /// Keys are ranges of a single field (`flags interval`), disjoint and not adjacent with equal verdicts.
     pub interval: bool,
+    /// Rules put elements into it ([`crate::Action::Record`]) and time takes them out, so that it has none here.
+    pub dynamic: Option<Dynamic>,
     pub comment: Option<Comment>,
     pub elements: BTreeMap<Key, Element>,
+}
+
+/// The bounds of a set that rules fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dynamic {
+    /// Elements that it can hold; what comes beyond is not recorded.
+    pub size: u32,
+    /// Until an element goes that no packet has renewed.
+    pub timeout_seconds: u32,
 }
 
 impl Set {
     /// An empty set of exact keys.
     pub fn of(types: &[KeyType]) -> Set {
-        Set { types: types.to_vec(), verdicts: false, interval: false, comment: None, elements: BTreeMap::new() }
+        let types = types.to_vec();
+        Set { types, verdicts: false, interval: false, dynamic: None, comment: None, elements: BTreeMap::new() }
     }
 
     /// The element that a packet's fields hit: an equal key, or the range that holds the field.
@@ -49,6 +61,7 @@ impl Set {
         self.types == other.types
             && self.verdicts == other.verdicts
             && self.interval == other.interval
+            && self.dynamic == other.dynamic
             && self.comment == other.comment
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::{Action, Chain, Direction, Element, Family, Field, Hook, Key, Match, Name, Rule, Ruleset, Set, Verdict};
+use crate::{
+    Action, Chain, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name, Rule, Ruleset, Set,
+    Verdict,
+};
 
 impl Display for Ruleset {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -24,8 +27,14 @@ impl Display for Ruleset {
 fn write_set(f: &mut Formatter<'_>, name: &Name, set: &Set) -> fmt::Result {
     writeln!(f, "\t{} {name} {{", set_word(set))?;
     writeln!(f, "\t\ttype {}", SetType(set))?;
-    if set.interval {
-        writeln!(f, "\t\tflags interval")?;
+    if let Some(Dynamic { size, .. }) = set.dynamic {
+        writeln!(f, "\t\tsize {size}")?;
+    }
+    if let Some(flags) = set_flags(set) {
+        writeln!(f, "\t\tflags {flags}")?;
+    }
+    if let Some(Dynamic { timeout_seconds, .. }) = set.dynamic {
+        writeln!(f, "\t\ttimeout {timeout_seconds}s")?;
     }
     if let Some(comment) = &set.comment {
         writeln!(f, "\t\tcomment {comment}")?;
@@ -52,6 +61,15 @@ fn write_chain(f: &mut Formatter<'_>, name: &Name, chain: &Chain) -> fmt::Result
 /// `map` or `set`.
 pub(crate) fn set_word(set: &Set) -> &'static str {
     if set.verdicts { "map" } else { "set" }
+}
+
+/// What stands behind `flags`.
+pub(crate) fn set_flags(set: &Set) -> Option<&'static str> {
+    match (set.interval, set.dynamic) {
+        (true, _) => Some("interval"),
+        (false, Some(_)) => Some("dynamic,timeout"),
+        (false, None) => None,
+    }
 }
 
 /// `ipv4_addr . inet_service : verdict`
@@ -123,19 +141,17 @@ impl Display for Match {
             Match::HopLimit(limit) => write!(f, "ip6 hoplimit {limit}"),
             Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
             Match::FlowPort(first, last) => write!(f, "{} {first}-{last}", Field::FlowPort),
-            Match::InSet { fields, set } => {
-                let words: Vec<_> = fields.iter().map(Field::to_string).collect();
-                write!(f, "{} @{set}", words.join(" . "))
-            }
-            Match::NotInSet { fields, set } => {
-                let words: Vec<_> = fields.iter().map(Field::to_string).collect();
-                write!(f, "{} != @{set}", words.join(" . "))
-            }
+            Match::InSet { fields, set } => write!(f, "{} @{set}", concatenation(fields)),
+            Match::NotInSet { fields, set } => write!(f, "{} != @{set}", concatenation(fields)),
             Match::IpProtocol(number) => write!(f, "meta l4proto {number}"),
             Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
             Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
         }
     }
+}
+
+fn concatenation(fields: &[Field]) -> String {
+    fields.iter().map(Field::to_string).collect::<Vec<_>>().join(" . ")
 }
 
 impl Display for Field {
@@ -166,7 +182,21 @@ impl Display for Action {
             Action::SetMark { mask, value } => write!(f, "ct mark set ct mark & {:#010x} | {value:#010x}", !mask),
             Action::Verdict(verdict) => verdict.fmt(f),
             Action::VerdictMap { field, map } => write!(f, "{field} vmap @{map}"),
+            Action::Limit(limit) => limit.fmt(f),
+            Action::Record { fields, set, limit } => {
+                write!(f, "update @{set} {{ {} counter {limit} }}", concatenation(fields))
+            }
+            Action::Log(Log { prefix, group, snap_bytes }) => {
+                write!(f, "log prefix {prefix} group {group} snaplen {snap_bytes}")
+            }
         }
+    }
+}
+
+impl Display for Limit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Limit { packets, per, burst } = self;
+        write!(f, "limit rate {packets}/{} burst {burst} packets", per.word())
     }
 }
 

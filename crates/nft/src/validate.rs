@@ -35,6 +35,10 @@ pub enum Invalid {
     MixedFamilies { user: String },
     #[error("{user} masks {mask:#010x}, which is not a run of bits from the top")]
     Mask { user: String, mask: u32 },
+    #[error("{user} has a rule that limits, records or logs, and does something else besides")]
+    DecidesBesides { user: String },
+    #[error("set {set} is filled by rules, so it has no ranges, verdicts, or elements of its own")]
+    NotDynamic { set: Name },
 }
 
 impl Ruleset {
@@ -56,6 +60,9 @@ impl Ruleset {
     fn validate_set(&self, name: &Name, set: &Set, found: &mut Vec<Invalid>) {
         if let Some(&key_type) = set.types.iter().find(|t| set.interval && !t.has_ranges()) {
             found.push(Invalid::NoRanges { set: name.clone(), key_type });
+        }
+        if set.dynamic.is_some() && (set.interval || set.verdicts || !set.elements.is_empty()) {
+            found.push(Invalid::NotDynamic { set: name.clone() });
         }
         let mut previous: Option<(Key, &Option<Verdict>)> = None;
         for (key, element) in &set.elements {
@@ -135,14 +142,23 @@ impl Ruleset {
                     | Match::FlowPort(..) => {}
                 }
             }
+            let reports = |a: &Action| matches!(a, Action::Limit(_) | Action::Record { .. } | Action::Log(_));
+            if rule.actions.iter().any(reports) && !rule.only_reports() {
+                found.push(Invalid::DecidesBesides { user: user.clone() });
+            }
             for action in &rule.actions {
                 match action {
                     Action::VerdictMap { field, map } => self.validate_lookup(&user, &[*field], map, true, found),
+                    Action::Record { fields, set, .. } => self.validate_record(&user, fields, set, found),
                     Action::Verdict(Verdict::Goto(target)) => self.validate_target(&user, target, found),
                     Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
                         found.push(Invalid::Mask { user: user.clone(), mask: *mask });
                     }
-                    Action::SetMark { .. } | Action::Counter | Action::Verdict(_) => {}
+                    Action::SetMark { .. }
+                    | Action::Counter
+                    | Action::Verdict(_)
+                    | Action::Limit(_)
+                    | Action::Log(_) => {}
                 }
             }
         }
@@ -154,7 +170,19 @@ impl Ruleset {
             return;
         };
         let types: Vec<KeyType> = fields.iter().map(|f| f.key_type()).collect();
-        if types != set.types || set.verdicts != verdicts || (set.interval && types.len() != 1) {
+        let ranges_of_many = set.interval && types.len() != 1;
+        if types != set.types || set.verdicts != verdicts || ranges_of_many || set.dynamic.is_some() {
+            found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
+        }
+    }
+
+    fn validate_record(&self, user: &str, fields: &[Field], name: &Name, found: &mut Vec<Invalid>) {
+        let Some(set) = self.sets.get(name) else {
+            found.push(Invalid::NoSet { user: user.into(), set: name.clone() });
+            return;
+        };
+        let types: Vec<KeyType> = fields.iter().map(|f| f.key_type()).collect();
+        if types != set.types || set.dynamic.is_none() {
             found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
         }
     }
@@ -254,7 +282,8 @@ impl Rule {
             || self.actions.iter().any(|a| match a {
                 Action::SetMark { .. } => true,
                 Action::VerdictMap { field, .. } => of_flow(field),
-                Action::Counter | Action::Verdict(_) => false,
+                Action::Record { fields, .. } => fields.iter().any(of_flow),
+                Action::Counter | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => false,
             })
     }
 
@@ -274,9 +303,10 @@ impl Rule {
             | Match::NotEtherType(_)
             | Match::FlowPort(..) => vec![],
         });
-        let of_action = self.actions.iter().filter_map(|a| match a {
-            Action::VerdictMap { field, .. } => field.family(),
-            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) => None,
+        let of_action = self.actions.iter().flat_map(|a| match a {
+            Action::VerdictMap { field, .. } => field.family().into_iter().collect(),
+            Action::Record { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
+            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => vec![],
         });
         of_match.chain(of_action).collect()
     }

@@ -32,6 +32,6 @@ pub use model::{
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
 pub use translate::{
-    BadMask, DEFAULT_MARK_MASK, Direction, Layout, Program, TABLE_COMMENT, Translation, leave_out, narrows, stamp,
-    translate,
+    BadMask, Cause, DEFAULT_MARK_MASK, Direction, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported,
+    TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
 };

@@ -8,6 +8,7 @@ mod layout;
 mod leave_out;
 mod names;
 mod plan;
+mod reporting;
 mod sources;
 mod unknown;
 
@@ -19,6 +20,7 @@ use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict
 
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 pub use leave_out::leave_out;
+pub use reporting::{Cause, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables};
 
 use crate::{Attachment, ClusterState, Diagnostic, Holder, ObjectName, Pod, Policy, PortRange, Ports};
 use emit::Emitter;
@@ -106,7 +108,7 @@ pub fn translate(state: &ClusterState, node: &str, layout: &Layout) -> Translati
     }
     let mut ruleset = emitter.finish();
     if layout.checks_sources() {
-        sources::add_routed(&mut ruleset, state);
+        sources::add_routed(&mut ruleset, layout, state);
     }
     unknown::add(&mut ruleset, layout, &addresses);
     stamp(&mut ruleset, layout);

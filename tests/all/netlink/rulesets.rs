@@ -7,7 +7,7 @@ pub(crate) fn name(text: &str) -> Name {
 }
 
 pub(crate) fn all() -> Vec<Ruleset> {
-    vec![empty(), every_set(), every_rule(), every_bridge_rule()]
+    vec![empty(), every_set(), every_rule(), every_bridge_rule(), every_report(), every_bridge_report()]
 }
 
 pub(crate) fn empty() -> Ruleset {
@@ -353,4 +353,57 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
     ];
     let ruleset = Ruleset { table: Table::bridge(name("ringfence")), ..every_set() };
     with_chain(ruleset, "prerouting", Some(Hook::Prerouting), rules)
+}
+
+/// Sets that rules fill, of every shape that they have, and the rules that fill them and log.
+pub(crate) fn every_report() -> Ruleset {
+    use Family::{V4, V6};
+    use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};
+    let dynamic = Some(Dynamic { size: 4096, timeout_seconds: 60 });
+    let table = |types: &[KeyType], comment: Option<&str>| Set {
+        dynamic,
+        comment: comment.map(Comment::new),
+        ..Set::of(types)
+    };
+    let once = Limit { packets: 1, per: Period::Minute, burst: 1 };
+    let record = |fields: &[Field], set: &str| {
+        let record = Action::Record { fields: fields.to_vec(), set: name(set), limit: once };
+        vec![record, Action::Limit(Limit { packets: 100, per: Period::Second, burst: 5 }), logged("ringfence a/b")]
+    };
+    let original = || Match::Direction(Direction::Original);
+    let rules = vec![
+        Rule::new(vec![original()], record(&[Field::Source(V4), Field::Destination(V4), Field::L4Proto], "portless4")),
+        Rule::new(
+            vec![Match::NotInSet { fields: vec![Field::L4Proto], set: name("protocols") }],
+            record(&[Field::Source(V6), Field::Destination(V6), Field::L4Proto, Field::DestinationPort], "flows6"),
+        )
+        .commented("with a comment"),
+        Rule::new(vec![], record(&[Field::Source(V4)], "sources4")),
+        Rule::new(vec![], vec![logged("no limit at all")]),
+    ];
+    let mut protocols = Set::of(&[InetProto]);
+    protocols.elements.insert(Key::One(Datum::Protocol(Protocol::Sctp)), Element::default());
+    let mut ruleset = empty();
+    for (set_name, set) in [
+        ("portless4", table(&[Ipv4Addr, Ipv4Addr, InetProto], Some("with a comment"))),
+        ("flows6", table(&[Ipv6Addr, Ipv6Addr, InetProto, InetService], None)),
+        ("sources4", table(&[Ipv4Addr], None)),
+        ("protocols", protocols),
+    ] {
+        ruleset = with_set(ruleset, set_name, set);
+    }
+    with_chain(ruleset, "forward", Some(Hook::Forward), rules)
+}
+
+/// A log of frames.
+pub(crate) fn every_bridge_report() -> Ruleset {
+    let limit = Action::Limit(Limit { packets: 10, per: Period::Second, burst: 20 });
+    let rules =
+        vec![Rule::new(vec![Match::NotEtherType(EtherType::Arp)], vec![limit, logged("ringfence deny/source")])];
+    let ruleset = Ruleset { table: Table::bridge(name("ringfence")), ..empty() };
+    with_chain(ruleset, "prerouting", Some(Hook::Prerouting), rules)
+}
+
+fn logged(prefix: &str) -> Action {
+    Action::Log(Log { prefix: Comment::new(prefix), group: 9470, snap_bytes: 128 })
 }

@@ -110,6 +110,11 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
                 format!("{finding}; pods of a bridge can forge each other's source addresses"),
                 advice,
             ),
+            Feature::Reports => Finding::warning(
+                Check::KernelFeatures,
+                format!("{finding}; what is denied is counted, and not told by name"),
+                advice,
+            ),
             Feature::Protection => Finding::note(Check::KernelFeatures, finding, advice),
         }
     };
@@ -212,7 +217,7 @@ mod tests {
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
-                Feature::BridgedFrames => Warning,
+                Feature::BridgedFrames | Feature::Reports => Warning,
                 Feature::Protection => Note,
             };
             let features = Some(Ok(Features { missing: vec![(feature, "no".into())] }));

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::attributes::Fields;
-use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
+use crate::expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 use crate::message::{Attribute, Attributes};
 
 /// `NFT_LOOKUP_F_INV`
@@ -65,8 +65,40 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             Ok(verdict(data)?.map(Expression::Verdict))
         }
         "counter" => Ok(Some(Expression::Counter)),
+        "limit" => Ok(limit(&f)?.map(Expression::Limit)),
+        "dynset" => record(&f),
+        "log" if f.has_only(&[1, 2, 3]) => {
+            let (Some(group), Some(prefix), Some(snap_bytes)) = (f.get(1), f.get(2), f.number(3)?) else {
+                return Ok(None);
+            };
+            let (group, prefix) = (group.short()?, prefix.text()?.into());
+            Ok(Some(Expression::Log { prefix, group, snap_bytes }))
+        }
         _ => Ok(None),
     }
+}
+
+/// `NFTA_LIMIT_*`; packets only, and not inverted.
+fn limit(f: &Fields<'_>) -> Result<Option<Limit>, DecodeError> {
+    let (Some(packets), Some(per), Some(burst)) = (f.get(1), f.get(2), f.number(3)?) else { return Ok(None) };
+    let plain = f.number(4)?.is_none_or(|kind| kind == 0) && f.number(5)?.is_none_or(|flags| flags == 0);
+    Ok(plain.then_some(Limit { packets: packets.long()?, per_seconds: per.long()?, burst }))
+}
+
+/// `NFTA_DYNSET_*`. Its own timeout is reported as 0 where it goes by the set's.
+fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    const UPDATE: u32 = 1;
+    let own_timeout = f.get(6).map(|a| a.long()).transpose()?.is_some_and(|timeout| timeout != 0);
+    let (Some(set), Some(from), Some(list)) = (f.get(1), f.number(4)?, f.get(10)) else { return Ok(None) };
+    if f.number(3)? != Some(UPDATE) || own_timeout || f.has_any(&[5, 7]) || f.number(9)?.unwrap_or(0) & INVERTED != 0 {
+        return Ok(None);
+    }
+    let counts_and_limits = match expressions(list.nested())?.as_deref() {
+        Some([Expression::Counter, Expression::Limit(limit)]) => Some(*limit),
+        _ => None,
+    };
+    let set: String = set.text()?.into();
+    Ok(counts_and_limits.map(|limit| Expression::Record { set, from: Register(from), limit }))
 }
 
 fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {

@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode;
 use crate::lower::SetHeader;
-use crate::message::{Message, Messages, NFTABLES};
+use crate::message::{Attributes, Message, Messages, NFTABLES};
 use crate::observed::{ObservedChain, ObservedHook, ObservedRule, ObservedSet};
 use crate::userdata;
 
@@ -215,12 +215,14 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
             key_type: f.number(4)?.unwrap_or(0),
             key_length: f.need(5)?.number()?,
             data_type: if flags & HOLDING != 0 { Some(f.number(6)?.unwrap_or(0)) } else { None },
+            size: f.get(9).map(|a| set_size(a.nested())).transpose()?.flatten(),
+            timeout_millis: f.get(11).map(|a| a.long()).transpose()?,
             comment: f.get(13).and_then(|a| userdata::text(a.value, userdata::SET_COMMENT)),
         };
-        // Timeout, collection interval, object type, expression, expressions; a size or the lengths of ranges; an
-        // eviction policy other than speed.
-        let foreign = f.has_any(&[11, 12, 15, 17, 18])
-            || f.get(9).is_some_and(|description| !description.value.is_empty())
+        // Collection interval, object type, expression, expressions; the lengths of ranges; an eviction policy other
+        // than speed.
+        let foreign = f.has_any(&[12, 15, 17, 18])
+            || f.get(9).map(|a| has_lengths(a.nested())).transpose()?.unwrap_or(false)
             || f.number(8)?.is_some_and(|policy| policy != 0);
         Ok(SetRecord {
             family,
@@ -230,4 +232,14 @@ pub fn decode_sets(datagram: &[u8]) -> Result<Vec<SetRecord>, DecodeError> {
             set: ObservedSet { header, foreign, elements: Vec::new() },
         })
     })
+}
+
+/// `NFTA_SET_DESC_SIZE`
+fn set_size(description: Attributes<'_>) -> Result<Option<u32>, DecodeError> {
+    Fields::of("a set's description", description)?.number(1)
+}
+
+/// `NFTA_SET_DESC_CONCAT`, or anything else that is not the size.
+fn has_lengths(description: Attributes<'_>) -> Result<bool, DecodeError> {
+    Ok(!Fields::of("a set's description", description)?.has_only(&[1]))
 }

@@ -106,6 +106,16 @@ impl Code {
                 self.expressions.push(Expression::CtSet { key: CtKey::Mark, from: Register::FIRST });
             }
             Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(Verdict::from(verdict))),
+            Action::Limit(limit) => self.expressions.push(Expression::Limit(limit.into())),
+            Action::Record { fields, set, limit } => {
+                self.load_key(fields);
+                let (set, from) = (set.to_string(), Register::FIRST);
+                self.expressions.push(Expression::Record { set, from, limit: limit.into() });
+            }
+            Action::Log(nft::Log { prefix, group, snap_bytes }) => {
+                let prefix = prefix.as_str().to_owned();
+                self.expressions.push(Expression::Log { prefix, group: *group, snap_bytes: *snap_bytes });
+            }
             Action::VerdictMap { field, map } => {
                 self.load_key(std::slice::from_ref(field));
                 self.lookup(map, Some(Register::VERDICT), false);

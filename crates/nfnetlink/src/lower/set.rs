@@ -11,9 +11,10 @@ use nft::{Datum, Element, InterfaceName, Key, KeyType, Protocol, Set};
 use crate::expression::Verdict;
 use crate::observed::RawElement;
 
-/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`
+/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, and `NFT_SET_TIMEOUT` with `NFT_SET_EVAL`
 const INTERVAL: u32 = 4;
 const MAP: u32 = 8;
+const DYNAMIC: u32 = 0x30;
 /// `NFT_DATA_VERDICT`, as the data type of a map.
 const DATA_VERDICT: u32 = 0xffff_ff00;
 /// Bits of one data type in the type of a concatenation (nft's `TYPE_BITS`).
@@ -27,17 +28,29 @@ pub struct SetHeader {
     pub key_length: u32,
     /// The type of what a map holds; none in a set.
     pub data_type: Option<u32>,
+    /// The most elements that it takes.
+    pub size: Option<u32>,
+    /// The age at which elements go.
+    pub timeout_millis: Option<u64>,
     pub comment: Option<String>,
 }
 
 impl SetHeader {
+    /// Whether rules put elements into it.
+    pub fn is_dynamic(&self) -> bool {
+        self.flags & DYNAMIC == DYNAMIC
+    }
+
     pub fn of(set: &Set) -> SetHeader {
-        let flags = if set.interval { INTERVAL } else { 0 } | if set.verdicts { MAP } else { 0 };
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let flags = flag(set.interval, INTERVAL) | flag(set.verdicts, MAP) | flag(set.dynamic.is_some(), DYNAMIC);
         SetHeader {
             flags,
             key_type: set.types.iter().fold(0, |all, t| all << TYPE_BITS | type_number(*t)),
             key_length: key_length(&set.types) as u32,
             data_type: set.verdicts.then_some(DATA_VERDICT),
+            size: set.dynamic.map(|d| d.size),
+            timeout_millis: set.dynamic.map(|d| u64::from(d.timeout_seconds) * 1000),
             comment: set.comment.as_ref().map(|c| c.as_str().to_owned()),
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Direction, Element, EtherType, Family, Field, Hook, InterfaceName, Key, KeyType,
-    Match, Name, Protocol, Rule, Ruleset, Set, State, Table, Verdict,
+    Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, InterfaceName, Key,
+    KeyType, Limit, Log, Match, Name, Period, Protocol, Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -106,6 +106,19 @@ pub(super) fn sets() -> Ruleset {
     with_chain(with_chain(ruleset, "forward", Some(Hook::Forward), rules), "next", None, vec![])
 }
 
+/// What tells of packets: logs, limits, and sets that rules fill.
+pub(super) fn reports() -> Ruleset {
+    let limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
+    let mut flows = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService]);
+    flows.dynamic = Some(Dynamic { size: 16, timeout_seconds: 60 });
+    let fields =
+        vec![Field::Source(Family::V4), Field::Destination(Family::V4), Field::L4Proto, Field::DestinationPort];
+    let log = Log { prefix: Comment::new("ringfence probe"), group: u16::MAX, snap_bytes: 64 };
+    let actions = vec![Action::Record { fields, set: name("flows"), limit }, Action::Limit(limit), Action::Log(log)];
+    let rules = vec![Rule::new(vec![], actions)];
+    with_chain(with_set(empty(Table::inet), "flows", flows), "forward", Some(Hook::Forward), rules)
+}
+
 /// Source addresses by port of a bridge, and protocols of frames.
 pub(super) fn bridged_frames() -> Ruleset {
     let mut ports = Set::of(&[KeyType::InterfaceName, KeyType::Ipv4Addr]);
@@ -122,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_samples_are_valid() {
-        for sample in [routed_packets(), flows(), sets(), bridged_frames()] {
+        for sample in [routed_packets(), flows(), sets(), bridged_frames(), reports()] {
             assert_eq!(sample.validate(), [], "{sample}");
         }
     }

@@ -10,7 +10,7 @@ use nftnl_sys as sys;
 
 use super::Buffer;
 use crate::decode::INVERTED;
-use crate::expression::{Expression, Verdict};
+use crate::expression::{Expression, Limit, Verdict};
 use crate::observed::RawElement;
 
 /// What a message says of itself. `kind` is one of `NFT_MSG_*`, without its subsystem.
@@ -227,6 +227,14 @@ impl SetObject {
             self.number(sys::NFTNL_SET_DATA_TYPE, data_type);
             self.number(sys::NFTNL_SET_DATA_LEN, 0);
         }
+        if let Some(size) = header.size {
+            self.number(sys::NFTNL_SET_DESC_SIZE, size);
+        }
+        if let Some(millis) = header.timeout_millis {
+            self.room += room_of(8);
+            // SAFETY: the object is live and its timeout is a number of 64 bits.
+            unsafe { sys::nftnl_set_set_u64(self.raw.as_ptr(), sys::NFTNL_SET_TIMEOUT as u16, millis) };
+        }
         self.number(sys::NFTNL_SET_ID, id);
         self.userdata(sys::NFTNL_SET_USERDATA, userdata);
     }
@@ -370,7 +378,41 @@ impl ExpressionObject {
                 }
             }
             Expression::Counter => ExpressionObject::new("counter"),
+            Expression::Limit(limit) => ExpressionObject::of_limit(limit),
+            Expression::Record { set, from, limit } => ExpressionObject::new("dynset")
+                .number(sys::NFTNL_EXPR_DYNSET_SREG_KEY, from.0)
+                // NFT_DYNSET_OP_UPDATE
+                .number(sys::NFTNL_EXPR_DYNSET_OP, 1)
+                .text(sys::NFTNL_EXPR_DYNSET_SET_NAME, set)
+                // NFT_DYNSET_F_EXPR: there is a list of expressions.
+                .number(sys::NFTNL_EXPR_DYNSET_FLAGS, 2)
+                .with_each_element(ExpressionObject::new("counter"))
+                .with_each_element(ExpressionObject::of_limit(limit)),
+            Expression::Log { prefix, group, snap_bytes } => ExpressionObject::new("log")
+                .text(sys::NFTNL_EXPR_LOG_PREFIX, prefix)
+                .short(sys::NFTNL_EXPR_LOG_GROUP, *group)
+                .number(sys::NFTNL_EXPR_LOG_SNAPLEN, *snap_bytes),
         }
+    }
+
+    /// Of packets (`NFT_LIMIT_PKTS`).
+    fn of_limit(limit: &Limit) -> ExpressionObject {
+        ExpressionObject::new("limit")
+            .long(sys::NFTNL_EXPR_LIMIT_RATE, limit.packets)
+            .long(sys::NFTNL_EXPR_LIMIT_UNIT, limit.per_seconds)
+            .number(sys::NFTNL_EXPR_LIMIT_BURST, limit.burst)
+            .number(sys::NFTNL_EXPR_LIMIT_TYPE, 0)
+            .number(sys::NFTNL_EXPR_LIMIT_FLAGS, 0)
+    }
+
+    /// Each element of a dynamic set gets one like this.
+    fn with_each_element(mut self, inner: ExpressionObject) -> ExpressionObject {
+        self.room += inner.room;
+        // SAFETY: both expressions are live; this one, a dynset, takes the inner one over, so that only it frees it.
+        unsafe {
+            sys::nftnl_expr_add_expr(self.raw.as_ptr(), sys::NFTNL_EXPR_DYNSET_EXPRESSIONS, inner.raw.as_ptr());
+        }
+        self
     }
 
     fn new(kind: &str) -> ExpressionObject {
@@ -385,6 +427,20 @@ impl ExpressionObject {
         self.room += room_of(4);
         // SAFETY: the expression is live and the attribute is a number of 32 bits of its kind.
         unsafe { sys::nftnl_expr_set_u32(self.raw.as_ptr(), attribute as u16, value) };
+        self
+    }
+
+    fn long(mut self, attribute: u32, value: u64) -> ExpressionObject {
+        self.room += room_of(8);
+        // SAFETY: the expression is live and the attribute is a number of 64 bits of its kind.
+        unsafe { sys::nftnl_expr_set_u64(self.raw.as_ptr(), attribute as u16, value) };
+        self
+    }
+
+    fn short(mut self, attribute: u32, value: u16) -> ExpressionObject {
+        self.room += room_of(2);
+        // SAFETY: the expression is live and the attribute is a number of 16 bits of its kind.
+        unsafe { sys::nftnl_expr_set_u16(self.raw.as_ptr(), attribute as u16, value) };
         self
     }
 

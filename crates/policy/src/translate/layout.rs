@@ -15,7 +15,8 @@ use nft::{
     Set, State, Table, Verdict,
 };
 
-use super::{Direction, sources, unknown};
+use super::reporting::{Cause, Judgement, chain_of, counted_drop, denied_for};
+use super::{Direction, reporting, sources, unknown};
 
 /// Marks a table as Ringfence's.
 pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
@@ -34,6 +35,8 @@ pub struct Layout {
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
     protected: bool,
+    /// The group of nfnetlink_log that denied packets are logged to.
+    log_group: Option<u16>,
 }
 
 /// Why a mask cannot hold generations.
@@ -48,8 +51,15 @@ impl Layout {
         if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
             return Err(BadMask(mask));
         }
-        let layout = Layout { table, mask, generation: 1, denied_cidrs: vec![], check_sources: true, protected: false };
-        Ok(layout)
+        Ok(Layout {
+            table,
+            mask,
+            generation: 1,
+            denied_cidrs: vec![],
+            check_sources: true,
+            protected: false,
+            log_group: None,
+        })
     }
 
     pub fn for_table(table: &str) -> Result<Layout, NameError> {
@@ -72,6 +82,15 @@ impl Layout {
     /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
     pub fn protected(self, protected: bool) -> Layout {
         Layout { protected, ..self }
+    }
+
+    /// Whether denied packets are logged and recorded, and to which group of nfnetlink_log.
+    pub fn logging_to(self, log_group: Option<u16>) -> Layout {
+        Layout { log_group, ..self }
+    }
+
+    pub fn log_group(&self) -> Option<u16> {
+        self.log_group
     }
 
     pub fn is_protected(&self) -> bool {
@@ -134,7 +153,8 @@ const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
-pub(super) const DENY_STRAY: &str = "deny/stray";
+/// Drops strays of isolated pods.
+pub(super) const STRAY_OF_ISOLATED: &str = "stray/isolated";
 const DISCOVERY: &str = "discovery";
 
 /// Multicast addresses that no router passes on.
@@ -143,7 +163,8 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, DISCOVERY].contains(&name) || name.starts_with("deny/")
+    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || name.starts_with("deny/")
 }
 
 pub(super) fn fixed(text: &str) -> Name {
@@ -154,10 +175,7 @@ pub(super) fn fixed(text: &str) -> Name {
 }
 
 pub(super) fn deny_chain(direction: Direction) -> Name {
-    fixed(match direction {
-        Direction::Egress => "deny/egress",
-        Direction::Ingress => "deny/ingress",
-    })
+    chain_of(Cause::from(direction))
 }
 
 /// The verdict that takes a flow on when a direction's program allows it.
@@ -241,13 +259,15 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     };
     chain(fixed(INGRESS), ingress_rules(families));
     chain(fixed(STRAY), stray_rules(families));
-    chain(fixed(DENY_STRAY), deny_stray_rules(families));
+    chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
+    chain(chain_of(Cause::Stray), reporting::deny_rules(layout, Cause::Stray));
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
     }
     for direction in Direction::BOTH {
-        chain(deny_chain(direction), deny_rules(families));
+        chain(deny_chain(direction), deny_rules(layout, direction, families));
     }
+    reporting::add_tables(&mut ruleset, layout, Judgement::Denied, families);
     ruleset
 }
 
@@ -311,7 +331,7 @@ fn stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
             rules.push(Rule::new(vec![Match::Icmpv6Type(first, last)], goto(DISCOVERY)));
         }
     }
-    rules.push(Rule::new(vec![], goto(DENY_STRAY)));
+    rules.push(Rule::new(vec![], goto(STRAY_OF_ISOLATED)));
     rules
 }
 
@@ -322,33 +342,29 @@ fn discovery_rules() -> Vec<Rule> {
     vec![
         Rule::new(vec![Match::HopLimit(255)], accept()),
         Rule::new(vec![to_link], accept()),
-        Rule::new(vec![], goto(DENY_STRAY)),
+        Rule::new(vec![], goto(STRAY_OF_ISOLATED)),
     ]
 }
 
 /// Falls off its end for what no isolated pod has to do with.
-fn deny_stray_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let ends = |&family: &Family| [Field::Source(family), Field::Destination(family)].map(|field| (family, field));
     let drop_isolated = |(family, field)| {
         let isolated = Match::InSet { fields: vec![field, field], set: self_set(family) };
-        Rule::new(vec![isolated], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+        Rule::new(vec![isolated], denied_for(Cause::Stray))
     };
     families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
-fn deny_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
     let to_itself = |&family: &Family| {
         let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
         Rule::new(vec![Match::InSet { fields, set: self_set(family) }], goto(APPROVE))
     };
     let mut rules: Vec<Rule> = families.iter().map(to_itself).collect();
+    rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
     rules.push(counted_drop());
     rules
-}
-
-/// How every chain that denies ends.
-pub(super) fn counted_drop() -> Rule {
-    Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
 }
 
 /// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the

@@ -54,11 +54,22 @@ fn is_of_programs(set: &Name) -> bool {
 }
 
 fn without_rule(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
+    if rule.only_reports() {
+        return without_report(ruleset, chain, rule);
+    }
     let denies = |rule: &Rule| goes_to(rule, |target| Direction::BOTH.map(deny_chain).contains(target));
     if is_fixed_chain(chain) || denies(rule) {
         return false;
     }
     retain_rules(ruleset, |name, other| name != chain || other != rule)
+}
+
+/// What only tells of packets decides nothing, wherever it is.
+fn without_report(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
+    let Some(chain) = ruleset.chains.get_mut(chain) else { return false };
+    let before = chain.rules.len();
+    Arc::make_mut(chain).rules.retain(|other| other != rule);
+    chain.rules.len() < before
 }
 
 fn without_elements(ruleset: &mut Ruleset, set: &Name, keys: &BTreeSet<Key>) -> bool {
@@ -69,8 +80,15 @@ fn without_elements(ruleset: &mut Ruleset, set: &Name, keys: &BTreeSet<Key>) -> 
 }
 
 fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
-    if !is_of_programs(set) || ruleset.sets.remove(set).is_none() {
+    let filled_by_rules = ruleset.sets.get(set).is_some_and(|set| set.dynamic.is_some());
+    if !(is_of_programs(set) || filled_by_rules) || ruleset.sets.remove(set).is_none() {
         return false;
+    }
+    if filled_by_rules {
+        for chain in ruleset.chains.values_mut().filter(|chain| chain.rules.iter().any(|rule| looks_at(rule, set))) {
+            Arc::make_mut(chain).rules.retain(|rule| !looks_at(rule, set));
+        }
+        return true;
     }
     retain_rules(ruleset, |_, rule| !looks_at(rule, set));
     true
@@ -143,6 +161,9 @@ fn looks_at(rule: &Rule, set: &Name) -> bool {
         | Match::EtherType(_)
         | Match::NotEtherType(_) => false,
     };
-    let mapped = |action: &Action| matches!(action, Action::VerdictMap { map, .. } if map == set);
-    rule.matches.iter().any(matched) || rule.actions.iter().any(mapped)
+    let used = |action: &Action| match action {
+        Action::VerdictMap { map: used, .. } | Action::Record { set: used, .. } => used == set,
+        Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => false,
+    };
+    rule.matches.iter().any(matched) || rule.actions.iter().any(used)
 }

@@ -21,18 +21,17 @@ use nft::{
     Protocol, Rule, Ruleset, Set, Table, Verdict,
 };
 
-use super::layout::{Layout, TABLE_COMMENT, address_type, counted_drop, fixed};
-use super::{Direction, isolating};
+use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
+use super::reporting::{Cause, chain_of, denied_for};
+use super::{Direction, isolating, reporting};
 use crate::{Attachment, ClusterState, Holder};
 
 /// Interfaces whose sources are checked.
 const INTERFACES: &str = "pod-interfaces";
-const DENY: &str = "deny/source";
 /// Ports of a bridge to pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
 /// Ports of a bridge to pods that are isolated for egress.
 const CONFINED: &str = "confined-ports";
-const DENY_DESTINATION: &str = "deny/destination";
 const TUNNEL_PORTS: &str = "tunnel-ports";
 pub(super) const INPUT: &str = "input";
 /// Where nodes take tunnels in over UDP: VXLAN as registered and as Linux began it (which flannel uses), Geneve.
@@ -126,8 +125,8 @@ fn is_last(state: &ClusterState, attachment: &Attachment, interface: InterfaceNa
     same.map(|a| (a.since, &a.id)).max() == Some((attachment.since, &attachment.id))
 }
 
-fn deny(matches: Vec<Match>) -> Rule {
-    Rule::new(matches, vec![Action::Verdict(Verdict::Goto(fixed(DENY)))])
+fn deny(matches: Vec<Match>, cause: Cause) -> Rule {
+    Rule::new(matches, denied_for(cause))
 }
 
 fn accept(matches: Vec<Match>) -> Rule {
@@ -141,22 +140,25 @@ fn from_pod() -> Match {
 /// `of_family` is the condition that says the family in the words of the table.
 fn forged(of_family: Match, family: Family) -> Rule {
     let fields = vec![Field::InInterface, Field::Source(family)];
-    deny(vec![of_family, from_pod(), Match::NotInSet { fields, set: sources(family) }])
+    deny(vec![of_family, from_pod(), Match::NotInSet { fields, set: sources(family) }], Cause::ForgedSource)
         .commented("a pod sends with its own addresses only")
 }
 
-fn deny_chain() -> Chain {
-    Chain { hook: None, rules: vec![counted_drop()] }
+fn add_deny_chains(ruleset: &mut Ruleset, layout: &Layout, causes: &[Cause]) {
+    for cause in causes {
+        let rules = reporting::deny_rules(layout, *cause);
+        ruleset.chains.insert(chain_of(*cause), Arc::new(Chain { hook: None, rules }));
+    }
 }
 
 /// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is
 /// always there: base chains do not come and go.
-pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
+pub(super) fn add_routed(ruleset: &mut Ruleset, layout: &Layout, state: &ClusterState) {
     let pairs = Pairs::of(state, false);
     let mut rules = vec![];
     if !pairs.interfaces.is_empty() {
         pairs.add_to(ruleset);
-        ruleset.chains.insert(fixed(DENY), Arc::new(deny_chain()));
+        add_deny_chains(ruleset, layout, &[Cause::ForgedSource, Cause::Tunnel]);
         rules = tunnels();
     }
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules }));
@@ -164,8 +166,8 @@ pub(super) fn add_routed(ruleset: &mut Ruleset, state: &ClusterState) {
 
 fn tunnels() -> Vec<Rule> {
     let to_port = Match::InSet { fields: vec![Field::DestinationPort], set: fixed(TUNNEL_PORTS) };
-    let over_udp = deny(vec![Match::Protocol(Protocol::Udp), to_port, from_pod()]);
-    let wrapped = WRAPPERS.map(|number| deny(vec![Match::IpProtocol(number), from_pod()]));
+    let over_udp = deny(vec![Match::Protocol(Protocol::Udp), to_port, from_pod()], Cause::Tunnel);
+    let wrapped = WRAPPERS.map(|number| deny(vec![Match::IpProtocol(number), from_pod()], Cause::Tunnel));
     let comment = |rule: Rule| rule.commented("what comes out of a tunnel has any source it likes");
     std::iter::once(over_udp).chain(wrapped).map(comment).collect()
 }
@@ -214,8 +216,9 @@ pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> 
     let mut chain = |name: &str, chain: Chain| ruleset.chains.insert(fixed(name), Arc::new(chain));
     chain("prerouting", Chain { hook: Some(Hook::Prerouting), rules: prerouting_rules() });
     chain("forward", Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() });
-    chain(DENY, deny_chain());
-    chain(DENY_DESTINATION, deny_chain());
+    let causes =
+        [Cause::ForgedSource, Cause::Tunnel, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::OtherDestination];
+    add_deny_chains(&mut ruleset, layout, &causes);
     Some(ruleset)
 }
 
@@ -237,7 +240,7 @@ fn discovery(conditions: &[Match]) -> [Rule; 2] {
 fn no_routers() -> [Rule; 2] {
     [134, 137].map(|kind| {
         let conditions = vec![Match::EtherType(EtherType::Ipv6), from_pod(), Match::Icmpv6Type(kind, kind)];
-        deny(conditions).commented("a pod is no router")
+        deny(conditions, Cause::RouterAdvertisement).commented("a pod is no router")
     })
 }
 
@@ -245,7 +248,8 @@ fn no_routers() -> [Rule; 2] {
 fn prerouting_rules() -> Vec<Rule> {
     let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
     let mut rules = vec![
-        deny(std::iter::once(from_pod()).chain(others).collect()).commented("no policy judges other protocols"),
+        deny(std::iter::once(from_pod()).chain(others).collect(), Cause::OtherProtocol)
+            .commented("no policy judges other protocols"),
         forged(Match::EtherType(EtherType::Ipv4), Family::V4),
     ];
     rules.extend(tunnels());
@@ -265,14 +269,13 @@ fn between_ports_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = discovery(&[]).into();
     let confined = Match::InSet { fields: vec![Field::InInterface], set: fixed(CONFINED) };
     let is_v6 = Match::EtherType(EtherType::Ipv6);
-    let around = deny(vec![is_v6, confined, link_local(Field::Source(Family::V6))]);
+    let around = deny(vec![is_v6, confined, link_local(Field::Source(Family::V6))], Cause::ForgedSource);
     rules.push(around.commented("an isolated pod sends with addresses that policies know"));
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
         let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];
         let others = Match::NotInSet { fields, set: sources(family) };
-        let verdict = Action::Verdict(Verdict::Goto(fixed(DENY_DESTINATION)));
-        let rule = Rule::new(vec![Match::EtherType(kind), to_closed, others], vec![verdict]);
+        let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
         rules.push(rule.commented("an isolated pod gets what is sent to itself"));
     }
     rules

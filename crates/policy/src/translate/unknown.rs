@@ -8,11 +8,10 @@ use std::sync::Arc;
 use nft::{Chain, Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set};
 
 use super::layout::{Layout, address_type, fixed};
-use super::{address_key, layout};
+use super::reporting::{Cause, chain_of, denied_for};
+use super::{address_key, layout, reporting};
 use crate::Block;
 use crate::peers::block_ranges;
-
-const DENY: &str = "deny/unknown";
 
 fn cidrs(family: Family) -> Name {
     fixed(match family {
@@ -55,11 +54,11 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<I
         let own = addresses.iter().filter(|address| Family::of(**address) == family);
         pods.elements = own.map(|address| (address_key(*address), Element::default())).collect();
         ruleset.sets.insert(known(family), Arc::new(pods));
-        let rules = vec![layout::counted_drop()];
-        ruleset.chains.insert(fixed(DENY), Arc::new(Chain { hook: None, rules }));
+        let rules = reporting::deny_rules(layout, Cause::UnknownAddress);
+        ruleset.chains.insert(chain_of(Cause::UnknownAddress), Arc::new(Chain { hook: None, rules }));
     }
     let strays = stray_rules(ruleset);
-    if let Some(chain) = ruleset.chains.get_mut(&fixed(layout::DENY_STRAY)) {
+    if let Some(chain) = ruleset.chains.get_mut(&fixed(layout::STRAY_OF_ISOLATED)) {
         Arc::make_mut(chain).rules.extend(strays);
     }
 }
@@ -81,12 +80,14 @@ fn matches(ruleset: &Ruleset, fields: impl Fn(Family) -> [Field; 2]) -> Vec<Vec<
 /// For flows, before anybody's programs.
 pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
     let ends = |family| [Field::FlowSource(family), Field::FlowDestination(family)];
-    let deny = |matches| Rule::new(matches, layout::goto(DENY)).commented("nobody is known to have this address");
+    let deny = |matches| {
+        Rule::new(matches, denied_for(Cause::UnknownAddress)).commented("nobody is known to have this address")
+    };
     matches(ruleset, ends).into_iter().map(deny).collect()
 }
 
 /// For packets that belong to no flow.
 fn stray_rules(ruleset: &Ruleset) -> Vec<Rule> {
     let ends = |family| [Field::Source(family), Field::Destination(family)];
-    matches(ruleset, ends).into_iter().map(|matches| Rule::new(matches, layout::goto(DENY))).collect()
+    matches(ruleset, ends).into_iter().map(|matches| Rule::new(matches, denied_for(Cause::UnknownAddress))).collect()
 }

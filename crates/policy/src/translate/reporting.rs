@@ -1,0 +1,341 @@
+//! What denied packets tell: the rules that log and record them, and what their prefixes and tables mean.
+//!
+//! A rule here decides nothing. The first packet of a flow goes to a group of nfnetlink_log at once, and every packet is
+//! counted in an element of a dynamic set, the *table of denied flows*; the limits hold a flood down, and the tables
+//! hold what the limits swallowed. Chains that deny without a policy have a limited log alone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{
+    Action, Comment, Direction as Side, Dynamic, Family, Field, Key, KeyType, Limit, Log, Match, Name, Period,
+    Protocol, Rule, Ruleset, Set, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Direction;
+use super::layout::{Layout, address_type, fixed};
+
+/// Why a packet is denied. Each cause has a chain of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// No policy that isolates the pod for egress allows the flow.
+    Egress,
+    /// No policy that isolates the pod for ingress allows the flow.
+    Ingress,
+    /// An isolated pod's packet belongs to no flow: conntrack calls it invalid, or does not track it.
+    Stray,
+    /// Nobody is known to have one of the addresses (`--unknown-pods deny`).
+    UnknownAddress,
+    /// A pod sends with an address that is not its own.
+    ForgedSource,
+    /// A pod sends into a tunnel, out of which a packet comes with any source.
+    Tunnel,
+    /// A frame of a pod carries neither IP nor ARP, or carries a VLAN tag.
+    OtherProtocol,
+    /// A pod advertises a route, as only routers do.
+    RouterAdvertisement,
+    /// A frame reaches an isolated pod that is not sent to one of its addresses.
+    OtherDestination,
+}
+
+impl Cause {
+    pub const ALL: [Cause; 9] = [
+        Cause::Egress,
+        Cause::Ingress,
+        Cause::Stray,
+        Cause::UnknownAddress,
+        Cause::ForgedSource,
+        Cause::Tunnel,
+        Cause::OtherProtocol,
+        Cause::RouterAdvertisement,
+        Cause::OtherDestination,
+    ];
+
+    /// As it is written in reports and labels.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::Egress => "egress",
+            Cause::Ingress => "ingress",
+            Cause::Stray => "stray",
+            Cause::UnknownAddress => "unknown-address",
+            Cause::ForgedSource => "forged-source",
+            Cause::Tunnel => "tunnel",
+            Cause::OtherProtocol => "other-protocol",
+            Cause::RouterAdvertisement => "router-advertisement",
+            Cause::OtherDestination => "other-destination",
+        }
+    }
+
+    /// The direction of the policies that deny; none where it is no policy.
+    pub fn direction(self) -> Option<Direction> {
+        match self {
+            Cause::Egress => Some(Direction::Egress),
+            Cause::Ingress => Some(Direction::Ingress),
+            Cause::Stray
+            | Cause::UnknownAddress
+            | Cause::ForgedSource
+            | Cause::Tunnel
+            | Cause::OtherProtocol
+            | Cause::RouterAdvertisement
+            | Cause::OtherDestination => None,
+        }
+    }
+
+    /// The chain that denies for this cause.
+    fn chain(self) -> &'static str {
+        match self {
+            Cause::Egress => "deny/egress",
+            Cause::Ingress => "deny/ingress",
+            Cause::Stray => "deny/stray",
+            Cause::UnknownAddress => "deny/unknown",
+            Cause::ForgedSource => "deny/source",
+            Cause::Tunnel => "deny/tunnel",
+            Cause::OtherProtocol => "deny/protocol",
+            Cause::RouterAdvertisement => "deny/router",
+            Cause::OtherDestination => "deny/destination",
+        }
+    }
+}
+
+impl From<Direction> for Cause {
+    fn from(direction: Direction) -> Cause {
+        match direction {
+            Direction::Egress => Cause::Egress,
+            Direction::Ingress => Cause::Ingress,
+        }
+    }
+}
+
+/// What becomes of a packet that is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judgement {
+    /// It is dropped.
+    Denied,
+    /// It passes, and would not if the audited policies were enforced.
+    WouldDeny,
+}
+
+impl Judgement {
+    pub const ALL: [Judgement; 2] = [Judgement::Denied, Judgement::WouldDeny];
+
+    /// As it is written in reports and labels.
+    pub fn word(self) -> &'static str {
+        match self {
+            Judgement::Denied => "denied",
+            Judgement::WouldDeny => "would-deny",
+        }
+    }
+}
+
+/// What a log's prefix says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reported {
+    pub judgement: Judgement,
+    pub cause: Cause,
+    /// The packet came back from the flow's destination: its own destination opened the flow.
+    pub reply: bool,
+}
+
+/// Begins the prefix of every log of ours.
+const PREFIX: &str = "ringfence ";
+/// Ends the prefix of packets that came back.
+const REPLY: &str = " reply";
+
+impl Reported {
+    /// None for the log of somebody else.
+    pub fn of_prefix(prefix: &str) -> Option<Reported> {
+        let rest = prefix.strip_prefix(PREFIX)?;
+        let (chain, reply) = match rest.strip_suffix(REPLY) {
+            Some(chain) => (chain, true),
+            None => (rest, false),
+        };
+        counting_chains().find(|(name, ..)| name.as_str() == chain).map(|(_, judgement, cause)| Reported {
+            judgement,
+            cause,
+            reply,
+        })
+    }
+}
+
+/// Every chain whose counter says how many packets were denied, or would be, and why. Those of one name in tables of
+/// both families count for the same cause; a chain that a node does not need is not there.
+pub fn counting_chains() -> impl Iterator<Item = (Name, Judgement, Cause)> {
+    let denied = Cause::ALL.map(|cause| (fixed(cause.chain()), Judgement::Denied, cause));
+    let would = Direction::BOTH.map(|d| (audit_chain(d), Judgement::WouldDeny, Cause::from(d)));
+    denied.into_iter().chain(would)
+}
+
+/// The chain that lets pass what audited policies would deny.
+pub(super) fn audit_chain(direction: Direction) -> Name {
+    fixed(match direction {
+        Direction::Egress => "audit/egress",
+        Direction::Ingress => "audit/ingress",
+    })
+}
+
+/// One table of denied flows: elements are source, destination, protocol and, with ports, the destination's port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowTable {
+    pub set: Name,
+    pub judgement: Judgement,
+    pub direction: Direction,
+}
+
+/// Every table of denied flows that a node may have in its table of family `inet`.
+pub fn flow_tables() -> impl Iterator<Item = FlowTable> {
+    let all = Judgement::ALL.into_iter().flat_map(|judgement| Direction::BOTH.map(|direction| (judgement, direction)));
+    all.flat_map(|(judgement, direction)| {
+        Family::BOTH.into_iter().flat_map(move |family| {
+            [true, false].map(|ports| FlowTable {
+                set: flow_set(judgement, direction, family, ports),
+                judgement,
+                direction,
+            })
+        })
+    })
+}
+
+fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: bool) -> Name {
+    let family = match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    };
+    let portless = if ports { "" } else { "-portless" };
+    fixed(&format!("{}-{}{family}{portless}", judgement.word(), direction.word()))
+}
+
+/// The protocols that have ports.
+const PORT_PROTOCOLS: &str = "port-protocols";
+
+/// Flows that one table holds. A denied flow beyond is counted and not told apart; its packets are dropped all the same.
+const FLOWS: u32 = 4096;
+/// Until a flow is forgotten that sends no more. The agent reads the tables several times in it.
+const FORGOTTEN_SECONDS: u32 = 60;
+/// A flow that goes on is logged once in a while.
+const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
+/// Flows that one rule logs: what a person can look at, and what costs the agent a percent of a core at most.
+const ALL_FLOWS: Limit = Limit { packets: 100, per: Period::Second, burst: 100 };
+/// Packets that a rule logs which does not tell flows apart.
+const PACKETS: Limit = Limit { packets: 10, per: Period::Second, burst: 20 };
+/// Bytes of a logged packet that are sent along, from its network header on: enough for the addresses and ports of IPv6
+/// with some extension headers.
+pub const LOGGED_BYTES: u32 = 128;
+
+/// Adds the tables of denied flows of the judgement, for the families.
+pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judgement, families: &BTreeSet<Family>) {
+    if layout.log_group().is_none() || families.is_empty() {
+        return;
+    }
+    let mut protocols = Set::of(&[KeyType::InetProto]);
+    protocols.comment = Some(Comment::new("protocols with ports"));
+    protocols.elements.extend(Protocol::ALL.map(|p| (Key::One(nft::Datum::Protocol(p)), nft::Element::default())));
+    ruleset.sets.insert(fixed(PORT_PROTOCOLS), Arc::new(protocols));
+    for direction in Direction::BOTH {
+        for &family in families {
+            for ports in [true, false] {
+                let address = address_type(family);
+                let mut types = vec![address, address, KeyType::InetProto];
+                types.extend(ports.then_some(KeyType::InetService));
+                let mut set = Set::of(&types);
+                set.dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FORGOTTEN_SECONDS });
+                let about = match judgement {
+                    Judgement::Denied => "flows that were denied for",
+                    Judgement::WouldDeny => "flows that would be denied for",
+                };
+                set.comment = Some(Comment::new(&format!("{about} {}", direction.word())));
+                ruleset.sets.insert(flow_set(judgement, direction, family, ports), Arc::new(set));
+            }
+        }
+    }
+}
+
+/// Rules that tell of the packets that a direction's chain denies, or would deny.
+pub(super) fn flow_rules(
+    layout: &Layout,
+    judgement: Judgement,
+    direction: Direction,
+    families: &BTreeSet<Family>,
+) -> Vec<Rule> {
+    let Some(group) = layout.log_group() else { return vec![] };
+    let chain = match judgement {
+        Judgement::Denied => fixed(Cause::from(direction).chain()),
+        Judgement::WouldDeny => audit_chain(direction),
+    };
+    let prefix = format!("{PREFIX}{chain}");
+    let recorded = |&family: &Family| {
+        [true, false].map(|ports| {
+            let protocol = vec![Field::L4Proto];
+            let of_protocol = match ports {
+                true => Match::InSet { fields: protocol, set: fixed(PORT_PROTOCOLS) },
+                false => Match::NotInSet { fields: protocol, set: fixed(PORT_PROTOCOLS) },
+            };
+            let mut fields = vec![Field::Source(family), Field::Destination(family), Field::L4Proto];
+            fields.extend(ports.then_some(Field::DestinationPort));
+            let set = flow_set(judgement, direction, family, ports);
+            let record = Action::Record { fields, set, limit: EACH_FLOW };
+            let actions = vec![record, Action::Limit(ALL_FLOWS), log(&prefix, group)];
+            Rule::new(vec![Match::Direction(Side::Original), of_protocol], actions)
+        })
+    };
+    let mut rules: Vec<Rule> = families.iter().flat_map(recorded).collect();
+    // Its ends are the wrong way round for the table. Whoever opened the flow sends too, as a rule.
+    let came_back = vec![Action::Limit(PACKETS), log(&format!("{prefix}{REPLY}"), group)];
+    rules.push(Rule::new(vec![Match::Direction(Side::Reply)], came_back));
+    rules
+}
+
+/// A chain that denies for a cause which is no policy's.
+pub(super) fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
+    let told = layout.log_group().map(|group| {
+        let prefix = format!("{PREFIX}{}", cause.chain());
+        Rule::new(vec![], vec![Action::Limit(PACKETS), log(&prefix, group)])
+    });
+    told.into_iter().chain([counted_drop()]).collect()
+}
+
+/// How every chain that denies ends.
+pub(super) fn counted_drop() -> Rule {
+    Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+}
+
+fn log(prefix: &str, group: u16) -> Action {
+    Action::Log(Log { prefix: Comment::new(prefix), group, snap_bytes: LOGGED_BYTES })
+}
+
+/// The name of the chain that denies for the cause.
+pub(super) fn chain_of(cause: Cause) -> Name {
+    fixed(cause.chain())
+}
+
+/// Goes to the chain that denies for the cause.
+pub(super) fn denied_for(cause: Cause) -> Vec<Action> {
+    vec![Action::Verdict(Verdict::Goto(chain_of(cause)))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_says_what_was_denied_and_why() {
+        let of = Reported::of_prefix;
+        let (judgement, cause) = (Judgement::Denied, Cause::Ingress);
+        assert_eq!(of("ringfence deny/ingress"), Some(Reported { judgement, cause, reply: false }));
+        assert_eq!(of("ringfence deny/ingress reply"), Some(Reported { judgement, cause, reply: true }));
+        let (judgement, cause) = (Judgement::WouldDeny, Cause::Egress);
+        assert_eq!(of("ringfence audit/egress"), Some(Reported { judgement, cause, reply: false }));
+        for other in ["", "ringfence", "ringfence deny/else", "kube-router", "deny/ingress"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_table_of_flows_has_a_name_of_its_own() {
+        let names: BTreeSet<Name> = flow_tables().map(|t| t.set).collect();
+        assert_eq!(names.len(), 16);
+        assert!(names.contains(&fixed("denied-ingress4")) && names.contains(&fixed("would-deny-egress6-portless")));
+    }
+}
