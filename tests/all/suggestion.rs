@@ -10,7 +10,7 @@ use policy::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{probes, world};
+use tests::generate::{draw_probes, draw_worlds, probes, world};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World};
 
@@ -168,4 +168,32 @@ fn suggested_policies_allow_the_flows_seen_and_deny_all_others_of_these_workload
     }
     println!("{} allowed, {} denied", allowed.get(), denied.get());
     assert!(allowed.get() > 1000 && denied.get() > 1000, "too few of one sort to mean anything");
+}
+
+#[test]
+fn a_suggestion_that_is_read_from_a_file_is_the_policy_that_was_suggested() {
+    let mut read = 0;
+    for world in draw_worlds(40) {
+        let state = state_of(&world);
+        let sides = |probe: Probe| Direction::BOTH.map(|direction| seen(&state, &probe, direction));
+        let flows: Vec<FlowSeen> = draw_probes(&world, 40).into_iter().flat_map(sides).collect();
+        let suggestions = of_every_namespace(&state, &flows);
+        let policies: Vec<serde_json::Value> = suggestions.iter().flat_map(|s| s.policies.clone()).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = World { policies: policies.clone(), ..World::default() }.to_yaml();
+        std::fs::write(folder.path().join("suggested.yaml"), text).expect("a file");
+        let from_file = cluster::read_folder(folder.path()).expect("the folder");
+        assert_eq!(from_file.problems, vec![]);
+        let mut found = ClusterState::new();
+        for change in from_file.changes() {
+            found.apply(change);
+        }
+        for policy in &policies {
+            let Ok(Object::Policy(policy)) = lower(Kind::NetworkPolicy, policy) else { unreachable!("it is one") };
+            assert_eq!(found.policy(&policy.name).map(|found| &**found), Some(&policy));
+            read += 1;
+        }
+        assert_eq!(found.policies().count(), policies.len());
+    }
+    assert!(read > 100, "{read}");
 }

@@ -133,8 +133,8 @@ impl Head {
             if !seen.insert((&sample.name, &sample.labels)) {
                 return Err(format!("{} {:?} comes twice", sample.name, sample.labels));
             }
-            let may_be_anything = kind == Kind::Gauge;
-            if !may_be_anything && !(sample.value >= 0.0) {
+            let is_count = sample.value.is_finite() && sample.value >= 0.0;
+            if kind != Kind::Gauge && !is_count {
                 return Err(format!("{} is {}", sample.name, sample.value));
             }
             if kind == Kind::Info && sample.value != 1.0 {

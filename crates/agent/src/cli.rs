@@ -12,8 +12,8 @@ use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::AgentArguments;
-pub(crate) use reports::{AuditArguments, DropsArguments, ReportingArguments};
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
+pub(crate) use reports::{AuditArguments, DropsArguments, ReportingArguments};
 
 /// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
 pub(crate) const COULD_NOT_RUN: u8 = 2;

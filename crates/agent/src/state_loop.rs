@@ -1,8 +1,8 @@
 //! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
 
 mod attached;
-mod report;
 pub(crate) mod denied;
+mod report;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use cluster::Told;
 use nfnetlink::Notification;
 use policy::{
-    AttachmentId, Change, ClusterState, Enforcement, Explanation, Kind, Named, NamedTraffic, Object, ObjectName, Unexplained,
-    explain_named,
+    AttachmentId, Change, ClusterState, Enforcement, Explanation, Kind, Named, NamedTraffic, Object, ObjectName,
+    Unexplained, explain_named,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
@@ -180,7 +180,11 @@ impl StateLoop {
     }
 
     /// Runs until no sender is left.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observation>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut observations: mpsc::Receiver<Observation>,
+    ) {
         let mut tick = Tick::now() + self.resync;
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);

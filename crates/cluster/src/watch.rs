@@ -35,7 +35,7 @@ const CHANGES_BATCHED: usize = 512;
 
 /// What a watch has to say.
 enum Report {
-    Change(Told),
+    Change(Box<Told>),
     /// All its problems at present.
     Problems(Vec<Problem>),
 }
@@ -89,7 +89,7 @@ fn events(
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
-            Report::Change(change) => changes.push(change),
+            Report::Change(told) => changes.push(*told),
             Report::Problems(now) => {
                 known.insert(kind, now);
             }
@@ -117,9 +117,9 @@ mod tests {
         let removal = |name| Told { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let mut known = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
         let reports = [
-            (Kind::Pod, Report::Change(removal("1"))),
+            (Kind::Pod, Report::Change(Box::new(removal("1")))),
             (Kind::Pod, Report::Problems(vec![problem("a")])),
-            (Kind::Pod, Report::Change(removal("2"))),
+            (Kind::Pod, Report::Change(Box::new(removal("2")))),
         ];
         let events: Vec<Event> = events(&mut known, reports.into_iter()).collect();
         assert_eq!(

@@ -37,8 +37,8 @@ const PACKETS_PER_MESSAGE: u32 = 1;
 /// (`nfulnl_alloc_skb`). All of them count as waiting, and without a word it would set aside a page.
 const MESSAGE_ROOM: u32 = 512;
 
-/// Bytes of messages that may wait unread. The kernel doubles this and counts about 1,300 bytes for a packet of which
-/// 128 are copied, so some 6,000 packets fit: what a dozen rules that log 100 a second each tell in five seconds.
+/// Bytes of messages that may wait unread. The kernel doubles this and counts some 830 bytes for a packet of which 128 are
+/// copied, so 10,000 packets fit: what a dozen rules that log 100 a second each tell in eight seconds.
 const WAITING: i32 = 4 << 20;
 
 /// Bytes of one datagram. Of a packet less than 64 KiB are copied (`NFULNL_COPY_RANGE_MAX`), and what else is told of

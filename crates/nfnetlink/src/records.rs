@@ -25,9 +25,9 @@ impl Kernel {
     /// key is source and destination address, protocol, and perhaps destination port. Empty if there is no such table
     /// or set.
     ///
-    /// Every flow that is told is in the set. One that is in it may be missing if others come and go while it is listed
-    /// (the kernel finds the place to go on at by counting, `nft_rhash_walk`); it is told the next time, with all its
-    /// packets.
+    /// Every flow that is told is in the set, or was until now. One that is in it may be missing if others come and go
+    /// while it is listed, or if the kernel moves them to a larger table (it finds the place to go on at by counting,
+    /// `nft_rhash_walk`); it is told another time, with all its packets.
     pub fn flow_records(&mut self, table: &Table, set: &Name) -> Result<Vec<FlowRecord>, RequestError> {
         let mut found = BTreeMap::new();
         for _ in 0..LISTINGS {
@@ -83,7 +83,7 @@ impl Kernel {
                 |datagram| {
                     for record in decode_rule_counters(datagram)? {
                         if record.table == table_name && record.chain == chain_name {
-                            sum = Some(sum.unwrap_or(Counter::default()).plus(record.counter));
+                            sum = Some(sum.map_or(record.counter, |sum| sum.plus(record.counter)));
                         }
                     }
                     Ok(())

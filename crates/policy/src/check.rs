@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::isolating::Isolating;
 use crate::peers::PodPeer;
 use crate::{
-    ClusterState, Diagnostic, Direction, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports, Severity,
+    ClusterState, Diagnostic, Direction, Enforcement, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports,
+    Severity,
 };
 
 /// Everything worth telling about the objects: what was not understood ([`Severity::Error`]), and what works as
@@ -49,9 +51,36 @@ fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnosti
     if selected.count() == 0 {
         warn("spec.podSelector".into(), "selects no pod".into());
     }
+    match state.enforcement(policy) {
+        Enforcement::Enforce => {}
+        Enforcement::Audit => check_audited(state, policy, &mut warn),
+    }
     for direction in Direction::BOTH {
         for rule in policy.rules(direction).unwrap_or(&[]) {
             check_rule(state, policy, direction, rule, &mut warn);
+        }
+    }
+}
+
+/// An audited policy tells of nothing where an enforced one selects the same pod.
+fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(String, String)) {
+    for direction in Direction::BOTH.into_iter().filter(|direction| policy.rules(*direction).is_some()) {
+        let selected = state.pods_in(&policy.name.namespace).filter(|pod| policy.selector.matches(&pod.labels));
+        let judged = selected.filter_map(|pod| {
+            let enforced = Isolating::of(state, pod, direction).enforced;
+            enforced.first().map(|enforced| (&pod.name, &enforced.name))
+        });
+        let judged: Vec<_> = judged.collect();
+        if let Some((pod, enforced)) = judged.first() {
+            let others = match judged.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let message = format!(
+                "is audited, and counts for nothing for {} of {pod}{others}: {enforced} is enforced there",
+                direction.word()
+            );
+            warn("metadata.annotations".into(), message);
         }
     }
 }

@@ -47,6 +47,23 @@ fn a_tightened_egress_policy_cuts_an_open_connection_in_both_directions() {
 }
 
 #[test]
+fn what_is_open_under_audit_is_cut_when_the_policy_is_enforced() {
+    let stage = stage();
+    let mut audited = server_from("other");
+    audited["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+    let api = api(&stage, &[audited]);
+    let mut agent = stage.start_on_api(&api);
+    let mut flows = Way::BOTH.map(|way| (Flow::tcp(&stage.lab, CLIENT[0], SERVER[0]), way));
+    for (flow, _) in &mut flows {
+        Way::BOTH.into_iter().for_each(|way| flow.assert_alive(way));
+    }
+    set(&mut agent, &api, server_from("other"));
+    for (flow, way) in &mut flows {
+        flow.assert_dead(&stage.lab, NODE, *way);
+    }
+}
+
+#[test]
 fn a_udp_flow_is_cut_where_only_the_server_still_sends() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);

@@ -14,7 +14,7 @@ const GROUP: u16 = 9470;
 const SNAP_BYTES: u32 = 128;
 
 /// A packet over the loopback interface is told within microseconds; a machine under load takes longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;

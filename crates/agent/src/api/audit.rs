@@ -101,7 +101,12 @@ mod tests {
         };
         let since = "2026-05-04T03:00:00.000Z".into();
         let report = AuditReport { node: "node-a".into(), since, policies: vec![policy] };
-        golden(&report, expect![[r#"{"node":"node-a","since":"2026-05-04T03:00:00.000Z","policies":[{"policy":"shop/db","wouldDeny":7,"flows":1,"moreFlows":false,"first":"2026-05-04T03:02:01.000Z","last":null,"top":[{"direction":"egress","source":{"address":"192.0.2.1","kind":"world","pod":null,"node":null,"cluster":null},"destination":{"address":"192.0.2.2","kind":"world","pod":null,"node":null,"cluster":null},"traffic":"53/udp","count":7}]}]}"#]]);
+        golden(
+            &report,
+            expect![[
+                r#"{"node":"node-a","since":"2026-05-04T03:00:00.000Z","policies":[{"policy":"shop/db","wouldDeny":7,"flows":1,"moreFlows":false,"first":"2026-05-04T03:02:01.000Z","last":null,"top":[{"direction":"egress","source":{"address":"192.0.2.1","kind":"world","pod":null,"node":null,"cluster":null},"destination":{"address":"192.0.2.2","kind":"world","pod":null,"node":null,"cluster":null},"traffic":"53/udp","count":7}]}]}"#
+            ]],
+        );
         golden(
             &SuggestionReport { policies: vec![json!({"kind": "NetworkPolicy"})], notes: vec!["a note".into()] },
             expect![[r#"{"policies":[{"kind":"NetworkPolicy"}],"notes":["a note"]}"#]],

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use super::denial::{DropsQuery, Line};
 use super::status::StatusReport;
-use super::{ApiError, AUDIT, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
+use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
 use crate::run_dir::socket_path;
 
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
@@ -56,8 +56,7 @@ pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditRep
 
 pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Result<SuggestionReport, Unanswered> {
     let SuggestionQuery { namespace, pod, workload } = query;
-    let parameters =
-        [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
+    let parameters = [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
     get(run_dir, &target(SUGGESTION, &parameters)).await
 }
 

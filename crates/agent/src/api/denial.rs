@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Line {
     Denial(Box<Denial>),
     /// So many lines were not sent, since the reader was too slow.
-    Lost { lost: u64 },
+    Lost {
+        lost: u64,
+    },
 }
 
 /// Packets of one flow that were denied, or would have been: the first, or those since the last line about the flow.
@@ -160,7 +162,12 @@ mod tests {
 
     #[test]
     fn a_line_has_these_bytes() {
-        golden(&Line::Denial(Box::new(denial())), expect![[r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#]]);
+        golden(
+            &Line::Denial(Box::new(denial())),
+            expect![[
+                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
+            ]],
+        );
         golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
     }
 
@@ -188,7 +195,10 @@ mod tests {
             world (192.0.2.1)
             unknown"#]]
         .assert_eq(&shown.join("\n"));
-        golden(&far, expect![[r#"{"address":"192.0.2.1","kind":"remote-cluster","pod":null,"node":null,"cluster":null}"#]]);
+        golden(
+            &far,
+            expect![[r#"{"address":"192.0.2.1","kind":"remote-cluster","pod":null,"node":null,"cluster":null}"#]],
+        );
         golden(&frame, expect![[r#"{"address":null,"kind":"unknown","pod":null,"node":null,"cluster":null}"#]]);
     }
 
@@ -200,7 +210,8 @@ mod tests {
         let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..all.clone() };
         let admitted = [all.clone(), of("shop"), of("data"), with("db"), with("shop/web")];
         assert!(admitted.iter().all(|query| query.admits(&denial())));
-        let others = [of("ops"), with("other"), with("shop/db"), would, DropsQuery { pod: Some("db".into()), ..of("x") }];
+        let others =
+            [of("ops"), with("other"), with("shop/db"), would, DropsQuery { pod: Some("db".into()), ..of("x") }];
         assert!(others.iter().all(|query| !query.admits(&denial())));
     }
 }

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use policy::Direction;
+use policy::{Cause, Direction, Judgement};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::labels::Reason;
+use super::labels;
 use crate::api::status::Drops;
 
 type DeniedLabels = [(&'static str, &'static str); 2];
@@ -22,9 +22,6 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Readings that are kept of the window: one each half second. Where they come faster, the oldest go and the window
 /// gets shorter.
 const MOST_READINGS: usize = 120;
-
-/// The direction of what is denied whatever its direction.
-const EITHER: &str = "either";
 
 /// Totals since the agent started, by what they are of. They only ever grow: where a kernel's counter began again, as
 /// with a new table, whoever reads it adds to what was before.
@@ -60,32 +57,26 @@ impl DropFigures {
         registry.register("drop_log_lost", help, figures.lost.clone());
         let help = "Packets of all these that no event has told of yet: some never are where there are too many";
         registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
-        for direction in Direction::BOTH {
-            figures.set_denied_by_policy(direction, 0);
-            figures.set_would_deny(direction, 0);
+        for cause in Cause::ALL {
+            figures.set(Judgement::Denied, cause, 0);
         }
-        for reason in Reason::UNDIRECTED {
-            figures.set_denied(reason, 0);
+        for direction in Direction::BOTH {
+            figures.set(Judgement::WouldDeny, Cause::from(direction), 0);
         }
         figures
     }
 
-    /// The packets that policies denied, all in all.
-    pub(crate) fn set_denied_by_policy(&self, direction: Direction, total: u64) {
-        let labels = [("reason", Reason::Policy.word()), ("direction", direction.word())];
-        raise(&self.denied.get_or_create(&labels), total);
+    /// The packets that were judged so for that cause, all in all. Only policies make packets that would be denied.
+    pub(crate) fn set(&self, judgement: Judgement, cause: Cause, total: u64) {
+        match (judgement, cause.direction()) {
+            (Judgement::Denied, _) => raise(&self.denied.get_or_create(&labels::denied(cause)), total),
+            (Judgement::WouldDeny, Some(direction)) => {
+                raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
+            }
+            (Judgement::WouldDeny, None) => {}
+        }
     }
 
-    /// The packets that were denied for a reason that has no direction, all in all.
-    pub(crate) fn set_denied(&self, reason: Reason, total: u64) {
-        raise(&self.denied.get_or_create(&[("reason", reason.word()), ("direction", EITHER)]), total);
-    }
-
-    pub(crate) fn set_would_deny(&self, direction: Direction, total: u64) {
-        raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
-    }
-
-    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn lost(&self, reports: u64) {
         self.lost.inc_by(reports);
     }
@@ -96,7 +87,6 @@ impl DropFigures {
     }
 
     /// All counters were read and set at that moment.
-    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn read_at(&self, at: Instant) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         // The newest of those that are older than the window is where the window begins.
@@ -126,14 +116,9 @@ impl DropFigures {
     }
 
     fn sums(&self) -> Reading {
-        let directions = Direction::BOTH;
-        let by_policy = directions.map(|d| [("reason", Reason::Policy.word()), ("direction", d.word())]);
-        let others = Reason::UNDIRECTED.map(|reason| [("reason", reason.word()), ("direction", EITHER)]);
-        let would_deny = directions.map(|d| self.would_deny.get_or_create(&[("direction", d.word())]).get());
-        Reading {
-            denied: by_policy.iter().chain(&others).map(|labels| self.denied.get_or_create(labels).get()).sum(),
-            would_deny: would_deny.iter().sum(),
-        }
+        let denied = Cause::ALL.map(|cause| self.denied.get_or_create(&labels::denied(cause)).get());
+        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.word())]).get());
+        Reading { denied: denied.iter().sum(), would_deny: would_deny.iter().sum() }
     }
 }
 
@@ -159,8 +144,8 @@ mod tests {
         let (figures, start) = (figures(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for (seconds, total) in [(0, 1000), (30, 1000), (90, 1060)] {
-            figures.set_denied_by_policy(Direction::Ingress, total);
-            figures.set_denied(Reason::Stray, 7);
+            figures.set(Judgement::Denied, Cause::Ingress, total);
+            figures.set(Judgement::Denied, Cause::Stray, 7);
             figures.read_at(at(seconds));
         }
         let drops = figures.summary(at(90)).unwrap();
@@ -172,7 +157,7 @@ mod tests {
     fn readings_are_bounded_and_totals_never_fall() {
         let (figures, start) = (figures(), Instant::now());
         for n in 0..2 * MOST_READINGS as u64 {
-            figures.set_would_deny(Direction::Egress, 1000 - n);
+            figures.set(Judgement::WouldDeny, Cause::Egress, 1000 - n);
             figures.read_at(start + Duration::from_millis(n));
         }
         assert_eq!(figures.readings.lock().unwrap().len(), MOST_READINGS);

@@ -1,6 +1,6 @@
 //! The values that labels may have: closed sets, so that the number of series is known.
 
-use policy::{Change, Kind};
+use policy::{Cause, Change, Kind};
 
 use crate::api::status::Policies;
 use crate::status::Counts;
@@ -111,42 +111,10 @@ impl PolicyState {
     }
 }
 
-/// Why a packet was denied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// A policy does not allow it.
-    Policy,
-    Stray,
-    UnknownAddress,
-    ForgedSource,
-    Tunnel,
-    OtherProtocol,
-    Router,
-    OtherDestination,
-}
-
-impl Reason {
-    /// The reasons that have no direction.
-    pub(super) const UNDIRECTED: [Reason; 7] = [
-        Reason::Stray,
-        Reason::UnknownAddress,
-        Reason::ForgedSource,
-        Reason::Tunnel,
-        Reason::OtherProtocol,
-        Reason::Router,
-        Reason::OtherDestination,
-    ];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Reason::Policy => "policy",
-            Reason::Stray => "stray",
-            Reason::UnknownAddress => "unknown-address",
-            Reason::ForgedSource => "forged-source",
-            Reason::Tunnel => "tunnel",
-            Reason::OtherProtocol => "other-protocol",
-            Reason::Router => "router",
-            Reason::OtherDestination => "other-destination",
-        }
+/// Why packets were denied: the policies of a direction, or something else whatever their direction.
+pub(super) fn denied(cause: Cause) -> [(&'static str, &'static str); 2] {
+    match cause.direction() {
+        Some(direction) => [("reason", "policy"), ("direction", direction.word())],
+        None => [("reason", cause.word()), ("direction", "either")],
     }
 }

@@ -51,9 +51,7 @@ impl GroupChoice {
     /// Binds a group in this network namespace. The table tells which group an agent had before.
     pub(crate) fn open(self, table: &Table) -> anyhow::Result<Reporting> {
         match self {
-            GroupChoice::Off => {
-                Ok(Reporting { log: None, words: "off, as asked for by --nflog-group off".into() })
-            }
+            GroupChoice::Off => Ok(Reporting { log: None, words: "off, as asked for by --nflog-group off".into() }),
             GroupChoice::Group(group) => match open_patiently(group) {
                 Ok(log) => Ok(on(group, log)),
                 Err(error @ PacketLogError::Taken { .. }) => bail!(

@@ -206,8 +206,7 @@ mod tests {
 
     fn observe(ledger: &mut Ledger, state: &ClusterState, source: &str, count: u64, second: u8) {
         let place = Place { node: "node-a".into(), ..Place::default() };
-        let seen =
-            Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, 5432) };
+        let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, 5432) };
         let observation = Observation { seen, icmp: None, count, first: true };
         let denial = name(&Ends { state, place: &place, nodes: &Nodes::new() }, &observation, time(second));
         ledger.note(&observation, &denial, time(second));

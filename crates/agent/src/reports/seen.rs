@@ -23,7 +23,9 @@ pub(crate) struct Seen {
 pub(crate) enum Carried {
     Flow(Flow),
     /// A frame without an IP packet, by its `ETH_P_*`.
-    Frame { ether_type: u16 },
+    Frame {
+        ether_type: u16,
+    },
 }
 
 /// Who opened a flow with whom.

@@ -14,7 +14,6 @@ use super::totals::{Reading, Totals};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
 use crate::metrics::Metrics;
-use crate::metrics::labels::Reason;
 
 pub(crate) struct Watch {
     log: Option<PacketLog>,
@@ -138,30 +137,11 @@ impl Watch {
     fn publish(&self, now: Instant) {
         let drops = &self.metrics.drops;
         for (_, judgement, cause) in counting_chains() {
-            let total = self.totals.sum((judgement, cause));
-            match (judgement, cause.direction()) {
-                (Judgement::Denied, Some(direction)) => drops.set_denied_by_policy(direction, total),
-                (Judgement::WouldDeny, Some(direction)) => drops.set_would_deny(direction, total),
-                (Judgement::Denied | Judgement::WouldDeny, None) => drops.set_denied(reason(cause), total),
-            }
+            drops.set(judgement, cause, self.totals.sum((judgement, cause)));
         }
         // The tables were read after the counters, and may know more.
         drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.told));
         drops.read_at(now);
-    }
-}
-
-/// The label of a cause that is no policy's.
-fn reason(cause: Cause) -> Reason {
-    match cause {
-        Cause::Egress | Cause::Ingress => Reason::Policy,
-        Cause::Stray => Reason::Stray,
-        Cause::UnknownAddress => Reason::UnknownAddress,
-        Cause::ForgedSource => Reason::ForgedSource,
-        Cause::Tunnel => Reason::Tunnel,
-        Cause::OtherProtocol => Reason::OtherProtocol,
-        Cause::RouterAdvertisement => Reason::Router,
-        Cause::OtherDestination => Reason::OtherDestination,
     }
 }
 

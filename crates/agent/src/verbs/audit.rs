@@ -32,7 +32,9 @@ pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
                 Output::Text => print!("{}", as_yaml(&report)),
             }
             if report.policies.is_empty() {
-                eprintln!("no policy is suggested: no flow was seen that one of them would deny and a policy can allow");
+                eprintln!(
+                    "no policy is suggested: no flow was seen that one of them would deny and a policy can allow"
+                );
             }
         }
         (true, None) => bail!("--suggest needs --namespace"),
@@ -56,7 +58,9 @@ fn policy_as_text(audited: &AuditedPolicy) -> String {
         return format!("{GOOD}{policy}{GOOD:#}  would have denied nothing\n");
     };
     let at_least = if *more_flows { "more than " } else { "" };
-    let mut text = format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  would have denied {would_deny} packets of {at_least}{flows} flows, from {first} to {last}\n");
+    let mut text = format!(
+        "{DOUBTFUL}{policy}{DOUBTFUL:#}  would have denied {would_deny} packets of {at_least}{flows} flows, from {first} to {last}\n"
+    );
     for flow in top {
         let (direction, source, destination) = (flow.direction.word(), &flow.source, &flow.destination);
         text.push_str(&format!("    {direction}  {source} -> {destination}  {}  x{}\n", flow.traffic, flow.count));

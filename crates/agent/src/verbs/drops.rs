@@ -24,12 +24,8 @@ pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
 
 async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     let DropsArguments { follow, namespace, pod, run_dir, output, .. } = arguments;
-    let query = DropsQuery {
-        follow: *follow,
-        namespace: namespace.clone(),
-        pod: pod.clone(),
-        verdict: arguments.verdict(),
-    };
+    let query =
+        DropsQuery { follow: *follow, namespace: namespace.clone(), pod: pod.clone(), verdict: arguments.verdict() };
     let mut lines = client::drops(run_dir, &query).await?;
     let mut any = false;
     while let Some(line) = lines.next().await? {

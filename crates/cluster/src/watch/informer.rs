@@ -213,7 +213,7 @@ impl Informer {
     async fn finish_list(&mut self, objects: BTreeMap<ObjectName, Object>, version: String) -> Result<(), Stop> {
         tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.resource.kind, objects.into_values().collect());
-        self.report(Report::Change(Told { change, at: Instant::now().into_std() })).await?;
+        self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
     }
@@ -266,7 +266,7 @@ impl Informer {
         };
         match decoded {
             Ok((change, version)) => {
-                self.report(Report::Change(Told { change, at })).await?;
+                self.report(Report::Change(Box::new(Told { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
                 }

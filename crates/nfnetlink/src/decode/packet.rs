@@ -258,7 +258,7 @@ mod tests {
         for length in 0..whole.len() {
             let expected = match length {
                 ..40 => "nothing",
-                ..48 => "0",
+                40..48 => "0",
                 _ => "58",
             };
             assert_eq!(said(IPV6, &whole[..length]), expected, "{length}");

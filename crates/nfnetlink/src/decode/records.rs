@@ -132,7 +132,7 @@ fn counters(list: Attributes<'_>) -> Result<Option<Counter>, DecodeError> {
     let mut sum: Option<Counter> = None;
     for expression in list {
         if let Some(counter) = counter(expression?)? {
-            sum = Some(sum.unwrap_or(Counter::default()).plus(counter));
+            sum = Some(sum.map_or(counter, |sum| sum.plus(counter)));
         }
     }
     Ok(sum)

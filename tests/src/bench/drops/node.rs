@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::super::machine;
 use super::Reporting;
-use crate::agent_process::{AgentProcess, without_variables};
+use crate::agent_process::{AgentProcess, ask_socket, without_variables};
 use crate::kernel_table::nft;
 use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
@@ -53,7 +53,8 @@ impl Node {
     pub(super) fn start(&self, reporting: Reporting) -> Agent<'_> {
         let mut command = Command::new(&self.program);
         without_variables(&mut command);
-        command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(self.folder.path().join("run"));
+        let run_dir = self.folder.path().join("run");
+        command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(&run_dir);
         command.arg("--manifests").arg(self.folder.path().join("manifests"));
         let group = match reporting {
             Reporting::Off => "off",
@@ -62,7 +63,7 @@ impl Node {
         command.args(["--nflog-group", group]);
         let mut process = AgentProcess::start(&self.lab, NODE, command);
         process.until_ready();
-        Agent(process)
+        Agent { process, run_dir }
     }
 
     /// Packets that were dropped in the direction of the flood, since the agent started.
@@ -74,11 +75,19 @@ impl Node {
     }
 }
 
-pub(super) struct Agent<'node>(AgentProcess<'node>);
+pub(super) struct Agent<'node> {
+    process: AgentProcess<'node>,
+    run_dir: PathBuf,
+}
 
 impl Agent<'_> {
     pub(super) fn processor_time(&self) -> Duration {
-        machine::processor_time(Pid::from_raw(self.0.id().cast_signed()))
+        machine::processor_time(Pid::from_raw(self.process.id().cast_signed()))
+    }
+
+    /// Whether it has told of any denied packet.
+    pub(super) fn has_told(&self) -> bool {
+        !ask_socket(&self.run_dir, "/v1/drops").body.trim().is_empty()
     }
 }
 
