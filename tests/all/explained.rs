@@ -102,7 +102,7 @@ fn examine(number: usize, world: &World, seen: &mut Seen) {
         let about = format!("cluster {number}: {probe}, judged {judged:?}");
         assert_eq!(arrived, expected, "{about}, in\n{world:?}");
         let asked = questions(world, probe);
-        let would_be_denied = !own_node && judged.iter().any(|judgement| would_be_denied(judgement));
+        let would_be_denied = !own_node && judged.iter().any(would_be_denied);
         for question in &asked {
             let explanation = stage.explain(question, probe, &about);
             assert_eq!(

@@ -15,7 +15,7 @@ const REFUSED: usize = 40;
 
 /// Two of three clusters tell of what they deny.
 fn layout(number: usize) -> Layout {
-    Layout::for_table("ringfence").expect("a name").logging_to((number % 3 != 0).then_some(GROUP))
+    Layout::for_table("ringfence").expect("a name").logging_to((!number.is_multiple_of(3)).then_some(GROUP))
 }
 
 /// The flows that the ruleset accepts, by their places.
