@@ -13,6 +13,8 @@ use tests::netns::in_new_namespace;
 
 mod notifications;
 mod ownership;
+mod packet_log;
+mod records;
 mod rulesets;
 mod surroundings;
 use rulesets::{

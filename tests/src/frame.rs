@@ -39,21 +39,28 @@ pub fn send_frame(interface: &str, frame: &[u8]) {
     assert!(usize::try_from(sent) == Ok(frame.len()), "{interface}: {}", io::Error::last_os_error());
 }
 
-/// A UDP datagram over IPv4, from the IP header on. Without a UDP checksum, as RFC 768 allows.
-pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
-    let udp_length = u16::try_from(8 + payload.len()).expect("a short packet");
+/// A packet of any protocol over IPv4, from the IP header on.
+///
+/// # Panics
+/// If it is longer than a packet can be.
+pub fn ipv4_packet(source: [u8; 4], destination: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(20 + payload.len()).expect("a short packet");
     let mut packet = vec![0x45, 0];
-    packet.extend((20 + udp_length).to_be_bytes());
-    packet.extend([0, 1, 0, 0, 64, 17, 0, 0]);
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, protocol, 0, 0]);
     packet.extend(source);
     packet.extend(destination);
     let checksum = checksum(&packet);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    for field in [40_000, port, udp_length, 0] {
-        packet.extend(field.to_be_bytes());
-    }
     packet.extend(payload);
     packet
+}
+
+/// A UDP datagram over IPv4, from the IP header on. Without a UDP checksum, as RFC 768 allows.
+pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).expect("a short packet");
+    let header = [40_000, port, length, 0].map(u16::to_be_bytes).concat();
+    ipv4_packet(source, destination, 17, &[&header, payload].concat())
 }
 
 /// An ICMPv6 message, from the IP header on, as it leaves its first host.

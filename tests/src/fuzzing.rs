@@ -114,17 +114,30 @@ pub fn manifest(bytes: &[u8]) {
     check(&state);
 }
 
-/// Bytes as the kernel's answer to each kind of dump.
+/// Bytes as the kernel's answer to each kind of dump, as a message about logged packets, and as such a packet.
 pub fn netlink(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
-    match kind % 7 {
+    match kind % 12 {
         0 => drop(nfnetlink::decode_tables(bytes)),
         1 => drop(nfnetlink::decode_chains(bytes)),
         2 => drop(nfnetlink::decode_rules(bytes)),
         3 => drop(nfnetlink::decode_sets(bytes)),
         4 => drop(nfnetlink::decode_elements(bytes)),
         5 => drop(nfnetlink::decode_replies(bytes)),
-        _ => drop(nfnetlink::decode_changes(bytes)),
+        6 => drop(nfnetlink::decode_changes(bytes)),
+        7 => drop(nfnetlink::decode_logged(bytes)),
+        8 => drop(nfnetlink::decode_flow_records(bytes)),
+        9 => drop(nfnetlink::decode_rule_counters(bytes)),
+        10 => sound(0x0800, bytes),
+        _ => sound(0x86dd, bytes),
+    }
+}
+
+/// A packet of that `ETH_P_*` has ends of one family, and ports or a type but not both.
+fn sound(ether_type: u16, packet: &[u8]) {
+    if let Some(head) = nfnetlink::PacketHead::parse(ether_type, packet) {
+        assert_eq!(head.source.is_ipv4(), head.destination.is_ipv4());
+        assert!(head.ports.is_none() || head.icmp.is_none(), "{head:?}");
     }
 }
 

@@ -7,16 +7,22 @@ mod attributes;
 mod bytecode;
 mod element;
 mod flow;
+mod logged;
 mod objects;
+mod packet;
+mod records;
 mod reply;
 
 pub(crate) use bytecode::INVERTED;
 pub use element::decode_elements;
 pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
+pub use logged::{PacketRecord, decode_logged};
 pub use objects::{
     ChainRecord, ChangeRecord, FlowtableRecord, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
     decode_flowtables, decode_generation, decode_rules, decode_sets, decode_tables,
 };
+pub use packet::PacketHead;
+pub use records::{ChainCounterRecord, Counter, FlowRecord, decode_flow_records, decode_rule_counters};
 pub use reply::{Reply, decode_replies};
 
 /// Why bytes are not what the kernel's netlink says they are.

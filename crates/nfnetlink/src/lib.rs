@@ -14,8 +14,10 @@ mod lower;
 mod message;
 mod notifications;
 mod observed;
+mod packet_log;
 mod probe;
 mod read;
+mod records;
 mod release;
 mod repair;
 mod request;
@@ -25,15 +27,17 @@ mod userdata;
 pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
-    ChainRecord, ChangeRecord, DecodeError, FlowCount, FlowtableRecord, MarkedFlow, Reply, RuleRecord, SetRecord,
-    TableRecord, decode_chains, decode_changes, decode_elements, decode_flow_count, decode_flowtables,
-    decode_generation, decode_marked_flows, decode_replies, decode_rules, decode_sets, decode_tables,
+    ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowRecord, FlowtableRecord,
+    MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
+    decode_elements, decode_flow_count, decode_flow_records, decode_flowtables, decode_generation, decode_logged,
+    decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 pub use hooks::{BaseChain, ChainName, Flowtable};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};
+pub use packet_log::{Logged, LoggedPacket, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::ReadError;
 pub use release::Release;

@@ -10,9 +10,10 @@ pub(crate) const HEADER: usize = 16;
 /// Length of `struct nfgenmsg`, which follows it in netfilter's messages.
 pub(crate) const GENERAL: usize = 4;
 
-/// `NFNL_SUBSYS_NFTABLES` and `NFNL_SUBSYS_CTNETLINK`, in the upper byte of a message's type.
+/// `NFNL_SUBSYS_NFTABLES`, `NFNL_SUBSYS_CTNETLINK` and `NFNL_SUBSYS_ULOG`, in the upper byte of a message's type.
 pub(crate) const NFTABLES: u16 = 10 << 8;
 pub(crate) const CTNETLINK: u16 = 1 << 8;
+pub(crate) const ULOG: u16 = 4 << 8;
 
 /// `NFPROTO_INET` and `NFPROTO_BRIDGE`
 const INET: u8 = 1;

@@ -1,0 +1,144 @@
+//! Packets that rules log to a group (`nfnetlink_log`). Attribute numbers are those of
+//! `uapi/linux/netfilter/nfnetlink_log.h`.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use super::packet::PacketHead;
+use crate::message::{Messages, ULOG};
+
+/// `NFULNL_MSG_PACKET`
+const PACKET: u16 = ULOG;
+
+/// `NFULA_*`
+const PACKET_HEADER: u16 = 1;
+const INPUT: u16 = 4;
+const OUTPUT: u16 = 5;
+const INPUT_PORT: u16 = 6;
+const OUTPUT_PORT: u16 = 7;
+const PAYLOAD: u16 = 9;
+const PREFIX: u16 = 10;
+const SEQUENCE: u16 = 12;
+
+/// One logged packet as the kernel tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketRecord {
+    /// The rule's words. What is not UTF-8 is replaced.
+    pub prefix: String,
+    /// `ETH_P_*`
+    pub ether_type: u16,
+    /// The index of the interface that it came in by; where that is a bridge, of the bridge's port.
+    pub input: Option<u32>,
+    /// The index of the interface that it was to leave by.
+    pub output: Option<u32>,
+    /// Counts the messages of the group, if that was asked for.
+    pub sequence: Option<u32>,
+    pub content: Option<PacketHead>,
+}
+
+/// The logged packets in one datagram.
+pub fn decode_logged(datagram: &[u8]) -> Result<Vec<PacketRecord>, DecodeError> {
+    let mut packets = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind == PACKET {
+            let (_, attributes) = message.general()?;
+            packets.push(packet(&Fields::of("a logged packet", attributes)?)?);
+        }
+    }
+    Ok(packets)
+}
+
+fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
+    let header = f.need(PACKET_HEADER)?.value;
+    // `struct nfulnl_msg_packet_hdr`: protocol, hook, padding.
+    let [high, low, _, _] = *header else {
+        return Err(DecodeError::Length { attribute: PACKET_HEADER, length: header.len() });
+    };
+    let ether_type = u16::from_be_bytes([high, low]);
+    // With a bridge the port is the physical interface (`__build_packet_message`).
+    let interface = |port, other| Ok(f.number(port)?.or(f.number(other)?));
+    Ok(PacketRecord {
+        prefix: f.get(PREFIX).map_or(String::new(), |a| String::from_utf8_lossy(a.bytes()).into_owned()),
+        ether_type,
+        input: interface(INPUT_PORT, INPUT)?,
+        output: interface(OUTPUT_PORT, OUTPUT)?,
+        sequence: f.number(SEQUENCE)?,
+        content: f.get(PAYLOAD).and_then(|a| PacketHead::parse(ether_type, a.value)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Writer;
+
+    /// UDP from 10.0.0.1:40000 to 10.0.0.2:80.
+    const DATAGRAM: [u8; 28] =
+        [0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x9c, 0x40, 0, 80, 0, 8, 0, 0];
+
+    fn header() -> Writer {
+        Writer::new(PACKET, 0, 0, 2).put(PACKET_HEADER, &[0x08, 0x00, 1, 0])
+    }
+
+    #[test]
+    fn a_logged_packet_is_told_with_its_prefix_its_interfaces_and_its_ends() {
+        let message = header().put_text(PREFIX, "ringfence deny/ingress").put_number(INPUT, 7).put_number(OUTPUT, 8);
+        let message = message.put(PAYLOAD, &DATAGRAM).put_number(SEQUENCE, 41).finish();
+        let content = PacketHead {
+            source: "10.0.0.1".parse().unwrap(),
+            destination: "10.0.0.2".parse().unwrap(),
+            protocol: 17,
+            ports: Some((40_000, 80)),
+            icmp: None,
+        };
+        let expected = PacketRecord {
+            prefix: "ringfence deny/ingress".into(),
+            ether_type: 0x0800,
+            input: Some(7),
+            output: Some(8),
+            sequence: Some(41),
+            content: Some(content),
+        };
+        assert_eq!(decode_logged(&message), Ok(vec![expected]));
+    }
+
+    #[test]
+    fn a_port_of_a_bridge_is_told_rather_than_the_bridge() {
+        let message = header().put_number(INPUT, 3).put_number(INPUT_PORT, 7).put_number(OUTPUT_PORT, 8).finish();
+        let packets = decode_logged(&message).unwrap();
+        assert_eq!((packets[0].input, packets[0].output), (Some(7), Some(8)));
+    }
+
+    #[test]
+    fn several_packets_of_one_datagram_come_in_their_order() {
+        let messages: Vec<Vec<u8>> = (0..3).map(|n| header().put_number(SEQUENCE, n).finish()).collect();
+        let done = Writer::new(libc::NLMSG_DONE as u16, 0, 0, 0).finish();
+        let packets = decode_logged(&[messages.concat(), done].concat()).unwrap();
+        assert_eq!(packets.iter().map(|p| p.sequence).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+        let PacketRecord { prefix, input, output, content, .. } = &packets[0];
+        assert_eq!((prefix.as_str(), input, output, content), ("", &None, &None, &None));
+    }
+
+    #[test]
+    fn a_packet_without_its_protocol_is_an_error() {
+        let missing = DecodeError::Missing { object: "a logged packet", attribute: PACKET_HEADER };
+        assert_eq!(decode_logged(&Writer::new(PACKET, 0, 0, 2).finish()), Err(missing));
+        let short = Writer::new(PACKET, 0, 0, 2).put(PACKET_HEADER, &[8, 0]).finish();
+        assert_eq!(decode_logged(&short), Err(DecodeError::Length { attribute: PACKET_HEADER, length: 2 }));
+    }
+
+    #[test]
+    fn cut_and_damaged_messages_are_errors_or_other_packets_but_no_panics() {
+        let whole = header().put_text(PREFIX, "x").put_number(INPUT, 7).put(PAYLOAD, &DATAGRAM).finish();
+        for length in 1..whole.len() {
+            assert!(decode_logged(&whole[..length]).is_err());
+        }
+        for place in 0..whole.len() {
+            for value in [0, 1, 4, 0x7f, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[place] = value;
+                drop(decode_logged(&damaged));
+            }
+        }
+    }
+}

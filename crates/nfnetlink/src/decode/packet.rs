@@ -1,0 +1,295 @@
+//! The first bytes of a packet: between which ends it goes and what it carries.
+//!
+//! Whoever sends a packet chooses its bytes, and the kernel cuts it where it was told to. So whatever is short or odd
+//! gives less, and is never an error.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// `ETH_P_IP` and `ETH_P_IPV6`
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// Extension headers of one IPv6 packet that are walked. RFC 8200, section 4.1, knows of six that may precede the upper
+/// layer, one of them twice; a longer chain is somebody's attempt.
+const MOST_EXTENSIONS: usize = 8;
+
+/// Protocol numbers (IANA); the extension headers of IPv6 are among them.
+const HOP_BY_HOP: u8 = 0;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const ICMPV6: u8 = 58;
+const DESTINATION_OPTIONS: u8 = 60;
+const SCTP: u8 = 132;
+
+/// What the headers of an IP packet say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketHead {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// The IANA number of what the packet carries, with IPv6 that of what comes after the extension headers. Where
+    /// these end too soon, or there are too many, that of the one at which the walk stopped.
+    pub protocol: u8,
+    /// Source and destination port of TCP, UDP and SCTP.
+    pub ports: Option<(u16, u16)>,
+    /// Type and code of ICMP and ICMPv6.
+    pub icmp: Option<(u8, u8)>,
+}
+
+impl PacketHead {
+    /// Reads bytes that begin at the network header. None if they are no IP packet or have no whole IP header. A
+    /// fragment other than the first has neither ports nor a type.
+    pub fn parse(ether_type: u16, bytes: &[u8]) -> Option<PacketHead> {
+        match ether_type {
+            IPV4 => ipv4(bytes),
+            IPV6 => ipv6(bytes),
+            _ => None,
+        }
+    }
+
+    fn of(source: IpAddr, destination: IpAddr, protocol: u8, upper: &[u8]) -> PacketHead {
+        let ports = match (protocol, upper) {
+            (TCP | UDP | SCTP, [s0, s1, d0, d1, ..]) => {
+                Some((u16::from_be_bytes([*s0, *s1]), u16::from_be_bytes([*d0, *d1])))
+            }
+            _ => None,
+        };
+        let icmp = match (protocol, upper) {
+            (ICMP | ICMPV6, [kind, code, ..]) => Some((*kind, *code)),
+            _ => None,
+        };
+        PacketHead { source, destination, protocol, ports, icmp }
+    }
+}
+
+/// RFC 791, section 3.1.
+fn ipv4(bytes: &[u8]) -> Option<PacketHead> {
+    let header = bytes.first_chunk::<20>()?;
+    let length = usize::from(header[0] & 0x0f) * 4;
+    if header[0] >> 4 != 4 || length < header.len() {
+        return None;
+    }
+    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
+    let later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
+    let upper = if later { None } else { bytes.get(length..) };
+    let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+    Some(PacketHead::of(source.into(), destination.into(), header[9], upper.unwrap_or(&[])))
+}
+
+/// RFC 8200, section 3.
+fn ipv6(bytes: &[u8]) -> Option<PacketHead> {
+    let (header, rest) = bytes.split_first_chunk::<40>()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let address = |start: usize| Some(Ipv6Addr::from(*header.get(start..)?.first_chunk::<16>()?));
+    let (protocol, upper) = upper_layer(header[6], rest);
+    Some(PacketHead::of(address(8)?.into(), address(24)?.into(), protocol, upper))
+}
+
+/// Steps over extension headers as the kernel's `ipv6_find_hdr` does: what comes after them, and its bytes.
+fn upper_layer(first: u8, bytes: &[u8]) -> (u8, &[u8]) {
+    let (mut kind, mut rest) = (first, bytes);
+    for _ in 0..MOST_EXTENSIONS {
+        let Some(length) = extension_length(kind, rest) else { return (kind, rest) };
+        let Some((header, after)) = rest.split_at_checked(length) else { return (kind, &[]) };
+        // A fragment other than the first; the header that it names stands in the first.
+        if kind == FRAGMENT && u16::from_be_bytes([header[2], header[3]]) & 0xfff8 != 0 {
+            return (header[0], &[]);
+        }
+        (kind, rest) = (header[0], after);
+    }
+    (kind, rest)
+}
+
+/// The length of the extension header at the start of the bytes, at least 8; none if what is there is no extension
+/// header, or is cut before it tells its length.
+fn extension_length(kind: u8, bytes: &[u8]) -> Option<usize> {
+    let told = usize::from(*bytes.get(1)?);
+    match kind {
+        HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => Some((told + 1) * 8),
+        FRAGMENT => Some(8),
+        // RFC 4302, section 2.2.
+        AUTHENTICATION => Some((told + 2) * 4),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 header from 10.0.0.1 to 10.0.0.2 with as many words of options, and what follows it.
+    fn four(options: u8, fragment: u16, protocol: u8, upper: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x45 + options, 0, 0, 0, 0, 0];
+        bytes.extend(fragment.to_be_bytes());
+        bytes.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.resize(bytes.len() + usize::from(options) * 4, 1);
+        [&bytes, upper].concat()
+    }
+
+    /// An IPv6 header from fd00::1 to fd00::2, and what follows it.
+    fn six(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+        for last in [1, 2] {
+            bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
+        [&bytes, rest].concat()
+    }
+
+    const PORTS: [u8; 4] = [0x9c, 0x40, 0x00, 0x50];
+    const ECHO: [u8; 4] = [8, 0, 0, 0];
+
+    /// Protocol, ports, type and code, as one word.
+    fn said(ether_type: u16, bytes: &[u8]) -> String {
+        let Some(head) = PacketHead::parse(ether_type, bytes) else { return "nothing".into() };
+        let ends = match ether_type {
+            IPV4 => ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()),
+            _ => ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()),
+        };
+        assert_eq!((head.source, head.destination), ends);
+        match (head.ports, head.icmp) {
+            (Some((from, to)), None) => format!("{}: {from} to {to}", head.protocol),
+            (None, Some((kind, code))) => format!("{}: type {kind} code {code}", head.protocol),
+            (None, None) => head.protocol.to_string(),
+            (Some(_), Some(_)) => panic!("{head:?}"),
+        }
+    }
+
+    #[test]
+    fn ipv4_tells_what_stands_behind_its_options() {
+        for (bytes, expected) in [
+            (four(0, 0, 6, &PORTS), "6: 40000 to 80"),
+            (four(0, 0, 17, &PORTS), "17: 40000 to 80"),
+            (four(0, 0, 132, &PORTS), "132: 40000 to 80"),
+            (four(3, 0, 6, &PORTS), "6: 40000 to 80"),
+            (four(10, 0, 17, &PORTS), "17: 40000 to 80"),
+            (four(0, 0, 1, &ECHO), "1: type 8 code 0"),
+            (four(0, 0, 1, &[3, 1]), "1: type 3 code 1"),
+            // Do not fragment; the first fragment; a later one; the last one.
+            (four(0, 0x4000, 6, &PORTS), "6: 40000 to 80"),
+            (four(0, 0x2000, 17, &PORTS), "17: 40000 to 80"),
+            (four(0, 0x2001, 17, &PORTS), "17"),
+            (four(0, 0x00b9, 1, &ECHO), "1"),
+            // GRE, and AH, which is no extension header of IPv4.
+            (four(0, 0, 47, &PORTS), "47"),
+            (four(0, 0, 51, &PORTS), "51"),
+        ] {
+            assert_eq!(said(IPV4, &bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn ipv6_tells_what_stands_behind_its_extension_headers() {
+        let options = |next: u8, eights: u8| {
+            let mut header = vec![next, eights - 1];
+            header.resize(usize::from(eights) * 8, 0);
+            header
+        };
+        let fragment = |next: u8, offset: u16| {
+            let [high, low] = (offset << 3 | 1).to_be_bytes();
+            vec![next, 0, high, low, 0, 0, 0, 7]
+        };
+        let authentication = |next: u8| {
+            let mut header = vec![next, 4];
+            header.resize(24, 0);
+            header
+        };
+        let ports = PORTS.to_vec();
+        let echo = vec![128, 0];
+        for (next, parts, expected) in [
+            (6, vec![ports.clone()], "6: 40000 to 80"),
+            (17, vec![ports.clone()], "17: 40000 to 80"),
+            (132, vec![ports.clone()], "132: 40000 to 80"),
+            (58, vec![echo.clone()], "58: type 128 code 0"),
+            (0, vec![options(58, 1), echo.clone()], "58: type 128 code 0"),
+            (43, vec![options(6, 3), ports.clone()], "6: 40000 to 80"),
+            (51, vec![authentication(17), ports.clone()], "17: 40000 to 80"),
+            (
+                0,
+                vec![
+                    options(60, 2),
+                    options(43, 1),
+                    options(44, 1),
+                    fragment(51, 0),
+                    authentication(60),
+                    options(6, 1),
+                    ports.clone(),
+                ],
+                "6: 40000 to 80",
+            ),
+            (44, vec![fragment(17, 0), ports.clone()], "17: 40000 to 80"),
+            (44, vec![fragment(17, 185), ports.clone()], "17"),
+            (44, vec![fragment(60, 1), ports.clone()], "60"),
+            // No next header; ESP; what nobody knows.
+            (59, vec![ports.clone()], "59"),
+            (50, vec![ports.clone()], "50"),
+            (253, vec![ports.clone()], "253"),
+            // The shortest authentication header, which has no sequence number.
+            (51, vec![vec![6, 0, 0, 0, 0, 0, 0, 0], ports.clone()], "6: 40000 to 80"),
+        ] {
+            let bytes = six(next, &parts.concat());
+            assert_eq!(said(IPV6, &bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_chain_of_extension_headers_without_end_is_left() {
+        let long = [0, 0, 0, 0, 0, 0, 0, 0].repeat(1000);
+        assert_eq!(said(IPV6, &six(0, &long)), "0");
+        let eight = [[60, 0, 0, 0, 0, 0, 0, 0].repeat(7), vec![6, 0, 0, 0, 0, 0, 0, 0], PORTS.to_vec()].concat();
+        assert_eq!(said(IPV6, &six(60, &eight)), "6: 40000 to 80");
+    }
+
+    #[test]
+    fn a_packet_that_is_cut_tells_less() {
+        let whole = four(1, 0, 6, &PORTS);
+        for length in 0..whole.len() {
+            let expected = match length {
+                ..20 => "nothing",
+                _ => "6",
+            };
+            assert_eq!(said(IPV4, &whole[..length]), expected, "{length}");
+        }
+        let whole = six(0, &[&[58, 0, 0, 0, 0, 0, 0, 0][..], &[128, 0]].concat());
+        for length in 0..whole.len() {
+            let expected = match length {
+                ..40 => "nothing",
+                40..48 => "0",
+                _ => "58",
+            };
+            assert_eq!(said(IPV6, &whole[..length]), expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_ip_packet_tells_nothing() {
+        let (v4, v6) = (four(0, 0, 6, &PORTS), six(6, &PORTS));
+        let mut short_header = v4.clone();
+        short_header[0] = 0x44;
+        for (ether_type, bytes) in
+            [(IPV6, &v4), (IPV4, &v6), (0x0806, &v4), (0x8100, &v4), (0, &v6), (IPV4, &short_header), (IPV4, &vec![])]
+        {
+            assert_eq!(said(ether_type, bytes), "nothing", "{ether_type:#x} {bytes:?}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let (v4, v6) = (four(2, 0, 1, &ECHO), six(0, &[[60, 0, 0, 0, 0, 0, 0, 0], [6, 0, 0, 0, 0, 0, 0, 0]].concat()));
+        for (ether_type, whole) in [(IPV4, v4), (IPV6, v6)] {
+            for place in 0..whole.len() {
+                for value in 0..=255 {
+                    let mut damaged = whole.clone();
+                    damaged[place] = value;
+                    if let Some(head) = PacketHead::parse(ether_type, &damaged) {
+                        assert!(head.ports.is_none() || head.icmp.is_none(), "{head:?}");
+                    }
+                }
+            }
+        }
+    }
+}

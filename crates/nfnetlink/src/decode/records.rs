@@ -1,0 +1,261 @@
+//! What rules have counted: the elements that they put into dynamic sets, and their own counters. Attribute numbers are
+//! those of `uapi/linux/netfilter/nf_tables.h`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::DecodeError;
+use super::attributes::Fields;
+use super::bytecode::value;
+use crate::message::{Attribute, Attributes, Messages, NFTABLES};
+
+/// `NFT_MSG_NEWRULE` and `NFT_MSG_NEWSETELEM`
+const NEW_RULE: u16 = NFTABLES | 6;
+const NEW_ELEMENTS: u16 = NFTABLES | 12;
+
+/// `NFTA_SET_ELEM_KEY`, `NFTA_SET_ELEM_EXPR` and `NFTA_SET_ELEM_EXPRESSIONS`
+const KEY: u16 = 1;
+const EXPRESSION: u16 = 7;
+const EXPRESSIONS: u16 = 11;
+
+/// Packets and their bytes, without the headers of their link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counter {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Counter {
+    /// Both together. The kernel's own counters wrap as well.
+    pub(crate) fn plus(self, other: Counter) -> Counter {
+        let Counter { packets, bytes } = other;
+        Counter { packets: self.packets.wrapping_add(packets), bytes: self.bytes.wrapping_add(bytes) }
+    }
+}
+
+/// One flow of a table of flows, and the packets of it that were counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowRecord {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// IANA number.
+    pub protocol: u8,
+    /// Destination port; none in tables of protocols without.
+    pub port: Option<u16>,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+/// The counters of one rule together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainCounterRecord {
+    pub table: String,
+    pub chain: String,
+    pub counter: Counter,
+}
+
+/// The flows in one datagram of a dump of one set, whose key is source and destination address, protocol, and perhaps
+/// destination port. An element without a counter was put there by hand; it tells of no packet and is left out.
+pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<FlowRecord>, DecodeError> {
+    let mut records = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind != NEW_ELEMENTS {
+            continue;
+        }
+        let (_, attributes) = message.general()?;
+        let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
+        for element in list.nested() {
+            records.extend(flow(element?)?);
+        }
+    }
+    Ok(records)
+}
+
+/// The rules with a counter in one datagram.
+pub fn decode_rule_counters(datagram: &[u8]) -> Result<Vec<ChainCounterRecord>, DecodeError> {
+    let mut records = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind != NEW_RULE {
+            continue;
+        }
+        let (_, attributes) = message.general()?;
+        let f = Fields::of("a rule", attributes)?;
+        let Some(list) = f.get(4) else { continue };
+        if let Some(counter) = counters(list.nested())? {
+            let (table, chain) = (f.need(1)?.text()?.into(), f.need(2)?.text()?.into());
+            records.push(ChainCounterRecord { table, chain, counter });
+        }
+    }
+    Ok(records)
+}
+
+fn flow(element: Attribute<'_>) -> Result<Option<FlowRecord>, DecodeError> {
+    let f = Fields::of("a flow", element.nested())?;
+    // One expression stands alone, several in a list (`nft_set_elem_expr_dump`).
+    let counter = match (f.get(EXPRESSION), f.get(EXPRESSIONS)) {
+        (Some(one), _) => counter(one)?,
+        (None, Some(list)) => counters(list.nested())?,
+        (None, None) => None,
+    };
+    let Some(Counter { packets, bytes }) = counter else { return Ok(None) };
+    let key = value(f.need(KEY)?)?.unwrap_or(Vec::new());
+    let (source, destination, rest) = ends(&key).ok_or(wrong_key(&key))?;
+    // Each part of a key takes a multiple of 4 bytes.
+    let (protocol, port) = match *rest {
+        [protocol, _, _, _] => (protocol, None),
+        [protocol, _, _, _, high, low, _, _] => (protocol, Some(u16::from_be_bytes([high, low]))),
+        _ => return Err(wrong_key(&key)),
+    };
+    Ok(Some(FlowRecord { source, destination, protocol, port, packets, bytes }))
+}
+
+fn wrong_key(key: &[u8]) -> DecodeError {
+    DecodeError::Length { attribute: KEY, length: key.len() }
+}
+
+/// The addresses at the start of a key, whose length tells their family, and what follows them.
+fn ends(key: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
+    if key.len() <= 16 {
+        let (source, rest) = key.split_first_chunk::<4>()?;
+        let (destination, rest) = rest.split_first_chunk::<4>()?;
+        Some((Ipv4Addr::from(*source).into(), Ipv4Addr::from(*destination).into(), rest))
+    } else {
+        let (source, rest) = key.split_first_chunk::<16>()?;
+        let (destination, rest) = rest.split_first_chunk::<16>()?;
+        Some((Ipv6Addr::from(*source).into(), Ipv6Addr::from(*destination).into(), rest))
+    }
+}
+
+/// The counters of a list of expressions together; none if it has none.
+fn counters(list: Attributes<'_>) -> Result<Option<Counter>, DecodeError> {
+    let mut sum: Option<Counter> = None;
+    for expression in list {
+        if let Some(counter) = counter(expression?)? {
+            sum = Some(sum.map_or(counter, |sum| sum.plus(counter)));
+        }
+    }
+    Ok(sum)
+}
+
+/// What the expression has counted, if it is a counter.
+fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
+    let f = Fields::of("an expression", expression.nested())?;
+    if f.need(1)?.text()? != "counter" {
+        return Ok(None);
+    }
+    let data = Fields::of("a counter", f.need(2)?.nested())?;
+    Ok(Some(Counter { bytes: data.need(1)?.long()?, packets: data.need(2)?.long()? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{GENERAL, HEADER, Writer};
+
+    fn nest() -> Writer {
+        Writer::new(0, 0, 0, 0)
+    }
+
+    fn plain(writer: Writer) -> Vec<u8> {
+        writer.finish()[HEADER + GENERAL..].to_vec()
+    }
+
+    fn counting(packets: u64, bytes: u64) -> Vec<u8> {
+        let data = plain(nest().put(1, &bytes.to_be_bytes()).put(2, &packets.to_be_bytes()));
+        plain(nest().put_text(1, "counter").put_nested(2, &data))
+    }
+
+    fn other(name: &str, data: &[u8]) -> Vec<u8> {
+        plain(nest().put_text(1, name).put_nested(2, data))
+    }
+
+    fn list(expressions: &[Vec<u8>]) -> Vec<u8> {
+        plain(expressions.iter().fold(nest(), |w, e| w.put_nested(1, e)))
+    }
+
+    fn elements(all: &[Vec<u8>]) -> Vec<u8> {
+        let all = list(all);
+        Writer::new(NEW_ELEMENTS, 0, 1, 1).put_text(1, "t").put_text(2, "denied4").put_nested(3, &all).finish()
+    }
+
+    fn keyed(key: &[u8]) -> Writer {
+        nest().put_nested(KEY, &plain(nest().put(1, key)))
+    }
+
+    const KEY4: [u8; 16] = [10, 0, 0, 1, 10, 0, 0, 2, 6, 0, 0, 0, 0, 80, 0, 0];
+
+    fn key6() -> Vec<u8> {
+        let address = |last| [&[0xfd][..], &[0; 14], &[last]].concat();
+        [address(1), address(2), vec![17, 0, 0, 0, 0, 53, 0, 0]].concat()
+    }
+
+    #[test]
+    fn a_flow_is_told_with_its_count_whether_it_has_a_limit_or_not() {
+        let limit = other("limit", &[]);
+        let both = plain(keyed(&KEY4).put_nested(EXPRESSIONS, &list(&[counting(3, 180), limit])));
+        let alone = plain(keyed(&key6()).put_nested(EXPRESSION, &counting(1, u64::MAX)));
+        let of = |a: &str, b: &str, protocol, port, packets, bytes| {
+            let (source, destination) = (a.parse().unwrap(), b.parse().unwrap());
+            FlowRecord { source, destination, protocol, port, packets, bytes }
+        };
+        let expected =
+            [of("10.0.0.1", "10.0.0.2", 6, Some(80), 3, 180), of("fd00::1", "fd00::2", 17, Some(53), 1, u64::MAX)];
+        assert_eq!(decode_flow_records(&elements(&[both, alone])), Ok(expected.to_vec()));
+        let portless = |key: &[u8]| plain(keyed(key).put_nested(EXPRESSION, &counting(2, 168)));
+        let found = decode_flow_records(&elements(&[portless(&KEY4[..12]), portless(&key6()[..36])])).unwrap();
+        let expected = [of("10.0.0.1", "10.0.0.2", 6, None, 2, 168), of("fd00::1", "fd00::2", 17, None, 2, 168)];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_element_without_a_counter_is_no_flow() {
+        let bare = plain(keyed(&KEY4));
+        let limited = plain(keyed(&KEY4).put_nested(EXPRESSION, &other("limit", &[])));
+        assert_eq!(decode_flow_records(&elements(&[bare, limited])), Ok(vec![]));
+    }
+
+    #[test]
+    fn keys_that_are_no_flows_are_errors() {
+        for length in [0, 4, 8, 11, 13, 15, 17, 32, 37, 44, 64] {
+            let key = vec![0; length];
+            let found = decode_flow_records(&elements(&[plain(keyed(&key).put_nested(EXPRESSION, &counting(1, 1)))]));
+            assert_eq!(found, Err(wrong_key(&key)), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_rule_counts_what_its_own_counters_did_and_not_those_that_it_gives_to_elements() {
+        let inner = plain(nest().put_text(1, "denied4").put_nested(10, &list(&[counting(99, 99)])));
+        let expressions = list(&[other("dynset", &inner), counting(3, 180), other("log", &[]), counting(2, 120)]);
+        let rule = |expressions: &[u8]| {
+            Writer::new(NEW_RULE, 0, 1, 1).put_text(1, "t").put_text(2, "deny").put_nested(4, expressions).finish()
+        };
+        let datagram = [rule(&expressions), rule(&list(&[other("dynset", &inner)]))].concat();
+        let counter = Counter { packets: 5, bytes: 300 };
+        let expected = ChainCounterRecord { table: "t".into(), chain: "deny".into(), counter };
+        assert_eq!(decode_rule_counters(&datagram), Ok(vec![expected]));
+    }
+
+    #[test]
+    fn cut_and_damaged_messages_are_errors_or_other_records_but_no_panics() {
+        let expressions = list(&[counting(3, 180), other("limit", &[])]);
+        let flows = elements(&[plain(keyed(&KEY4).put_nested(EXPRESSIONS, &expressions))]);
+        let rule = Writer::new(NEW_RULE, 0, 1, 1).put_text(1, "t").put_text(2, "deny").put_nested(4, &expressions);
+        let rule = rule.finish();
+        for whole in [flows, rule] {
+            for length in 1..whole.len() {
+                assert!(decode_flow_records(&whole[..length]).is_err());
+                assert!(decode_rule_counters(&whole[..length]).is_err());
+            }
+            for place in 0..whole.len() {
+                for value in [0, 1, 4, 0x7f, 0xff] {
+                    let mut damaged = whole.clone();
+                    damaged[place] = value;
+                    drop(decode_flow_records(&damaged));
+                    drop(decode_rule_counters(&damaged));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Receives the packets that rules log to one group (`nfnetlink_log`).
+//!
+//! A group belongs to the socket that bound it, and to one network namespace. Groups of others are left alone: nothing
+//! is ever bound or unbound but the one that was asked for. It ends with the socket.
+//!
+//! Numbers are those of `uapi/linux/netfilter/nfnetlink_log.h`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::decode::{DecodeError, PacketHead, PacketRecord, decode_logged, decode_replies};
+use crate::message::{ULOG, Writer};
+use crate::sys::{Buffer, Socket, SocketOption, interface_name};
+
+/// `NFULNL_MSG_CONFIG`
+const CONFIGURE: u16 = ULOG | 1;
+
+/// `NFULA_CFG_*`
+const COMMAND: u16 = 1;
+const MODE: u16 = 2;
+const ROOM: u16 = 3;
+const THRESHOLD: u16 = 5;
+const FLAGS: u16 = 6;
+
+/// `NFULNL_CFG_CMD_BIND`
+const BIND: u8 = 1;
+/// `NFULNL_COPY_PACKET`
+const COPY_PACKET: u8 = 2;
+/// `NFULNL_CFG_F_SEQ`
+const NUMBERED: u16 = 1;
+
+/// Every packet is told at once. How many there are is limited where they are logged, in the rules.
+const PACKETS_PER_MESSAGE: u32 = 1;
+
+/// Bytes that the kernel sets aside for a message before it knows how long it will be; it takes more where it has to
+/// (`nfulnl_alloc_skb`). All of them count as waiting, and without a word it would set aside a page.
+const MESSAGE_ROOM: u32 = 512;
+
+/// Bytes of messages that may wait unread. The kernel doubles this and counts some 830 bytes for a packet of which 128 are
+/// copied, so 10,000 packets fit: what a dozen rules that log 100 a second each tell in eight seconds.
+const WAITING: i32 = 4 << 20;
+
+/// Bytes of one datagram. Of a packet less than 64 KiB are copied (`NFULNL_COPY_RANGE_MAX`), and what else is told of
+/// it takes some hundred bytes.
+const DATAGRAM: usize = 72 << 10;
+
+/// Who has bound which group, in the network namespace of whoever reads it (`seq_show` in `nfnetlink_log.c`).
+const GROUPS: &str = "/proc/thread-self/net/netfilter/nfnetlink_log";
+
+/// The only request of the socket has this number; the kernel sends packets with 0.
+const SEQUENCE: u32 = 1;
+
+/// A socket to which the packets of one group come. Meant for a thread of its own, in the network namespace that it was
+/// opened in: interfaces are named by their index there.
+pub struct PacketLog {
+    socket: Socket,
+    datagram: Buffer,
+    /// The number that the group's next message has.
+    expected: u32,
+    /// What the last datagram said and was not asked for yet. It is filled when it is empty, but for what was logged
+    /// between the request for the group and its answer, which `WAITING` limits.
+    told: VecDeque<Logged>,
+}
+
+/// What the kernel tells of the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Logged {
+    Packet(LoggedPacket),
+    /// The kernel logged packets that nobody will be told of, since too many waited unread.
+    Lost {
+        /// How many, as far as the packet that is told next. None at the moment when the buffer is full: how many are
+        /// lost shows when a packet comes through again, and is told then. So the sum of these numbers counts each
+        /// packet once.
+        messages: Option<u64>,
+    },
+}
+
+/// A packet that a rule logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggedPacket {
+    /// The rule's words. What is not UTF-8 is replaced.
+    pub prefix: String,
+    /// `ETH_P_*`
+    pub ether_type: u16,
+    /// The interface that it came in by; of a bridge, the port. None on the output path, or if it is gone.
+    pub in_interface: Option<String>,
+    /// The interface that it was to leave by; of a bridge, the port. None before that is known, or if it is gone.
+    pub out_interface: Option<String>,
+    /// None if it is no IP packet, or cut within the IP header.
+    pub content: Option<PacketHead>,
+}
+
+/// Why packets of the group cannot be received.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketLogError {
+    #[error("log group {group} is in use{}", user(*by))]
+    Taken {
+        group: u16,
+        /// The port id of the socket that has it, which is most often the number of its process. None if the kernel
+        /// does not tell.
+        by: Option<u32>,
+    },
+    #[error("receiving logged packets needs CAP_NET_ADMIN")]
+    NotPermitted,
+    #[error("this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG): {0}")]
+    Unavailable(io::Error),
+    #[error("the socket for logged packets: {0}")]
+    Io(#[from] io::Error),
+    /// The message is lost; the next ones are not.
+    #[error("a logged packet cannot be understood: {0}")]
+    Decode(#[from] DecodeError),
+    #[error("the kernel did not answer the request for log group {0}")]
+    Silent(u16),
+}
+
+fn user(by: Option<u32>) -> String {
+    by.map_or(String::new(), |port| format!(" by the netlink socket with port id {port}"))
+}
+
+impl PacketLog {
+    /// Binds the group in the calling thread's network namespace. Of each packet at most `snap_bytes` are copied, from
+    /// the network header on; the rule may ask for less. 0 means all of it.
+    pub fn open(group: u16, snap_bytes: u32) -> Result<PacketLog, PacketLogError> {
+        let socket = Socket::open().map_err(|e| match e.raw_os_error() {
+            Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT) => PacketLogError::Unavailable(e),
+            _ => PacketLogError::Io(e),
+        })?;
+        // It takes the same right as binding a group, where the same error says that somebody else has it.
+        socket.set(SocketOption::ReceiveBuffer(WAITING)).map_err(|e| match e.raw_os_error() {
+            Some(libc::EPERM) => PacketLogError::NotPermitted,
+            _ => PacketLogError::Io(e),
+        })?;
+        let mut log = PacketLog { socket, datagram: Buffer::of_length(DATAGRAM), expected: 0, told: VecDeque::new() };
+        log.socket.send(&request(group, snap_bytes))?;
+        match log.answer()? {
+            Some(0) => Ok(log),
+            Some(errno) => Err(refusal(group, errno)),
+            None => Err(PacketLogError::Silent(group)),
+        }
+    }
+
+    /// The port id of the socket, by which the kernel knows whose the group is.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Waits for what the kernel tells next; none if it told nothing for that time.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Logged>, PacketLogError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(logged) = self.told.pop_front() {
+                return Ok(Some(logged));
+            }
+            match self.socket.receive(&mut self.datagram) {
+                Ok(Some(datagram)) => {
+                    let packets = decode_logged(datagram)?;
+                    self.take(packets)?;
+                    continue;
+                }
+                Ok(None) => {}
+                // What was kept before the buffer was full is still to be read.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Logged::Lost { messages: None })),
+                Err(e) => return Err(e.into()),
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !self.socket.wait(left)? && left.is_zero() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The error number that answers the request, which is there when the request was sent. Packets that were logged
+    /// before the kernel wrote its answer are kept.
+    fn answer(&mut self) -> Result<Option<i32>, PacketLogError> {
+        while let Some(datagram) = self.socket.receive(&mut self.datagram)? {
+            let reply = decode_replies(datagram)?.into_iter().find(|reply| reply.sequence == SEQUENCE);
+            if let Some(reply) = reply {
+                return Ok(Some(reply.errno));
+            }
+            let packets = decode_logged(datagram)?;
+            self.take(packets)?;
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, packets: Vec<PacketRecord>) -> io::Result<()> {
+        for PacketRecord { prefix, ether_type, input, output, sequence, content } in packets {
+            if let Some(sequence) = sequence {
+                let missing = missing(&mut self.expected, sequence);
+                self.told.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
+            }
+            let (in_interface, out_interface) = (named(input)?, named(output)?);
+            self.told.push_back(Logged::Packet(LoggedPacket {
+                prefix,
+                ether_type,
+                in_interface,
+                out_interface,
+                content,
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// How many messages are missing before the one with this number, if any are.
+fn missing(expected: &mut u32, sequence: u32) -> Option<u64> {
+    let missing = sequence.wrapping_sub(*expected);
+    *expected = sequence.wrapping_add(1);
+    (missing != 0).then_some(missing.into())
+}
+
+fn named(index: Option<u32>) -> io::Result<Option<String>> {
+    match index {
+        Some(index) => interface_name(index),
+        None => Ok(None),
+    }
+}
+
+fn request(group: u16, snap_bytes: u32) -> Vec<u8> {
+    // `struct nfulnl_msg_config_mode`: range, mode, padding.
+    let [a, b, c, d] = snap_bytes.to_be_bytes();
+    Writer::with_resource(CONFIGURE, libc::NLM_F_ACK, SEQUENCE, 0, group)
+        .put(COMMAND, &[BIND])
+        .put(MODE, &[a, b, c, d, COPY_PACKET, 0])
+        .put_number(ROOM, MESSAGE_ROOM)
+        .put_number(THRESHOLD, PACKETS_PER_MESSAGE)
+        .put(FLAGS, &NUMBERED.to_be_bytes())
+        .finish()
+}
+
+/// What the kernel means (`nfulnl_recv_config`, `instance_create`, `nfnetlink_rcv_msg`).
+fn refusal(group: u16, errno: i32) -> PacketLogError {
+    let error = io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::EPERM | libc::EEXIST | libc::EBUSY => {
+            // Who has it is told if it can be; that somebody has it is known without.
+            let by = std::fs::read_to_string(GROUPS).ok().and_then(|groups| port_of(&groups, group));
+            PacketLogError::Taken { group, by }
+        }
+        // nfnetlink answers EINVAL for a subsystem that nobody registered.
+        libc::EINVAL | libc::EOPNOTSUPP => PacketLogError::Unavailable(error),
+        _ => PacketLogError::Io(error),
+    }
+}
+
+/// The port id of the socket that has the group: lines begin with group and port id.
+fn port_of(groups: &str, group: u16) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let found: u16 = words.next()?.parse().ok()?;
+        let port = words.next()?.parse().ok()?;
+        (found == group).then_some(port)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_binds_one_group_and_no_family() {
+        let expected = [
+            64, 0, 0, 0, 0x01, 0x04, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, // header: request, acknowledge
+            0, 0, 0x24, 0xfe, // unspecified family, group 9470
+            5, 0, 1, 0, 1, 0, 0, 0, // bind
+            10, 0, 2, 0, 0, 0, 0, 128, 2, 0, 0, 0, // copy 128 bytes
+            8, 0, 3, 0, 0, 0, 2, 0, // room
+            8, 0, 5, 0, 0, 0, 0, 1, // threshold
+            6, 0, 6, 0, 0, 1, 0, 0, // numbered
+        ];
+        if cfg!(target_endian = "little") {
+            assert_eq!(request(9470, 128), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_left_out_are_missing_messages() {
+        let mut expected = 0;
+        let told = [0, 1, 5, 6, u32::MAX, 0, 2].map(|sequence| missing(&mut expected, sequence));
+        assert_eq!(told, [None, None, Some(3), None, Some(u64::from(u32::MAX) - 7), None, Some(1)]);
+        assert_eq!(expected, 3);
+    }
+
+    #[test]
+    fn the_socket_that_has_a_group_is_found_in_the_kernels_list() {
+        let groups = "    5   4242     0 2   128    100  1\n 9470 4037712301     0 2 65531    100  1\n";
+        assert_eq!([5, 9470, 6].map(|group| port_of(groups, group)), [Some(4242), Some(4_037_712_301), None]);
+        for odd in ["", "\n", "9470", "9470 x", "x 1", "99999 1"] {
+            assert_eq!(port_of(odd, 9470), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_kernel_are_told_apart() {
+        assert!(matches!(refusal(9470, libc::EPERM), PacketLogError::Taken { group: 9470, .. }));
+        assert!(matches!(refusal(9470, libc::EINVAL), PacketLogError::Unavailable(_)));
+        assert!(matches!(refusal(9470, libc::ENOMEM), PacketLogError::Io(_)));
+        let taken = PacketLogError::Taken { group: 9470, by: Some(7) };
+        assert_eq!(taken.to_string(), "log group 9470 is in use by the netlink socket with port id 7");
+        assert_eq!(PacketLogError::Taken { group: 9470, by: None }.to_string(), "log group 9470 is in use");
+    }
+}

@@ -1,0 +1,257 @@
+//! Packets that rules log arrive with what is known of them, and what does not arrive is told.
+
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nfnetlink::{Logged, LoggedPacket, PacketHead, PacketLog, PacketLogError};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use tests::frame::{icmpv6_packet, ipv4_packet, send_frame, udp_packet};
+
+use super::*;
+
+const GROUP: u16 = 9470;
+const SNAP_BYTES: u32 = 128;
+
+/// A packet over the loopback interface is told within microseconds; a machine under load takes longer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// Runs commands of `ip` in this thread's namespace.
+fn ip(commands: &[&str]) {
+    for command in commands {
+        let status = std::process::Command::new("ip").args(command.split(' ')).status().expect("iproute2 is installed");
+        assert!(status.success(), "ip {command}");
+    }
+}
+
+/// An interface to send from, and an address at which it takes frames of [`FAR`]: the kernel takes none of 127.0.0.0/8.
+pub(super) fn set_up_loopback() {
+    ip(&["link set lo up", "address add 10.0.0.1/32 dev lo", "route add 10.0.0.9/32 dev lo"]);
+}
+
+pub(super) const NEAR: [u8; 4] = [10, 0, 0, 1];
+pub(super) const FAR: [u8; 4] = [10, 0, 0, 9];
+
+/// Ports 4000 and 4001 and echoes go to a chain that logs and drops.
+fn load_rules() {
+    set_up_loopback();
+    load_text(
+        "table inet t {
+           chain deny { counter; log prefix \"ringfence deny/ingress\" group 9470 snaplen 128; drop; }
+           chain arriving { type filter hook input priority 0; th dport 4000-4001 goto deny; \
+             icmp type echo-request goto deny; icmpv6 type echo-request goto deny; }
+         }",
+    );
+}
+
+fn packet(log: &mut PacketLog) -> LoggedPacket {
+    match log.next(PATIENCE).unwrap() {
+        Some(Logged::Packet(packet)) => packet,
+        other => panic!("no packet but {other:?}"),
+    }
+}
+
+fn datagram(from: &str, to: &str) -> SocketAddr {
+    let socket = UdpSocket::bind(from).unwrap();
+    socket.send_to(b"probe", to).unwrap();
+    socket.local_addr().unwrap()
+}
+
+/// Sends a SYN and gives the address that it comes from.
+fn syn(to: &str) -> SocketAddr {
+    let to: SocketAddr = to.parse().unwrap();
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let connection = socket(family, SockType::Stream, flags, None).unwrap();
+    let started = connect(std::os::fd::AsRawFd::as_raw_fd(&connection), &SockaddrStorage::from(to));
+    assert_eq!(started, Err(Errno::EINPROGRESS));
+    TcpStream::from(connection).local_addr().unwrap()
+}
+
+/// Sends a packet, from the IP header on, over the loopback interface.
+pub(super) fn loop_back(ether_type: u16, packet: &[u8]) {
+    send_frame("lo", &[&[0; 12][..], &ether_type.to_be_bytes(), packet].concat());
+}
+
+fn expected(ether_type: u16, content: PacketHead) -> LoggedPacket {
+    LoggedPacket {
+        prefix: "ringfence deny/ingress".into(),
+        ether_type,
+        in_interface: Some("lo".into()),
+        out_interface: None,
+        content: Some(content),
+    }
+}
+
+fn head(source: IpAddr, destination: &str, protocol: u8) -> PacketHead {
+    PacketHead { source, destination: destination.parse().unwrap(), protocol, ports: None, icmp: None }
+}
+
+#[test]
+fn a_logged_packet_arrives_with_its_prefix_and_its_ends() {
+    in_new_namespace(|| {
+        load_rules();
+        let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        let told = |log: &mut PacketLog, ether_type, content| assert_eq!(packet(log), expected(ether_type, content));
+
+        let from = datagram("127.0.0.1:0", "127.0.0.2:4000");
+        let ports = Some((from.port(), 4000));
+        told(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 17) });
+        let from = datagram("[::1]:0", "[::1]:4000");
+        let ports = Some((from.port(), 4000));
+        told(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 17) });
+        let from = syn("127.0.0.2:4001");
+        let ports = Some((from.port(), 4001));
+        told(&mut log, IPV4, PacketHead { ports, ..head(from.ip(), "127.0.0.2", 6) });
+        let from = syn("[::1]:4001");
+        let ports = Some((from.port(), 4001));
+        told(&mut log, IPV6, PacketHead { ports, ..head(from.ip(), "::1", 6) });
+
+        let echo = ipv4_packet(FAR, NEAR, 1, &[8, 0, 0xf7, 0xfe, 0, 0, 0, 1]);
+        loop_back(IPV4, &echo);
+        let icmp = Some((8, 0));
+        told(&mut log, IPV4, PacketHead { icmp, ..head(FAR.into(), "10.0.0.1", 1) });
+        let local = std::net::Ipv6Addr::LOCALHOST;
+        loop_back(IPV6, &icmpv6_packet(local, local, 128, &[0, 0, 0, 1]));
+        let icmp = Some((128, 0));
+        told(&mut log, IPV6, PacketHead { icmp, ..head(local.into(), "::1", 58) });
+
+        assert_eq!(log.next(Duration::ZERO).unwrap(), None);
+    });
+}
+
+#[test]
+fn a_packet_on_its_way_out_tells_the_interface_that_it_leaves_by() {
+    in_new_namespace(|| {
+        set_up_loopback();
+        load_text(
+            "table inet t { chain leaving { type filter hook output priority 0; \
+               udp dport 4000 log prefix \"out\" group 9470; }; }",
+        );
+        let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        datagram("127.0.0.1:0", "127.0.0.2:4000");
+        let LoggedPacket { prefix, in_interface, out_interface, .. } = packet(&mut log);
+        assert_eq!((prefix.as_str(), in_interface, out_interface.as_deref()), ("out", None, Some("lo")));
+    });
+}
+
+#[test]
+fn a_packet_on_a_bridge_tells_the_port() {
+    in_new_namespace(|| {
+        ip(&[
+            "link add br0 type bridge",
+            "link add pod0 type veth peer name inside",
+            "link set pod0 master br0",
+            "link set br0 up",
+            "link set pod0 up",
+            "link set inside up",
+        ]);
+        load_text(
+            "table bridge t { chain first { type filter hook prerouting priority -300; \
+               ether type { ip, arp } log prefix \"ringfence deny/source\" group 9470 snaplen 128; }; }",
+        );
+        let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        let udp = udp_packet([10, 0, 0, 1], [10, 0, 0, 2], 80, b"probe");
+        let ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+        // The bridge drops what comes in before it has noticed that the port has its carrier, which it does in the
+        // background.
+        let deadline = Instant::now() + PATIENCE;
+        let first = loop {
+            send_frame("inside", &[&ethernet[..], &IPV4.to_be_bytes(), &udp].concat());
+            match log.next(Duration::from_millis(20)).unwrap() {
+                Some(Logged::Packet(packet)) => break packet,
+                None => assert!(Instant::now() < deadline, "no packet"),
+                Some(Logged::Lost { .. }) => panic!("packets were lost"),
+            }
+        };
+        let ports = Some((40_000, 80));
+        let content = PacketHead { ports, ..head([10, 0, 0, 1].into(), "10.0.0.2", 17) };
+        let packet_of = |ether_type, content| LoggedPacket {
+            prefix: "ringfence deny/source".into(),
+            ether_type,
+            in_interface: Some("pod0".into()),
+            out_interface: None,
+            content,
+        };
+        assert_eq!(first, packet_of(IPV4, Some(content)));
+        send_frame("inside", &[&ethernet[..], &[0x08, 0x06], &[0; 28]].concat());
+        let arp = std::iter::repeat_with(|| packet(&mut log)).find(|packet| packet.ether_type != IPV4);
+        assert_eq!(arp, Some(packet_of(0x0806, None)));
+    });
+}
+
+#[test]
+fn a_group_that_somebody_has_is_taken_and_stays_his() {
+    in_new_namespace(|| {
+        load_rules();
+        let mut first = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        let second = PacketLog::open(GROUP, SNAP_BYTES);
+        let Err(PacketLogError::Taken { group: GROUP, by: Some(port) }) = second else {
+            panic!("{:?}", second.err());
+        };
+        assert_eq!(port, first.port());
+        let mut other = PacketLog::open(GROUP + 1, SNAP_BYTES).unwrap();
+        datagram("127.0.0.1:0", "127.0.0.2:4000");
+        assert_eq!(packet(&mut first).ether_type, IPV4);
+        assert_eq!(other.next(Duration::ZERO).unwrap(), None);
+        drop(first);
+        let mut second = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        datagram("[::1]:0", "[::1]:4000");
+        assert_eq!(packet(&mut second).ether_type, IPV6);
+    });
+}
+
+#[test]
+fn packets_that_a_full_buffer_does_not_take_are_counted() {
+    in_new_namespace(|| {
+        load_rules();
+        let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..20_000 {
+            socket.send_to(b"probe", "127.0.0.2:4000").unwrap();
+        }
+        let (mut received, mut lost, mut full) = (0, 0, 0);
+        let mut read = |log: &mut PacketLog| loop {
+            match log.next(Duration::from_millis(200)).unwrap() {
+                Some(Logged::Packet(_)) => received += 1,
+                Some(Logged::Lost { messages: Some(messages) }) => lost += messages,
+                Some(Logged::Lost { messages: None }) => full += 1,
+                None => break (received, lost, full),
+            }
+        };
+        let (kept, gaps, full) = read(&mut log);
+        assert!(kept > 2000, "{kept} packets fit into the buffer");
+        assert_eq!((gaps, full), (0, 1), "lost packets show in the number of the next one");
+        socket.send_to(b"probe", "127.0.0.2:4000").unwrap();
+        let (received, lost, full) = read(&mut log);
+        assert_eq!((received, full), (kept + 1, 1));
+        let table = Table::inet(name("t"));
+        let logged = Kernel::open().unwrap().chain_counters(&table, &[name("deny")]).unwrap()[&name("deny")].packets;
+        assert_eq!(received + lost, logged);
+        println!("{received} packets received, {lost} lost");
+    });
+}
+
+#[test]
+fn without_the_right_to_administer_the_network_nothing_is_bound() {
+    const INSIDE: &str = "RINGFENCE_TEST_WITHOUT_CAP_NET_ADMIN";
+    if std::env::var_os(INSIDE).is_some() {
+        let opened = in_new_namespace(|| PacketLog::open(GROUP, SNAP_BYTES));
+        assert!(matches!(opened, Err(PacketLogError::NotPermitted)), "{:?}", opened.err());
+        return;
+    }
+    // A process loses the right for good, so this test runs itself once more in one of its own.
+    let me = std::env::current_exe().unwrap();
+    let output = std::process::Command::new("setpriv")
+        .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
+        .arg(me)
+        .args(["--exact", "netlink::packet_log::without_the_right_to_administer_the_network_nothing_is_bound"])
+        .env(INSIDE, "1")
+        .output()
+        .expect("util-linux is installed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
