@@ -171,7 +171,7 @@ impl Known {
                 Event::Problems(problems) => self.problems = problems,
                 Event::Changes(changes) => {
                     let mut kinds = vec![];
-                    for change in changes {
+                    for change in changes.into_iter().map(|told| told.change) {
                         let Change::Replace(kind, objects) = change else { panic!("{change:?}") };
                         kinds.push(kind);
                         self.objects.insert(kind, objects.iter().map(|o| o.name().to_string()).collect());

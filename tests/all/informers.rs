@@ -52,8 +52,8 @@ impl Known {
             };
             match event.expect("the watch goes on") {
                 Event::Changes(changes) => {
-                    self.sync.observe(&changes);
-                    changes.into_iter().for_each(|change| self.apply(change));
+                    self.sync.observe(changes.iter().map(|told| &told.change));
+                    changes.into_iter().for_each(|told| self.apply(told.change));
                 }
                 Event::Problems(problems) => self.problems = problems,
             }

@@ -133,6 +133,11 @@ fn a_living_agent_is_not_worked_against() {
     }
     assert!(scene.stage.tables().contains("ringfence") && scene.node.read("10-net.conflist").contains("ringfence-cni"));
 
+    let Ended { code, stdout, stderr } = scene.uninstall(&["--dry-run"]);
+    assert!(code == Some(0) && stderr.starts_with("warning: an agent is running"), "{stderr}");
+    assert!(stdout.lines().all(|line| line.starts_with("would remove") || line.starts_with("not there")), "{stdout}");
+    assert!(stdout.contains("would remove the folder"), "{stdout}");
+
     let Ended { code, stdout, stderr } = scene.uninstall(&["--force"]);
     assert!(stderr.starts_with("warning: an agent is running"), "{stderr}");
     assert!(stdout.contains("a running process uses it"), "{stdout}");

@@ -1,6 +1,7 @@
 //! The walls between the crates (ARCHITECTURE.md), read from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -86,4 +87,34 @@ fn crates_use_only_what_their_walls_let_through() {
             assert!(!direct.contains(*owned), "{} uses {owned}, which is {owner}'s", wall.name);
         }
     }
+}
+
+/// Files of the agent's crate that speak over a Unix socket, and what for.
+const AT_SOCKETS: &[(&str, &str)] = &[
+    ("api/client.rs", "asks the agent"),
+    ("cni_socket.rs", "answers the CNI plugin"),
+    ("doctor/cni_side.rs", "asks the agent as the CNI plugin does"),
+    ("run_dir.rs", "listens"),
+];
+
+#[test]
+fn whoever_asks_the_agent_does_it_through_the_one_client() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
+    let mut seen = BTreeSet::new();
+    let mut folders = vec![source.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            if ["UnixStream", "UnixListener::bind", "hyper::"].iter().any(|word| text.contains(word)) {
+                seen.insert(path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    let allowed: BTreeSet<String> = AT_SOCKETS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(seen, allowed);
 }

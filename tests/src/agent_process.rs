@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use tempfile::NamedTempFile;
 
 use crate::lab::Lab;
+use crate::openmetrics;
 
 /// What is waited for happens at once; this long means that it does not.
 pub const WITHIN: Duration = Duration::from_secs(20);
@@ -205,15 +206,18 @@ impl<'lab> AgentProcess<'lab> {
         self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the agent's log:\n{}", self.log()))
     }
 
-    /// The value of a metric without labels.
+    /// The value of a metric, summed over its labels.
     ///
     /// # Panics
     /// If there is no answer, or no such metric in it.
     #[track_caller]
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in\n{text}"))
+        let families = openmetrics::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let samples = families.iter().flat_map(|family| &family.samples).filter(|sample| sample.name == name);
+        let values: Vec<f64> = samples.map(|sample| sample.value).collect();
+        assert!(!values.is_empty(), "no {name} in\n{text}");
+        values.iter().sum::<f64>() as u64
     }
 
     /// Sends it a signal.

@@ -11,5 +11,6 @@ pub mod kernel_table;
 pub mod lab;
 pub mod netns;
 pub mod objects;
+pub mod openmetrics;
 pub mod oracle;
 pub mod prober;

@@ -1,129 +1,23 @@
-//! What the agent says over its socket and its port: types, routes, and the client that the verbs use.
+//! What the agent says over its socket: the routes, and the types that go over it. docs/api.md documents them.
 //!
-//! Version 1 of the socket's interface: `GET /v1/status` gives a [`Status`]; `GET /v1/explain?source=&destination=&
-//! traffic=` gives a list of [`policy::Explanation`], or an [`ApiError`] with status 404 or 422; `GET /v1/verify` gives a
-//! [`TableVerdict`].
+//! Everything here is a value with a wire form of its own; how the agent comes by it is not known here. Within version
+//! 1 fields and routes are added, and none goes or changes its meaning: who reads passes over what it does not know.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+pub(crate) mod client;
+pub(crate) mod status;
 
-use anyhow::{Context, bail};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
-use policy::Diagnostic;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-/// What the agent knows and has done.
-#[derive(Debug, Clone, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Status {
-    pub(crate) node: String,
-    /// When the loop that owns the state last came round.
-    #[serde(skip)]
-    pub(crate) turned: Option<Instant>,
-    pub(crate) version: &'static str,
-    pub(crate) table: String,
-    /// Kinds of object that have not been listed yet; nothing is programmed before all are.
-    pub(crate) waiting_for: Vec<String>,
-    /// Whether the kernel has the rules that the policies ask for, as far as is known.
-    pub(crate) in_force: bool,
-    /// Why not.
-    pub(crate) trouble: Option<String>,
-    /// The kernel's ruleset generation after the last commit.
-    pub(crate) kernel_generation: Option<u32>,
-    /// The number that approved flows carry.
-    pub(crate) policy_generation: Option<u32>,
-    #[serde(rename = "secondsSinceCommit", serialize_with = "seconds_since")]
-    pub(crate) last_commit: Option<Instant>,
-    pub(crate) commit_micros: Option<u64>,
-    pub(crate) elements: usize,
-    pub(crate) programs: usize,
-    pub(crate) pods_on_node: usize,
-    pub(crate) isolated_pods: usize,
-    /// Objects of which something was not understood.
-    pub(crate) diagnostics: Vec<Diagnostic>,
-    /// Whether other programs can change the tables, and why they can.
-    pub(crate) protection: String,
-    /// What the kernel refused: it is denied.
-    pub(crate) left_out: Vec<String>,
-    /// What keeps the source from telling the whole truth.
-    pub(crate) problems: Vec<Aged>,
-    /// Why policies would not be enforced on this node although their rules are in the kernel.
-    pub(crate) unenforced: Vec<String>,
-    /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
-    pub(crate) attachment_problems: Vec<String>,
-    /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
-    /// leaves the state as it was known last, and begins again by itself.)
-    pub(crate) from_folder: bool,
-}
+/// `GET`: a [`status::StatusReport`].
+pub(crate) const STATUS: &str = "/v1/status";
 
-/// A problem, and since when it has been there.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Aged {
-    #[serde(flatten)]
-    pub(crate) problem: cluster::Problem,
-    #[serde(rename = "seconds", serialize_with = "age")]
-    pub(crate) since: Instant,
-}
+/// `GET` with an [`ExplainQuery`]: a list of [`policy::Explanation`], one for each address family.
+pub(crate) const EXPLAIN: &str = "/v1/explain";
 
-fn age<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
-    since.elapsed().as_secs().serialize(serializer)
-}
+/// `GET`: a [`TableVerdict`].
+pub(crate) const VERIFY: &str = "/v1/verify";
 
-fn seconds_since<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
-    instant.map(|at| at.elapsed().as_secs()).serialize(serializer)
-}
-
-impl Status {
-    /// Why the node is not ready; none if it is.
-    pub(crate) fn unready(&self) -> Option<String> {
-        if !self.waiting_for.is_empty() {
-            let mut reason = format!("waiting for the first list of: {}", self.waiting_for.join(", "));
-            for problem in &self.problems {
-                reason.push_str(&format!("\n{}", problem.problem));
-            }
-            return Some(reason);
-        }
-        if self.from_folder && !self.problems.is_empty() {
-            let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
-            return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
-        }
-        if let [finding, ..] = &self.unenforced[..] {
-            return Some(finding.clone());
-        }
-        if let [problem, ..] = &self.attachment_problems[..] {
-            return Some(problem.clone());
-        }
-        match (&self.trouble, self.in_force) {
-            (Some(trouble), _) => Some(trouble.clone()),
-            (None, false) => Some("the rules are not committed yet".into()),
-            (None, true) => None,
-        }
-    }
-}
-
-impl Status {
-    /// What somebody who reads that the node is ready has to know nevertheless: enforced is what was known before.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let note = |Aged { problem, since }: &Aged| {
-            format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
-        };
-        self.problems.iter().map(note).collect()
-    }
-}
-
-fn in_words(duration: Duration) -> String {
-    match duration.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-/// `GET /v1/verify`: the kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
+/// The kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub(crate) enum TableVerdict {
@@ -139,44 +33,82 @@ pub(crate) enum TableVerdict {
     Unknown { reason: String },
 }
 
-#[derive(Debug, Clone, Deserialize, Serialize)]
+/// The flow to be explained, each part as on the command line of `ringfence explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct ExplainQuery {
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) traffic: String,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// What every answer with a status of 400 or above carries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ApiError {
+    /// A sentence for people.
     pub(crate) error: String,
 }
 
-/// Largest answer that a verb takes: far above any explanation, far below what would hurt.
-const LARGEST_ANSWER_BYTES: usize = 16 << 20;
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde::de::DeserializeOwned;
 
-/// Asks the running agent.
-pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> anyhow::Result<T> {
-    let path = crate::run_dir::socket_path(run_dir);
-    let stream = tokio::net::UnixStream::connect(&path).await.with_context(|| {
-        format!(
-            "cannot reach an agent at {}; is one running here, and are you root? (--manifests DIR needs none)",
-            path.display()
-        )
-    })?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await.context("the agent did not answer")?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect().await;
-    let body = body.map_err(|e| anyhow::anyhow!("the agent's answer broke off: {e}"))?.to_bytes();
-    drop(sender);
-    connection.await.context("the connection to the agent")??;
-    if !status.is_success() {
-        match serde_json::from_slice::<ApiError>(&body) {
-            Ok(error) => bail!("{}", error.error),
-            Err(_) => bail!("the agent answered {status}"),
-        }
+    use super::*;
+
+    /// The value has these bytes, and they are read as the value.
+    #[track_caller]
+    pub(super) fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T, bytes: Expect) {
+        let text = serde_json::to_string(value).unwrap();
+        bytes.assert_eq(&text);
+        assert_eq!(&serde_json::from_str::<T>(&text).unwrap(), value);
     }
-    serde_json::from_slice(&body).context("the agent's answer is not what this version understands")
+
+    #[test]
+    fn verdicts_have_these_bytes() {
+        golden(&TableVerdict::Equal, expect![[r#"{"verdict":"equal"}"#]]);
+        golden(&TableVerdict::Missing, expect![[r#"{"verdict":"missing"}"#]]);
+        golden(
+            &TableVerdict::Unknown { reason: "not listed yet: Pod".into() },
+            expect![[r#"{"verdict":"unknown","reason":"not listed yet: Pod"}"#]],
+        );
+        golden(
+            &TableVerdict::Different { operations: vec!["add chain inet ringfence deny".into()], more: 2 },
+            expect![[r#"{"verdict":"different","operations":["add chain inet ringfence deny"],"more":2}"#]],
+        );
+    }
+
+    #[test]
+    fn errors_and_questions_have_these_bytes() {
+        golden(
+            &ApiError { error: "pod shop/gone is not known".into() },
+            expect![[r#"{"error":"pod shop/gone is not known"}"#]],
+        );
+        golden(
+            &ExplainQuery { source: "shop/web".into(), destination: "10.1.0.2".into(), traffic: "80/tcp".into() },
+            expect![[r#"{"source":"shop/web","destination":"10.1.0.2","traffic":"80/tcp"}"#]],
+        );
+    }
+
+    #[test]
+    fn explanations_have_these_bytes() {
+        let address = |text: &str| text.parse().unwrap();
+        let explained = policy::explain(
+            &policy::ClusterState::new(),
+            address("192.0.2.1"),
+            address("2001:db8::1"),
+            policy::Traffic::Port(nft::Protocol::Tcp, 80),
+        );
+        golden(
+            &vec![explained],
+            expect![[
+                r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"}}]"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn what_a_later_agent_adds_is_passed_over() {
+        let error: ApiError = serde_json::from_str(r#"{"error":"no","code":7}"#).unwrap();
+        assert_eq!(error, ApiError { error: "no".into() });
+    }
 }

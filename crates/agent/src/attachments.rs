@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nft::InterfaceName;
 use policy::{Attachment, AttachmentId, ObjectName};
 
 pub(crate) fn folder(run_dir: &Path) -> PathBuf {
@@ -15,6 +16,8 @@ pub(crate) struct Attached {
     pub(crate) attachments: Vec<Attachment>,
     /// Files that say something that is not understood: pods may have been attached that are not known.
     pub(crate) problems: Vec<String>,
+    /// Pods that are not held to their own source addresses, and why not.
+    pub(crate) unchecked: Vec<String>,
 }
 
 /// Reads the folder. One that is missing is empty: no plugin has run since the node started.
@@ -33,6 +36,7 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     Ok(Attached {
         attachments: stored.attachments.iter().map(lower).collect(),
         problems: stored.unreadable.into_iter().map(tell).collect(),
+        unchecked: stored.attachments.iter().filter_map(unchecked).collect(),
     })
 }
 
@@ -53,13 +57,52 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
         pod: ObjectName::new(&attachment.namespace, &attachment.pod),
         uid: attachment.uid.as_deref().map(Arc::from),
         addresses: attachment.addresses.iter().map(std::net::IpAddr::to_canonical).collect(),
-        // A name that rules cannot hold is none that they could check.
+        // A name that rules cannot hold is none that they could check; `unchecked` tells of it.
         host_interface: attachment.host_interface.as_deref().and_then(|name| name.parse().ok()),
         bridged: attachment.bridge.is_some(),
         since: attachment.added_nanos,
     }
 }
 
+/// Why the pod's source addresses cannot be checked although its interface is known.
+pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
+    let error = attachment.host_interface.as_deref()?.parse::<InterfaceName>().err()?;
+    let cni::Attachment { id, namespace, pod, .. } = attachment;
+    Some(format!(
+        "pod {namespace}/{pod} (attachment {}@{}) is not held to its own source addresses: {error}",
+        id.container_id(),
+        id.interface()
+    ))
+}
+
 pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
     AttachmentId { container: id.container_id().into(), interface: id.interface().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_rules_cannot_name_is_told_of() {
+        let mut attachment = cni::Attachment {
+            id: cni::AttachmentId::new("c1", "eth0").unwrap(),
+            sandbox: "/run/netns/x".into(),
+            network: "pods".into(),
+            namespace: "shop".into(),
+            pod: "web".into(),
+            uid: None,
+            addresses: vec!["10.1.0.5".parse().unwrap()],
+            host_interface: Some("veth1234".into()),
+            bridge: None,
+            added_nanos: 1,
+        };
+        assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));
+        attachment.host_interface = Some("veth\"12".into());
+        let told = unchecked(&attachment).unwrap();
+        assert!(told.starts_with("pod shop/web (attachment c1@eth0) is not held to"), "{told}");
+        assert_eq!(lower(&attachment).host_interface, None);
+        attachment.host_interface = None;
+        assert_eq!(unchecked(&attachment), None);
+    }
 }

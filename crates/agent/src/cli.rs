@@ -11,7 +11,7 @@ use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::{AgentArguments, UnknownPods};
-pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, UninstallArguments};
+pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
 
 /// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
 pub(crate) const COULD_NOT_RUN: u8 = 2;
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Check(CheckArguments),
     /// Say whether a flow is allowed, by which rule, or what the closest rule lacks.
     Explain(ExplainArguments),
+    /// Show what the agent of this node knows and has done.
+    Status(StatusArguments),
     /// Make the container runtime call the CNI plugin at each pod's start, so that no pod sends before its rules.
     InstallCni(InstallCniArguments),
     /// Remove everything of ours from this node: CNI entry and plugin, tables, run directory.

@@ -72,7 +72,7 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response>
         }
         Request::Delete(id) => {
             // Nobody has to wait for the commit: until then the addresses stay as they were policed.
-            events.send(Event::Cni(Call::Delete(lower_id(&id)))).await.ok()?;
+            events.send(Event::Cni(Call::Delete(lower_id(&id), Instant::now()))).await.ok()?;
             return Some(Response::Ok);
         }
         Request::Check(id) => {

@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
-use nft::{Operation, Table, TableFamily};
+use nft::{Operation, Ruleset, Table, TableFamily};
 use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
 
 use crate::api::TableVerdict;
 use crate::isolation::Release;
 use crate::metrics::Metrics;
+use crate::metrics::labels::RepairCause;
 use live::Live;
-use tables::{Mending, Tables};
+use tables::{Held, Mending, Tables};
 
 /// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
 /// somebody else's transaction came between two of our system calls.
@@ -77,8 +78,8 @@ pub(crate) struct Commit {
     pub(crate) operations: usize,
     pub(crate) weight: usize,
     pub(crate) duration: Duration,
-    /// Somebody else had changed or removed what we left.
-    pub(crate) repaired: bool,
+    /// Why rules had to be put right; none if it is a change that was asked for.
+    pub(crate) repaired: Option<RepairCause>,
 }
 
 /// Why the wanted rules are not in force. Those that were in force before still are.
@@ -122,6 +123,12 @@ impl Enforcer {
 
     pub(crate) fn kernel_generation(&self) -> Option<u32> {
         self.live.as_ref().map(|l| l.generation)
+    }
+
+    /// The rules that the kernel has, as far as is known.
+    pub(crate) fn rulesets(&self) -> impl Iterator<Item = &Ruleset> {
+        let tables = self.live.as_ref().map(|live| &live.tables);
+        tables.into_iter().flat_map(|tables| [Some(&tables.policy), tables.bridge.as_ref()]).flatten()
     }
 
     pub(crate) fn policy_generation(&self) -> u32 {
@@ -171,8 +178,8 @@ impl Enforcer {
         if let Some(commit) = &commit {
             self.metrics.commits.inc();
             self.metrics.commit_seconds.observe(commit.duration.as_secs_f64());
-            if commit.repaired {
-                self.metrics.repairs.inc();
+            if let Some(cause) = commit.repaired {
+                self.metrics.repaired(cause);
             }
         }
         Ok(Enforced { translation, commit })
@@ -248,7 +255,7 @@ impl Enforcer {
                     live.committed(wanted, committed.generation);
                     self.live = Some(live);
                     self.layout = layout;
-                    return Ok(Some(summary(&operations, false)));
+                    return Ok(Some(summary(&operations, None)));
                 }
                 Err(CommitError::Moved) => {}
                 Err(error) => {
@@ -295,8 +302,7 @@ impl Enforcer {
                 Ok(committed) => {
                     self.live = Some(Live::new(wanted, committed.generation));
                     self.layout = layout;
-                    let touched = |left: &Tables| !observed.mend(left, Mending::InPlace).is_empty();
-                    return Ok(Some(summary(&operations, self.left.as_ref().is_some_and(touched))));
+                    return Ok(Some(summary(&operations, repaired(self.left.as_ref(), &observed))));
                 }
                 Err(CommitError::Moved) => races += 1,
                 Err(error) => {
@@ -378,7 +384,17 @@ fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
     }
 }
 
-fn summary(operations: &[Operation], repaired: bool) -> Commit {
+/// Why there was something to commit in tables that were read back, beside what has changed in the state.
+fn repaired(left: Option<&Tables>, observed: &Held) -> Option<RepairCause> {
+    match left {
+        None => observed.is_there().then_some(RepairCause::AtStart),
+        Some(left) if observed.lacks(left) => Some(RepairCause::Removed),
+        Some(left) if observed.mend(left, Mending::InPlace).is_empty() => None,
+        Some(_) => Some(RepairCause::Changed),
+    }
+}
+
+fn summary(operations: &[Operation], repaired: Option<RepairCause>) -> Commit {
     let weight = operations.iter().map(Operation::weight).sum();
     Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired }
 }

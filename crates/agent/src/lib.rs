@@ -14,13 +14,16 @@ mod enforcer;
 mod gate;
 mod isolation;
 mod kernel_watch;
+mod latency;
 mod listen;
 mod logging;
+mod memory;
 mod metrics;
 mod pod_lookup;
 mod protection;
 mod run_dir;
 mod state_loop;
+mod status;
 mod verbs;
 
 use std::process::ExitCode;
@@ -34,6 +37,7 @@ pub fn run() -> ExitCode {
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
+        cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
         cli::Command::Completions { shell } => Ok(verbs::completions(shell)),

@@ -1,8 +1,9 @@
 //! The agent's port (health, readiness, metrics) and its socket.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -11,9 +12,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::api::{ApiError, ExplainQuery, Status};
+use crate::api::status::StatusReport;
+use crate::api::{self, ApiError, ExplainQuery};
 use crate::metrics::Metrics;
 use crate::state_loop::Event;
+use crate::status::Status;
 
 /// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
@@ -38,9 +41,11 @@ pub(crate) fn port_routes(sources: Sources) -> Router {
 /// Routes of the Unix socket.
 pub(crate) fn socket_routes(sources: Sources) -> Router {
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/explain", get(explain))
-        .route("/v1/verify", get(verify))
+        .route(api::STATUS, get(status))
+        .route(api::EXPLAIN, get(explain))
+        .route(api::VERIFY, get(verify))
+        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
+        .method_not_allowed_fallback(|| async { refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered".into()) })
         .with_state(sources)
 }
 
@@ -65,7 +70,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
-    match sources.metrics.text(&status) {
+    match sources.metrics.text(&status, Instant::now()) {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
         }
@@ -73,18 +78,10 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-/// What `/v1/status` answers.
-#[derive(serde::Serialize)]
-struct StatusReport {
-    #[serde(flatten)]
-    status: Status,
-    /// Why the node is not ready; null if it is.
-    unready: Option<String>,
-}
-
 async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
-    let status = Status::clone(&sources.status.borrow());
-    Json(StatusReport { unready: status.unready(), status })
+    let status = sources.status.borrow().clone();
+    let now = Instant::now();
+    Json(status.report(sources.metrics.totals(now), now))
 }
 
 async fn verify(State(sources): State<Sources>) -> Response {
@@ -92,15 +89,15 @@ async fn verify(State(sources): State<Sources>) -> Response {
     let sent = sources.events.send(Event::Verify(reply)).await;
     match (sent, answer.await) {
         (Ok(()), Ok(verdict)) => Json(verdict).into_response(),
-        _ => {
-            let error = "the agent is stopping".into();
-            (StatusCode::SERVICE_UNAVAILABLE, Json(ApiError { error })).into_response()
-        }
+        _ => stopping(),
     }
 }
 
-async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuery>) -> Response {
-    let refuse = |code: StatusCode, error: String| (code, Json(ApiError { error })).into_response();
+async fn explain(State(sources): State<Sources>, query: Result<Query<ExplainQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
     let (source, destination) = match (query.source.parse(), query.destination.parse()) {
         (Ok(source), Ok(destination)) => (source, destination),
         (Err(e), _) | (_, Err(e)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
@@ -114,13 +111,21 @@ async fn explain(State(sources): State<Sources>, Query(query): Query<ExplainQuer
     }
     let (reply, answer) = oneshot::channel();
     if sources.events.send(Event::Explain { source, destination, traffic, reply }).await.is_err() {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into());
+        return stopping();
     }
     match answer.await {
         Ok(Ok(explanations)) => Json(explanations).into_response(),
         Ok(Err(unexplained)) => refuse(StatusCode::NOT_FOUND, unexplained.to_string()),
-        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
+        Err(_) => stopping(),
     }
+}
+
+fn refuse(code: StatusCode, error: String) -> Response {
+    (code, Json(ApiError { error })).into_response()
+}
+
+fn stopping() -> Response {
+    refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into())
 }
 
 #[cfg(test)]

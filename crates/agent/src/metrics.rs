@@ -1,37 +1,88 @@
-//! Figures for Prometheus, in OpenMetrics text. Labels are bounded: no pod names, no addresses.
+//! Figures for Prometheus, in OpenMetrics text; docs/metrics.md says what each means.
+//!
+//! Labels come from closed sets ([`labels`]): no pod names, no addresses. Counters are moved where things happen; gauges
+//! are set from the status when scraped.
 
+mod drops;
+pub(crate) mod labels;
+mod process;
+
+use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Counters are moved where things happen; gauges are set from the status when scraped.
+use crate::api::status::{Commits, Repairs};
+use crate::memory::Stores;
+use crate::status::{Status, Totals};
+pub(crate) use drops::DropFigures;
+use labels::{PolicyState, RepairCause, Watched};
+
+type Labels = [(&'static str, &'static str); 1];
+type Seconds = Gauge<f64, AtomicU64>;
+
+/// Upper bounds of the histograms' buckets: 0.1 ms to 3 s, and beyond. A commit of one change takes less than a
+/// millisecond, one of a hundred thousand elements about a second.
+fn buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_1, 2.0, 16))
+}
+
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
-    pub(crate) repairs: Counter,
     pub(crate) comparisons: Counter,
     pub(crate) events: Counter,
+    /// Commits of others that touched our tables.
+    pub(crate) drift_events: Counter,
+    pub(crate) lost_announcements: Counter,
+    /// Events whose latency could not be kept.
+    pub(crate) unmeasured_events: Counter,
     pub(crate) commit_seconds: Histogram,
     pub(crate) cni_add_seconds: Histogram,
+    /// Packets that were denied, or would have been.
+    pub(crate) drops: DropFigures,
+    repairs: Family<Labels, Counter>,
+    latency: Family<Labels, Histogram, fn() -> Histogram>,
+    gauges: Gauges,
+}
+
+#[derive(Debug, Default)]
+struct Gauges {
     ready: Gauge,
     elements: Gauge,
     programs: Gauge,
     pods_on_node: Gauge,
     isolated_pods: Gauge,
+    unknown_pods: Gauge,
     not_understood: Gauge,
     source_problems: Gauge,
-    seconds_since_commit: Gauge<f64, AtomicU64>,
+    kernel_generation: Gauge,
+    policy_generation: Gauge,
+    policies: Family<Labels, Gauge>,
+    objects: Family<Labels, Gauge>,
+    store_memory: Family<Labels, Gauge>,
+    last_commit_age: Seconds,
+    last_change_age: Seconds,
+    synced_age: Seconds,
+    resident_memory: Gauge,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        let mut registry = Registry::with_prefix("ringfence");
+        let mut root = Registry::default();
+        let gauges = Gauges::register(&mut root);
+        let registry = root.sub_registry_with_prefix("ringfence");
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The agent's version", build);
         let mut counter = |name: &str, help: &str| {
             let metric = Counter::default();
             registry.register(name, help, metric.clone());
@@ -39,74 +90,169 @@ impl Metrics {
         };
         let commits = counter("commits", "Transactions that the kernel took");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
-        let repairs = counter("repairs", "Transactions that repaired rules which somebody else had changed");
         let comparisons = counter("comparisons", "Times that the tables were read and compared whole");
         let events = counter("events", "Reports of the source, each of which may hold many changes");
-        let mut gauge = |name: &str, help: &str| {
-            let metric = Gauge::default();
-            registry.register(name, help, metric.clone());
+        let drift_events = counter("drift_events", "Commits of other programs that touched the agent's tables");
+        let lost_announcements =
+            counter("lost_announcements", "Times that announcements of other programs' commits were lost");
+        let unmeasured_events =
+            counter("unmeasured_events", "Events that enforcement_latency lacks, since too many waited at once");
+        let repairs = Family::<Labels, Counter>::default();
+        for cause in RepairCause::ALL {
+            drop(repairs.get_or_create(&cause.label()));
+        }
+        registry.register("repairs", "Transactions that put rules right which others had changed", repairs.clone());
+        let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
+        for kind in Watched::ALL {
+            drop(latency.get_or_create(&kind.label()));
+        }
+        registry.register_with_unit(
+            "enforcement_latency",
+            "From an event's arrival to the commit that covers it, or until the rules were found right without one",
+            Unit::Seconds,
+            latency.clone(),
+        );
+        let mut histogram = |name: &str, help: &str| {
+            let metric = buckets();
+            registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
             metric
         };
-        let ready = gauge("ready", "1 while the rules that the policies ask for are in force");
-        let elements = gauge("elements", "Elements in all sets and maps");
-        let programs = gauge("programs", "Compiled programs: distinct sets of rules on this node");
-        let pods_on_node = gauge("pods_on_node", "Pods of this node that have an address of their own");
-        let isolated_pods = gauge("isolated_pods", "Pods of this node that some policy isolates");
-        let not_understood = gauge("not_understood", "Findings of parts of objects that were not understood and deny");
-        let source_problems = gauge("source_problems", "What keeps the source from telling the whole truth");
-        let seconds_since_commit = Gauge::default();
-        let about = "Age of the last commit";
-        registry.register_with_unit("last_commit_age", about, Unit::Seconds, seconds_since_commit.clone());
-        // 50 µs to 1.6 s.
-        let commit_seconds = Histogram::new(exponential_buckets(0.000_05, 2.0, 16));
-        registry.register_with_unit(
-            "commit_duration",
-            "From a change to the kernel's acknowledgement",
-            Unit::Seconds,
-            commit_seconds.clone(),
-        );
-        // 0.5 ms to 16 s.
-        let cni_add_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 16));
-        registry.register_with_unit(
-            "cni_add_duration",
-            "From the CNI plugin's question to the commit of the pod's rules",
-            Unit::Seconds,
-            cni_add_seconds.clone(),
-        );
+        let commit_seconds =
+            histogram("commit_duration", "From the translation's end to the kernel's acknowledgement of a commit");
+        let cni_add_seconds =
+            histogram("cni_add_duration", "From the CNI plugin's question to the commit of the pod's rules");
+        let drops = DropFigures::register(registry);
         Metrics {
-            registry,
+            registry: root,
             commits,
             refused_commits,
-            repairs,
             comparisons,
             events,
+            drift_events,
+            lost_announcements,
+            unmeasured_events,
             commit_seconds,
             cni_add_seconds,
-            ready,
-            elements,
-            programs,
-            pods_on_node,
-            isolated_pods,
-            not_understood,
-            source_problems,
-            seconds_since_commit,
+            drops,
+            repairs,
+            latency,
+            gauges,
         }
     }
 
-    pub(crate) fn text(&self, status: &crate::api::Status) -> Result<String, std::fmt::Error> {
+    pub(crate) fn repaired(&self, cause: RepairCause) {
+        self.repairs.get_or_create(&cause.label()).inc();
+    }
+
+    /// The rules cover an event of that kind.
+    pub(crate) fn enforced(&self, kind: Watched, latency: Duration) {
+        self.latency.get_or_create(&kind.label()).observe(latency.as_secs_f64());
+    }
+
+    /// What the counters have come to.
+    pub(crate) fn totals(&self, now: Instant) -> Totals {
+        let commits = Commits { taken: self.commits.get(), refused: self.refused_commits.get() };
+        let repairs = |cause: RepairCause| self.repairs.get_or_create(&cause.label()).get();
+        let repairs = Repairs {
+            changed: repairs(RepairCause::Changed),
+            removed: repairs(RepairCause::Removed),
+            at_start: repairs(RepairCause::AtStart),
+        };
+        Totals { commits, repairs, drops: self.drops.summary(now) }
+    }
+
+    pub(crate) fn text(&self, status: &Status, now: Instant) -> Result<String, fmt::Error> {
+        self.gauges.set(status, now);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl Gauges {
+    fn register(root: &mut Registry) -> Gauges {
+        let gauges = Gauges::default();
+        root.register_with_unit(
+            "process_resident_memory",
+            "Memory of the agent's process that is in RAM",
+            Unit::Bytes,
+            gauges.resident_memory.clone(),
+        );
+        let registry = root.sub_registry_with_prefix("ringfence");
+        let mut gauge = |name: &str, help: &str, metric: &Gauge| registry.register(name, help, metric.clone());
+        gauge("ready", "1 while the rules that the policies ask for are in force", &gauges.ready);
+        gauge("elements", "Elements in all sets and maps", &gauges.elements);
+        gauge("programs", "Compiled programs: distinct sets of rules on this node", &gauges.programs);
+        gauge("pods_on_node", "Pods of this node that have an address of their own", &gauges.pods_on_node);
+        gauge("isolated_pods", "Pods of this node that some policy isolates", &gauges.isolated_pods);
+        gauge("unknown_pods", "Pods that were attached here and whose objects are not known", &gauges.unknown_pods);
+        gauge(
+            "not_understood",
+            "Findings of parts of objects that were not understood and deny",
+            &gauges.not_understood,
+        );
+        gauge("source_problems", "What keeps the source from telling the whole truth", &gauges.source_problems);
+        gauge("kernel_generation", "The kernel's count of ruleset commits", &gauges.kernel_generation);
+        gauge("policy_generation", "The number that approved flows carry", &gauges.policy_generation);
+        let mut family = |name: &str, help: &str, metric: &Family<Labels, Gauge>| {
+            registry.register(name, help, metric.clone());
+        };
+        family("policies", "Policies by what becomes of them", &gauges.policies);
+        family("objects", "Objects that are known, by kind", &gauges.objects);
+        registry.register_with_unit(
+            "store_memory",
+            "Estimate of the memory that the known objects and the rules made of them take",
+            Unit::Bytes,
+            gauges.store_memory.clone(),
+        );
+        let mut age = |name: &str, help: &str, metric: &Seconds| {
+            registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+        };
+        age("last_commit_age", "Since the last commit; NaN before the first", &gauges.last_commit_age);
+        age(
+            "source_last_change_age",
+            "Since the source last told of a change; NaN before the first",
+            &gauges.last_change_age,
+        );
+        age("source_synced_age", "Since every kind of object had been listed; NaN before that", &gauges.synced_age);
+        gauges
+    }
+
+    fn set(&self, status: &Status, now: Instant) {
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let age = |at: Option<Instant>| at.map_or(f64::NAN, |at| now.saturating_duration_since(at).as_secs_f64());
         self.ready.set(i64::from(status.unready().is_none()));
         self.elements.set(number(status.elements));
         self.programs.set(number(status.programs));
         self.pods_on_node.set(number(status.pods_on_node));
         self.isolated_pods.set(number(status.isolated_pods));
+        self.unknown_pods.set(number(status.counts.unknown_pods));
         self.not_understood.set(number(status.diagnostics.len()));
         self.source_problems.set(number(status.problems.len()));
-        if let Some(at) = status.last_commit {
-            self.seconds_since_commit.set(at.elapsed().as_secs_f64());
+        self.kernel_generation.set(status.kernel_generation.map_or(0, i64::from));
+        self.policy_generation.set(status.policy_generation.map_or(0, i64::from));
+        for state in PolicyState::ALL {
+            self.policies.get_or_create(&state.label()).set(number(state.count(&status.counts.policies)));
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        for kind in Watched::ALL {
+            self.objects.get_or_create(&kind.label()).set(number(kind.count(&status.counts)));
+        }
+        let Stores { namespaces, pods, network_policies, attachments, rules } = status.stores;
+        let stores = [
+            (Watched::Namespace.word(), namespaces),
+            (Watched::Pod.word(), pods),
+            (Watched::NetworkPolicy.word(), network_policies),
+            (Watched::Attachment.word(), attachments),
+            ("rules", rules),
+        ];
+        for (kind, bytes) in stores {
+            self.store_memory.get_or_create(&[("kind", kind)]).set(number(bytes));
+        }
+        self.last_commit_age.set(age(status.last_commit.map(|commit| commit.at)));
+        self.last_change_age.set(age(status.told));
+        self.synced_age.set(age(status.synced));
+        if let Some(bytes) = process::resident_bytes() {
+            self.resident_memory.set(number(bytes));
+        }
     }
 }

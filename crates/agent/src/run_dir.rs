@@ -3,13 +3,15 @@
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use rustix::fs::Mode;
+use rustix::process::{geteuid, umask};
 use tokio::net::UnixListener;
 
 /// Held by the one agent of a run directory for as long as it lives.
@@ -72,6 +74,7 @@ impl RunDir {
         DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(|| {
             format!("cannot make the run directory {}; choose another with --run-dir", path.display())
         })?;
+        is_ours_alone(path)?;
         let lock_path = path.join(AGENT_LOCK);
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path).with_context(|| {
             format!("cannot open {}; make room for it, or choose another folder with --run-dir", lock_path.display())
@@ -86,7 +89,8 @@ impl RunDir {
         }
     }
 
-    /// Listens on a socket of this name; only root may connect.
+    /// Listens on a socket of this name, to which only root may connect: the kernel asks who connects for the right to
+    /// write to it (unix(7)).
     pub(crate) fn listen(&self, name: &str) -> anyhow::Result<UnixListener> {
         let path = self.path.join(name);
         match std::fs::remove_file(&path) {
@@ -94,13 +98,36 @@ impl RunDir {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(e).with_context(|| format!("cannot remove the old socket {}", path.display())),
         }
-        let listener = UnixListener::bind(&path).with_context(|| {
+        // From its first moment on, and not only once its mode is set.
+        let umask = umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(&path);
+        rustix::process::umask(umask);
+        let listener = bound.with_context(|| {
             format!("cannot listen on {}; make room for it, or choose another folder with --run-dir", path.display())
         })?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))
             .with_context(|| format!("cannot restrict {}", path.display()))?;
         Ok(listener)
     }
+}
+
+/// Who may write to the folder could put a socket of his own in the place of ours, and speak for the agent.
+fn is_ours_alone(path: &Path) -> anyhow::Result<()> {
+    let folder = std::fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let owner = folder.uid();
+    if owner != 0 && owner != geteuid().as_raw() {
+        bail!(
+            "the run directory {} belongs to user {owner}, and not to root; choose another with --run-dir",
+            path.display()
+        );
+    }
+    if folder.mode() & 0o022 != 0 {
+        bail!(
+            "others than root may write to the run directory {}; forbid that (chmod go-w), or choose another with --run-dir",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -116,5 +143,23 @@ mod tests {
         drop(first);
         drop(RunDir::claim(&folder).unwrap());
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_root_may_connect_and_nobody_else_may_write_to_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::claim(folder.path()).unwrap();
+        let _listener = run_dir.listen("agent.sock").unwrap();
+        let mode = std::fs::metadata(socket_path(folder.path())).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(run_dir);
+        for (mode, fits) in [(0o755, true), (0o700, true), (0o775, false), (0o1777, false)] {
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            assert_eq!(RunDir::claim(folder.path()).is_ok(), fits, "{mode:o}");
+        }
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+        let refusal = RunDir::claim(folder.path()).unwrap_err().to_string();
+        assert!(refusal.contains("belongs to user 65534"), "{refusal}");
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cluster::Told;
 use nfnetlink::Notification;
 use policy::{
     AttachmentId, Change, ClusterState, Explanation, Kind, Named, NamedTraffic, Object, ObjectName, Unexplained,
@@ -15,11 +16,14 @@ use policy::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::{Status, TableVerdict};
+use crate::api::TableVerdict;
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
+use crate::latency::Pending;
 use crate::metrics::Metrics;
+use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
+use crate::status::Status;
 
 /// Everything that reaches the loop.
 pub(crate) enum Event {
@@ -41,7 +45,8 @@ pub(crate) enum Event {
 /// What the CNI plugin asks.
 pub(crate) enum Call {
     Add(Box<Waiting>),
-    Delete(AttachmentId),
+    /// When the question came, too.
+    Delete(AttachmentId, Instant),
     Check(AttachmentId, oneshot::Sender<Outcome>),
     /// Why an ADD would fail now; none if it would not.
     Status(oneshot::Sender<Option<String>>),
@@ -65,6 +70,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 /// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
 const HEALS_APART: Duration = Duration::from_millis(100);
+
+/// Measuring the stores looks at every object; two times are at least so far apart.
+const MEASURES_APART: Duration = Duration::from_secs(10);
 
 /// The name under which the kernel announces commits of the CNI plugin.
 const PLUGIN: &str = "ringfence-cni";
@@ -93,6 +101,13 @@ pub(crate) struct StateLoop {
     last_attempt: Option<Instant>,
     /// Something was enforced, so that this process knows its node.
     enforced: bool,
+    /// Events that the rules do not cover yet.
+    pending: Pending,
+    /// The state has changed since its objects were counted.
+    uncounted: bool,
+    /// It has changed since the stores were measured, which they were then.
+    unmeasured: bool,
+    measured: Option<Instant>,
 }
 
 /// What the loop works with beside the enforcer.
@@ -134,6 +149,10 @@ impl StateLoop {
             retry: None,
             last_attempt: None,
             enforced: false,
+            pending: Pending::default(),
+            uncounted: true,
+            unmeasured: true,
+            measured: None,
         };
         state_loop.read_attachments();
         state_loop.examine_node();
@@ -174,6 +193,7 @@ impl StateLoop {
                 self.release |= self.unreleased;
                 self.examine_node();
             }
+            self.uncounted |= changed;
             if changed {
                 self.enforce();
             }
@@ -183,6 +203,9 @@ impl StateLoop {
             }
             if heals || ticked || retry.is_some_and(|at| now >= at) {
                 self.verify();
+            }
+            if self.status.in_force {
+                self.pending.settle(Instant::now(), &self.metrics);
             }
             self.settle();
             self.release_isolated();
@@ -215,13 +238,16 @@ impl StateLoop {
         match event {
             Event::Source(cluster::Event::Changes(changes)) => {
                 self.metrics.events.inc();
-                let completed = self.sync.observe(&changes);
+                self.status.told = Some(Instant::now());
+                let completed = self.sync.observe(changes.iter().map(|told| &told.change));
                 self.status.waiting_for = self.missing();
                 let mut changed = false;
-                for change in changes {
+                for Told { change, at } in changes {
+                    self.pending.add(Watched::of(&change), at, &self.metrics);
                     changed |= self.state.apply(change);
                 }
                 if completed {
+                    self.status.synced = Some(Instant::now());
                     tracing::info!(
                         namespaces = self.state.namespaces().count(),
                         pods = self.state.pods().count(),
@@ -238,12 +264,14 @@ impl StateLoop {
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
                 if self.enforcer.notice(&foreign) {
+                    self.metrics.drift_events.inc();
                     self.culprit = Some(format!("{} (process {})", foreign.program, foreign.process));
                     self.plan_heal();
                 }
                 foreign.program == PLUGIN && self.expect_isolated()
             }
             Event::Kernel(Notification::Lost) => {
+                self.metrics.lost_announcements.inc();
                 tracing::warn!("announcements of commits were lost; comparing");
                 self.plan_heal();
                 self.expect_isolated()

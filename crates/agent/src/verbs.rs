@@ -4,6 +4,7 @@ mod agent;
 mod doctor;
 mod install_cni;
 mod manifests;
+mod status;
 mod uninstall;
 
 use std::io::Write;
@@ -13,11 +14,14 @@ use anyhow::bail;
 use clap::CommandFactory;
 use policy::{Explanation, Severity, explain_named, translate};
 
+use crate::api::ExplainQuery;
+use crate::api::client::{self, Unanswered};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
 pub(crate) use doctor::doctor;
 pub(crate) use install_cni::install_cni;
+pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
 
 const YES: ExitCode = ExitCode::SUCCESS;
@@ -101,27 +105,20 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
     Ok(if explanations.iter().all(|e| e.allowed) { YES } else { NO })
 }
 
+/// Asks the running agent.
 fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explanation>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let target = format!(
-        "/v1/explain?source={}&destination={}&traffic={}",
-        percent_encoded(&arguments.source.to_string()),
-        percent_encoded(&arguments.destination.to_string()),
-        percent_encoded(&arguments.traffic.to_string())
-    );
-    runtime.block_on(crate::api::get(&arguments.run_dir, &target))
-}
-
-/// RFC 3986, section 2: everything but unreserved characters.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
+    let query = ExplainQuery {
+        source: arguments.source.to_string(),
+        destination: arguments.destination.to_string(),
+        traffic: arguments.traffic.to_string(),
+    };
+    runtime.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
+        Unanswered::Unreachable { .. } => {
+            anyhow::Error::new(error).context("--manifests DIR needs no agent; without it")
         }
-    }
-    encoded
+        Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
+    })
 }
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {

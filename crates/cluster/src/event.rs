@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Instant;
 
 use policy::{Change, Kind};
 
@@ -9,9 +10,16 @@ use policy::{Change, Kind};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Changes that were ready together; they belong into one transaction.
-    Changes(Vec<Change>),
+    Changes(Vec<Told>),
     /// All problems that the source has at present, sorted; the list replaces the one before.
     Problems(Vec<Problem>),
+}
+
+/// A change, and when this process was told of it: when the watch's line had come, or the folder's first notice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    pub change: Change,
+    pub at: Instant,
 }
 
 /// Something that keeps a source from telling the whole truth.
@@ -40,7 +48,7 @@ pub struct Sync {
 
 impl Sync {
     /// Takes note of changes that come from a source. Says whether they completed the picture.
-    pub fn observe(&mut self, changes: &[Change]) -> bool {
+    pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) -> bool {
         let before = self.is_complete();
         for change in changes {
             match change {

@@ -1,6 +1,6 @@
 //! Where the facts come from: the API server, or a folder of manifests.
 //!
-//! Both sources say the same thing in the same words: [`Event`]s that carry [`policy::Change`]s. [`watch_cluster`]
+//! Both sources say the same thing in the same words: [`Event`]s that carry [`policy::Change`]s, and when they came. [`watch_cluster`]
 //! follows the API server and is the only Kubernetes client there is; [`watch_folder`] follows a folder, which is
 //! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
 //! by `policy` as they arrive, and one that cannot be decoded arrives as one that denies.
@@ -12,6 +12,6 @@ pub mod manifest;
 mod watch;
 
 pub use connection::{ConnectError, Connection, Timing, connect};
-pub use event::{Event, Problem, Sync};
+pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
 pub use watch::{look_up_pod, watch_cluster};

@@ -17,11 +17,11 @@ mod resource;
 
 use std::collections::BTreeMap;
 
-use policy::{Change, Kind};
+use policy::Kind;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{Connection, Event, Problem};
+use crate::{Connection, Event, Problem, Told};
 use informer::Informer;
 pub use lookup::look_up_pod;
 use resource::Resource;
@@ -35,7 +35,7 @@ const CHANGES_BATCHED: usize = 512;
 
 /// What a watch has to say.
 enum Report {
-    Change(Change),
+    Change(Box<Told>),
     /// All its problems at present.
     Problems(Vec<Problem>),
 }
@@ -89,7 +89,7 @@ fn events(
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
-            Report::Change(change) => changes.push(change),
+            Report::Change(told) => changes.push(*told),
             Report::Problems(now) => {
                 known.insert(kind, now);
             }
@@ -105,7 +105,7 @@ fn events(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::ObjectName;
+    use policy::{Change, ObjectName};
 
     fn problem(origin: &str) -> Problem {
         Problem { origin: origin.into(), message: "no".into() }
@@ -113,12 +113,13 @@ mod tests {
 
     #[test]
     fn what_was_ready_together_is_one_event_and_problems_of_all_kinds_are_one_list() {
-        let removal = |name| Change::Remove(Kind::Pod, ObjectName::new("a", name));
+        let at = std::time::Instant::now();
+        let removal = |name| Told { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let mut known = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
         let reports = [
-            (Kind::Pod, Report::Change(removal("1"))),
+            (Kind::Pod, Report::Change(Box::new(removal("1")))),
             (Kind::Pod, Report::Problems(vec![problem("a")])),
-            (Kind::Pod, Report::Change(removal("2"))),
+            (Kind::Pod, Report::Change(Box::new(removal("2")))),
         ];
         let events: Vec<Event> = events(&mut known, reports.into_iter()).collect();
         assert_eq!(

@@ -36,6 +36,12 @@ fn what_somebody_else_changes_is_repaired_at_once_and_said_to_be_his() {
         assert_eq!(stage.kernel_generation(), generation + 2, "{what} is one transaction, and so is its repair");
     }
     assert_eq!(agent.metric("ringfence_commits_total"), TAMPERING.len() as u64 + 1);
+    assert!(agent.metric("ringfence_drift_events_total") >= TAMPERING.len() as u64);
+    let figures = agent.get("/metrics").body;
+    for (cause, times) in [("changed", TAMPERING.len() - 2), ("removed", 2), ("at-start", 0)] {
+        let line = format!("ringfence_repairs_total{{cause=\"{cause}\"}} {times}\n");
+        assert!(figures.contains(&line), "{line}:\n{figures}");
+    }
     let log = agent.log();
     let repairs: Vec<&str> =
         log.lines().filter(|line| line.contains("the table was not as we left it; repaired")).collect();

@@ -1,10 +1,12 @@
+use std::collections::BTreeSet;
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use serde_json::Value;
-use tests::agent_process::{Ended, WITHIN, ask_socket, ended, ringfence, run};
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, Ended, WITHIN, ask_socket, ended, ringfence, run};
+use tests::openmetrics;
 
-use crate::stage::{NODE, Stage, ingress, pod};
+use crate::stage::{NODE, Stage, ingress, namespace, pod, set_all};
 
 fn stage() -> Stage {
     let stage = Stage::new();
@@ -26,10 +28,7 @@ fn the_port_tells_health_readiness_and_metrics() {
     let metrics = agent.get("/metrics");
     assert!(metrics.head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"));
     assert!(metrics.body.ends_with("# EOF\n"), "{}", metrics.body);
-    for line in metrics.body.lines() {
-        let (name, value) = line.rsplit_once(' ').expect("two words");
-        assert!(line.starts_with("# ") || (name.starts_with("ringfence_") && value.parse::<f64>().is_ok()), "{line}");
-    }
+    openmetrics::parse(&metrics.body).unwrap_or_else(|e| panic!("{e}\n{}", metrics.body));
     for (name, value) in [
         ("ringfence_ready", 1),
         ("ringfence_commits_total", 1),
@@ -38,6 +37,7 @@ fn the_port_tells_health_readiness_and_metrics() {
         ("ringfence_isolated_pods", 1),
         ("ringfence_programs", 1),
         ("ringfence_commit_duration_seconds_count", 1),
+        ("ringfence_policies", 1),
     ] {
         assert_eq!(agent.metric(name), value, "{name}");
     }
@@ -47,6 +47,89 @@ fn the_port_tells_health_readiness_and_metrics() {
         let age = text.lines().find_map(|l| l.strip_prefix("ringfence_last_commit_age_seconds ")).expect("an age");
         (age.parse::<f64>().expect("a number") > 0.2).then_some(())
     });
+}
+
+/// The series of an exposition: names and labels, without values.
+fn series(text: &str) -> BTreeSet<String> {
+    let families = openmetrics::parse(text).unwrap();
+    let samples = families.iter().flat_map(|family| &family.samples);
+    samples.map(|sample| format!("{} {:?}", sample.name, sample.labels)).collect()
+}
+
+#[test]
+fn labels_are_bounded_whatever_the_cluster_holds() {
+    let stage = Stage::new();
+    let mut agent = stage.start_on_manifests();
+    let empty = series(&agent.get("/metrics").body);
+    let pods = (1..60).map(|n| pod(&format!("secret-{n}"), NODE, "app=db", &[&format!("10.1.0.{n}")]));
+    let policies = (1..20).map(|n| ingress(&format!("policy-{n}"), "app=db", &format!("app=web-{n}")));
+    stage.write_objects("all.json", &pods.chain(policies).collect::<Vec<_>>());
+    agent.until("they are isolated", |agent| (agent.metric("ringfence_isolated_pods") == 59).then_some(()));
+    let full = agent.get("/metrics").body;
+    assert_eq!(series(&full), empty);
+    for word in ["secret", "policy-1", "10.1.0", "shop"] {
+        assert!(!full.contains(word), "{word}:\n{full}");
+    }
+}
+
+#[test]
+fn an_event_counts_from_its_arrival_to_its_commit_under_its_kind() {
+    let stage = Stage::new();
+    let api = stage.api();
+    set_all(&api, &[namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"])]);
+    let mut agent = stage.start_on_api(&api);
+    let count = |agent: &AgentProcess, kind: &str| {
+        let families = openmetrics::parse(&agent.get("/metrics").body).unwrap();
+        let samples = families.into_iter().flat_map(|family| family.samples);
+        let name = "ringfence_enforcement_latency_seconds_count";
+        let of_kind = |sample: &openmetrics::Sample| sample.name == name && sample.labels["kind"] == kind;
+        samples.into_iter().find(of_kind).map(|sample| sample.value as u64).unwrap()
+    };
+    let kinds = ["namespace", "pod", "networkpolicy", "attachment"];
+    assert_eq!(kinds.map(|kind| count(&agent, kind)), [1, 1, 1, 0], "the first list of each kind is one event");
+    let commits = agent.metric("ringfence_commits_total");
+    set_all(&api, &[ingress("db", "app=db", "app=web")]);
+    agent.until("the policy is enforced", |agent| (count(agent, "networkpolicy") == 2).then_some(()));
+    assert_eq!(agent.metric("ringfence_commits_total"), commits + 1);
+    // A pod of another node that no policy means changes nothing in the kernel.
+    set_all(&api, &[pod("other", "node-b", "app=other", &["10.2.0.9"])]);
+    agent.until("the pod is taken in", |agent| (count(agent, "pod") == 2).then_some(()));
+    assert_eq!(agent.metric("ringfence_commits_total"), commits + 1);
+    assert_eq!(kinds.map(|kind| count(&agent, kind)), [1, 2, 2, 0]);
+}
+
+#[test]
+fn the_status_is_one_screen_and_its_exit_status_says_whether_the_node_is_ready() {
+    let stage = stage();
+    let run_dir = stage.run_dir();
+    let asked = |more: &[&str]| run([&["status", "--run-dir", run_dir.to_str().unwrap()], more].concat());
+    let gone = asked(&[]);
+    assert_eq!((gone.code, gone.stdout.as_str()), (Some(2), ""));
+    assert!(gone.stderr.starts_with("error: cannot reach an agent at"), "{}", gone.stderr);
+
+    let mut agent = stage.start_on_manifests();
+    let ready = asked(&[]);
+    assert_eq!((ready.code, ready.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = ready.stdout.lines().collect();
+    assert!(lines.len() <= 24 && lines.iter().all(|line| line.len() <= 80), "{}", ready.stdout);
+    assert!(lines[0].starts_with(&format!("{NODE} ")) && lines[0].trim_end().ends_with(" ready"), "{}", ready.stdout);
+    assert!(ready.stdout.contains("1 known, 1 isolated, 0 unknown"), "{}", ready.stdout);
+    let json = asked(&["--output", "json"]);
+    let status: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!((json.code, &status["ready"], &status["source"]["kind"]), (Some(0), &json!(true), &json!("folder")));
+    assert_eq!(status["lastCommit"]["time"].as_str().map(str::len), Some("2026-05-04T03:02:01.000Z".len()));
+
+    stage.write("broken.yaml", "a: ]\n");
+    agent.until_logged(&["broken.yaml:1"]);
+    let unready = asked(&[]);
+    assert_eq!(unready.code, Some(1));
+    assert!(unready.stdout.contains("NOT READY") && unready.stdout.contains("broken.yaml:1"), "{}", unready.stdout);
+    assert!(!unready.stdout.contains('\x1b'), "no colours where nobody looks");
+    let coloured = |variable: &str| {
+        let mut command = ringfence();
+        ended(command.args(["status", "--run-dir"]).arg(&run_dir).env(variable, "1")).stdout.contains('\x1b')
+    };
+    assert_eq!((coloured("CLICOLOR_FORCE"), coloured("NO_COLOR")), (true, false));
 }
 
 #[test]
@@ -141,6 +224,8 @@ fn the_socket_is_for_root_and_answers_bad_questions() {
     let _agent = stage.start_on_manifests();
     let mode = std::fs::metadata(stage.run_dir().join("agent.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    let folder = std::fs::metadata(stage.run_dir()).unwrap();
+    assert_eq!((folder.uid(), folder.mode() & 0o022), (0, 0), "who may write to it could put another socket there");
     let asked = |target: &str| {
         let answer = ask_socket(&stage.run_dir(), target);
         (answer.status, answer.body)
@@ -149,5 +234,9 @@ fn the_socket_is_for_root_and_answers_bad_questions() {
     assert!(status == 422 && body.contains("is not PORT"), "{status} {body}");
     let (status, body) = asked("/v1/explain?source=shop/gone&destination=shop/db&traffic=80");
     assert!(status == 404 && body.contains("pod shop/gone is not known"), "{status} {body}");
-    assert_eq!(asked("/v1/explain?source=shop/web").0, 400);
+    for (target, expected) in [("/v1/explain?source=shop/web", 400), ("/v1/nothing", 404)] {
+        let (status, body) = asked(target);
+        let error: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"));
+        assert!(status == expected && error["error"].is_string(), "{target}: {status} {body}");
+    }
 }

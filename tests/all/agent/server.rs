@@ -78,7 +78,8 @@ fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
     }
     let status = ask_socket(&stage.run_dir(), "/v1/status").body;
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    assert_eq!((&status["inForce"], status["problems"].as_array().map(Vec::len)), (&json!(true), Some(3)), "{status}");
+    let problems = status["source"]["problems"].as_array().map(Vec::len);
+    assert_eq!((&status["rules"]["inForce"], problems), (&json!(true), Some(3)), "{status}");
     assert_eq!(agent.metric("ringfence_source_problems"), 3);
     // What is in force is right as far as anybody knows: restarting the agent would mend nothing.
     assert_eq!(agent.get("/readyz").status, 200);

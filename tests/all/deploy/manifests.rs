@@ -258,27 +258,6 @@ fn no_container_may_do_more_than_docs_install_says() {
 }
 
 #[test]
-fn alerts_are_about_figures_that_the_agent_has() {
-    let stage = Stage::new();
-    let figures = stage.start_on_manifests().get("/metrics").body;
-    let rule = documents(&read("deploy/components/monitoring/prometheusrule.yaml")).remove(0);
-    let alerts = list(&rule, "spec.groups.0.rules");
-    assert!(!alerts.is_empty());
-    for alert in alerts {
-        let expression = at(alert, "expr").as_str().unwrap();
-        let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let names: Vec<&str> = words.filter(|word| word.starts_with("ringfence_")).collect();
-        assert!(!names.is_empty(), "{expression}");
-        for name in names {
-            assert!(figures.lines().any(|line| line.split([' ', '{']).next() == Some(name)), "{name}:\n{figures}");
-        }
-        for text in ["labels.severity", "annotations.summary", "annotations.description"] {
-            at(alert, text);
-        }
-    }
-}
-
-#[test]
 fn every_file_of_the_components_is_used() {
     for component in ["monitoring", "pod-monitor", "service-monitor"] {
         let folder = format!("deploy/components/{component}");

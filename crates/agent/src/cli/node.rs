@@ -1,4 +1,4 @@
-//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor.
+//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status.
 
 use std::path::PathBuf;
 
@@ -83,6 +83,18 @@ pub(crate) struct UninstallArguments {
     pub(crate) dry_run: bool,
 
     /// Form of the report.
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 ready; 1 not ready; 2 the agent could not be asked.")]
+pub(crate) struct StatusArguments {
+    /// Folder of the running agent's socket.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+
+    /// Form of the status.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }

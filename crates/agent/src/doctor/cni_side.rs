@@ -12,6 +12,7 @@ use cni::protocol::{Request, Response, read_response, write_request};
 use serde::Deserialize;
 
 use super::finding::{Check, Finding};
+use crate::attachments::unchecked;
 
 /// What our plugin is called in a chain, and as a file.
 const PLUGIN: &str = "ringfence-cni";
@@ -56,6 +57,8 @@ pub(crate) enum PluginState {
 pub(crate) struct Stored {
     pub(crate) count: usize,
     pub(crate) unreadable: Vec<String>,
+    /// Pods whose source addresses cannot be checked, and why not.
+    pub(crate) unchecked: Vec<String>,
 }
 
 /// Where things are.
@@ -72,7 +75,8 @@ pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<Stored, St
         Ok(stored) => {
             let unreadable = stored.unreadable.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
             let count = stored.attachments.len();
-            (stored.attachments, Ok(Stored { count, unreadable }))
+            let unchecked = stored.attachments.iter().filter_map(unchecked).collect();
+            (stored.attachments, Ok(Stored { count, unreadable, unchecked }))
         }
         Err(error) => (vec![], Err(error.to_string())),
     }
@@ -163,6 +167,15 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
     findings.push(plugin(facts));
     findings.push(socket(facts));
     findings.push(stored(facts));
+    if let Ok(Stored { unchecked, .. }) = &facts.attachments
+        && let [first, ..] = &unchecked[..]
+    {
+        findings.push(Finding::warning(
+            Check::Attachments,
+            format!("{} attachments have interfaces that rules cannot name, as {first}", unchecked.len()),
+            "use a network plugin that gives the host's side of pods an ordinary name",
+        ));
+    }
     findings
 }
 
@@ -234,7 +247,7 @@ fn socket(facts: &CniFacts) -> Finding {
 fn stored(facts: &CniFacts) -> Finding {
     let advice = "remove the file if its pod is gone, or restart the pod; the agent reads the folder again by itself";
     match &facts.attachments {
-        Ok(Stored { count, unreadable }) if unreadable.is_empty() => {
+        Ok(Stored { count, unreadable, .. }) if unreadable.is_empty() => {
             Finding::ok(Check::Attachments, format!("the CNI plugin has reported {count} pods of this node"))
         }
         Ok(Stored { unreadable, .. }) => Finding::warning(
@@ -268,7 +281,7 @@ mod tests {
             plugin_state: PluginState::Runs,
             socket: "/run/ringfence/cni.sock".into(),
             answer: Ok(Response::Ok),
-            attachments: Ok(Stored { count: 3, unreadable: vec![] }),
+            attachments: Ok(Stored { count: 3, ..Stored::default() }),
         }
     }
 
@@ -320,8 +333,10 @@ mod tests {
 
     #[test]
     fn attachments_that_cannot_be_read_are_a_warning() {
-        let some = Ok(Stored { count: 2, unreadable: vec!["x.json: no".into()] });
-        for attachments in [some, Err("no".into())] {
+        let some = Ok(Stored { count: 2, unreadable: vec!["x.json: no".into()], unchecked: vec![] });
+        // They are read, and their interfaces cannot be in a rule.
+        let unchecked = Ok(Stored { count: 2, unreadable: vec![], unchecked: vec!["pod shop/web".into()] });
+        for attachments in [some, unchecked, Err("no".into())] {
             assert_eq!(wrong(&CniFacts { attachments, ..installed() }), [(Check::Attachments, Warning)]);
         }
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use nfnetlink::{Kernel, TableRecord};
 use nft::Name;
 use policy::TABLE_COMMENT;
-use serde::Deserialize;
 
 use crate::api::TableVerdict;
+use crate::api::client::{self, Unanswered};
+use crate::api::status::StatusReport;
 
 use super::finding::{Check, Finding};
 
@@ -33,9 +34,8 @@ pub(crate) struct EnforcementFacts {
     pub(crate) generation: Option<u32>,
 }
 
-/// `GET /v1/status`, as far as it is looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// What the agent says of itself, as far as it is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentStatus {
     pub(crate) version: String,
     pub(crate) table: String,
@@ -54,8 +54,8 @@ pub(crate) struct TableSeen {
 /// Asks the agent, and the kernel about the network namespace of the calling thread.
 pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<EnforcementFacts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent: Result<AgentStatus, String> = runtime.block_on(ask(run_dir, "/v1/status"));
-    let verdict = agent.is_ok().then(|| runtime.block_on(ask(run_dir, "/v1/verify")));
+    let agent = runtime.block_on(in_time(client::status(run_dir))).map(AgentStatus::of);
+    let verdict = agent.is_ok().then(|| runtime.block_on(in_time(client::verify(run_dir))));
     let table_name = match &agent {
         Ok(status) => Name::new(&status.table)?,
         Err(_) => table.clone(),
@@ -67,10 +67,23 @@ pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<Enforcement
     Ok(EnforcementFacts { agent, verdict, table_name: table_name.to_string(), table, generation })
 }
 
-async fn ask<T: serde::de::DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, String> {
-    match tokio::time::timeout(ANSWERS_WITHIN, crate::api::get(run_dir, target)).await {
-        Ok(answer) => answer.map_err(|e| format!("{e:#}")),
-        Err(_) => Err(format!("the agent did not answer {target} within {} s", ANSWERS_WITHIN.as_secs())),
+async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Result<T, String> {
+    match tokio::time::timeout(ANSWERS_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(|e| format!("{:#}", anyhow::Error::new(e))),
+        Err(_) => Err(format!("the agent did not answer within {} s", ANSWERS_WITHIN.as_secs())),
+    }
+}
+
+impl AgentStatus {
+    fn of(report: StatusReport) -> AgentStatus {
+        let StatusReport { version, unready, rules, last_commit, .. } = report;
+        AgentStatus {
+            version,
+            table: rules.table,
+            unready,
+            kernel_generation: rules.kernel_generation,
+            seconds_since_commit: last_commit.map(|commit| commit.seconds_ago),
+        }
     }
 }
 
@@ -308,18 +321,6 @@ mod tests {
             let facts = EnforcementFacts { verdict: Some(verdict), ..healthy() };
             assert_eq!(wrong(&facts), [(Check::TableContents, severity)]);
         }
-    }
-
-    #[test]
-    fn the_agents_verdict_is_read_from_its_json() {
-        let read = |text: &str| serde_json::from_str::<TableVerdict>(text).unwrap();
-        assert_eq!(read(r#"{"verdict":"equal"}"#), TableVerdict::Equal);
-        assert_eq!(read(r#"{"verdict":"missing"}"#), TableVerdict::Missing);
-        assert_eq!(read(r#"{"verdict":"unknown","reason":"x"}"#), TableVerdict::Unknown { reason: "x".into() });
-        assert_eq!(
-            read(r#"{"verdict":"different","operations":["add chain inet ringfence deny"],"more":0}"#),
-            TableVerdict::Different { operations: vec!["add chain inet ringfence deny".into()], more: 0 }
-        );
     }
 
     #[test]

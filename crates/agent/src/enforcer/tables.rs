@@ -53,6 +53,16 @@ impl Held {
         [&self.policy, &self.bridge].into_iter().flatten().all(|table| table.generation == generation)
     }
 
+    /// Whether there is any of them.
+    pub(super) fn is_there(&self) -> bool {
+        self.policy.is_some() || self.bridge.is_some()
+    }
+
+    /// Whether one is gone that was left here.
+    pub(super) fn lacks(&self, left: &Tables) -> bool {
+        self.policy.is_none() || left.bridge.is_some() && self.bridge.is_none()
+    }
+
     /// The operations that make the tables the wanted ones.
     pub(super) fn mend(&self, wanted: &Tables, mending: Mending) -> Vec<Operation> {
         let mend = |observed: Option<&Observed>, wanted: &Ruleset| match (observed, mending) {

@@ -5,15 +5,23 @@ use std::time::Instant;
 use super::{Call, StateLoop};
 use crate::attachments;
 use crate::gate::{Outcome, Standing, Waiting, standing};
+use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
 
 impl StateLoop {
     /// Says whether other attachments are known now.
     pub(super) fn read_attachments(&mut self) -> bool {
-        let (changed, problems) = match attachments::read(&attachments::folder(&self.run_dir)) {
-            Ok(attached) => (self.state.replace_attachments(attached.attachments), attached.problems),
-            Err(problem) => (false, vec![problem]),
+        let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
+            Ok(attached) => {
+                let changed = self.state.replace_attachments(attached.attachments);
+                (changed, attached.problems, attached.unchecked)
+            }
+            Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
         };
+        for pod in unchecked.iter().filter(|u| self.status.source_check && !self.status.unchecked.contains(u)) {
+            tracing::warn!("{pod}");
+        }
+        self.status.unchecked = unchecked;
         for problem in problems.iter().filter(|p| !self.status.attachment_problems.contains(p)) {
             tracing::error!("{problem}");
         }
@@ -26,9 +34,10 @@ impl StateLoop {
         match call {
             Call::Add(waiting) => self.add(*waiting),
             // The folder decides: a DEL that was held up may mean an earlier ADD of the same name.
-            Call::Delete(id) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
+            Call::Delete(id, at) => match attachments::kept(&attachments::folder(&self.run_dir), &id) {
                 Ok(None) => {
                     self.gate.withdraw(&id);
+                    self.pending.add(Watched::Attachment, at, &self.metrics);
                     self.state.detach(&id)
                 }
                 Ok(Some(_)) => {
@@ -85,6 +94,7 @@ impl StateLoop {
                 return false;
             }
         }
+        self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
         let changed = self.state.attach(attachment.clone());
         self.release |= self.unreleased;
         if changed && attachment.bridged {

@@ -5,11 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use policy::Diagnostic;
 
-use super::{FIRST_RETRY, StateLoop};
-use crate::api::Aged;
+use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
 use crate::enforcer::{Enforced, Trouble};
+use crate::memory::Stores;
+use crate::metrics::labels::RepairCause;
+use crate::status::{Aged, Counts, LastCommit};
 
 /// Nodes named in a message about a node that is not known.
 const NODES_NAMED: usize = 5;
@@ -83,25 +86,30 @@ impl StateLoop {
         self.status.programs = translation.programs.len();
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
+        self.status.bridge_table = translation.bridge.is_some();
         let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
         self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
         if let Some(commit) = &enforced.commit {
-            self.status.last_commit = Some(Instant::now());
-            self.status.commit_micros = Some(commit.duration.as_micros() as u64);
+            let (at, time) = (Instant::now(), Timestamp::now());
+            let (duration, operations) = (commit.duration, commit.operations);
+            self.status.last_commit = Some(LastCommit { at, time, duration, operations });
             let (operations, weight) = (commit.operations, commit.weight);
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
-            if commit.repaired {
-                let program = self.culprit.take().unwrap_or_else(|| "nobody that was announced".into());
-                tracing::warn!(
-                    operations,
-                    weight,
-                    generation,
-                    micros,
-                    program,
-                    "the table was not as we left it; repaired"
-                );
-            } else {
-                tracing::info!(operations, weight, generation, micros, "committed");
+            match commit.repaired {
+                Some(RepairCause::Changed | RepairCause::Removed) => {
+                    let program = self.culprit.take().unwrap_or_else(|| "nobody that was announced".into());
+                    tracing::warn!(
+                        operations,
+                        weight,
+                        generation,
+                        micros,
+                        program,
+                        "the table was not as we left it; repaired"
+                    );
+                }
+                Some(RepairCause::AtStart) | None => {
+                    tracing::info!(operations, weight, generation, micros, "committed");
+                }
             }
         }
     }
@@ -149,8 +157,22 @@ impl StateLoop {
         self.sync.missing().iter().map(ToString::to_string).collect()
     }
 
+    /// Counts what has changed, and measures it from time to time.
+    fn measure(&mut self) {
+        if std::mem::take(&mut self.uncounted) {
+            self.status.counts = Counts::of(&self.state);
+            self.unmeasured = true;
+        }
+        let due = self.measured.is_none_or(|at| at.elapsed() >= MEASURES_APART);
+        if due && std::mem::take(&mut self.unmeasured) {
+            self.status.stores = Stores::of(&self.state, self.enforcer.rulesets());
+            self.measured = Some(Instant::now());
+        }
+    }
+
     pub(super) fn publish(&mut self) {
         self.status.turned = Some(Instant::now());
+        self.measure();
         self.status.kernel_generation = self.enforcer.kernel_generation();
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
         self.statuses.send_replace(Arc::new(self.status.clone()));

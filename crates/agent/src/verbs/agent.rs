@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
+use nfnetlink::Release;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::Status;
 use crate::cli::{AgentArguments, UnknownPods};
 use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
 use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
+use crate::status::Status;
 use crate::{cni_socket, kernel_watch};
 
 /// Reports of the source between it and the loop's queue.
@@ -38,7 +40,11 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         table: layout.table().to_string(),
+        started: Some(Instant::now()),
+        kernel_release: Release::of_kernel().ok().map(|release| release.text),
+        protected: layout.is_protected(),
         protection: protection.clone(),
+        source_check: layout.checks_sources(),
         from_folder: arguments.manifests.is_some(),
         ..Status::default()
     };

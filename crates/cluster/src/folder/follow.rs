@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask, Watches};
-use policy::Change;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::files::Files;
 use super::{Folder, FolderError};
-use crate::{Event, Problem};
+use crate::{Event, Problem, Told};
 
 /// One save, or one update of a ConfigMap, is a burst of events; this long after the last of them it is read.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -46,13 +45,14 @@ pub async fn watch_folder(path: &Path, sender: mpsc::Sender<Event>) -> Result<()
         }
     };
     let mut first = true;
+    let mut noticed = Instant::now();
     loop {
         let watches = notices.as_ref().map(EventStream::watches);
         let (returned, outcome) = in_background(move || follower.scan(watches)).await;
         follower = returned;
         let events = match outcome {
             Err(e) if first => return Err(e),
-            outcome => follower.events(outcome.err()),
+            outcome => follower.events(outcome.err(), noticed.into_std()),
         };
         first = false;
         for event in events {
@@ -60,26 +60,28 @@ pub async fn watch_folder(path: &Path, sender: mpsc::Sender<Event>) -> Result<()
                 return Ok(());
             }
         }
-        tokio::select! {
-            () = settled(notices.as_mut()) => {}
-            () = sleep(RESCAN) => {}
+        noticed = tokio::select! {
+            first_notice = settled(notices.as_mut()) => first_notice,
+            () = sleep(RESCAN) => Instant::now(),
             () = sender.closed() => return Ok(()),
         }
     }
 }
 
-/// Waits for a change and the end of its burst; for ever without inotify.
-async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) {
+/// Waits for a change and the end of its burst, and gives when that began; for ever without inotify.
+async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) -> Instant {
     let Some(notices) = notices else { return std::future::pending().await };
     match notices.next().await {
         Some(Ok(_)) => {}
         // The timer goes on.
         Some(Err(_)) | None => return std::future::pending().await,
     }
-    let deadline = Instant::now() + SETTLE_AT_MOST;
+    let began = Instant::now();
+    let deadline = began + SETTLE_AT_MOST;
     while Instant::now() < deadline
         && let Ok(Some(Ok(_))) = timeout(SETTLE, notices.next()).await
     {}
+    began
 }
 
 /// File systems block.
@@ -114,8 +116,8 @@ impl Follower {
         (self, outcome)
     }
 
-    /// What is to be reported of the scan that was just made.
-    fn events(&mut self, failure: Option<FolderError>) -> Vec<Event> {
+    /// What is to be reported of the scan that was just made because of what was noticed at that moment.
+    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<Event> {
         let mut folder = match (&failure, &self.folder) {
             (Some(_), Some(before)) => Folder { problems: vec![], ..before.clone() },
             _ => self.files.folder(),
@@ -131,8 +133,8 @@ impl Follower {
         folder.problems.sort();
         let before = self.folder.take();
         let known = before.as_ref().map(Folder::changes);
-        let changes: Vec<Change> =
-            folder.changes().into_iter().filter(|change| !known.as_ref().is_some_and(|k| k.contains(change))).collect();
+        let changes = folder.changes().into_iter().filter(|change| !known.as_ref().is_some_and(|k| k.contains(change)));
+        let changes: Vec<Told> = changes.map(|change| Told { change, at: noticed }).collect();
         let mut events = Vec::new();
         if !changes.is_empty() {
             events.push(Event::Changes(changes));

@@ -15,7 +15,7 @@ use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_nam
 use super::failure::{Failure, Verb};
 use super::lines::{LINE_BYTES, Lines, Read};
 use super::resource::Resource;
-use crate::{Connection, Problem};
+use crate::{Connection, Problem, Told};
 
 /// Objects in a page, as client-go has it.
 const PAGE_OBJECTS: u32 = 500;
@@ -212,8 +212,8 @@ impl Informer {
 
     async fn finish_list(&mut self, objects: BTreeMap<ObjectName, Object>, version: String) -> Result<(), Stop> {
         tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
-        let objects = objects.into_values().collect();
-        self.report(Report::Change(Change::Replace(self.resource.kind, objects))).await?;
+        let change = Change::Replace(self.resource.kind, objects.into_values().collect());
+        self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
     }
@@ -231,7 +231,10 @@ impl Informer {
         loop {
             let patience = if steady { silence } else { timing.steady };
             match lines.next(patience).await {
-                Read::Line(line) => self.hand_on(read_line(&line)?).await?,
+                Read::Line(line) => {
+                    let at = Instant::now().into_std();
+                    self.hand_on(read_line(&line)?, at).await?;
+                }
                 Read::Silence if !steady => {}
                 Read::End if steady || began.elapsed() >= timing.steady => return Ok(()),
                 Read::End => return Err(Failure::EndedAtOnce.into()),
@@ -244,8 +247,8 @@ impl Informer {
         }
     }
 
-    /// Reports the change of a line, and moves the version past it.
-    async fn hand_on(&mut self, line: Line<'_>) -> Result<(), Stop> {
+    /// Reports the change of a line that came at that moment, and moves the version past it.
+    async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
         let kind = self.resource.kind;
         let decoded = match line.kind {
             LineKind::Added | LineKind::Modified => {
@@ -263,7 +266,7 @@ impl Informer {
         };
         match decoded {
             Ok((change, version)) => {
-                self.report(Report::Change(change)).await?;
+                self.report(Report::Change(Box::new(Told { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;
                 }

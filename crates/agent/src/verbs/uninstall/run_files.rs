@@ -53,8 +53,11 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
     let what = format!("the folder {}", run_dir.display());
     match (&holders.agent, &holders.install) {
         (Lock::NoFolder, _) | (_, Lock::NoFolder) => return report.absent(what),
-        (Lock::HeldByOther, _) | (_, Lock::HeldByOther) => return report.failed(what, "a running process uses it"),
-        (Lock::Taken(_), Lock::Taken(_)) => {}
+        // A rehearsal tells of what is removed once nobody uses it: the warning has said that somebody does.
+        (Lock::HeldByOther, _) | (_, Lock::HeldByOther) if !report.dry_run => {
+            return report.failed(what, "a running process uses it");
+        }
+        (Lock::Taken(_) | Lock::HeldByOther, Lock::Taken(_) | Lock::HeldByOther) => {}
     }
     let (paths, stranger) = match ours(run_dir) {
         Ok(found) => found,

@@ -1,0 +1,67 @@
+//! How long events take to be enforced: those that have come and that the kernel's rules do not cover yet.
+
+use std::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::metrics::labels::Watched;
+
+/// Events that may wait for their commit. At a start each kind is one; a storm is committed every few milliseconds; so
+/// many wait only while nothing can be committed, and more of them would say nothing new.
+const MOST_PENDING: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    arrived: Vec<(Watched, Instant)>,
+}
+
+impl Pending {
+    /// An event reached the process at that moment. One too many is counted and not measured.
+    pub(crate) fn add(&mut self, kind: Watched, at: Instant, metrics: &Metrics) {
+        match self.arrived.len() < MOST_PENDING {
+            true => self.arrived.push((kind, at)),
+            false => {
+                metrics.unmeasured_events.inc();
+            }
+        }
+    }
+
+    /// The kernel's rules are those that all of them ask for.
+    pub(crate) fn settle(&mut self, now: Instant, metrics: &Metrics) {
+        for (kind, at) in self.arrived.drain(..) {
+            metrics.enforced(kind, now.saturating_duration_since(at));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::status::Status;
+
+    fn text(metrics: &Metrics) -> String {
+        metrics.text(&Status::default(), Instant::now()).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_observed_once_under_its_kind_from_its_arrival() {
+        let (metrics, mut pending, at) = (Metrics::new(), Pending::default(), Instant::now());
+        pending.add(Watched::Pod, at, &metrics);
+        assert!(text(&metrics).contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 0\n"));
+        pending.settle(at + Duration::from_secs(2), &metrics);
+        pending.settle(at + Duration::from_secs(3), &metrics);
+        let text = text(&metrics);
+        assert!(text.contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 1\n"), "{text}");
+        assert!(text.contains("ringfence_enforcement_latency_seconds_sum{kind=\"pod\"} 2.0\n"), "{text}");
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_what_is_left_out_counted() {
+        let (metrics, mut pending) = (Metrics::new(), Pending::default());
+        for _ in 0..MOST_PENDING + 3 {
+            pending.add(Watched::Namespace, Instant::now(), &metrics);
+        }
+        assert_eq!((pending.arrived.len(), metrics.unmeasured_events.get()), (MOST_PENDING, 3));
+    }
+}

@@ -1,0 +1,157 @@
+//! Figures of denied packets. The kernel counts them; whoever reads its counters hands the totals in, and this keeps
+//! what they came to over the last minute.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use policy::{Cause, Direction, Judgement};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::labels;
+use crate::api::status::Drops;
+
+type DeniedLabels = [(&'static str, &'static str); 2];
+
+/// Over which packets are told by the minute.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Readings that are kept of the window: one each half second. Where they come faster, the oldest go and the window
+/// gets shorter.
+const MOST_READINGS: usize = 120;
+
+/// Totals since the agent started, by what they are of. They only ever grow: where a kernel's counter began again, as
+/// with a new table, whoever reads it adds to what was before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) denied: u64,
+    pub(crate) would_deny: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct DropFigures {
+    denied: Family<DeniedLabels, Counter>,
+    would_deny: Family<super::Labels, Counter>,
+    lost: Counter,
+    readings: Mutex<VecDeque<(Instant, Reading)>>,
+}
+
+impl DropFigures {
+    pub(super) fn register(registry: &mut Registry) -> DropFigures {
+        let figures = DropFigures {
+            denied: Family::default(),
+            would_deny: Family::default(),
+            lost: Counter::default(),
+            readings: Mutex::default(),
+        };
+        let packets = || Unit::Other("packets".into());
+        registry.register_with_unit("denied", "Packets that were denied", packets(), figures.denied.clone());
+        let help = "Packets that passed and that policies in audit would have denied";
+        registry.register_with_unit("would_deny", help, packets(), figures.would_deny.clone());
+        let help = "Reports of denied packets that were lost on their way to the agent; the packets are counted";
+        registry.register("drop_log_lost", help, figures.lost.clone());
+        for cause in Cause::ALL {
+            figures.set(Judgement::Denied, cause, 0);
+        }
+        for direction in Direction::BOTH {
+            figures.set(Judgement::WouldDeny, Cause::from(direction), 0);
+        }
+        figures
+    }
+
+    /// The packets that were judged so for that cause, all in all. Only policies make packets that would be denied.
+    pub(crate) fn set(&self, judgement: Judgement, cause: Cause, total: u64) {
+        match (judgement, cause.direction()) {
+            (Judgement::Denied, _) => raise(&self.denied.get_or_create(&labels::denied(cause)), total),
+            (Judgement::WouldDeny, Some(direction)) => {
+                raise(&self.would_deny.get_or_create(&[("direction", direction.word())]), total);
+            }
+            (Judgement::WouldDeny, None) => {}
+        }
+    }
+
+    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
+    pub(crate) fn lost(&self, reports: u64) {
+        self.lost.inc_by(reports);
+    }
+
+    /// All counters were read and set at that moment.
+    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
+    pub(crate) fn read_at(&self, at: Instant) {
+        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        // The newest of those that are older than the window is where the window begins.
+        while readings.get(1).is_some_and(|(second, _)| at.saturating_duration_since(*second) >= WINDOW) {
+            readings.pop_front();
+        }
+        if readings.len() >= MOST_READINGS {
+            readings.pop_front();
+        }
+        readings.push_back((at, self.sums()));
+    }
+
+    /// None before the first reading.
+    pub(crate) fn summary(&self, now: Instant) -> Option<Drops> {
+        let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        let ((first, before), (_, latest)) = (readings.front()?, readings.back()?);
+        let minutes = now.saturating_duration_since(*first).as_secs_f64() / 60.0;
+        let per_minute = |packets: u64| if minutes > 0.0 { packets as f64 / minutes } else { 0.0 };
+        Some(Drops {
+            denied: latest.denied,
+            would_deny: latest.would_deny,
+            denied_per_minute: per_minute(latest.denied - before.denied),
+            would_deny_per_minute: per_minute(latest.would_deny - before.would_deny),
+            lost: self.lost.get(),
+        })
+    }
+
+    fn sums(&self) -> Reading {
+        let denied = Cause::ALL.map(|cause| self.denied.get_or_create(&labels::denied(cause)).get());
+        let would_deny = Direction::BOTH.map(|d| self.would_deny.get_or_create(&[("direction", d.word())]).get());
+        Reading { denied: denied.iter().sum(), would_deny: would_deny.iter().sum() }
+    }
+}
+
+fn raise(counter: &Counter, total: u64) {
+    counter.inner().fetch_max(total, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures() -> DropFigures {
+        DropFigures::register(&mut Registry::default())
+    }
+
+    #[test]
+    fn what_nobody_has_read_is_not_said_to_be_nothing() {
+        assert_eq!(figures().summary(Instant::now()), None);
+    }
+
+    #[test]
+    fn packets_by_the_minute_are_those_of_the_last_one() {
+        let (figures, start) = (figures(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (seconds, total) in [(0, 1000), (30, 1000), (90, 1060)] {
+            figures.set(Judgement::Denied, Cause::Ingress, total);
+            figures.set(Judgement::Denied, Cause::Stray, 7);
+            figures.read_at(at(seconds));
+        }
+        let drops = figures.summary(at(90)).unwrap();
+        assert_eq!((drops.denied, drops.denied_per_minute), (1067, 60.0));
+        assert_eq!((drops.would_deny, drops.would_deny_per_minute), (0, 0.0));
+    }
+
+    #[test]
+    fn readings_are_bounded_and_totals_never_fall() {
+        let (figures, start) = (figures(), Instant::now());
+        for n in 0..2 * MOST_READINGS as u64 {
+            figures.set(Judgement::WouldDeny, Cause::Egress, 1000 - n);
+            figures.read_at(start + Duration::from_millis(n));
+        }
+        assert_eq!(figures.readings.lock().unwrap().len(), MOST_READINGS);
+        assert_eq!(figures.summary(start).unwrap().would_deny, 1000);
+    }
+}

@@ -1,0 +1,120 @@
+//! The values that labels may have: closed sets, so that the number of series is known.
+
+use policy::{Cause, Change, Kind};
+
+use crate::api::status::Policies;
+use crate::status::Counts;
+
+/// What the agent follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    Namespace,
+    Pod,
+    NetworkPolicy,
+    /// What the CNI plugin tells of.
+    Attachment,
+}
+
+impl Watched {
+    pub(crate) const ALL: [Watched; 4] =
+        [Watched::Namespace, Watched::Pod, Watched::NetworkPolicy, Watched::Attachment];
+
+    pub(crate) fn of(change: &Change) -> Watched {
+        let kind = match change {
+            Change::Set(object) => object.kind(),
+            Change::Remove(kind, _) | Change::Replace(kind, _) => *kind,
+        };
+        match kind {
+            Kind::Namespace => Watched::Namespace,
+            Kind::Pod => Watched::Pod,
+            Kind::NetworkPolicy => Watched::NetworkPolicy,
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Watched::Namespace => "namespace",
+            Watched::Pod => "pod",
+            Watched::NetworkPolicy => "networkpolicy",
+            Watched::Attachment => "attachment",
+        }
+    }
+
+    pub(super) fn label(self) -> super::Labels {
+        [("kind", self.word())]
+    }
+
+    pub(super) fn count(self, counts: &Counts) -> usize {
+        match self {
+            Watched::Namespace => counts.namespaces,
+            Watched::Pod => counts.pods,
+            Watched::NetworkPolicy => counts.network_policies,
+            Watched::Attachment => counts.attachments,
+        }
+    }
+}
+
+/// Why rules had to be put right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RepairCause {
+    /// Somebody had altered something in a table.
+    Changed,
+    /// A table was gone.
+    Removed,
+    /// What an earlier agent had left was not what the state asks for now.
+    AtStart,
+}
+
+impl RepairCause {
+    pub(crate) const ALL: [RepairCause; 3] = [RepairCause::Changed, RepairCause::Removed, RepairCause::AtStart];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            RepairCause::Changed => "changed",
+            RepairCause::Removed => "removed",
+            RepairCause::AtStart => "at-start",
+        }
+    }
+
+    pub(super) fn label(self) -> super::Labels {
+        [("cause", self.word())]
+    }
+}
+
+/// What becomes of a policy. Every policy is in one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyState {
+    Enforced,
+    Audit,
+    /// Something in it was not understood, and denies.
+    NotUnderstood,
+}
+
+impl PolicyState {
+    pub(super) const ALL: [PolicyState; 3] = [PolicyState::Enforced, PolicyState::Audit, PolicyState::NotUnderstood];
+
+    pub(super) fn label(self) -> super::Labels {
+        let word = match self {
+            PolicyState::Enforced => "enforced",
+            PolicyState::Audit => "audit",
+            PolicyState::NotUnderstood => "not-understood",
+        };
+        [("state", word)]
+    }
+
+    pub(super) fn count(self, policies: &Policies) -> usize {
+        match self {
+            PolicyState::Enforced => policies.enforced,
+            PolicyState::Audit => policies.audit,
+            PolicyState::NotUnderstood => policies.not_understood,
+        }
+    }
+}
+
+/// Why packets were denied: the policies of a direction, or something else whatever their direction.
+pub(super) fn denied(cause: Cause) -> [(&'static str, &'static str); 2] {
+    match cause.direction() {
+        Some(direction) => [("reason", "policy"), ("direction", direction.word())],
+        None => [("reason", cause.word()), ("direction", "either")],
+    }
+}

@@ -1,0 +1,132 @@
+//! What the agent knows and has done, as its loop keeps it: with moments instead of ages. What goes over the socket is
+//! made of it by [`Status::report`].
+
+mod counts;
+mod report;
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use policy::Diagnostic;
+
+use crate::memory::Stores;
+
+pub(crate) use counts::Counts;
+pub(crate) use report::Totals;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Status {
+    pub(crate) node: String,
+    pub(crate) started: Option<Instant>,
+    /// When the loop that owns the state last came round.
+    pub(crate) turned: Option<Instant>,
+    pub(crate) version: &'static str,
+    pub(crate) kernel_release: Option<String>,
+    pub(crate) table: String,
+    /// The source is a folder, in which a problem means that what somebody wrote is not in force. (A watch that fails
+    /// leaves the state as it was known last, and begins again by itself.)
+    pub(crate) from_folder: bool,
+    /// Kinds of object that have not been listed yet; nothing is programmed before all are.
+    pub(crate) waiting_for: Vec<String>,
+    /// When all kinds had been listed.
+    pub(crate) synced: Option<Instant>,
+    /// When the source told of a change last.
+    pub(crate) told: Option<Instant>,
+    /// What keeps the source from telling the whole truth.
+    pub(crate) problems: Vec<Aged>,
+    /// Whether the kernel has the rules that the policies ask for, as far as is known.
+    pub(crate) in_force: bool,
+    /// Why not.
+    pub(crate) trouble: Option<String>,
+    /// The kernel's ruleset generation after the last commit.
+    pub(crate) kernel_generation: Option<u32>,
+    /// The number that approved flows carry.
+    pub(crate) policy_generation: Option<u32>,
+    pub(crate) last_commit: Option<LastCommit>,
+    pub(crate) elements: usize,
+    pub(crate) programs: usize,
+    /// What the kernel refused: it is denied.
+    pub(crate) left_out: Vec<String>,
+    pub(crate) pods_on_node: usize,
+    pub(crate) isolated_pods: usize,
+    /// Objects of which something was not understood.
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// Why policies would not be enforced on this node although their rules are in the kernel.
+    pub(crate) unenforced: Vec<String>,
+    /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
+    pub(crate) attachment_problems: Vec<String>,
+    /// Pods that are not held to their own source addresses although their interfaces are known, and why not.
+    pub(crate) unchecked: Vec<String>,
+    /// Whether other programs can change the tables, and why they can.
+    pub(crate) protected: bool,
+    pub(crate) protection: String,
+    pub(crate) source_check: bool,
+    pub(crate) bridge_table: bool,
+    /// The group in which the kernel reports denied packets.
+    pub(crate) drop_log_group: Option<u16>,
+    pub(crate) counts: Counts,
+    /// What the stores took when they were last measured.
+    pub(crate) stores: Stores,
+}
+
+/// A problem, and since when it has been there.
+#[derive(Debug, Clone)]
+pub(crate) struct Aged {
+    pub(crate) problem: cluster::Problem,
+    pub(crate) since: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastCommit {
+    pub(crate) at: Instant,
+    pub(crate) time: Timestamp,
+    pub(crate) duration: Duration,
+    pub(crate) operations: usize,
+}
+
+impl Status {
+    /// Why the node is not ready; none if it is.
+    pub(crate) fn unready(&self) -> Option<String> {
+        if !self.waiting_for.is_empty() {
+            let mut reason = format!("waiting for the first list of: {}", self.waiting_for.join(", "));
+            for problem in &self.problems {
+                reason.push_str(&format!("\n{}", problem.problem));
+            }
+            return Some(reason);
+        }
+        if self.from_folder && !self.problems.is_empty() {
+            let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
+            return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
+        }
+        if let [finding, ..] = &self.unenforced[..] {
+            return Some(finding.clone());
+        }
+        if let [problem, ..] = &self.attachment_problems[..] {
+            return Some(problem.clone());
+        }
+        match (&self.trouble, self.in_force) {
+            (Some(trouble), _) => Some(trouble.clone()),
+            (None, false) => Some("the rules are not committed yet".into()),
+            (None, true) => None,
+        }
+    }
+
+    /// What somebody who reads that the node is ready has to know nevertheless.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let note = |Aged { problem, since }: &Aged| {
+            format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
+        };
+        let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
+        self.problems.iter().map(note).chain(unchecked.iter().cloned()).collect()
+    }
+}
+
+/// In a unit that fits.
+pub(crate) fn in_words(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}

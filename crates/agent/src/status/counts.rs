@@ -1,0 +1,99 @@
+//! How many objects are known, by kind and by what becomes of them.
+
+use std::collections::BTreeSet;
+
+use policy::{ClusterState, Severity};
+
+use crate::api::status::Policies;
+use crate::gate::{Standing, standing};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) namespaces: usize,
+    pub(crate) pods: usize,
+    pub(crate) network_policies: usize,
+    pub(crate) attachments: usize,
+    pub(crate) policies: Policies,
+    /// Pods that were attached here and whose objects are not known.
+    pub(crate) unknown_pods: usize,
+}
+
+impl Counts {
+    /// Of nothing.
+    pub(crate) const NONE: Counts = Counts {
+        namespaces: 0,
+        pods: 0,
+        network_policies: 0,
+        attachments: 0,
+        policies: Policies { enforced: 0, audit: 0, not_understood: 0 },
+        unknown_pods: 0,
+    };
+
+    pub(crate) fn of(state: &ClusterState) -> Counts {
+        let mut policies = Counts::NONE.policies;
+        for policy in state.policies() {
+            match policy.problems.iter().any(|problem| problem.severity == Severity::Error) {
+                true => policies.not_understood += 1,
+                false => policies.enforced += 1,
+            }
+        }
+        let unknown = state.attachments().filter(|a| standing(state, a) == Standing::Unknown);
+        Counts {
+            namespaces: state.namespaces().count(),
+            pods: state.pods().count(),
+            network_policies: state.policies().count(),
+            attachments: state.attachments().count(),
+            policies,
+            unknown_pods: unknown.map(|a| &a.pod).collect::<BTreeSet<_>>().len(),
+        }
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Attachment, AttachmentId, Change, Kind, ObjectName, lower};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_of_which_something_was_not_understood_is_not_among_the_enforced() {
+        let policy = |name: &str, protocol: &str| {
+            let ports = json!([{"port": 80, "protocol": protocol}]);
+            let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": ports}]});
+            let metadata = json!({"namespace": "shop", "name": name});
+            let object = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
+            Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
+        };
+        let mut state = ClusterState::new();
+        state.apply(policy("good", "TCP"));
+        state.apply(policy("strange", "QUIC"));
+        let counts = Counts::of(&state);
+        assert_eq!(counts.policies, Policies { enforced: 1, audit: 0, not_understood: 1 });
+        assert_eq!(counts.network_policies, 2);
+    }
+
+    #[test]
+    fn a_pod_that_was_attached_twice_and_is_not_known_is_one_unknown_pod() {
+        let mut state = ClusterState::new();
+        for (interface, address) in [("eth0", "10.1.0.5"), ("eth1", "10.1.0.6")] {
+            state.attach(Attachment {
+                id: AttachmentId { container: "c".into(), interface: interface.into() },
+                pod: ObjectName::new("shop", "web"),
+                uid: None,
+                addresses: vec![address.parse().unwrap()],
+                host_interface: None,
+                bridged: false,
+                since: 1,
+            });
+        }
+        let counts = Counts::of(&state);
+        assert_eq!((counts.attachments, counts.unknown_pods), (2, 1));
+    }
+}

@@ -1,0 +1,152 @@
+//! The status as it goes over the socket: moments become ages.
+
+use std::time::{Duration, Instant};
+
+use policy::Diagnostic;
+
+use super::{Counts, LastCommit, Status};
+use crate::api::status as wire;
+
+/// What is counted elsewhere, since the agent started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Totals {
+    pub(crate) commits: wire::Commits,
+    pub(crate) repairs: wire::Repairs,
+    /// None while nobody counts them.
+    pub(crate) drops: Option<wire::Drops>,
+}
+
+impl Status {
+    /// What there is to say at this moment.
+    pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::StatusReport {
+        let Totals { commits, repairs, drops } = totals;
+        let unready = self.unready();
+        wire::StatusReport {
+            node: self.node.clone(),
+            version: self.version.to_owned(),
+            kernel: self.kernel_release.clone(),
+            seconds_up: age(self.started, now).unwrap_or(0),
+            ready: unready.is_none(),
+            unready,
+            notes: self.notes(),
+            source: self.source(now),
+            rules: wire::Rules {
+                table: self.table.clone(),
+                in_force: self.in_force,
+                trouble: self.trouble.clone(),
+                kernel_generation: self.kernel_generation,
+                policy_generation: self.policy_generation,
+                elements: self.elements,
+                programs: self.programs,
+                left_out: self.left_out.clone(),
+            },
+            last_commit: self.last_commit.map(|commit| last_commit(commit, now)),
+            commits,
+            repairs,
+            policies: self.counts.policies,
+            diagnostics: self.diagnostics.iter().map(diagnostic).collect(),
+            pods: wire::Pods {
+                on_node: self.pods_on_node,
+                isolated: self.isolated_pods,
+                unknown: self.counts.unknown_pods,
+            },
+            unenforced: self.unenforced.clone(),
+            attachment_problems: self.attachment_problems.clone(),
+            features: wire::Features {
+                protection: self.protected,
+                protection_reason: self.protection.clone(),
+                source_check: self.source_check,
+                bridge_table: self.bridge_table,
+                drop_log_group: self.drop_log_group,
+            },
+            drops,
+        }
+    }
+
+    fn source(&self, now: Instant) -> wire::Source {
+        let Counts { namespaces, pods, network_policies, .. } = self.counts;
+        let problem = |aged: &super::Aged| wire::Problem {
+            origin: aged.problem.origin.clone(),
+            message: aged.problem.message.clone(),
+            seconds: now.saturating_duration_since(aged.since).as_secs(),
+        };
+        wire::Source {
+            kind: if self.from_folder { wire::SourceKind::Folder } else { wire::SourceKind::Cluster },
+            waiting_for: self.waiting_for.clone(),
+            seconds_since_synced: age(self.synced, now),
+            seconds_since_change: age(self.told, now),
+            namespaces,
+            pods,
+            network_policies,
+            problems: self.problems.iter().map(problem).collect(),
+        }
+    }
+}
+
+fn age(at: Option<Instant>, now: Instant) -> Option<u64> {
+    at.map(|at| now.saturating_duration_since(at).as_secs())
+}
+
+fn last_commit(commit: LastCommit, now: Instant) -> wire::LastCommit {
+    let LastCommit { at, time, duration, operations } = commit;
+    wire::LastCommit {
+        time: format!("{time:.3}"),
+        seconds_ago: now.saturating_duration_since(at).as_secs(),
+        micros: whole_micros(duration),
+        operations,
+    }
+}
+
+fn whole_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn diagnostic(diagnostic: &Diagnostic) -> wire::Diagnostic {
+    wire::Diagnostic {
+        severity: match diagnostic.severity {
+            policy::Severity::Warning => wire::Severity::Warning,
+            policy::Severity::Error => wire::Severity::Error,
+        },
+        kind: diagnostic.kind.to_string(),
+        object: diagnostic.object.to_string(),
+        field: diagnostic.field.clone(),
+        message: diagnostic.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Totals = Totals {
+        commits: wire::Commits { taken: 0, refused: 0 },
+        repairs: wire::Repairs { changed: 0, removed: 0, at_start: 0 },
+        drops: None,
+    };
+
+    #[test]
+    fn moments_become_ages_and_times() {
+        let at = Instant::now();
+        let commit = LastCommit {
+            at,
+            time: "2026-05-04T03:02:01.000567Z".parse().unwrap(),
+            duration: Duration::from_millis(2),
+            operations: 3,
+        };
+        let status = Status { started: Some(at), synced: Some(at), last_commit: Some(commit), ..Status::default() };
+        let report = status.report(NONE, at + Duration::from_secs(7));
+        assert_eq!((report.seconds_up, report.source.seconds_since_synced), (7, Some(7)));
+        assert_eq!(report.source.seconds_since_change, None);
+        let wanted =
+            wire::LastCommit { time: "2026-05-04T03:02:01.000Z".into(), seconds_ago: 7, micros: 2000, operations: 3 };
+        assert_eq!(report.last_commit, Some(wanted));
+    }
+
+    #[test]
+    fn a_status_is_ready_if_it_has_no_reason_not_to_be() {
+        let unready = Status::default().report(NONE, Instant::now());
+        assert_eq!((unready.ready, unready.unready.as_deref()), (false, Some("the rules are not committed yet")));
+        let ready = Status { in_force: true, ..Status::default() }.report(NONE, Instant::now());
+        assert_eq!((ready.ready, ready.unready), (true, None));
+    }
+}

@@ -1,0 +1,342 @@
+//! The status as text: a subject a line, the worst in colour. It is 80 columns wide but for what others wrote.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anstyle::Style;
+
+use crate::api::status::{
+    Diagnostic, Drops, Features, LastCommit, Policies, Repairs, Severity, Source, SourceKind, StatusReport,
+};
+use crate::cli::{BAD, DOUBTFUL, GOOD};
+use crate::status::in_words;
+
+/// Lines of one list; the others are counted. With the lists empty the screen has some twelve lines, and few of them are
+/// ever long at once.
+const MOST_LISTED: usize = 4;
+
+pub(super) fn text(report: &StatusReport) -> String {
+    let mut screen = Screen::default();
+    headline(&mut screen, report);
+    agent(&mut screen, report);
+    source(&mut screen, &report.source);
+    rules(&mut screen, report);
+    policies(&mut screen, report.policies, &report.diagnostics);
+    pods(&mut screen, report);
+    repairs(&mut screen, report.repairs);
+    drops(&mut screen, report.drops);
+    features(&mut screen, &report.features);
+    screen.text
+}
+
+#[derive(Default)]
+struct Screen {
+    text: String,
+}
+
+impl Screen {
+    fn line(&mut self, subject: &str, style: Style, says: &str) {
+        writeln!(self.text, "{subject:<12} {style}{says}{style:#}").expect("a String takes everything");
+    }
+
+    fn list(&mut self, style: Style, entries: &[String]) {
+        for entry in entries.iter().take(MOST_LISTED) {
+            for (index, line) in entry.lines().enumerate() {
+                let mark = if index == 0 { "- " } else { "  " };
+                self.line("", style, &format!("{mark}{line}"));
+            }
+        }
+        if let Some(more) = entries.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
+            self.line("", Style::new(), &format!("  and {more} more (--output json has all)"));
+        }
+    }
+}
+
+fn headline(screen: &mut Screen, report: &StatusReport) {
+    match &report.unready {
+        None => screen.line(&report.node, GOOD, "ready"),
+        Some(reason) => {
+            screen.line(&report.node, BAD, "NOT READY");
+            screen.list(BAD, std::slice::from_ref(reason));
+        }
+    }
+    let said = |text: &&String| report.unready.as_ref().is_none_or(|reason| !reason.contains(text.as_str()));
+    let others = report.unenforced.iter().chain(&report.attachment_problems).filter(said).cloned();
+    screen.list(BAD, &others.collect::<Vec<_>>());
+    screen.list(DOUBTFUL, &report.notes);
+}
+
+fn agent(screen: &mut Screen, report: &StatusReport) {
+    let StatusReport { version, kernel, seconds_up, .. } = report;
+    let kernel = kernel.as_deref().unwrap_or("of an unknown version");
+    screen.line("agent", Style::new(), &format!("ringfence {version}, Linux {kernel}, up {}", ago(*seconds_up)));
+}
+
+fn source(screen: &mut Screen, source: &Source) {
+    let Source {
+        kind,
+        waiting_for,
+        seconds_since_synced,
+        seconds_since_change,
+        namespaces,
+        pods,
+        network_policies,
+        ..
+    } = source;
+    let from = match kind {
+        SourceKind::Cluster => "cluster",
+        SourceKind::Folder => "folder",
+    };
+    match seconds_since_synced {
+        Some(seconds) => screen.line("synced", Style::new(), &format!("{from}, since {}", ago(*seconds))),
+        None => screen.line("synced", BAD, &format!("no: {from} has not listed {}", waiting_for.join(", "))),
+    }
+    let change = seconds_since_change.map_or_else(|| "none yet".into(), |seconds| format!("{} ago", ago(seconds)));
+    let objects = format!("{pods} pods, {namespaces} namespaces, {network_policies} policies; last change {change}");
+    screen.line("objects", Style::new(), &objects);
+}
+
+fn rules(screen: &mut Screen, report: &StatusReport) {
+    let rules = &report.rules;
+    let number = |generation: Option<u32>| generation.map_or_else(|| "none".into(), |g| g.to_string());
+    let what = format!(
+        "table {}, generation {} (the kernel's: {})",
+        rules.table,
+        number(rules.policy_generation),
+        number(rules.kernel_generation)
+    );
+    screen.line("rules", if rules.in_force { Style::new() } else { BAD }, &what);
+    screen.line("", Style::new(), &format!("{} elements, {} programs", rules.elements, rules.programs));
+    let commits = report.commits;
+    let counts = format!("{} commits, {} refused", commits.taken, commits.refused);
+    let last = match &report.last_commit {
+        None => "none was needed yet".into(),
+        Some(LastCommit { seconds_ago, micros, operations, .. }) => format!(
+            "{} ago, {operations} operations in {}.{:03} ms; {counts}",
+            ago(*seconds_ago),
+            micros / 1000,
+            micros % 1000
+        ),
+    };
+    screen.line("last commit", Style::new(), &last);
+    if !rules.left_out.is_empty() {
+        screen.line("left out", BAD, &format!("{} refused by the kernel, and denied", rules.left_out.len()));
+        screen.list(BAD, &rules.left_out);
+    }
+}
+
+fn policies(screen: &mut Screen, policies: Policies, diagnostics: &[Diagnostic]) {
+    let Policies { enforced, audit, not_understood } = policies;
+    let style = if not_understood > 0 { DOUBTFUL } else { Style::new() };
+    let says = format!("{enforced} enforced, {audit} in audit, {not_understood} not understood");
+    screen.line("policies", style, &says);
+    let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error);
+    let told = |Diagnostic { kind, object, field, message, .. }: &Diagnostic| match field.is_empty() {
+        true => format!("{kind} {object}: {message}"),
+        false => format!("{kind} {object} {field}: {message}"),
+    };
+    screen.list(DOUBTFUL, &errors.map(told).collect::<Vec<_>>());
+}
+
+fn pods(screen: &mut Screen, report: &StatusReport) {
+    let pods = report.pods;
+    let style = if pods.unknown > 0 { DOUBTFUL } else { Style::new() };
+    let unknown = match pods.unknown {
+        0 => "0 unknown".into(),
+        unknown => format!("{unknown} unknown (attached, object not seen: denied)"),
+    };
+    screen.line("pods here", style, &format!("{} known, {} isolated, {unknown}", pods.on_node, pods.isolated));
+}
+
+fn repairs(screen: &mut Screen, repairs: Repairs) {
+    let Repairs { changed, removed, at_start } = repairs;
+    let style = if changed + removed > 0 { DOUBTFUL } else { Style::new() };
+    let says = format!("{changed} of changed tables, {removed} of removed ones, {at_start} at the start");
+    screen.line("repairs", style, &says);
+}
+
+fn drops(screen: &mut Screen, drops: Option<Drops>) {
+    let Some(Drops { denied, would_deny, denied_per_minute, would_deny_per_minute, lost }) = drops else {
+        return screen.line("drops", Style::new(), "not counted");
+    };
+    let says = format!("{denied_per_minute:.1} packets a minute, {denied} since the start");
+    screen.line("drops", Style::new(), &says);
+    let says = format!("in audit {would_deny_per_minute:.1} a minute, {would_deny} since the start");
+    screen.line("", Style::new(), &says);
+    if lost > 0 {
+        screen.line("", DOUBTFUL, &format!("{lost} reports were lost (the packets are counted)"));
+    }
+}
+
+fn features(screen: &mut Screen, features: &Features) {
+    let Features { protection, protection_reason, source_check, bridge_table, drop_log_group } = features;
+    let on = |on: bool| if on { "on" } else { "off" };
+    let log = drop_log_group.map_or_else(|| "off".into(), |group| format!("group {group}"));
+    let says = format!(
+        "protection {}, source check {}, bridge table {}",
+        on(*protection),
+        on(*source_check),
+        on(*bridge_table)
+    );
+    screen.line("kernel", Style::new(), &says);
+    screen.line("", Style::new(), &format!("reports of denied packets: {log}"));
+    if !protection {
+        screen.line("", Style::new(), &format!("protection is {protection_reason}"));
+    }
+}
+
+fn ago(seconds: u64) -> String {
+    in_words(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::api::status::{Commits, Pods, Problem, Rules};
+
+    fn healthy() -> StatusReport {
+        StatusReport {
+            node: "node-a".into(),
+            version: "0.1.0".into(),
+            kernel: Some("6.12.38+deb13-amd64".into()),
+            seconds_up: 11_000,
+            ready: true,
+            unready: None,
+            notes: vec![],
+            source: Source {
+                kind: SourceKind::Cluster,
+                waiting_for: vec![],
+                seconds_since_synced: Some(10_999),
+                seconds_since_change: Some(4),
+                namespaces: 40,
+                pods: 2000,
+                network_policies: 200,
+                problems: vec![],
+            },
+            rules: Rules {
+                table: "ringfence".into(),
+                in_force: true,
+                trouble: None,
+                kernel_generation: Some(107),
+                policy_generation: Some(41),
+                elements: 32_941,
+                programs: 120,
+                left_out: vec![],
+            },
+            last_commit: Some(LastCommit {
+                time: "2026-05-04T03:02:01.000Z".into(),
+                seconds_ago: 12,
+                micros: 1_203,
+                operations: 2,
+            }),
+            commits: Commits { taken: 98, refused: 0 },
+            repairs: Repairs { changed: 0, removed: 0, at_start: 1 },
+            policies: Policies { enforced: 200, audit: 0, not_understood: 0 },
+            diagnostics: vec![],
+            pods: Pods { on_node: 110, isolated: 88, unknown: 0 },
+            unenforced: vec![],
+            attachment_problems: vec![],
+            features: Features {
+                protection: true,
+                protection_reason: "on: only the agent can change its tables".into(),
+                source_check: true,
+                bridge_table: true,
+                drop_log_group: Some(9470),
+            },
+            drops: Some(Drops {
+                denied: 12_345,
+                would_deny: 60,
+                denied_per_minute: 4.25,
+                would_deny_per_minute: 0.0,
+                lost: 0,
+            }),
+        }
+    }
+
+    fn plain(report: &StatusReport) -> String {
+        anstream::adapter::strip_str(&text(report)).to_string()
+    }
+
+    #[test]
+    fn a_healthy_node_is_one_screen() {
+        let text = plain(&healthy());
+        assert!(text.lines().count() <= 24 && text.lines().all(|line| line.len() <= 80), "{text}");
+        expect![[r#"
+            node-a       ready
+            agent        ringfence 0.1.0, Linux 6.12.38+deb13-amd64, up 3 h 3 min
+            synced       cluster, since 3 h 3 min
+            objects      2000 pods, 40 namespaces, 200 policies; last change 4 s ago
+            rules        table ringfence, generation 41 (the kernel's: 107)
+                         32941 elements, 120 programs
+            last commit  12 s ago, 2 operations in 1.203 ms; 98 commits, 0 refused
+            policies     200 enforced, 0 in audit, 0 not understood
+            pods here    110 known, 88 isolated, 0 unknown
+            repairs      0 of changed tables, 0 of removed ones, 1 at the start
+            drops        4.2 packets a minute, 12345 since the start
+                         in audit 0.0 a minute, 60 since the start
+            kernel       protection on, source check on, bridge table on
+                         reports of denied packets: group 9470
+        "#]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_lists_are_bounded() {
+        let diagnostic = |n: usize| Diagnostic {
+            severity: Severity::Error,
+            kind: "NetworkPolicy".into(),
+            object: format!("shop/policy-{n}"),
+            field: "spec.ingress[0]".into(),
+            message: "unknown protocol 'QUIC'; the port entry matches nothing".into(),
+        };
+        let reason = "waiting for the first list of: Pod\npods watch: the API server cannot be reached";
+        let mut report = StatusReport {
+            ready: false,
+            unready: Some(reason.into()),
+            last_commit: None,
+            repairs: Repairs { changed: 3, removed: 1, at_start: 0 },
+            policies: Policies { enforced: 1, audit: 2, not_understood: 6 },
+            diagnostics: (0..6).map(diagnostic).collect(),
+            pods: Pods { on_node: 3, isolated: 2, unknown: 1 },
+            drops: None,
+            ..healthy()
+        };
+        report.source.waiting_for = vec!["Pod".into()];
+        report.source.seconds_since_synced = None;
+        report.source.problems = vec![Problem { origin: "pods watch".into(), message: "no".into(), seconds: 3 }];
+        report.rules.in_force = false;
+        report.rules.policy_generation = None;
+        report.rules.left_out = vec!["add element inet ringfence x: Cannot allocate memory".into()];
+        report.features.protection = false;
+        report.features.protection_reason = "off, as asked for by --table-owner off".into();
+        expect![[r#"
+            node-a       NOT READY
+                         - waiting for the first list of: Pod
+                           pods watch: the API server cannot be reached
+            agent        ringfence 0.1.0, Linux 6.12.38+deb13-amd64, up 3 h 3 min
+            synced       no: cluster has not listed Pod
+            objects      2000 pods, 40 namespaces, 200 policies; last change 4 s ago
+            rules        table ringfence, generation none (the kernel's: 107)
+                         32941 elements, 120 programs
+            last commit  none was needed yet
+            left out     1 refused by the kernel, and denied
+                         - add element inet ringfence x: Cannot allocate memory
+            policies     1 enforced, 2 in audit, 6 not understood
+                         - NetworkPolicy shop/policy-0 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
+                         - NetworkPolicy shop/policy-1 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
+                         - NetworkPolicy shop/policy-2 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
+                         - NetworkPolicy shop/policy-3 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
+                           and 2 more (--output json has all)
+            pods here    3 known, 2 isolated, 1 unknown (attached, object not seen: denied)
+            repairs      3 of changed tables, 1 of removed ones, 0 at the start
+            drops        not counted
+            kernel       protection off, source check on, bridge table on
+                         reports of denied packets: group 9470
+                         protection is off, as asked for by --table-owner off
+        "#]].assert_eq(&plain(&report));
+        let colours = text(&report);
+        assert!(colours.contains(&format!("{BAD}NOT READY{BAD:#}")), "{colours}");
+    }
+}

@@ -1,0 +1,162 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tests::openmetrics::{self, Family, Kind};
+
+use super::{at, documents, list, read};
+use crate::stage::Stage;
+
+/// Labels that Prometheus and the monitors add.
+const BY_SCRAPING: [&str; 2] = ["instance", "job"];
+
+fn figures() -> Vec<Family> {
+    let stage = Stage::new();
+    openmetrics::parse(&stage.start_on_manifests().get("/metrics").body).unwrap()
+}
+
+fn labels(family: &Family) -> BTreeSet<&str> {
+    family.samples.iter().flat_map(|sample| sample.labels.keys()).map(String::as_str).collect()
+}
+
+/// The series that can be asked for, by name, with their labels.
+fn series(figures: &[Family]) -> BTreeMap<&str, BTreeSet<&str>> {
+    figures.iter().flat_map(|family| family.samples.iter().map(|s| (s.name.as_str(), labels(family)))).collect()
+}
+
+/// The names of metrics in an expression of PromQL, each with the labels of its selector.
+fn selectors(expression: &str) -> Vec<(&str, Vec<&str>)> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (start, _) in expression.match_indices("ringfence_").chain(expression.match_indices("process_")) {
+        if expression[..start].ends_with(is_word) {
+            continue;
+        }
+        let rest = &expression[start..];
+        let (name, rest) = rest.split_at(rest.find(|c| !is_word(c)).unwrap_or(rest.len()));
+        let selector = rest.strip_prefix('{').and_then(|inner| inner.split_once('}')).map_or("", |(inner, _)| inner);
+        let labels = selector.split(',').filter_map(|part| part.split(['=', '!']).next()).filter(|l| !l.is_empty());
+        found.push((name, labels.collect()));
+    }
+    found
+}
+
+/// The labels by which an expression groups or joins.
+fn grouped_by(expression: &str) -> Vec<&str> {
+    let groups = ["by (", "without (", "on ("].into_iter().flat_map(|word| expression.split(word).skip(1));
+    let inner = groups.filter_map(|rest| rest.split_once(')')).map(|(inner, _)| inner);
+    inner.flat_map(|inner| inner.split(',').map(str::trim)).collect()
+}
+
+#[track_caller]
+fn assert_answerable(expression: &str, series: &BTreeMap<&str, BTreeSet<&str>>) {
+    let selectors = selectors(expression);
+    assert!(!selectors.is_empty(), "{expression}");
+    let mut known: BTreeSet<&str> = BY_SCRAPING.into();
+    for (name, labels) in selectors {
+        let has = series.get(name).unwrap_or_else(|| panic!("there is no {name}: {expression}"));
+        known.extend(has);
+        for label in labels {
+            assert!(has.contains(label) || BY_SCRAPING.contains(&label), "{name} has no {label}: {expression}");
+        }
+    }
+    for label in grouped_by(expression) {
+        assert!(known.contains(label), "nothing has {label}: {expression}");
+    }
+    let count = |c: char| expression.matches(c).count();
+    assert!(count('(') == count(')') && count('{') == count('}') && count('"') % 2 == 0, "{expression}");
+}
+
+#[test]
+fn selectors_are_found_in_an_expression() {
+    let expression = r#"sum by (x, le) (rate(ringfence_a{k="v",l!~"w"}[5m])) and on (i) process_b > 1"#;
+    assert_eq!(selectors(expression), [("ringfence_a", vec!["k", "l"]), ("process_b", vec![])]);
+    assert_eq!(grouped_by(expression), ["x", "le", "i"]);
+}
+
+#[test]
+fn alerts_are_about_figures_that_the_agent_has() {
+    let figures = figures();
+    let series = series(&figures);
+    let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
+    let alerts = list(&rules, "groups.0.rules");
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        assert_answerable(at(alert, "expr").as_str().unwrap(), &series);
+        for text in ["labels.severity", "annotations.summary", "annotations.description"] {
+            at(alert, text);
+        }
+    }
+    let names: BTreeSet<&str> = alerts.iter().map(|alert| at(alert, "alert").as_str().unwrap()).collect();
+    assert_eq!(names.len(), alerts.len());
+}
+
+#[test]
+fn the_operators_alerts_are_the_plain_ones() {
+    let plain = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
+    let operators = documents(&read("deploy/components/monitoring/prometheusrule.yaml")).remove(0);
+    assert_eq!(at(&operators, "spec.groups"), at(&plain, "groups"));
+}
+
+#[test]
+fn the_dashboard_shows_figures_that_the_agent_has() {
+    let figures = figures();
+    let series = series(&figures);
+    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/grafana-dashboard.json")).unwrap();
+    let mut variables: BTreeSet<String> =
+        list(&dashboard, "templating.list").iter().map(|v| at(v, "name").as_str().unwrap().to_owned()).collect();
+    variables.insert("__rate_interval".into());
+    let panels = list(&dashboard, "panels");
+    let (mut ids, mut covered) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
+        assert!(ids.insert(at(panel, "id").as_u64().unwrap()), "{panel}");
+        let place = |key: &str| at(panel, &format!("gridPos.{key}")).as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24, "a row has 24 columns: {panel}");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(covered.insert((x, y)), "two panels are in one place: {panel}");
+            }
+        }
+        assert_eq!(at(panel, "datasource.uid"), "${datasource}");
+        let targets = list(panel, "targets");
+        assert!(!targets.is_empty(), "{panel}");
+        for target in targets {
+            let expression = at(target, "expr").as_str().unwrap();
+            assert_answerable(expression, &series);
+            for variable in expression.split('$').skip(1) {
+                let name: String = variable.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                assert!(variables.contains(&name), "there is no ${name}: {expression}");
+            }
+        }
+    }
+}
+
+/// A row of docs/metrics.md: the type, the labels, the unit.
+fn documented() -> BTreeMap<String, (String, BTreeSet<String>, String)> {
+    let text = read("docs/metrics.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `")).map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, unit, meaning] = cells[..] else { panic!("five columns: {line}") };
+        assert!(!meaning.is_empty(), "{line}");
+        let labels = labels.split(',').map(|label| label.trim().trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        (name.trim_matches('`').to_owned(), (kind.to_owned(), labels, unit.to_owned()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_figure_is_documented_and_no_other() {
+    let (figures, documented) = (figures(), documented());
+    let names: BTreeSet<&str> = figures.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(documented.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);
+    for family in &figures {
+        let (kind, documented, unit) = &documented[&family.name];
+        assert_eq!(kind, family.kind.word(), "{}", family.name);
+        let mut labels = labels(family);
+        if family.kind == Kind::Histogram {
+            labels.remove("le");
+        }
+        assert_eq!(documented.iter().map(String::as_str).collect::<BTreeSet<_>>(), labels, "{}", family.name);
+        assert!(family.unit.as_ref().is_none_or(|u| u == unit), "{} is in {:?}", family.name, family.unit);
+    }
+}
