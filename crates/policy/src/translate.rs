@@ -3,6 +3,7 @@
 //! Every distinct set of rules is compiled once, into a *program*: a chain that all pods share which the same
 //! policies select and which resolve the same named ports. See docs/ruleset.md for the layout.
 
+mod audit;
 mod emit;
 mod layout;
 mod leave_out;

@@ -117,3 +117,23 @@ fn what_nobody_is_known_to_have_is_an_unknown_pod() {
     assert_eq!((&first["source"]["kind"], &first["count"]), (&json!("unknown-pod"), &json!(1)));
     assert_eq!(sum(&events), 3);
 }
+
+#[test]
+fn the_log_as_json_has_a_field_for_each_thing_that_is_told() {
+    let stage = stage();
+    let mut command = stage.agent_on_manifests();
+    command.args(["--log-format", "json"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    send_datagrams(&stage, WEB[0], DB[0], 53, 1);
+    let line: Value = serde_json::from_str(&agent.until_logged(&["packets were denied"])).unwrap();
+    let expected = json!({
+        "message": "packets were denied", "verdict": "denied", "cause": "ingress", "direction": "ingress",
+        "source": "shop/web", "source_address": WEB[0], "destination": "shop/db", "destination_address": DB[0],
+        "traffic": "53/udp", "policies": "shop/db", "count": 1,
+        "closest": "shop/db spec.ingress[0]; it lacks the port: it allows 5432/tcp, not 53/udp",
+    });
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(&line[field], value, "{field} of {line}");
+    }
+}

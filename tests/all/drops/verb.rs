@@ -110,3 +110,34 @@ fn followed_it_goes_on_with_what_was_asked_for_until_it_is_stopped() {
     let ended = until("it ends", || following.process.try_wait().unwrap());
     assert_eq!(ended.code(), Some(2));
 }
+
+/// More than may read at a time.
+const ONE_AFTER_THE_OTHER: usize = 20;
+
+#[test]
+fn readers_that_have_gone_make_room_though_nothing_is_denied() {
+    let stage = stage();
+    let mut agent = stage.start_on_manifests();
+    send_datagrams(&stage, WEB[0], DB[0], 53, 1);
+    until_told(&stage, &mut agent, "shop/db", "53/udp", 1);
+    for _ in 0..ONE_AFTER_THE_OTHER {
+        let mut following = Following::start(&stage, &[]);
+        following.next();
+        following.process.kill().and_then(|()| following.process.wait()).unwrap();
+    }
+    // That a reader has gone is noticed a moment later.
+    let mut reader = || {
+        agent.until("there is room", |_| {
+            let mut reader = Following::start(&stage, &[]);
+            match reader.lines.next() {
+                Some(line) => Some(line.map(|_| reader).unwrap()),
+                None => reader.process.wait().map(|_| None).unwrap(),
+            }
+        })
+    };
+    let readers: Vec<Following> = (0..16).map(|_| reader()).collect();
+    let refused = drops(&stage, &[]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("too many are reading already"), "{}", refused.stderr);
+    readers.into_iter().for_each(Following::interrupt);
+}

@@ -166,7 +166,7 @@ fn a_second_agent_of_the_node_is_refused_whatever_its_run_directory_and_protecti
 /// system's; what is left of it is filled.
 fn where_the_disk_is_full(folder: &Path, options: &str, command: &Command) -> Command {
     let script = format!(
-        "mount -t tmpfs -o {options} tmpfs \"$1\" && {{ cat /dev/zero > \"$1/full\" 2> /dev/null || true; }} && \
+        "mount -t tmpfs -o mode=755,{options} tmpfs \"$1\" && {{ cat /dev/zero > \"$1/full\" 2> /dev/null || true; }} && \
          {{ while true > \"$1/full-$((n = n + 1))\" && [ $n -lt 64 ]; do :; done; }} 2> /dev/null; shift; exec \"$@\""
     );
     let mut full = Command::new("unshare");

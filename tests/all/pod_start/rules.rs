@@ -45,17 +45,19 @@ fn when_add_returns_the_kernel_has_the_rules_although_no_status_has_an_address()
 #[test]
 fn an_attachment_counts_from_the_plugins_question_to_its_commit() {
     let site = Site::with(&[namespace("shop", ""), ingress("web", "app=web", "app=db"), pending("web", "app=web")]);
-    let agent = site.start_agent();
+    let mut agent = site.start_agent();
     Running::start(&site.runtime(Network::Routed, json!({})), "web");
-    let figures = agent.get("/metrics").body;
-    for line in [
+    let lines = [
         "ringfence_enforcement_latency_seconds_count{kind=\"attachment\"} 1\n",
         "ringfence_cni_add_duration_seconds_count 1\n",
         "ringfence_objects{kind=\"attachment\"} 1\n",
         "ringfence_unknown_pods 0\n",
-    ] {
-        assert!(figures.contains(line), "{line}:\n{figures}");
-    }
+    ];
+    // The plugin is answered first.
+    agent.until("the figures say so", |agent| {
+        let figures = agent.get("/metrics").body;
+        lines.iter().all(|line| figures.contains(line)).then_some(())
+    });
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Watch {
     told: u64,
     /// First packets that may still be told of before the next read.
     room: usize,
+    /// Policies have denied something since the tables were read.
+    grown: bool,
     /// What went wrong at the last read.
     trouble: Option<String>,
 }
@@ -48,9 +50,20 @@ impl Watch {
         let totals = Totals::from(&counters(&mut kernel, &tables)?);
         let mut recorded = Recorded::default();
         recorded.adopt(flows(&mut kernel, &tables[0])?, Instant::now());
-        let unrecorded = Unrecorded::default();
-        let (told, room, trouble) = (0, NAMED_PER_READ, None);
-        Ok(Watch { log, kernel, tables, observations, metrics, totals, recorded, unrecorded, told, room, trouble })
+        Ok(Watch {
+            log,
+            kernel,
+            tables,
+            observations,
+            metrics,
+            totals,
+            recorded,
+            unrecorded: Unrecorded::default(),
+            told: 0,
+            room: NAMED_PER_READ,
+            grown: false,
+            trouble: None,
+        })
     }
 
     /// Runs until nobody takes observations any more.
@@ -110,10 +123,11 @@ impl Watch {
 
     fn read(&mut self) -> Result<(), RequestError> {
         let readings = counters(&mut self.kernel, &self.tables)?;
-        let grown = self.totals.take(&readings);
+        self.grown |= self.totals.take(&readings).keys().any(|(_, cause)| cause.direction().is_some());
         let now = Instant::now();
-        if grown.keys().any(|(_, cause)| cause.direction().is_some()) {
+        if self.grown {
             self.recorded.read(flows(&mut self.kernel, &self.tables[0])?, now);
+            self.grown = false;
         }
         self.recorded.forget(now);
         self.unrecorded.forget(now);

@@ -8,11 +8,9 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict,
 };
 
-use super::layout::{
-    Layout, add_audit, address_type, audited_self_set, dispatch_map, end, go_on, peer_field, self_set, skeleton,
-};
+use super::layout::{Layout, address_type, dispatch_map, end, go_on, peer_field, self_set, skeleton};
 use super::plan::{Allowed, Plan, Span};
-use super::{Direction, address_key, dispatch_element, names};
+use super::{Direction, address_key, audit, dispatch_element, names};
 use crate::peers::{NamedPeers, PeerUnion, block_ranges, describe, is_whole_family, named_endpoints, pod_addresses};
 use crate::{ClusterState, Enforcement, ObjectName};
 
@@ -61,7 +59,7 @@ impl<'a> Emitter<'a> {
             let itself = Key::Two(Datum::from(address), Datum::from(address));
             let pairs = match enforcement {
                 Enforcement::Enforce => self_set(family),
-                Enforcement::Audit => audited_self_set(family),
+                Enforcement::Audit => audit::self_set(family),
             };
             add(pairs, itself, Element::default());
         }
@@ -72,7 +70,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn program(&mut self, direction: Direction, enforcement: Enforcement, chain: &Name, plan: &Plan) {
         match enforcement {
             Enforcement::Enforce => {}
-            Enforcement::Audit => add_audit(&mut self.ruleset, self.layout, &self.families),
+            Enforcement::Audit => audit::add(&mut self.ruleset, self.layout, &self.families),
         }
         let mut rules = self.allow(direction, &[], &plan.any_port.peers, &comment(&plan.any_port.by));
         if !plan.any_port.peers.any {

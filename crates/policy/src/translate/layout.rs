@@ -220,15 +220,6 @@ pub(super) fn self_set(family: Family) -> Name {
     })
 }
 
-/// The addresses of pods with an audited program, each paired with itself. They are not in [`self_set`] for it: an
-/// audited pod is not isolated.
-pub(super) fn audited_self_set(family: Family) -> Name {
-    fixed(match family {
-        Family::V4 => "audited-self4",
-        Family::V6 => "audited-self6",
-    })
-}
-
 pub(super) fn address_type(family: Family) -> KeyType {
     match family {
         Family::V4 => KeyType::Ipv4Addr,
@@ -377,7 +368,7 @@ fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
 }
 
 /// Approves the flows of pods that reach themselves.
-fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
+pub(super) fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
     let rule = |&family: &Family| {
         let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
         Rule::new(vec![Match::InSet { fields, set: pairs(family) }], goto(APPROVE))
@@ -389,32 +380,6 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
     let mut rules = to_itself(families, self_set);
     rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
     rules.push(counted_drop());
-    rules
-}
-
-/// Adds where audited programs end, unless it is there.
-pub(super) fn add_audit(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
-    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
-        return;
-    }
-    for &family in families {
-        let address = address_type(family);
-        let comment = Some(Comment::new("pods of this node whose policies are audited, each with itself"));
-        let set = Set { comment, ..Set::of(&[address, address]) };
-        ruleset.sets.insert(audited_self_set(family), Arc::new(set));
-    }
-    for direction in Direction::BOTH {
-        let rules = audit_rules(layout, direction, families);
-        ruleset.chains.insert(audit_chain(direction), Arc::new(Chain { hook: None, rules }));
-    }
-    reporting::add_tables(ruleset, layout, Judgement::WouldDeny, families);
-}
-
-/// What would be denied is told of and counted, and goes on as if it were allowed: the other side still judges it.
-fn audit_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules = to_itself(families, audited_self_set);
-    rules.extend(reporting::flow_rules(layout, Judgement::WouldDeny, direction, families));
-    rules.push(Rule::new(vec![], vec![Action::Counter, Action::Verdict(go_on(direction))]));
     rules
 }
 

@@ -281,3 +281,44 @@ fn between_ports_rules() -> Vec<Rule> {
     }
     rules
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{AttachmentId, Change, Enforcement, Kind, ObjectName, lower};
+
+    /// Of a pod on a bridge that a policy selects in both directions: the interfaces of the two sets.
+    fn closed_and_confined(enforcement: Enforcement) -> [usize; 2] {
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(enforcement);
+        let pod = json!({"metadata": {"namespace": "shop", "name": "web"}});
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "closed"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        });
+        for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        state.attach(Attachment {
+            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", "web"),
+            uid: None,
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            host_interface: Some(InterfaceName::new("veth0").unwrap()),
+            bridged: true,
+            since: 1,
+        });
+        let bridge = bridged(&Layout::for_table("ringfence").unwrap(), &state).unwrap();
+        assert_eq!(bridge.sets[&fixed(INTERFACES)].elements.len(), 1);
+        [CLOSED, CONFINED].map(|set| bridge.sets[&fixed(set)].elements.len())
+    }
+
+    #[test]
+    fn a_pod_whose_policies_are_audited_is_not_closed_off_on_its_bridge() {
+        assert_eq!(closed_and_confined(Enforcement::Enforce), [1, 1]);
+        assert_eq!(closed_and_confined(Enforcement::Audit), [0, 0]);
+    }
+}
