@@ -8,7 +8,7 @@ use tests::bench::drops::{Size, measure};
 #[test]
 fn the_section_of_drops_reports_every_figure() {
     let size = Size {
-        rounds: 2,
+        rounds: 1,
         packets: 2000,
         quiet: Duration::from_millis(20),
         first_packets: 64,

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::super::machine;
 use super::Reporting;
-use crate::agent_process::{AgentProcess, ask_socket, without_variables};
+use crate::agent_process::{AgentProcess, ask_socket, until, without_variables};
 use crate::kernel_table::nft;
 use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
@@ -85,9 +85,16 @@ impl Agent<'_> {
         machine::processor_time(Pid::from_raw(self.process.id().cast_signed()))
     }
 
-    /// Whether it has told of any denied packet.
-    pub(super) fn has_told(&self) -> bool {
-        !ask_socket(&self.run_dir, "/v1/drops").body.trim().is_empty()
+    /// Makes sure that what was measured is an agent that reports, or one that does not.
+    ///
+    /// # Panics
+    /// If it has told of denied packets although it should not, or the reverse.
+    pub(super) fn check(&self, reporting: Reporting) {
+        let has_told = || !ask_socket(&self.run_dir, "/v1/drops").body.trim().is_empty();
+        match reporting {
+            Reporting::Off => assert!(!has_told(), "the agent tells of denied packets with --nflog-group off"),
+            Reporting::On => until("the agent tells of denied packets", || has_told().then_some(())),
+        }
     }
 }
 
