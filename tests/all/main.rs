@@ -48,6 +48,10 @@ mod cni;
 mod pod_start;
 // Whether a node really enforces, told from outside, on nodes that do and nodes that do not.
 mod doctor;
+// What is denied is told of with names, and counted to the packet.
+mod drops;
+// Audited policies let pass and tell, and what they tell becomes policies.
+mod audit;
 // Addresses of the node's pods that nobody is known to have.
 mod unknown_pods;
 // What is promised for every state of a node is held by tests.

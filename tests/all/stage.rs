@@ -138,7 +138,8 @@ impl Stage {
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
         let layout = Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask");
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
-        let wanted = translate(state, NODE, &layout.at_mark(mark).protected(owned)).ruleset;
+        let layout = layout.at_mark(mark).protected(owned).logging_to(observed.log_group());
+        let wanted = translate(state, NODE, &layout).ruleset;
         repair(Some(&observed), &wanted).is_empty()
     }
 

@@ -3,7 +3,9 @@
 //! Everything here is a value with a wire form of its own; how the agent comes by it is not known here. Within version
 //! 1 fields and routes are added, and none goes or changes its meaning: who reads passes over what it does not know.
 
+pub(crate) mod audit;
 pub(crate) mod client;
+pub(crate) mod denial;
 pub(crate) mod status;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,16 @@ pub(crate) const EXPLAIN: &str = "/v1/explain";
 
 /// `GET`: a [`TableVerdict`].
 pub(crate) const VERIFY: &str = "/v1/verify";
+
+/// `GET` with a [`denial::DropsQuery`]: a [`denial::Line`] of JSON each, the latest first of all in the order in which
+/// they came; with `follow=true` it goes on.
+pub(crate) const DROPS: &str = "/v1/drops";
+
+/// `GET` with an [`audit::AuditQuery`]: an [`audit::AuditReport`].
+pub(crate) const AUDIT: &str = "/v1/audit";
+
+/// `GET` with an [`audit::SuggestionQuery`]: an [`audit::SuggestionReport`].
+pub(crate) const SUGGESTION: &str = "/v1/audit/suggestion";
 
 /// The kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

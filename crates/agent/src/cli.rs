@@ -2,6 +2,7 @@
 
 mod agent;
 mod node;
+mod reports;
 
 use std::path::PathBuf;
 
@@ -10,8 +11,9 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
-pub(crate) use agent::{AgentArguments, UnknownPods};
+pub(crate) use agent::AgentArguments;
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
+pub(crate) use reports::{AuditArguments, DropsArguments, ReportingArguments};
 
 /// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
 pub(crate) const COULD_NOT_RUN: u8 = 2;
@@ -41,6 +43,10 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// Show what the agent of this node knows and has done.
     Status(StatusArguments),
+    /// Show what was denied by which policies, and what audited policies would deny.
+    Drops(DropsArguments),
+    /// Sum up what audited policies would have denied, or suggest policies that allow it.
+    Audit(AuditArguments),
     /// Make the container runtime call the CNI plugin at each pod's start, so that no pod sends before its rules.
     InstallCni(InstallCniArguments),
     /// Remove everything of ours from this node: CNI entry and plugin, tables, run directory.
@@ -95,6 +101,9 @@ pub(crate) struct RenderArguments {
 
     #[command(flatten)]
     pub(crate) table: TableArguments,
+
+    #[command(flatten)]
+    pub(crate) reporting: ReportingArguments,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,7 @@ mod memory;
 mod metrics;
 mod pod_lookup;
 mod protection;
+mod reports;
 mod run_dir;
 mod state_loop;
 mod status;
@@ -36,6 +37,8 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::Drops(arguments) => verbs::drops(&arguments),
+        cli::Command::Audit(arguments) => verbs::audit(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -12,9 +13,12 @@ use axum::routing::get;
 use axum::{Json, Router};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::api::audit::{AuditQuery, SuggestionQuery};
+use crate::api::denial::DropsQuery;
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::metrics::Metrics;
+use crate::reports::{Followed, Stream};
 use crate::state_loop::Event;
 use crate::status::Status;
 
@@ -27,6 +31,7 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) drops: Arc<Stream>,
 }
 
 /// Routes of the TCP port. They tell nothing about single pods.
@@ -44,6 +49,9 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::STATUS, get(status))
         .route(api::EXPLAIN, get(explain))
         .route(api::VERIFY, get(verify))
+        .route(api::DROPS, get(drops))
+        .route(api::AUDIT, get(audit))
+        .route(api::SUGGESTION, get(suggestion))
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
         .method_not_allowed_fallback(|| async { refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered".into()) })
         .with_state(sources)
@@ -89,6 +97,52 @@ async fn verify(State(sources): State<Sources>) -> Response {
     let sent = sources.events.send(Event::Verify(reply)).await;
     match (sent, answer.await) {
         (Ok(()), Ok(verdict)) => Json(verdict).into_response(),
+        _ => stopping(),
+    }
+}
+
+/// The body has a line as soon as there is one, and the reader takes it.
+async fn drops(State(sources): State<Sources>, query: Result<Query<DropsQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    let Some(followed) = sources.drops.follow(query) else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many are reading already".into());
+    };
+    let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
+        let line = followed.next().await?;
+        let text = serde_json::to_string(&line).map(|text| text + "\n");
+        Some((text, followed))
+    });
+    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+async fn audit(State(sources): State<Sources>, query: Result<Query<AuditQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    let (reply, answer) = oneshot::channel();
+    let sent = sources.events.send(Event::Audit { query, reply }).await;
+    match (sent, answer.await) {
+        (Ok(()), Ok(report)) => Json(report).into_response(),
+        _ => stopping(),
+    }
+}
+
+async fn suggestion(State(sources): State<Sources>, query: Result<Query<SuggestionQuery>, QueryRejection>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
+    };
+    if query.pod.is_some() && query.workload.is_some() {
+        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "a pod and a workload cannot both be asked for".into());
+    }
+    let (reply, answer) = oneshot::channel();
+    let sent = sources.events.send(Event::Suggest { query, reply }).await;
+    match (sent, answer.await) {
+        (Ok(()), Ok(report)) => Json(report).into_response(),
         _ => stopping(),
     }
 }
@@ -142,7 +196,8 @@ mod tests {
             (None, StatusCode::OK),
         ] {
             let (_statuses, status) = watch::channel(Arc::new(Status { turned, ..Status::default() }));
-            let sources = Sources { status, metrics: Arc::new(Metrics::new()), events: events.clone() };
+            let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
+            let sources = Sources { status, metrics, events: events.clone(), drops };
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! The one owner of the cluster's state: takes events, enforces what follows from them, answers questions.
 
 mod attached;
+pub(crate) mod denied;
 mod report;
 
 use std::path::PathBuf;
@@ -10,19 +11,22 @@ use std::time::{Duration, Instant};
 use cluster::Told;
 use nfnetlink::Notification;
 use policy::{
-    AttachmentId, Change, ClusterState, Explanation, Kind, Named, NamedTraffic, Object, ObjectName, Unexplained,
-    explain_named,
+    AttachmentId, Change, ClusterState, Enforcement, Explanation, Kind, Named, NamedTraffic, Object, ObjectName,
+    Unexplained, explain_named,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
 use crate::api::TableVerdict;
+use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
 use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
+use crate::reports::Observation;
+use crate::state_loop::denied::Denied;
 use crate::status::Status;
 
 /// Everything that reaches the loop.
@@ -34,6 +38,14 @@ pub(crate) enum Event {
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
     Verify(oneshot::Sender<TableVerdict>),
+    Audit {
+        query: AuditQuery,
+        reply: oneshot::Sender<AuditReport>,
+    },
+    Suggest {
+        query: SuggestionQuery,
+        reply: oneshot::Sender<SuggestionReport>,
+    },
     Explain {
         source: Named,
         destination: Named,
@@ -108,6 +120,8 @@ pub(crate) struct StateLoop {
     /// It has changed since the stores were measured, which they were then.
     unmeasured: bool,
     measured: Option<Instant>,
+    /// Denied packets.
+    denied: Denied,
 }
 
 /// What the loop works with beside the enforcer.
@@ -116,6 +130,9 @@ pub(crate) struct Parts {
     /// Pods to be asked for; none where there is nobody to ask.
     pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
     pub(crate) resync: Duration,
+    /// Of policies of which nobody says whether they are enforced.
+    pub(crate) enforcement: Enforcement,
+    pub(crate) denied: Denied,
 }
 
 impl StateLoop {
@@ -129,10 +146,12 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { run_dir, lookups, resync } = parts;
+        let Parts { run_dir, lookups, resync, enforcement, denied } = parts;
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(enforcement);
         let mut state_loop = StateLoop {
             enforcer,
-            state: ClusterState::new(),
+            state,
             sync,
             status,
             statuses,
@@ -153,6 +172,7 @@ impl StateLoop {
             uncounted: true,
             unmeasured: true,
             measured: None,
+            denied,
         };
         state_loop.read_attachments();
         state_loop.examine_node();
@@ -160,7 +180,11 @@ impl StateLoop {
     }
 
     /// Runs until no sender is left.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut observations: mpsc::Receiver<Observation>,
+    ) {
         let mut tick = Tick::now() + self.resync;
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
@@ -173,6 +197,12 @@ impl StateLoop {
                     Some(event) => Some(event),
                     None => return,
                 },
+                // Before every kind is listed nobody could be named. What does not fit into the queue waits in the
+                // kernel.
+                Some(observation) = observations.recv(), if self.sync.is_complete() => {
+                    self.tell_all(observation, &mut observations);
+                    None
+                }
                 () = sleep_until(wake) => None,
             };
             let mut changed = false;
@@ -194,6 +224,9 @@ impl StateLoop {
                 self.examine_node();
             }
             self.uncounted |= changed;
+            if changed {
+                self.denied.keep_up(&self.state);
+            }
             if changed {
                 self.enforce();
             }
@@ -298,6 +331,18 @@ impl StateLoop {
                 };
                 if reply.send(verdict).is_err() {
                     tracing::debug!("the asker of a verdict has gone");
+                }
+                false
+            }
+            Event::Audit { query, reply } => {
+                if reply.send(self.audit(&query)).is_err() {
+                    tracing::debug!("the asker of what would be denied has gone");
+                }
+                false
+            }
+            Event::Suggest { query, reply } => {
+                if reply.send(self.suggestion(&query)).is_err() {
+                    tracing::debug!("the asker of a suggestion has gone");
                 }
                 false
             }

@@ -64,6 +64,8 @@ pub(crate) struct Status {
     pub(crate) bridge_table: bool,
     /// The group in which the kernel reports denied packets.
     pub(crate) drop_log_group: Option<u16>,
+    /// Why it does or does not.
+    pub(crate) drop_log: String,
     pub(crate) counts: Counts,
     /// What the stores took when they were last measured.
     pub(crate) stores: Stores,

@@ -1,7 +1,9 @@
 //! What each verb does.
 
 mod agent;
+mod audit;
 mod doctor;
+mod drops;
 mod install_cni;
 mod manifests;
 mod status;
@@ -19,7 +21,9 @@ use crate::api::client::{self, Unanswered};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
+pub(crate) use audit::audit;
 pub(crate) use doctor::doctor;
+pub(crate) use drops::drops;
 pub(crate) use install_cni::install_cni;
 pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
@@ -28,10 +32,12 @@ const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
-    let manifests = manifests::read(&arguments.manifests)?;
+    let mut manifests = manifests::read(&arguments.manifests)?;
+    manifests.state.set_default_enforcement(arguments.reporting.enforcement());
     manifests.require_node(&arguments.node_name)?;
     manifests.report_problems();
-    let translation = translate(&manifests.state, &arguments.node_name, &arguments.table.layout()?);
+    let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
+    let translation = translate(&manifests.state, &arguments.node_name, &layout);
     for diagnostic in &translation.diagnostics {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
     }

@@ -101,6 +101,15 @@ impl Observed {
         self.chains.get(FORWARD)?.rules.iter().find_map(|rule| approved_mark(rule.expressions.as_deref()?, mask))
     }
 
+    /// The group of nfnetlink_log that the table's rules log to, if any do.
+    pub fn log_group(&self) -> Option<u16> {
+        let rules = self.chains.values().flat_map(|chain| &chain.rules);
+        rules.flat_map(|rule| rule.expressions.iter().flatten()).find_map(|expression| match expression {
+            Expression::Log { group, .. } => Some(*group),
+            _ => None,
+        })
+    }
+
     /// The addresses that a set holds one by one; none if there is no such set.
     pub fn addresses(&self, set: &str) -> Vec<IpAddr> {
         let address = |element: &RawElement| match <[u8; 4]>::try_from(&element.key[..]) {

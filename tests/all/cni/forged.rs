@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ringfence, until};
+use tests::agent_process::{AgentProcess, ask_socket, ringfence, until};
 use tests::cni_runtime::Runtime;
 use tests::frame::{icmpv6_packet, send_frame, udp_packet};
 use tests::kernel_table::nft;
@@ -136,6 +136,32 @@ fn a_routed_pod_sends_with_its_own_addresses_only() {
 fn a_bridged_pod_sends_with_its_own_addresses_only() {
     forged_sources_are_dropped(|place| place.bridge(Families::V4), false);
     forged_sources_are_dropped(|place| place.bridge(Families::Dual), true);
+}
+
+/// The address is another pod's, and only the interface says who it was.
+#[test]
+fn a_forged_source_is_told_of_by_the_name_of_the_pod_that_sent_it() {
+    let networks: [fn(&Place) -> Value; 2] = [|place| place.ptp(Families::V4), |place| place.bridge(Families::V4)];
+    for plugin in networks {
+        let place = Place::new();
+        let mut node = Node::start(&place, plugin(&place), false, &[]);
+        let claimed = node.addresses["other"];
+        assert_eq!(node.arrives_from(claimed), 0);
+        let events: Vec<Value> = node.agent.until("it is told of", |_| {
+            let told = ask_socket(&place.path("run"), "/v1/drops").body;
+            let lines = told.lines().filter(|line| line.starts_with('{'));
+            let mut events: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+            events.retain(|event| event["cause"] == "forged-source" && event["source"]["address"] == json!(claimed));
+            // The log is limited, and other packets of the pod may have been logged before.
+            (events.iter().filter_map(|event| event["count"].as_u64()).sum::<u64>() > 1).then_some(events)
+        });
+        let first = &events[0];
+        assert_eq!((&first["source"]["pod"], &first["count"]), (&json!("shop/web"), &json!(1)), "{first}");
+        assert_eq!((&first["source"]["address"], &first["destination"]["pod"]), (&json!(claimed), &json!("shop/db")));
+        let note = format!("the source address is that of shop/other ({claimed})");
+        assert_eq!((&first["note"], &first["policies"]), (&json!(note), &json!([])));
+        node.end();
+    }
 }
 
 #[test]

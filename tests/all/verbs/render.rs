@@ -77,3 +77,20 @@ fn what_is_not_understood_is_said_and_denied() {
     .assert_eq(&errors);
     assert!(!text.contains("5432"), "{text}");
 }
+
+#[test]
+fn reports_go_to_the_group_that_the_agent_would_take_unless_another_is_named_or_none() {
+    let folder = folder(SHOP);
+    let rendered = |arguments: &[&str]| say(folder.path(), &[&["render", "--node-name", "node-a"], arguments].concat());
+    assert!(rendered(&[]).contains("log prefix \"ringfence deny/ingress\" group 9470"));
+    assert!(rendered(&["--nflog-group", "77"]).contains("group 77"));
+    assert!(!rendered(&["--nflog-group", "off"]).contains("log prefix"));
+    assert!(rendered(&["--nflog-group", "0"]).contains("must be auto, off, or 1 to 65535"));
+}
+
+#[test]
+fn policies_that_say_nothing_are_audited_where_that_is_asked_for() {
+    let folder = folder(SHOP);
+    let text = say(folder.path(), &["render", "--node-name", "node-a", "--enforcement", "audit"]);
+    assert!(text.contains("chain audit-ingress/shop/db/") && !text.contains("chain ingress/shop/db/"), "{text}");
+}

@@ -12,8 +12,10 @@ use policy::Explanation;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
+use super::denial::{DropsQuery, Line};
 use super::status::StatusReport;
-use super::{ApiError, EXPLAIN, ExplainQuery, STATUS, TableVerdict, VERIFY};
+use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
 use crate::run_dir::socket_path;
 
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
@@ -45,6 +47,58 @@ pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<
     let ExplainQuery { source, destination, traffic } = query;
     let parameters = [("source", Some(&**source)), ("destination", Some(destination)), ("traffic", Some(traffic))];
     get(run_dir, &target(EXPLAIN, &parameters)).await
+}
+
+pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditReport, Unanswered> {
+    let AuditQuery { namespace } = query;
+    get(run_dir, &target(AUDIT, &[("namespace", namespace.as_deref())])).await
+}
+
+pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Result<SuggestionReport, Unanswered> {
+    let SuggestionQuery { namespace, pod, workload } = query;
+    let parameters = [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
+    get(run_dir, &target(SUGGESTION, &parameters)).await
+}
+
+pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, Unanswered> {
+    let DropsQuery { follow, namespace, pod, verdict } = query;
+    let parameters = [
+        ("follow", follow.then_some("true")),
+        ("namespace", namespace.as_deref()),
+        ("pod", pod.as_deref()),
+        ("verdict", verdict.map(policy::Judgement::word)),
+    ];
+    let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
+    Ok(Lines { body, unread: Vec::new() })
+}
+
+/// Largest line of an answer that comes line by line: far above any of them.
+const LARGEST_LINE_BYTES: usize = 1 << 20;
+
+/// An answer that comes line by line.
+pub(crate) struct Lines {
+    body: Incoming,
+    unread: Vec<u8>,
+}
+
+impl Lines {
+    /// None at the end of the answer.
+    pub(crate) async fn next(&mut self) -> Result<Option<Line>, Unanswered> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return serde_json::from_slice(&line).map(Some).map_err(Unanswered::NotUnderstood);
+            }
+            if self.unread.len() > LARGEST_LINE_BYTES {
+                return Err(Unanswered::BrokeOff("a line of its answer is too long".into()));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.unread.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
+                None => return Ok(None),
+            }
+        }
+    }
 }
 
 /// A route with its parameters, without those that have no value.

@@ -185,6 +185,8 @@ pub(crate) struct Features {
     pub(crate) bridge_table: bool,
     /// The group in which the kernel reports denied packets; null if it does not.
     pub(crate) drop_log_group: Option<u16>,
+    /// Why it does or does not.
+    pub(crate) drop_log_reason: String,
 }
 
 /// Packets that a policy or another rule denied, or would if its policies were enforced.
@@ -198,6 +200,8 @@ pub(crate) struct Drops {
     pub(crate) would_deny_per_minute: f64,
     /// Reports of packets that were lost on the way to the agent; the packets are counted all the same.
     pub(crate) lost: u64,
+    /// Packets that no event tells of, or none yet.
+    pub(crate) unnamed: u64,
 }
 
 #[cfg(test)]
@@ -262,6 +266,7 @@ mod tests {
                 source_check: true,
                 bridge_table: false,
                 drop_log_group: Some(9470),
+                drop_log_reason: "on".into(),
             },
             drops: Some(Drops {
                 denied: 120,
@@ -269,6 +274,7 @@ mod tests {
                 denied_per_minute: 4.5,
                 would_deny_per_minute: 0.0,
                 lost: 0,
+                unnamed: 2,
             }),
         }
     }
@@ -278,7 +284,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2}}"#
             ]],
         );
     }

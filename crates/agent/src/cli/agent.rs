@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use ipnet::IpNet;
 use policy::Layout;
 
-use super::{Cli, LogFormat, TableArguments};
+use super::{Cli, LogFormat, ReportingArguments, TableArguments};
 use crate::protection::protection;
 
 #[derive(Debug, Args)]
@@ -39,13 +39,20 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
     pub(crate) unknown_pods: UnknownPods,
 
-    /// Range of this node's pods; repeat it, or separate by commas.
+    /// Range of this node's pods, which reports call unknown where nobody is known to have them; repeat it, or separate by commas.
     #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) pod_cidr: Vec<IpNet>,
 
     /// Whether pods are held to their own source addresses, where the CNI plugin has told their interfaces.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) source_check: Switch,
+
+    #[command(flatten)]
+    pub(crate) reporting: ReportingArguments,
+
+    /// Range of another cluster, and the name that its addresses get in reports; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_REMOTE_CIDR", value_name = "NAME=CIDR", value_delimiter = ',', value_parser = remote)]
+    pub(crate) remote_cidr: Vec<(String, IpNet)>,
 
     /// Folder for the agent's sockets, its lock, and what the CNI plugin reports.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
@@ -124,6 +131,14 @@ pub(crate) enum UnknownPods {
 pub(crate) enum Switch {
     On,
     Off,
+}
+
+/// `east=10.8.0.0/13`
+fn remote(text: &str) -> Result<(String, IpNet), String> {
+    match text.split_once('=').map(|(name, range)| (name.trim(), range.trim().parse())) {
+        Some((name, Ok(range))) if !name.is_empty() => Ok((name.to_owned(), range)),
+        Some(_) | None => Err("must be NAME=CIDR, as in east=10.8.0.0/13".into()),
+    }
 }
 
 /// Between a second and a day: shorter would be a busy loop, longer no repair.

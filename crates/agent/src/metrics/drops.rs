@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use policy::{Cause, Direction, Judgement};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::labels;
@@ -35,6 +36,7 @@ pub(crate) struct DropFigures {
     denied: Family<DeniedLabels, Counter>,
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
+    unnamed: Gauge,
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
 
@@ -44,6 +46,7 @@ impl DropFigures {
             denied: Family::default(),
             would_deny: Family::default(),
             lost: Counter::default(),
+            unnamed: Gauge::default(),
             readings: Mutex::default(),
         };
         let packets = || Unit::Other("packets".into());
@@ -52,6 +55,8 @@ impl DropFigures {
         registry.register_with_unit("would_deny", help, packets(), figures.would_deny.clone());
         let help = "Reports of denied packets that were lost on their way to the agent; the packets are counted";
         registry.register("drop_log_lost", help, figures.lost.clone());
+        let help = "Packets of all these that no event has told of yet: some never are where there are too many";
+        registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
         for cause in Cause::ALL {
             figures.set(Judgement::Denied, cause, 0);
         }
@@ -72,13 +77,16 @@ impl DropFigures {
         }
     }
 
-    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn lost(&self, reports: u64) {
         self.lost.inc_by(reports);
     }
 
+    /// Packets that are counted and that no event tells of, or none yet.
+    pub(crate) fn set_unnamed(&self, packets: u64) {
+        self.unnamed.set(i64::try_from(packets).unwrap_or(i64::MAX));
+    }
+
     /// All counters were read and set at that moment.
-    #[allow(dead_code, reason = "fed by what reads the kernel's counters")]
     pub(crate) fn read_at(&self, at: Instant) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         // The newest of those that are older than the window is where the window begins.
@@ -103,6 +111,7 @@ impl DropFigures {
             denied_per_minute: per_minute(latest.denied - before.denied),
             would_deny_per_minute: per_minute(latest.would_deny - before.would_deny),
             lost: self.lost.get(),
+            unnamed: u64::try_from(self.unnamed.get()).unwrap_or(0),
         })
     }
 

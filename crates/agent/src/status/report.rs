@@ -58,6 +58,7 @@ impl Status {
                 source_check: self.source_check,
                 bridge_table: self.bridge_table,
                 drop_log_group: self.drop_log_group,
+                drop_log_reason: self.drop_log.clone(),
             },
             drops,
         }

@@ -6,17 +6,20 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use nfnetlink::Release;
+use nft::Table;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::cli::{AgentArguments, UnknownPods};
+use crate::cli::AgentArguments;
 use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
+use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observation, Place, Reporting, Stream, Watch};
 use crate::run_dir::{RunDir, TableLock};
+use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
 use crate::{cni_socket, kernel_watch};
@@ -49,6 +52,15 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
+    let tables = [Table::inet(layout.table().clone()), Table::bridge(layout.table().clone())];
+    let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0])?;
+    let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
+    let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
+    let layout = layout.logging_to(group);
+    let status = Status { drop_log_group: group, drop_log: reporting.clone(), ..status };
+    let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
+    let drops = Arc::new(Stream::new());
+    let reports = Watch::start(log, tables, observations, metrics.clone())?;
     let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
@@ -60,17 +72,29 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
     let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
-    let parts = Parts { run_dir: arguments.run_dir.clone(), lookups, resync: arguments.resync_secs };
+    let place = Place {
+        node: arguments.node_name.clone(),
+        remote: arguments.remote_cidr.clone(),
+        pod_cidrs: arguments.pod_cidr.clone(),
+    };
+    let parts = Parts {
+        run_dir: arguments.run_dir.clone(),
+        lookups,
+        resync: arguments.resync_secs,
+        enforcement: arguments.reporting.enforcement(),
+        denied: Denied::new(place, drops.clone()),
+    };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
     let watched = events.clone();
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
-    let sources = Sources { status: statuses, metrics, events };
+    let sources = Sources { status: statuses, metrics, events, drops };
     let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
     let mut socket = tokio::spawn(axum::serve(socket, socket_routes(sources)).into_future());
     std::thread::Builder::new()
         .name("kernel-watch".into())
         .spawn(move || kernel_watch::run(notifications, &watched))?;
-    let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue));
+    std::thread::Builder::new().name("reports".into()).spawn(move || reports.run())?;
+    let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue, observed));
     tracing::info!(
         node = arguments.node_name,
         listen = %arguments.listen,
@@ -78,8 +102,9 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         "ringfence agent started"
     );
     tracing::info!("protection of the tables: {protection}");
-    if arguments.unknown_pods == UnknownPods::Allow && !arguments.pod_cidr.is_empty() {
-        tracing::warn!("--pod-cidr says nothing without --unknown-pods deny");
+    match group.is_none() && is_wanted {
+        true => tracing::warn!("reports of denied packets: {reporting}; they are counted all the same"),
+        false => tracing::info!("reports of denied packets: {reporting}"),
     }
     if claimed {
         tracing::info!("the rules of an earlier agent are in force and protected again");
@@ -99,9 +124,13 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 }
 
 /// The loop blocks in system calls, so it gets a thread to itself.
-fn own_thread(state_loop: StateLoop, queue: mpsc::Receiver<Event>) -> anyhow::Result<()> {
+fn own_thread(
+    state_loop: StateLoop,
+    queue: mpsc::Receiver<Event>,
+    observed: mpsc::Receiver<Observation>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(state_loop.run(queue));
+    runtime.block_on(state_loop.run(queue, observed));
     Ok(())
 }
 

@@ -156,7 +156,7 @@ fn repairs(screen: &mut Screen, repairs: Repairs) {
 }
 
 fn drops(screen: &mut Screen, drops: Option<Drops>) {
-    let Some(Drops { denied, would_deny, denied_per_minute, would_deny_per_minute, lost }) = drops else {
+    let Some(Drops { denied, would_deny, denied_per_minute, would_deny_per_minute, lost, unnamed }) = drops else {
         return screen.line("drops", Style::new(), "not counted");
     };
     let says = format!("{denied_per_minute:.1} packets a minute, {denied} since the start");
@@ -166,12 +166,15 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
     if lost > 0 {
         screen.line("", DOUBTFUL, &format!("{lost} reports were lost (the packets are counted)"));
     }
+    if unnamed > 0 {
+        screen.line("", Style::new(), &format!("{unnamed} packets are in no event of 'ringfence drops'"));
+    }
 }
 
 fn features(screen: &mut Screen, features: &Features) {
-    let Features { protection, protection_reason, source_check, bridge_table, drop_log_group } = features;
+    let Features { protection, protection_reason, source_check, bridge_table, drop_log_group: _, drop_log_reason } =
+        features;
     let on = |on: bool| if on { "on" } else { "off" };
-    let log = drop_log_group.map_or_else(|| "off".into(), |group| format!("group {group}"));
     let says = format!(
         "protection {}, source check {}, bridge table {}",
         on(*protection),
@@ -179,7 +182,7 @@ fn features(screen: &mut Screen, features: &Features) {
         on(*bridge_table)
     );
     screen.line("kernel", Style::new(), &says);
-    screen.line("", Style::new(), &format!("reports of denied packets: {log}"));
+    screen.line("", Style::new(), &format!("reports of denied packets: {drop_log_reason}"));
     if !protection {
         screen.line("", Style::new(), &format!("protection is {protection_reason}"));
     }
@@ -244,6 +247,7 @@ mod tests {
                 source_check: true,
                 bridge_table: true,
                 drop_log_group: Some(9470),
+                drop_log_reason: "on: the kernel reports to log group 9470".into(),
             },
             drops: Some(Drops {
                 denied: 12_345,
@@ -251,6 +255,7 @@ mod tests {
                 denied_per_minute: 4.25,
                 would_deny_per_minute: 0.0,
                 lost: 0,
+                unnamed: 0,
             }),
         }
     }
@@ -277,7 +282,7 @@ mod tests {
             drops        4.2 packets a minute, 12345 since the start
                          in audit 0.0 a minute, 60 since the start
             kernel       protection on, source check on, bridge table on
-                         reports of denied packets: group 9470
+                         reports of denied packets: on: the kernel reports to log group 9470
         "#]]
         .assert_eq(&text);
     }
@@ -333,7 +338,7 @@ mod tests {
             repairs      3 of changed tables, 1 of removed ones, 0 at the start
             drops        not counted
             kernel       protection off, source check on, bridge table on
-                         reports of denied packets: group 9470
+                         reports of denied packets: on: the kernel reports to log group 9470
                          protection is off, as asked for by --table-owner off
         "#]].assert_eq(&plain(&report));
         let colours = text(&report);

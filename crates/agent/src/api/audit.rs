@@ -1,0 +1,115 @@
+//! `GET /v1/audit`: what audited policies would have denied; `GET /v1/audit/suggestion`: policies that would allow it.
+
+use policy::Direction;
+use serde::{Deserialize, Serialize};
+
+use super::denial::End;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuditReport {
+    pub(crate) node: String,
+    /// RFC 3339: since when it was counted, which is when the agent started.
+    pub(crate) since: String,
+    /// Every policy that is audited, in the order of their names.
+    pub(crate) policies: Vec<AuditedPolicy>,
+}
+
+/// What one policy would have denied on this node, together with the others that isolate the same pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuditedPolicy {
+    /// `namespace/name`
+    pub(crate) policy: String,
+    /// Packets. A flow that passed is not judged again, so these are first packets of connections.
+    pub(crate) would_deny: u64,
+    /// Different flows among them: source, destination, protocol and port.
+    pub(crate) flows: u64,
+    /// There were so many that not all were told apart: `flows` is a lower bound.
+    pub(crate) more_flows: bool,
+    /// RFC 3339; null if there were none.
+    pub(crate) first: Option<String>,
+    pub(crate) last: Option<String>,
+    /// The most frequent flows.
+    pub(crate) top: Vec<AuditedFlow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AuditedFlow {
+    pub(crate) direction: Direction,
+    pub(crate) source: End,
+    pub(crate) destination: End,
+    pub(crate) traffic: String,
+    pub(crate) count: u64,
+}
+
+/// Whose policies are shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AuditQuery {
+    pub(crate) namespace: Option<String>,
+}
+
+/// For whom a policy is suggested: all workloads of the namespace, or the one that is named, or that of the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SuggestionQuery {
+    pub(crate) namespace: String,
+    pub(crate) pod: Option<String>,
+    pub(crate) workload: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SuggestionReport {
+    /// NetworkPolicy objects.
+    pub(crate) policies: Vec<serde_json::Value>,
+    /// What they do not allow of what was seen, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::super::denial::EndKind;
+    use super::super::tests::golden;
+    use super::*;
+
+    #[test]
+    fn a_report_has_these_bytes() {
+        let end = |address: &str| End {
+            address: Some(address.parse().unwrap()),
+            kind: EndKind::World,
+            pod: None,
+            node: None,
+            cluster: None,
+        };
+        let flow = AuditedFlow {
+            direction: Direction::Egress,
+            source: end("192.0.2.1"),
+            destination: end("192.0.2.2"),
+            traffic: "53/udp".into(),
+            count: 7,
+        };
+        let policy = AuditedPolicy {
+            policy: "shop/db".into(),
+            would_deny: 7,
+            flows: 1,
+            more_flows: false,
+            first: Some("2026-05-04T03:02:01.000Z".into()),
+            last: None,
+            top: vec![flow],
+        };
+        let since = "2026-05-04T03:00:00.000Z".into();
+        let report = AuditReport { node: "node-a".into(), since, policies: vec![policy] };
+        golden(
+            &report,
+            expect![[
+                r#"{"node":"node-a","since":"2026-05-04T03:00:00.000Z","policies":[{"policy":"shop/db","wouldDeny":7,"flows":1,"moreFlows":false,"first":"2026-05-04T03:02:01.000Z","last":null,"top":[{"direction":"egress","source":{"address":"192.0.2.1","kind":"world","pod":null,"node":null,"cluster":null},"destination":{"address":"192.0.2.2","kind":"world","pod":null,"node":null,"cluster":null},"traffic":"53/udp","count":7}]}]}"#
+            ]],
+        );
+        golden(
+            &SuggestionReport { policies: vec![json!({"kind": "NetworkPolicy"})], notes: vec!["a note".into()] },
+            expect![[r#"{"policies":[{"kind":"NetworkPolicy"}],"notes":["a note"]}"#]],
+        );
+    }
+}

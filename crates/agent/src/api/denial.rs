@@ -1,0 +1,217 @@
+//! `GET /v1/drops`: what was denied, or would have been, one [`Line`] of JSON each.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
+use serde::{Deserialize, Serialize};
+
+/// A line of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Denial(Box<Denial>),
+    /// So many lines were not sent, since the reader was too slow.
+    Lost {
+        lost: u64,
+    },
+}
+
+/// Packets of one flow that were denied, or would have been: the first, or those since the last line about the flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Denial {
+    /// RFC 3339, in UTC, with milliseconds: when the agent learnt of it.
+    pub(crate) time: String,
+    pub(crate) verdict: Judgement,
+    pub(crate) cause: Cause,
+    /// Of the policies that deny; null where it is no policy.
+    pub(crate) direction: Option<Direction>,
+    /// Who opened the flow.
+    pub(crate) source: End,
+    pub(crate) destination: End,
+    /// `80/tcp`, `icmp type 8`, `icmp`, `protocol 47`, or `frame 0x88cc`; with ` reply` for packets that answer.
+    pub(crate) traffic: String,
+    /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been.
+    pub(crate) policies: Vec<String>,
+    /// The rule of theirs that came closest.
+    pub(crate) closest: Option<NearMiss>,
+    /// Rules of audited policies that would allow what was denied.
+    pub(crate) would_allow: Vec<RuleName>,
+    /// What else there is to know.
+    pub(crate) note: Option<String>,
+    /// Packets.
+    pub(crate) count: u64,
+    /// Where it happened.
+    pub(crate) node: String,
+}
+
+/// An end of a flow.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// As the packet has it; null if it has none.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) kind: EndKind,
+    /// `namespace/name`
+    pub(crate) pod: Option<String>,
+    /// Of the pod, or the node that has the address itself.
+    pub(crate) node: Option<String>,
+    /// The other cluster.
+    pub(crate) cluster: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EndKind {
+    Pod,
+    /// A node of this cluster, and what runs on its network.
+    Node,
+    RemoteCluster,
+    /// A pod of this node whose object is not known.
+    UnknownPod,
+    /// None of these: outside, as far as the agent knows.
+    World,
+    /// The frame does not say.
+    Unknown,
+}
+
+/// What of it is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DropsQuery {
+    /// Go on with what comes, after what was.
+    #[serde(default)]
+    pub(crate) follow: bool,
+    /// One of the ends is a pod of the namespace.
+    pub(crate) namespace: Option<String>,
+    /// One of the ends is the pod: `name`, or `namespace/name`.
+    pub(crate) pod: Option<String>,
+    pub(crate) verdict: Option<Judgement>,
+}
+
+impl DropsQuery {
+    pub(crate) fn admits(&self, denial: &Denial) -> bool {
+        let DropsQuery { follow: _, namespace, pod, verdict } = self;
+        let ends = [&denial.source, &denial.destination];
+        let any = |fits: &dyn Fn(&str, &str) -> bool| {
+            let names = ends.iter().filter_map(|end| end.pod.as_deref()?.split_once('/'));
+            names.into_iter().any(|(namespace, name)| fits(namespace, name))
+        };
+        let is_pod = |wanted: &str| match wanted.split_once('/') {
+            Some((in_namespace, named)) => any(&|namespace, name| namespace == in_namespace && name == named),
+            None => any(&|_, name| name == wanted),
+        };
+        verdict.is_none_or(|verdict| verdict == denial.verdict)
+            && namespace.as_deref().is_none_or(|wanted| any(&|namespace, _| namespace == wanted))
+            && pod.as_deref().is_none_or(is_pod)
+    }
+}
+
+impl End {
+    /// Who it is, without the address.
+    pub(crate) fn named(&self) -> String {
+        let (what, name) = match self.kind {
+            EndKind::Pod => ("", &self.pod),
+            EndKind::Node => ("node", &self.node),
+            EndKind::RemoteCluster => ("cluster", &self.cluster),
+            EndKind::UnknownPod => ("unknown pod", &self.pod),
+            EndKind::World => ("world", &None),
+            EndKind::Unknown => ("unknown", &None),
+        };
+        [what, name.as_deref().unwrap_or("")].join(" ").trim().to_owned()
+    }
+}
+
+impl fmt::Display for End {
+    /// A name before an address, always.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.named())?;
+        self.address.map_or(Ok(()), |address| write!(f, " ({address})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::super::tests::golden;
+    use super::*;
+
+    fn pod(name: &str, address: &str) -> End {
+        let address = Some(address.parse().unwrap());
+        End { address, kind: EndKind::Pod, pod: Some(name.into()), node: Some("node-a".into()), cluster: None }
+    }
+
+    fn denial() -> Denial {
+        let rule = |policy: &str| RuleName { policy: policy.into(), field: "spec.ingress[0]".into() };
+        Denial {
+            time: "2026-05-04T03:02:01.000Z".into(),
+            verdict: Judgement::Denied,
+            cause: Cause::Ingress,
+            direction: Some(Direction::Ingress),
+            source: pod("shop/web", "10.1.0.1"),
+            destination: pod("data/db", "10.1.0.2"),
+            traffic: "80/tcp".into(),
+            policies: vec!["data/db".into()],
+            closest: Some(NearMiss { rule: rule("data/db"), lacks: vec!["the port".into()] }),
+            would_allow: vec![rule("data/next")],
+            note: Some("a note".into()),
+            count: 3,
+            node: "node-a".into(),
+        }
+    }
+
+    #[test]
+    fn a_line_has_these_bytes() {
+        golden(
+            &Line::Denial(Box::new(denial())),
+            expect![[
+                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
+            ]],
+        );
+        golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
+    }
+
+    #[test]
+    fn ends_of_every_kind_have_these_bytes_and_words() {
+        let end = |kind| End { kind, pod: None, ..pod("", "192.0.2.1") };
+        let far = End { node: None, ..end(EndKind::RemoteCluster) };
+        let frame = End { address: None, node: None, ..end(EndKind::Unknown) };
+        let shown = [
+            pod("shop/web", "10.1.0.1"),
+            end(EndKind::Node),
+            End { cluster: Some("east".into()), ..far.clone() },
+            End { node: None, ..end(EndKind::UnknownPod) },
+            End { pod: Some("shop/new".into()), ..end(EndKind::UnknownPod) },
+            End { node: None, ..end(EndKind::World) },
+            frame.clone(),
+        ]
+        .map(|end| end.to_string());
+        expect![[r#"
+            shop/web (10.1.0.1)
+            node node-a (192.0.2.1)
+            cluster east (192.0.2.1)
+            unknown pod (192.0.2.1)
+            unknown pod shop/new (192.0.2.1)
+            world (192.0.2.1)
+            unknown"#]]
+        .assert_eq(&shown.join("\n"));
+        golden(
+            &far,
+            expect![[r#"{"address":"192.0.2.1","kind":"remote-cluster","pod":null,"node":null,"cluster":null}"#]],
+        );
+        golden(&frame, expect![[r#"{"address":null,"kind":"unknown","pod":null,"node":null,"cluster":null}"#]]);
+    }
+
+    #[test]
+    fn a_question_admits_what_it_asks_for() {
+        let all = DropsQuery::default();
+        let of = |namespace: &str| DropsQuery { namespace: Some(namespace.into()), ..all.clone() };
+        let with = |pod: &str| DropsQuery { pod: Some(pod.into()), ..all.clone() };
+        let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..all.clone() };
+        let admitted = [all.clone(), of("shop"), of("data"), with("db"), with("shop/web")];
+        assert!(admitted.iter().all(|query| query.admits(&denial())));
+        let others =
+            [of("ops"), with("other"), with("shop/db"), would, DropsQuery { pod: Some("db".into()), ..of("x") }];
+        assert!(others.iter().all(|query| !query.admits(&denial())));
+    }
+}

@@ -1,0 +1,150 @@
+//! Who is at the end of a flow, as of now: the pod that has the address, or what else is known of it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use policy::{Attachment, ClusterState, Holder, Pod};
+
+use crate::api::denial::{End, EndKind};
+
+/// What is known of addresses beside the cluster's objects.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    /// Ranges of other clusters, by their names.
+    pub(crate) remote: Vec<(String, IpNet)>,
+    /// Ranges of this node's pods.
+    pub(crate) pod_cidrs: Vec<IpNet>,
+}
+
+/// The addresses of nodes, told by pods on their networks. Kept, since it takes a look at every pod.
+pub(crate) type Nodes = BTreeMap<IpAddr, Arc<str>>;
+
+pub(crate) fn nodes(state: &ClusterState) -> Nodes {
+    let of_pod = |pod: &Arc<Pod>| {
+        let node = pod.node.clone().filter(|_| pod.host_network)?;
+        Some(pod.addresses.iter().map(move |address| (*address, node.clone())).collect::<Vec<_>>())
+    };
+    state.pods().filter_map(of_pod).flatten().collect()
+}
+
+/// Where ends are looked up.
+pub(crate) struct Ends<'a> {
+    pub(crate) state: &'a ClusterState,
+    pub(crate) place: &'a Place,
+    pub(crate) nodes: &'a Nodes,
+}
+
+impl Ends<'_> {
+    pub(super) fn of_address(&self, address: IpAddr) -> End {
+        let none = End { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None };
+        match self.state.holder(address) {
+            Some(Holder::Pod(pod)) => return End { address: Some(address), ..of_pod(pod) },
+            Some(Holder::Unknown(attachment)) => return End { address: Some(address), ..self.of_unknown(attachment) },
+            None => {}
+        }
+        if let Some(node) = self.nodes.get(&address) {
+            return End { kind: EndKind::Node, node: Some(node.to_string()), ..none };
+        }
+        let containing = self.place.remote.iter().filter(|(_, range)| range.contains(&address));
+        if let Some((cluster, _)) = containing.max_by_key(|(_, range)| range.prefix_len()) {
+            return End { kind: EndKind::RemoteCluster, cluster: Some(cluster.clone()), ..none };
+        }
+        if self.place.pod_cidrs.iter().any(|range| range.contains(&address)) {
+            return End { kind: EndKind::UnknownPod, node: Some(self.place.node.clone()), ..none };
+        }
+        none
+    }
+
+    /// The pod whose interface it is on this node, for packets whose addresses cannot be believed.
+    pub(super) fn of_interface(&self, interface: &str, address: Option<IpAddr>) -> Option<End> {
+        let is_its = |a: &&Arc<Attachment>| a.host_interface.as_ref().is_some_and(|name| name.as_str() == interface);
+        let attachment = self.state.attachments().filter(is_its).max_by_key(|a| a.since)?;
+        let known = self.state.pod(&attachment.pod).filter(|pod| self.state.is_attached(pod));
+        let end = known.map_or_else(|| self.of_unknown(attachment), |pod| of_pod(pod));
+        Some(End { address, ..end })
+    }
+
+    fn of_unknown(&self, attachment: &Attachment) -> End {
+        let (pod, node) = (Some(attachment.pod.to_string()), Some(self.place.node.clone()));
+        End { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None }
+    }
+}
+
+fn of_pod(pod: &Pod) -> End {
+    let node = pod.node.as_ref().map(|node| node.to_string());
+    End { address: None, kind: EndKind::Pod, pod: Some(pod.name.to_string()), node, cluster: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{AttachmentId, Change, Kind, ObjectName, lower};
+    use serde_json::json;
+
+    use super::*;
+
+    fn state() -> ClusterState {
+        let mut state = ClusterState::new();
+        let mut add = |name: &str, address: &str, host: bool| {
+            let spec = json!({"nodeName": "node-b", "hostNetwork": host});
+            let object = json!({
+                "metadata": {"namespace": "shop", "name": name, "uid": name}, "spec": spec,
+                "status": {"phase": "Running", "podIP": address}
+            });
+            state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));
+        };
+        add("web", "10.1.0.1", false);
+        add("proxy", "10.0.0.2", true);
+        for (name, address, interface) in [("web", "10.1.0.1", "veth1"), ("new", "10.1.0.9", "veth2")] {
+            state.attach(Attachment {
+                id: AttachmentId { container: name.into(), interface: "eth0".into() },
+                pod: ObjectName::new("shop", name),
+                uid: Some(name.into()),
+                addresses: vec![address.parse().unwrap()],
+                host_interface: Some(interface.parse().unwrap()),
+                bridged: false,
+                since: 1,
+            });
+        }
+        state
+    }
+
+    fn place() -> Place {
+        let range = |text: &str| text.parse().unwrap();
+        Place {
+            node: "node-a".into(),
+            remote: vec![("east".into(), range("10.8.0.0/13")), ("west".into(), range("10.9.0.0/16"))],
+            pod_cidrs: vec![range("10.1.0.0/24")],
+        }
+    }
+
+    #[test]
+    fn every_address_is_of_somebody_or_of_the_world() {
+        let (state, place) = (state(), place());
+        let ends = Ends { state: &state, place: &place, nodes: &nodes(&state) };
+        for (address, expected) in [
+            ("10.1.0.1", "shop/web (10.1.0.1)"),
+            ("10.1.0.9", "unknown pod shop/new (10.1.0.9)"),
+            ("10.1.0.7", "unknown pod (10.1.0.7)"),
+            ("10.0.0.2", "node node-b (10.0.0.2)"),
+            ("10.8.0.1", "cluster east (10.8.0.1)"),
+            ("10.9.0.1", "cluster west (10.9.0.1)"),
+            ("192.0.2.1", "world (192.0.2.1)"),
+            ("2001:db8::1", "world (2001:db8::1)"),
+        ] {
+            assert_eq!(ends.of_address(address.parse().unwrap()).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn an_interface_is_that_of_the_pod_that_was_attached_with_it() {
+        let (state, place) = (state(), place());
+        let ends = Ends { state: &state, place: &place, nodes: &nodes(&state) };
+        let of = |interface: &str| ends.of_interface(interface, None).map(|end| end.to_string());
+        assert_eq!(of("veth1").as_deref(), Some("shop/web"));
+        assert_eq!(of("veth2").as_deref(), Some("unknown pod shop/new"));
+        assert_eq!(of("eth0"), None);
+    }
+}

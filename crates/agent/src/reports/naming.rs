@@ -1,0 +1,242 @@
+//! Gives names to what was observed: who the ends are, which policies decided, and which rule came closest.
+//!
+//! Names are those of now. The policies may have changed since the packet was judged: where they do not explain it any
+//! more, that is said instead.
+
+use jiff::Timestamp;
+use nft::Protocol;
+use policy::{Cause, Judgement, SideVerdict, Traffic, explain};
+
+use super::ends::Ends;
+use super::seen::{Carried, Flow, Observation, Seen};
+use crate::api::denial::{Denial, End, EndKind};
+
+pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
+    let Observation { seen, icmp, count, first: _ } = observation;
+    let (source, destination, spoof) = both_ends(ends, seen);
+    let unnamed = Denial {
+        time: format!("{time:.3}"),
+        verdict: seen.judgement,
+        cause: seen.cause,
+        direction: seen.cause.direction(),
+        source,
+        destination,
+        traffic: traffic(seen, *icmp),
+        policies: vec![],
+        closest: None,
+        would_allow: vec![],
+        note: spoof,
+        count: *count,
+        node: ends.place.node.clone(),
+    };
+    match (seen.cause.direction(), &seen.carried) {
+        (Some(direction), Carried::Flow(flow)) => {
+            let explained = explain(ends.state, flow.source, flow.destination, carried_traffic(flow));
+            let side = match direction {
+                policy::Direction::Egress => explained.egress,
+                policy::Direction::Ingress => explained.ingress,
+            };
+            with_policies(unnamed, side)
+        }
+        (Some(_), Carried::Frame { .. }) | (None, _) => unnamed,
+    }
+}
+
+/// What the policies say now, if it is what happened.
+fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
+    match (denial.verdict, side) {
+        (Judgement::Denied, SideVerdict::Denied { isolated_by, closest, would_allow }) => {
+            Denial { policies: isolated_by, closest, would_allow, ..denial }
+        }
+        (Judgement::WouldDeny, SideVerdict::WouldDeny { audited_by, closest }) => {
+            Denial { policies: audited_by, closest, ..denial }
+        }
+        (Judgement::Denied, SideVerdict::Unreadable { reason }) => Denial { note: Some(reason), ..denial },
+        (Judgement::Denied | Judgement::WouldDeny, now) => {
+            let now = now.to_string();
+            let first = now.lines().next().unwrap_or(&now);
+            let note = format!("by the policies of now it is {first}: they have changed since");
+            Denial { note: Some(note), ..denial }
+        }
+    }
+}
+
+/// The ends, and what has to be said of a source that is not the sender.
+fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
+    let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None };
+    let (from, to) = match &seen.carried {
+        Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
+        Carried::Frame { .. } => (None, None),
+    };
+    let by_address = |address: Option<_>| address.map_or(unknown.clone(), |address| ends.of_address(address));
+    let sender = || seen.input.as_deref().and_then(|interface| ends.of_interface(interface, from));
+    let receiver = || seen.output.as_deref().and_then(|interface| ends.of_interface(interface, to));
+    match seen.cause {
+        Cause::Egress | Cause::Ingress | Cause::Stray | Cause::UnknownAddress => {
+            (by_address(from), by_address(to), None)
+        }
+        Cause::ForgedSource => {
+            let claimed = by_address(from);
+            let source = sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, ..claimed.clone() });
+            let note = match from {
+                Some(_) if claimed.kind == EndKind::Pod => format!("the source address is that of {claimed}"),
+                Some(address) => format!("the source address {address} is not the pod's"),
+                None => "the source address is not the pod's".into(),
+            };
+            (source, by_address(to), Some(note))
+        }
+        Cause::Tunnel | Cause::OtherProtocol | Cause::RouterAdvertisement => {
+            (sender().unwrap_or_else(|| by_address(from)), by_address(to), None)
+        }
+        Cause::OtherDestination => {
+            let source = sender().unwrap_or_else(|| by_address(from));
+            (source, receiver().unwrap_or_else(|| by_address(to)), None)
+        }
+    }
+}
+
+pub(super) fn carried_traffic(flow: &Flow) -> Traffic {
+    match (Protocol::from_number(flow.protocol), flow.port) {
+        (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
+        (Some(_) | None, _) => Traffic::Portless,
+    }
+}
+
+/// IANA numbers.
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+fn traffic(seen: &Seen, icmp: Option<u8>) -> String {
+    let text = match &seen.carried {
+        Carried::Frame { ether_type } => format!("frame {ether_type:#06x}"),
+        Carried::Flow(flow) => match (Protocol::from_number(flow.protocol), flow.port, flow.protocol, icmp) {
+            (Some(protocol), Some(port), ..) => format!("{port}/{protocol}"),
+            (Some(protocol), None, ..) => protocol.to_string(),
+            (None, _, ICMP | ICMPV6, Some(kind)) => format!("icmp type {kind}"),
+            (None, _, ICMP | ICMPV6, None) => "icmp".into(),
+            (None, _, number, _) => format!("protocol {number}"),
+        },
+    };
+    if seen.reply { text + " reply" } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
+    use serde_json::json;
+
+    use super::super::ends::{Nodes, Place};
+    use super::super::seen::tests::denied;
+    use super::*;
+
+    const WEB: &str = "10.1.0.1";
+    const DB: &str = "10.1.0.2";
+
+    /// A pod that a policy isolates, whose rule lets `web` in, and one that is attached with `veth1`.
+    fn state() -> ClusterState {
+        let mut state = ClusterState::new();
+        let mut add = |kind: Kind, object: serde_json::Value| state.apply(Change::Set(lower(kind, &object).unwrap()));
+        for (name, address) in [("web", WEB), ("db", DB)] {
+            let metadata = json!({"namespace": "shop", "name": name, "uid": name, "labels": {"app": name}});
+            let status = json!({"phase": "Running", "podIP": address});
+            add(Kind::Pod, json!({"metadata": metadata, "spec": {"nodeName": "node-a"}, "status": status}));
+        }
+        let from = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
+        let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": from}]});
+        let metadata = json!({"namespace": "shop", "name": "db"});
+        let (version, kind) = ("networking.k8s.io/v1", "NetworkPolicy");
+        add(Kind::NetworkPolicy, json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}));
+        state.attach(Attachment {
+            id: AttachmentId { container: "web".into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", "web"),
+            uid: Some("web".into()),
+            addresses: vec![WEB.parse().unwrap()],
+            host_interface: Some("veth1".parse().unwrap()),
+            bridged: false,
+            since: 1,
+        });
+        state
+    }
+
+    fn named(seen: Seen, icmp: Option<u8>) -> Denial {
+        let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
+        let ends = Ends { state: &state, place: &place, nodes: &Nodes::new() };
+        let time = "2026-05-04T03:02:01Z".parse().unwrap();
+        name(&ends, &Observation { seen, icmp, count: 3, first: true }, time)
+    }
+
+    #[test]
+    fn a_denial_names_the_policies_of_its_direction_and_what_the_closest_rule_lacks() {
+        let denial = named(denied(Direction::Ingress, "192.0.2.1", DB, 80), None);
+        assert_eq!(denial.policies, ["shop/db"]);
+        let closest = denial.closest.unwrap();
+        assert_eq!(closest.rule.to_string(), "shop/db spec.ingress[0]");
+        assert_eq!(denial.note, None);
+        assert_eq!(
+            (denial.source.to_string().as_str(), denial.destination.to_string().as_str()),
+            ("world (192.0.2.1)", "shop/db (10.1.0.2)")
+        );
+        assert_eq!((denial.traffic.as_str(), denial.count), ("80/tcp", 3));
+        assert_eq!(denial.time, "2026-05-04T03:02:01.000Z");
+    }
+
+    #[test]
+    fn where_the_policies_of_now_do_not_deny_it_that_is_said_and_none_is_named() {
+        let allowed = named(denied(Direction::Ingress, WEB, DB, 80), None);
+        let no_policy = named(denied(Direction::Egress, WEB, DB, 80), None);
+        let not_audited =
+            named(Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, "192.0.2.1", DB, 80) }, None);
+        for denial in [allowed, no_policy, not_audited] {
+            assert_eq!((&denial.policies, &denial.closest), (&vec![], &None));
+            let note = denial.note.unwrap();
+            assert!(
+                note.starts_with("by the policies of now it is ") && note.ends_with("they have changed since"),
+                "{note}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_forges_a_source_is_named_by_its_interface_and_never_by_the_address() {
+        let forged = |input: Option<&str>| Seen {
+            cause: Cause::ForgedSource,
+            input: input.map(String::from),
+            ..denied(Direction::Egress, DB, "192.0.2.1", 80)
+        };
+        let denial = named(forged(Some("veth1")), None);
+        assert_eq!(denial.source.to_string(), "shop/web (10.1.0.2)");
+        assert_eq!(denial.note.as_deref(), Some("the source address is that of shop/db (10.1.0.2)"));
+        assert_eq!((denial.direction, denial.policies.len()), (None, 0));
+        assert_eq!(named(forged(Some("veth9")), None).source.to_string(), "unknown (10.1.0.2)");
+    }
+
+    #[test]
+    fn a_frame_that_is_no_packet_has_a_sender_and_nothing_else() {
+        let seen = Seen {
+            cause: Cause::OtherProtocol,
+            carried: Carried::Frame { ether_type: 0x88cc },
+            input: Some("veth1".into()),
+            ..denied(Direction::Egress, WEB, DB, 80)
+        };
+        let denial = named(seen, None);
+        assert_eq!((denial.source.to_string(), denial.destination.to_string()), ("shop/web".into(), "unknown".into()));
+        assert_eq!(denial.traffic, "frame 0x88cc");
+    }
+
+    #[test]
+    fn traffic_is_told_in_the_words_of_explain_with_the_type_of_icmp() {
+        let carrying = |protocol, reply| Seen {
+            carried: Carried::Flow(Flow {
+                source: WEB.parse().unwrap(),
+                destination: DB.parse().unwrap(),
+                protocol,
+                port: None,
+            }),
+            reply,
+            ..denied(Direction::Ingress, WEB, DB, 80)
+        };
+        let told = [(1, Some(8), false), (58, None, false), (47, None, false), (6, None, true)]
+            .map(|(protocol, icmp, reply)| traffic(&carrying(protocol, reply), icmp));
+        assert_eq!(told, ["icmp type 8", "icmp", "protocol 47", "tcp reply"]);
+    }
+}

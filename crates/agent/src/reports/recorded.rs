@@ -1,0 +1,239 @@
+//! Flows that the kernel's tables count: which of their packets nobody was told of yet.
+//!
+//! The first packet of a flow comes by the log; all are in the count of the flow's element, which is read every few
+//! seconds. What is told of a flow adds up to what the kernel counted. An element goes a minute after its last packet,
+//! and a later packet of the flow makes a new one, which counts from zero.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::seen::{Observation, Seen};
+use super::{KEPT_BY_KERNEL, READ_EVERY};
+
+/// Flows that are known at a time: four full tables of the kernel, in some 6 MB. Packets of further ones are in the
+/// totals alone.
+const FLOWS: usize = 16_384;
+
+/// A flow that does not grow for so long is forgotten: its element has gone, however late the reads were.
+const FORGOTTEN: Duration = KEPT_BY_KERNEL.saturating_add(Duration::from_secs(15));
+
+/// An element that did not grow for so long may have been replaced by a new one.
+const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_mul(2));
+
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    flows: BTreeMap<Seen, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// What the present element had counted when it was seen last.
+    element: u64,
+    /// Packets of all its elements, and how many of them were told of.
+    seen: u64,
+    told: u64,
+    grown: Instant,
+    /// A packet was logged when it was not clear of which element.
+    logged_again: bool,
+    icmp: Option<u8>,
+}
+
+impl Recorded {
+    /// What the tables held when the agent came: its predecessor may have told of it.
+    pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
+        self.read(records, now);
+        self.flows.values_mut().for_each(|entry| entry.told = entry.seen);
+    }
+
+    /// A packet was logged: the first of a flow, or one of a flow that has gone on for a minute. Something is to be
+    /// told of a first one, if there is room.
+    pub(super) fn logged(&mut self, seen: &Seen, icmp: Option<u8>, now: Instant, room: bool) -> Option<Observation> {
+        let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, icmp };
+        let full = self.flows.len() >= FLOWS;
+        let entry = match self.flows.get_mut(seen) {
+            None if full => return None,
+            None => self.flows.entry(seen.clone()).or_insert(new),
+            Some(entry) => {
+                let age = now.saturating_duration_since(entry.grown);
+                if age <= KEPT_BY_KERNEL {
+                    entry.logged_again |= age >= DOUBTFUL;
+                    return None;
+                }
+                *entry = Entry { seen: entry.seen + 1, told: entry.told, ..new };
+                entry
+            }
+        };
+        room.then(|| entry.tell(seen))
+    }
+
+    /// The tables as they are now.
+    pub(super) fn read(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
+        for (seen, packets) in records {
+            let full = self.flows.len() >= FLOWS;
+            match self.flows.get_mut(&seen) {
+                None if full => {}
+                None => {
+                    let entry =
+                        Entry { element: packets, seen: packets, told: 0, grown: now, logged_again: false, icmp: None };
+                    self.flows.insert(seen, entry);
+                }
+                Some(entry) => {
+                    let is_new = packets < entry.element || packets == entry.element && entry.logged_again;
+                    let grown = if is_new { packets } else { packets - entry.element };
+                    entry.element = packets;
+                    entry.logged_again = false;
+                    if grown > 0 {
+                        entry.seen += grown;
+                        entry.grown = now;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells of flows with packets that nobody was told of, at most so many: new ones first, then the busiest. The
+    /// others wait.
+    pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
+        let mut waiting: Vec<(&Seen, &mut Entry)> =
+            self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.told).collect();
+        waiting.sort_by_key(|(_, entry)| (entry.told > 0, Reverse(entry.seen - entry.told)));
+        waiting.into_iter().take(room).map(|(seen, entry)| entry.tell(seen)).collect()
+    }
+
+    /// Forgets flows that are over. Nobody is told any more of packets of theirs that waited.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.flows.retain(|_, entry| now.saturating_duration_since(entry.grown) <= FORGOTTEN);
+    }
+}
+
+impl Entry {
+    fn tell(&mut self, seen: &Seen) -> Observation {
+        let (count, first) = (self.seen - self.told, self.told == 0);
+        self.told = self.seen;
+        Observation { seen: seen.clone(), icmp: self.icmp, count, first }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Direction;
+
+    use super::super::seen::tests::denied;
+    use super::*;
+
+    const MUCH: usize = 100;
+
+    fn flow(port: u16) -> Seen {
+        denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port)
+    }
+
+    /// The counts that were told, with their ports' flows in the order of telling.
+    fn counts(told: &[Observation]) -> Vec<(u64, bool)> {
+        told.iter().map(|o| (o.count, o.first)).collect()
+    }
+
+    /// Moments, in seconds.
+    fn clock() -> impl Fn(u64) -> Instant {
+        let start = Instant::now();
+        move |seconds| start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn what_is_told_of_a_flow_adds_up_to_its_count() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        let first = flows.logged(&flow(80), None, at(0), true).unwrap();
+        assert_eq!((first.count, first.first), (1, true));
+        for (seconds, packets, told) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
+            flows.read([(flow(80), packets)], at(seconds));
+            let told_now: u64 = flows.tell(MUCH).iter().map(|o| o.count).sum();
+            assert_eq!(told_now, told, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_flow_that_the_log_did_not_tell_of_is_found_in_the_table_and_the_log_adds_nothing() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.read([(flow(80), 4)], at(5));
+        assert_eq!(counts(&flows.tell(MUCH)), [(4, true)]);
+        assert_eq!(flows.logged(&flow(80), None, at(5), true), None);
+        flows.read([(flow(80), 4)], at(10));
+        assert_eq!(flows.tell(MUCH), []);
+    }
+
+    #[test]
+    fn a_flow_that_goes_on_is_not_told_of_again_when_it_is_logged_once_a_minute() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.logged(&flow(80), None, at(0), true);
+        let mut told = 1;
+        for seconds in 1..=130 {
+            if seconds % 60 == 0 {
+                assert_eq!(flows.logged(&flow(80), None, at(seconds), true), None);
+            }
+            if seconds % 5 == 0 {
+                flows.read([(flow(80), seconds + 1)], at(seconds));
+                flows.forget(at(seconds));
+                told += flows.tell(MUCH).iter().map(|o| o.count).sum::<u64>();
+            }
+        }
+        assert_eq!(told, 131);
+    }
+
+    #[test]
+    fn an_element_that_was_made_anew_counts_from_zero() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.read([(flow(80), 9)], at(5));
+        flows.tell(MUCH);
+        flows.read([(flow(80), 2)], at(70));
+        assert_eq!(counts(&flows.tell(MUCH)), [(2, false)]);
+    }
+
+    #[test]
+    fn a_retry_after_the_element_has_gone_is_told_of_though_its_count_is_the_same() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.logged(&flow(80), None, at(0), true);
+        flows.read([(flow(80), 1)], at(4));
+        // Within the seconds in which it is not clear whether the element is the old one.
+        assert_eq!(flows.logged(&flow(80), None, at(60), true), None);
+        flows.read([(flow(80), 1)], at(64));
+        assert_eq!(counts(&flows.tell(MUCH)), [(1, false)]);
+        // And when it is clear.
+        let again = flows.logged(&flow(80), None, at(130), true).unwrap();
+        assert_eq!((again.count, again.first), (1, false));
+        flows.read([(flow(80), 1)], at(134));
+        assert_eq!(flows.tell(MUCH), []);
+    }
+
+    #[test]
+    fn flows_for_which_there_is_no_room_wait_and_the_new_and_busy_come_first() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.read([(flow(1), 5)], at(5));
+        flows.tell(MUCH);
+        flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
+        assert_eq!(flows.logged(&flow(4), None, at(11), false), None);
+        assert_eq!(counts(&flows.tell(2)), [(2, true), (1, true)]);
+        assert_eq!(counts(&flows.tell(MUCH)), [(1, true), (95, false)]);
+        assert_eq!(flows.tell(MUCH), []);
+    }
+
+    #[test]
+    fn what_was_there_when_the_agent_came_is_not_told_of_and_what_comes_later_is() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        flows.adopt([(flow(80), 7)], at(0));
+        assert_eq!(flows.tell(MUCH), []);
+        flows.read([(flow(80), 8)], at(5));
+        assert_eq!(flows.tell(MUCH).iter().map(|o| o.count).collect::<Vec<u64>>(), [1]);
+    }
+
+    #[test]
+    fn what_is_known_has_a_bound_and_what_is_over_is_forgotten() {
+        let (mut flows, at) = (Recorded::default(), clock());
+        let all = |first: u16| (0..u16::try_from(FLOWS).unwrap()).map(move |n| (flow(first + n), 1));
+        flows.read(all(0), at(0));
+        flows.read(all(30_000), at(0));
+        assert_eq!(flows.logged(&flow(65_000), None, at(0), true), None);
+        assert_eq!(flows.flows.len(), FLOWS);
+        flows.forget(at(76));
+        assert_eq!(flows.flows.len(), 0);
+    }
+}

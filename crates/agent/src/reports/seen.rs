@@ -1,0 +1,181 @@
+//! What packets are told apart by, and what is told of them.
+
+use std::net::IpAddr;
+
+use nfnetlink::{FlowRecord, LoggedPacket};
+use nft::Protocol;
+use policy::{Cause, Direction, FlowTable, Judgement, Reported};
+
+/// Packets that are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen {
+    pub(crate) judgement: Judgement,
+    pub(crate) cause: Cause,
+    /// The packets answer the flow.
+    pub(crate) reply: bool,
+    pub(crate) carried: Carried,
+    /// The pod's side of the packet's way, where the cause is no policy; addresses tell nothing there.
+    pub(crate) input: Option<String>,
+    pub(crate) output: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Carried {
+    Flow(Flow),
+    /// A frame without an IP packet, by its `ETH_P_*`.
+    Frame {
+        ether_type: u16,
+    },
+}
+
+/// Who opened a flow with whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Flow {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    /// IANA number.
+    pub(crate) protocol: u8,
+    /// Of the destination.
+    pub(crate) port: Option<u16>,
+}
+
+/// Packets that nobody was told of yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Observation {
+    pub(crate) seen: Seen,
+    /// Type of the first packet, if it was ICMP and the log showed it.
+    pub(crate) icmp: Option<u8>,
+    pub(crate) count: u64,
+    /// The flow was not told of before.
+    pub(crate) first: bool,
+}
+
+/// A packet of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Logged {
+    pub(crate) seen: Seen,
+    pub(crate) icmp: Option<u8>,
+}
+
+impl Seen {
+    /// A flow as the kernel's tables hold it.
+    pub(crate) fn of_record(table: &FlowTable, record: &FlowRecord) -> Seen {
+        let FlowRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;
+        Seen {
+            judgement: table.judgement,
+            cause: Cause::from(table.direction),
+            reply: false,
+            carried: Carried::Flow(Flow { source, destination, protocol, port }),
+            input: None,
+            output: None,
+        }
+    }
+
+    /// Whether the kernel's tables count these packets.
+    pub(crate) fn is_recorded(&self) -> bool {
+        let of_policy: Option<Direction> = self.cause.direction();
+        of_policy.is_some() && !self.reply && matches!(self.carried, Carried::Flow(_))
+    }
+}
+
+impl Logged {
+    /// None for the log of somebody else.
+    pub(crate) fn of_packet(packet: &LoggedPacket) -> Option<Logged> {
+        let Reported { judgement, cause, reply } = Reported::of_prefix(&packet.prefix)?;
+        let (carried, icmp) = match packet.content {
+            None => (Carried::Frame { ether_type: packet.ether_type }, None),
+            Some(head) => {
+                let (own, other) = head.ports.map_or((None, None), |(from, to)| (Some(from), Some(to)));
+                let (source, destination, port) = match reply {
+                    false => (head.source, head.destination, other),
+                    true => (head.destination, head.source, own),
+                };
+                let flow = Flow { source, destination, protocol: head.protocol, port };
+                (Carried::Flow(flow), head.icmp.map(|(kind, _)| kind))
+            }
+        };
+        // Of a flow that a policy denies only its ends matter, and its table knows no interfaces.
+        let (input, output) = match cause.direction() {
+            Some(_) => (None, None),
+            None => (packet.in_interface.clone(), packet.out_interface.clone()),
+        };
+        Some(Logged { seen: Seen { judgement, cause, reply, carried, input, output }, icmp })
+    }
+
+    /// Whether it can be found again in a table: a packet that was cut before its ports cannot.
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.seen.carried {
+            Carried::Flow(Flow { protocol, port, .. }) => port.is_some() || Protocol::from_number(*protocol).is_none(),
+            Carried::Frame { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nfnetlink::PacketHead;
+
+    use super::*;
+
+    /// TCP of a denied flow.
+    pub(crate) fn denied(direction: Direction, source: &str, destination: &str, port: u16) -> Seen {
+        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+        Seen {
+            judgement: Judgement::Denied,
+            cause: direction.into(),
+            reply: false,
+            carried: Carried::Flow(Flow { source, destination, protocol: 6, port: Some(port) }),
+            input: None,
+            output: None,
+        }
+    }
+
+    fn logged(prefix: &str, content: Option<PacketHead>) -> LoggedPacket {
+        LoggedPacket {
+            prefix: prefix.into(),
+            ether_type: 0x0800,
+            in_interface: Some("veth1".into()),
+            out_interface: None,
+            content,
+        }
+    }
+
+    fn tcp(source: &str, destination: &str, ports: (u16, u16)) -> PacketHead {
+        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+        PacketHead { source, destination, protocol: 6, ports: Some(ports), icmp: None }
+    }
+
+    #[test]
+    fn a_packet_that_answers_is_of_the_flow_that_it_answers() {
+        let there = logged("ringfence deny/ingress", Some(tcp("10.1.0.1", "10.1.0.2", (40_000, 80))));
+        let back = logged("ringfence deny/ingress reply", Some(tcp("10.1.0.2", "10.1.0.1", (80, 40_000))));
+        let [there, back] = [there, back].map(|packet| Logged::of_packet(&packet).unwrap().seen);
+        assert_eq!(there, denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", 80));
+        assert_eq!(back, Seen { reply: true, ..there.clone() });
+        assert!(there.is_recorded() && !back.is_recorded());
+    }
+
+    #[test]
+    fn the_interfaces_count_where_addresses_cannot_be_believed() {
+        let packet = logged("ringfence deny/source", Some(tcp("10.9.9.9", "10.1.0.2", (40_000, 80))));
+        let seen = Logged::of_packet(&packet).unwrap().seen;
+        assert_eq!((seen.cause, seen.input.as_deref()), (Cause::ForgedSource, Some("veth1")));
+        assert!(!seen.is_recorded());
+    }
+
+    #[test]
+    fn a_frame_without_a_packet_has_its_type_and_a_log_of_others_is_nothing() {
+        let frame = Logged::of_packet(&logged("ringfence deny/protocol", None)).unwrap();
+        assert_eq!(frame.seen.carried, Carried::Frame { ether_type: 0x0800 });
+        assert_eq!(Logged::of_packet(&logged("somebody else", None)), None);
+    }
+
+    #[test]
+    fn a_packet_that_was_cut_before_its_ports_is_not_whole() {
+        let cut = PacketHead { ports: None, ..tcp("10.1.0.1", "10.1.0.2", (1, 2)) };
+        assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(cut))).unwrap().is_whole());
+        let echo = PacketHead { protocol: 1, icmp: Some((8, 0)), ..cut };
+        let echo = Logged::of_packet(&logged("ringfence deny/egress", Some(echo))).unwrap();
+        assert_eq!((echo.is_whole(), echo.icmp), (true, Some(8)));
+    }
+}

@@ -1,0 +1,171 @@
+//! The latest events, for those who ask, and a line to those who follow. Nobody who reads slowly holds anybody up.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::api::denial::{Denial, DropsQuery, Line};
+
+/// Events that are kept for those who come later: some ten seconds of the most that are told of, hours of a quiet node.
+const KEPT: usize = 1024;
+
+/// Events that may wait for a reader. One that is further behind loses the oldest.
+const BEHIND: usize = 1024;
+
+/// Readers at a time. A person has one or two, and each may keep the events alive that wait for it.
+const FOLLOWERS: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// Under one lock with the sending, so that a reader that begins gets each event once.
+    kept: Mutex<VecDeque<Arc<Denial>>>,
+    sender: Sender<Arc<Denial>>,
+    followers: Arc<Semaphore>,
+}
+
+/// What a reader has still to get.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    query: DropsQuery,
+    past: VecDeque<Arc<Denial>>,
+    coming: Option<Receiver<Arc<Denial>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Stream {
+        let (sender, _) = channel(BEHIND);
+        Stream { kept: Mutex::default(), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
+    }
+
+    pub(crate) fn tell(&self, denial: Denial) {
+        let denial = Arc::new(denial);
+        let mut kept = self.kept();
+        if kept.len() >= KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(denial.clone());
+        // It fails if nobody follows.
+        drop(self.sender.send(denial));
+    }
+
+    /// What was kept, and what comes if that is asked for. None if too many are reading.
+    pub(crate) fn follow(&self, query: DropsQuery) -> Option<Followed> {
+        let place = self.followers.clone().try_acquire_owned().ok()?;
+        let kept = self.kept();
+        let coming = query.follow.then(|| self.sender.subscribe());
+        let past = kept.iter().filter(|denial| query.admits(denial)).cloned().collect();
+        Some(Followed { query, past, coming, _place: place })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Denial>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Followed {
+    /// The next line; none at the end.
+    pub(crate) async fn next(&mut self) -> Option<Line> {
+        if let Some(denial) = self.past.pop_front() {
+            return Some(Line::Denial(Box::new(Denial::clone(&denial))));
+        }
+        let coming = self.coming.as_mut()?;
+        loop {
+            match coming.recv().await {
+                Ok(denial) if self.query.admits(&denial) => {
+                    return Some(Line::Denial(Box::new(Denial::clone(&denial))));
+                }
+                Ok(_) => {}
+                Err(RecvError::Lagged(lost)) => return Some(Line::Lost { lost }),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Cause, Judgement};
+
+    use super::*;
+    use crate::api::denial::{End, EndKind};
+
+    fn denial(count: u64, verdict: Judgement) -> Denial {
+        let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None };
+        Denial {
+            time: String::new(),
+            verdict,
+            cause: Cause::Ingress,
+            direction: None,
+            source: end.clone(),
+            destination: end,
+            traffic: String::new(),
+            policies: vec![],
+            closest: None,
+            would_allow: vec![],
+            note: None,
+            count,
+            node: String::new(),
+        }
+    }
+
+    fn tell(stream: &Stream, counts: impl IntoIterator<Item = u64>) {
+        counts.into_iter().for_each(|count| stream.tell(denial(count, Judgement::Denied)));
+    }
+
+    /// A reader's next lines, by their counts; a loss is negative.
+    async fn lines(reader: &mut Followed, number: usize) -> Vec<i64> {
+        let mut counts = Vec::new();
+        for _ in 0..number {
+            counts.push(match reader.next().await {
+                Some(Line::Denial(denial)) => i64::try_from(denial.count).unwrap(),
+                Some(Line::Lost { lost }) => -i64::try_from(lost).unwrap(),
+                None => break,
+            });
+        }
+        counts
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_what_was_and_then_what_comes_each_once() {
+        let stream = Stream::new();
+        tell(&stream, [1, 2]);
+        let mut once = stream.follow(DropsQuery::default()).unwrap();
+        let mut on = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        tell(&stream, [3]);
+        assert_eq!(lines(&mut once, 9).await, [1, 2]);
+        assert_eq!(lines(&mut on, 3).await, [1, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_loses_the_oldest_and_is_told_how_many() {
+        let stream = Stream::new();
+        let mut slow = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
+        let behind = u64::try_from(BEHIND).unwrap();
+        tell(&stream, 1..=behind + 5);
+        assert_eq!(lines(&mut slow, 2).await, [-5, 6]);
+    }
+
+    #[tokio::test]
+    async fn the_latest_are_kept_and_others_are_not_shown() {
+        let stream = Stream::new();
+        let kept = u64::try_from(KEPT).unwrap();
+        tell(&stream, 1..=kept + 1);
+        stream.tell(denial(7, Judgement::WouldDeny));
+        let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..DropsQuery::default() };
+        assert_eq!(lines(&mut stream.follow(would).unwrap(), 9).await, [7]);
+        assert_eq!(lines(&mut stream.follow(DropsQuery::default()).unwrap(), 1).await, [3]);
+    }
+
+    #[test]
+    fn the_number_of_readers_has_a_bound() {
+        let stream = Stream::new();
+        let mut readers: Vec<Option<Followed>> = (0..FOLLOWERS).map(|_| stream.follow(DropsQuery::default())).collect();
+        assert!(readers.iter().all(Option::is_some) && stream.follow(DropsQuery::default()).is_none());
+        readers.pop();
+        assert!(stream.follow(DropsQuery::default()).is_some());
+    }
+}

@@ -1,0 +1,94 @@
+//! Exact sums of denied packets, out of the counters of the chains that deny.
+
+use std::collections::BTreeMap;
+
+use nft::{Name, Table};
+use policy::{Cause, Judgement};
+
+/// What a counter stands for.
+pub(crate) type Kind = (Judgement, Cause);
+
+/// A counter as it was read.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) table: Table,
+    pub(super) chain: Name,
+    pub(super) kind: Kind,
+    pub(super) packets: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Totals {
+    /// By table and chain, as read last.
+    counters: BTreeMap<(Table, Name), u64>,
+    sums: BTreeMap<Kind, u64>,
+}
+
+impl Totals {
+    /// Counts from these counters on: what they hold was denied before the agent came.
+    pub(super) fn from(readings: &[Reading]) -> Totals {
+        let counters = readings.iter().map(|r| ((r.table.clone(), r.chain.clone()), r.packets)).collect();
+        Totals { counters, sums: BTreeMap::new() }
+    }
+
+    /// Takes the counters in; gives what each kind grew by. A counter that went back was made anew, and counts from
+    /// zero.
+    pub(super) fn take(&mut self, readings: &[Reading]) -> BTreeMap<Kind, u64> {
+        let mut grown: BTreeMap<Kind, u64> = BTreeMap::new();
+        let before = std::mem::take(&mut self.counters);
+        for Reading { table, chain, kind, packets } in readings {
+            let key = (table.clone(), chain.clone());
+            let known = before.get(&key).copied().filter(|known| known <= packets).unwrap_or(0);
+            if *packets > known {
+                *grown.entry(*kind).or_insert(0) += packets - known;
+            }
+            self.counters.insert(key, *packets);
+        }
+        for (kind, packets) in &grown {
+            *self.sums.entry(*kind).or_insert(0) += packets;
+        }
+        grown
+    }
+
+    /// Since the agent came.
+    pub(super) fn sum(&self, kind: Kind) -> u64 {
+        self.sums.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Of every kind.
+    pub(super) fn sum_of_all(&self) -> u64 {
+        self.sums.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = (Judgement::Denied, Cause::Ingress);
+
+    fn reading(packets: u64) -> Reading {
+        let name = |text| Name::new(text).unwrap();
+        Reading { table: Table::inet(name("ringfence")), chain: name("deny/ingress"), kind: KIND, packets }
+    }
+
+    #[test]
+    fn counters_that_went_back_or_went_count_from_zero() {
+        let mut totals = Totals::from(&[reading(100)]);
+        for (readings, sum) in
+            [(vec![reading(103)], 3), (vec![reading(2)], 5), (vec![], 5), (vec![reading(4)], 9), (vec![reading(4)], 9)]
+        {
+            totals.take(&readings);
+            assert_eq!(totals.sum(KIND), sum);
+        }
+        assert_eq!(totals.sum((Judgement::WouldDeny, Cause::Ingress)), 0);
+    }
+
+    #[test]
+    fn counters_of_the_same_cause_in_both_tables_are_one_sum() {
+        let mut totals = Totals::from(&[]);
+        let bridge = Reading { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
+        assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));
+        assert_eq!(totals.sum_of_all(), 7);
+    }
+}

@@ -1,0 +1,104 @@
+//! Packets of which the kernel keeps no table: those denied without a policy, and answers of flows. All that is known
+//! of them is what was logged, which is limited; how many there were is in the totals.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::seen::{Observation, Seen};
+
+/// Different ones that are known at a time. Each rule logs some ten a second; this is a minute of two such rules.
+const KNOWN: usize = 1024;
+
+/// Packets of the same ends within this time belong together.
+const TOGETHER: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Unrecorded {
+    known: BTreeMap<Seen, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    untold: u64,
+    told: bool,
+    last: Instant,
+    icmp: Option<u8>,
+}
+
+impl Unrecorded {
+    /// The first packet is told of at once, if there is room; further ones at the next read.
+    pub(super) fn logged(&mut self, seen: &Seen, icmp: Option<u8>, now: Instant, room: bool) -> Option<Observation> {
+        if let Some(entry) = self.known.get_mut(seen) {
+            entry.untold += 1;
+            entry.last = now;
+            return None;
+        }
+        if self.known.len() >= KNOWN {
+            return None;
+        }
+        let entry = Entry { untold: 1, told: false, last: now, icmp };
+        let entry = self.known.entry(seen.clone()).or_insert(entry);
+        room.then(|| entry.tell(seen))
+    }
+
+    /// Tells of packets that nobody was told of, of at most so many ends.
+    pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
+        let waiting = self.known.iter_mut().filter(|(_, entry)| entry.untold > 0);
+        waiting.take(room).map(|(seen, entry)| entry.tell(seen)).collect()
+    }
+
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.known.retain(|_, entry| now.saturating_duration_since(entry.last) <= TOGETHER);
+    }
+}
+
+impl Entry {
+    fn tell(&mut self, seen: &Seen) -> Observation {
+        let (count, first) = (std::mem::take(&mut self.untold), !std::mem::replace(&mut self.told, true));
+        Observation { seen: seen.clone(), icmp: self.icmp, count, first }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Cause, Direction};
+
+    use super::super::seen::tests::denied;
+    use super::*;
+
+    fn stray(port: u16) -> Seen {
+        Seen { cause: Cause::Stray, ..denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port) }
+    }
+
+    #[test]
+    fn the_first_is_told_at_once_and_the_others_together() {
+        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        let first = packets.logged(&stray(1), None, now, true).unwrap();
+        assert_eq!((first.count, first.first), (1, true));
+        for _ in 0..3 {
+            assert_eq!(packets.logged(&stray(1), None, now, true), None);
+        }
+        assert_eq!(packets.logged(&stray(2), None, now, false), None);
+        let told: Vec<(u64, bool)> = packets.tell(9).iter().map(|o| (o.count, o.first)).collect();
+        assert_eq!(told, [(3, false), (1, true)]);
+        assert_eq!(packets.tell(9), []);
+    }
+
+    #[test]
+    fn after_a_quiet_minute_it_is_a_first_one_again() {
+        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        packets.logged(&stray(1), None, now, true);
+        let later = now + TOGETHER + Duration::from_secs(1);
+        packets.forget(later);
+        assert!(packets.logged(&stray(1), None, later, true).is_some_and(|o| o.first));
+    }
+
+    #[test]
+    fn what_is_known_has_a_bound() {
+        let (mut packets, now) = (Unrecorded::default(), Instant::now());
+        for port in 0..=u16::try_from(KNOWN).unwrap() {
+            packets.logged(&stray(port), None, now, false);
+        }
+        assert_eq!(packets.tell(usize::MAX).len(), KNOWN);
+    }
+}

@@ -1,0 +1,186 @@
+//! The thread that hears of denied packets and reads the kernel's counts. It hands on what nobody was told of yet.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nfnetlink::{Kernel, Logged as Heard, PacketLog, PacketLogError, RequestError};
+use nft::{Name, Table};
+use policy::{Cause, Judgement, counting_chains, flow_tables};
+use tokio::sync::mpsc;
+
+use super::recorded::Recorded;
+use super::seen::{Logged, Observation, Seen};
+use super::totals::{Reading, Totals};
+use super::unrecorded::Unrecorded;
+use super::{NAMED_PER_READ, READ_EVERY};
+use crate::metrics::Metrics;
+
+pub(crate) struct Watch {
+    log: Option<PacketLog>,
+    kernel: Kernel,
+    /// Of family `inet`, with the tables of flows, and `bridge`.
+    tables: [Table; 2],
+    observations: mpsc::Sender<Observation>,
+    metrics: Arc<Metrics>,
+    totals: Totals,
+    recorded: Recorded,
+    unrecorded: Unrecorded,
+    /// Packets that somebody was told of.
+    told: u64,
+    /// First packets that may still be told of before the next read.
+    room: usize,
+    /// Policies have denied something since the tables were read.
+    grown: bool,
+    /// What went wrong at the last read.
+    trouble: Option<String>,
+}
+
+impl Watch {
+    /// Takes what the kernel has counted so far as told.
+    ///
+    /// # Errors
+    /// If the kernel's counts cannot be read.
+    pub(crate) fn start(
+        log: Option<PacketLog>,
+        tables: [Table; 2],
+        observations: mpsc::Sender<Observation>,
+        metrics: Arc<Metrics>,
+    ) -> anyhow::Result<Watch> {
+        let mut kernel = Kernel::open()?;
+        let totals = Totals::from(&counters(&mut kernel, &tables)?);
+        let mut recorded = Recorded::default();
+        recorded.adopt(flows(&mut kernel, &tables[0])?, Instant::now());
+        Ok(Watch {
+            log,
+            kernel,
+            tables,
+            observations,
+            metrics,
+            totals,
+            recorded,
+            unrecorded: Unrecorded::default(),
+            told: 0,
+            room: NAMED_PER_READ,
+            grown: false,
+            trouble: None,
+        })
+    }
+
+    /// Runs until nobody takes observations any more.
+    pub(crate) fn run(mut self) {
+        while !self.observations.is_closed() {
+            self.listen(Instant::now() + READ_EVERY);
+            let trouble = self.read().err().map(|error| error.to_string());
+            if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(trouble)) {
+                tracing::warn!("denied packets go uncounted for now: {trouble}");
+            }
+            self.trouble = trouble;
+        }
+    }
+
+    /// Hears of packets until that moment.
+    fn listen(&mut self, until: Instant) {
+        self.room = NAMED_PER_READ;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.observations.is_closed() {
+                return;
+            }
+            let Some(log) = &mut self.log else { return std::thread::sleep(left) };
+            match log.next(left) {
+                Ok(None) => return,
+                Ok(Some(Heard::Packet(packet))) => {
+                    if let Some(logged) = Logged::of_packet(&packet) {
+                        self.hear(&logged);
+                    }
+                }
+                Ok(Some(Heard::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
+                Err(PacketLogError::Decode(error)) => {
+                    self.metrics.drops.lost(1);
+                    tracing::debug!("a report of a denied packet was not understood: {error}");
+                }
+                Err(error) => {
+                    tracing::warn!("denied packets are found some seconds late for now: {error}");
+                    return std::thread::sleep(left);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, logged: &Logged) {
+        let Logged { seen, icmp } = logged;
+        let (now, room) = (Instant::now(), self.room.min(self.observations.capacity()) > 0);
+        let first = match seen.is_recorded() {
+            true if !logged.is_whole() => None,
+            true => self.recorded.logged(seen, *icmp, now, room),
+            false => self.unrecorded.logged(seen, *icmp, now, room),
+        };
+        if let Some(observation) = first {
+            self.room -= 1;
+            self.hand_on(observation);
+        }
+    }
+
+    fn read(&mut self) -> Result<(), RequestError> {
+        let readings = counters(&mut self.kernel, &self.tables)?;
+        self.grown |= self.totals.take(&readings).keys().any(|(_, cause)| cause.direction().is_some());
+        let now = Instant::now();
+        if self.grown {
+            self.recorded.read(flows(&mut self.kernel, &self.tables[0])?, now);
+            self.grown = false;
+        }
+        self.recorded.forget(now);
+        self.unrecorded.forget(now);
+        let room = NAMED_PER_READ.min(self.observations.capacity());
+        let mut told = self.unrecorded.tell(room);
+        told.extend(self.recorded.tell(room - told.len()));
+        told.into_iter().for_each(|observation| self.hand_on(observation));
+        self.publish(now);
+        Ok(())
+    }
+
+    /// There is room: nobody else puts anything into the queue.
+    fn hand_on(&mut self, observation: Observation) {
+        let count = observation.count;
+        match self.observations.try_send(observation) {
+            Ok(()) => self.told += count,
+            Err(error) => tracing::debug!("an observation was not taken: {error}"),
+        }
+    }
+
+    fn publish(&self, now: Instant) {
+        let drops = &self.metrics.drops;
+        for (_, judgement, cause) in counting_chains() {
+            drops.set(judgement, cause, self.totals.sum((judgement, cause)));
+        }
+        // The tables were read after the counters, and may know more.
+        drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.told));
+        drops.read_at(now);
+    }
+}
+
+/// What the chains that deny have counted, as far as they are there.
+fn counters(kernel: &mut Kernel, tables: &[Table; 2]) -> Result<Vec<Reading>, RequestError> {
+    let chains: Vec<(Name, Judgement, Cause)> = counting_chains().collect();
+    let names: Vec<Name> = chains.iter().map(|(name, ..)| name.clone()).collect();
+    let mut readings = Vec::new();
+    for table in tables {
+        let counted = kernel.chain_counters(table, &names)?;
+        let of_chain = |(chain, judgement, cause): &(Name, Judgement, Cause)| {
+            let packets = counted.get(chain)?.packets;
+            Some(Reading { table: table.clone(), chain: chain.clone(), kind: (*judgement, *cause), packets })
+        };
+        readings.extend(chains.iter().filter_map(of_chain));
+    }
+    Ok(readings)
+}
+
+/// The flows of all tables of denied flows.
+fn flows(kernel: &mut Kernel, table: &Table) -> Result<Vec<(Seen, u64)>, RequestError> {
+    let mut found = Vec::new();
+    for of_flows in flow_tables() {
+        let records = kernel.flow_records(table, &of_flows.set)?;
+        found.extend(records.iter().map(|record| (Seen::of_record(&of_flows, record), record.packets)));
+    }
+    Ok(found)
+}

@@ -1,0 +1,81 @@
+//! `ringfence drops`: what the agent tells of denied packets, as it tells of it.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use policy::Judgement;
+
+use super::YES;
+use crate::api::client;
+use crate::api::denial::{Denial, DropsQuery, Line};
+use crate::cli::{BAD, DOUBTFUL, DropsArguments, Output};
+
+pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = show(arguments) => outcome,
+            // Whoever stops it has seen enough.
+            stopped = tokio::signal::ctrl_c() => Ok(stopped.map(|()| YES)?),
+        }
+    })
+}
+
+async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
+    let DropsArguments { follow, namespace, pod, run_dir, output, .. } = arguments;
+    let query =
+        DropsQuery { follow: *follow, namespace: namespace.clone(), pod: pod.clone(), verdict: arguments.verdict() };
+    let mut lines = client::drops(run_dir, &query).await?;
+    let mut any = false;
+    while let Some(line) = lines.next().await? {
+        any = true;
+        let text = match output {
+            Output::Json => serde_json::to_string(&line)? + "\n",
+            Output::Text => as_text(&line),
+        };
+        match write(&text) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(YES),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if *follow {
+        bail!("the agent has ended");
+    }
+    if !any {
+        eprintln!("nothing of that kind was denied since the agent started");
+    }
+    Ok(YES)
+}
+
+/// Each line at once, also into a pipe.
+fn write(text: &str) -> io::Result<()> {
+    let mut output = anstream::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    output.flush()
+}
+
+/// A line for the event, and an indented one for each thing that helps to understand it.
+fn as_text(line: &Line) -> String {
+    let denial = match line {
+        Line::Denial(denial) => denial,
+        Line::Lost { lost } => return format!("({lost} lines were left out: this reader was too slow)\n"),
+    };
+    let Denial { source, destination, traffic, policies, closest, would_allow, note, count, .. } = &**denial;
+    let (style, verdict) = match denial.verdict {
+        Judgement::Denied => (BAD, "denied"),
+        Judgement::WouldDeny => (DOUBTFUL, "would-deny"),
+    };
+    let (time, cause) = (&denial.time, denial.cause.word());
+    let by = if policies.is_empty() { String::new() } else { format!("  by {}", policies.join(", ")) };
+    let mut text =
+        format!("{time}  {style}{verdict}{style:#}  {cause}  {source} -> {destination}  {traffic}  x{count}{by}\n");
+    let mut add = |words: String| text.push_str(&format!("    {words}\n"));
+    if let Some(near) = closest {
+        add(format!("closest rule: {}; it lacks {}", near.rule, near.lacks.join(" and ")));
+    }
+    would_allow.iter().for_each(|rule| add(format!("{rule} would allow it, and is only audited")));
+    note.iter().for_each(|note| add(format!("note: {note}")));
+    text
+}

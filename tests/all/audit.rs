@@ -1,0 +1,192 @@
+//! Policies in audit: what they would deny passes and is told of, summed up, and made into policies that allow it.
+
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, Ended, run};
+use tests::lab::probe_all;
+use tests::oracle::Probe;
+use tests::prober::{Flow, Way};
+
+use crate::drops::{DB, OTHER, WEB, pods, send_datagrams, told};
+use crate::stage::{NODE, Stage, policy};
+
+const AUDITED: &str = "ringfence.io/enforcement";
+
+/// A policy of namespace shop that is audited, or says nothing.
+fn says(enforcement: Option<&str>, mut object: Value) -> Value {
+    if let Some(enforcement) = enforcement {
+        object["metadata"]["annotations"] = json!({AUDITED: enforcement});
+    }
+    object
+}
+
+/// Nobody may reach `db`.
+fn closed_db() -> Value {
+    policy("closed", "app=db", json!({"policyTypes": ["Ingress"]}))
+}
+
+/// `web` may reach nobody.
+fn nowhere() -> Value {
+    policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}))
+}
+
+fn stage(policies: &[Value]) -> Stage {
+    let stage = Stage::with_pods(&[("shop/web", &WEB), ("shop/db", &DB), ("shop/other", &OTHER)]);
+    stage.write_objects("pods.json", &pods());
+    stage.write_objects("policies.json", policies);
+    stage
+}
+
+fn audit(stage: &Stage, arguments: &[&str]) -> Ended {
+    run([&["audit", "--run-dir", stage.run_dir().to_str().unwrap()], arguments].concat())
+}
+
+/// By policy: packets that it would have denied.
+fn summary(stage: &Stage) -> Vec<(String, u64)> {
+    let shown = audit(stage, &["-o", "json"]);
+    assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""));
+    let report: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let policies = report["policies"].as_array().unwrap().iter();
+    policies.map(|p| (p["policy"].as_str().unwrap().to_owned(), p["wouldDeny"].as_u64().unwrap())).collect()
+}
+
+#[track_caller]
+fn until_summed_up(stage: &Stage, agent: &mut AgentProcess, expected: &[(&str, u64)]) {
+    let expected: Vec<(String, u64)> = expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    agent.until(&format!("it is summed up: {expected:?}"), |_| (summary(stage) == expected).then_some(()));
+}
+
+/// Whether TCP connections come about.
+fn reached(stage: &Stage, from: &str, port: u16) -> bool {
+    let (source, destination) = (from.parse().unwrap(), DB[0].parse().unwrap());
+    probe_all(&stage.lab, &[Probe { source, destination, protocol: Probe::TCP, port: Some(port) }])[0]
+}
+
+#[test]
+fn what_audited_policies_would_deny_works_and_is_told_of_in_each_direction() {
+    let stage = stage(&[says(Some("audit"), closed_db()), says(Some("audit"), nowhere())]);
+    let mut agent = stage.start_on_manifests();
+    let mut flow = Flow::tcp(&stage.lab, WEB[0], DB[0]);
+    for way in [Way::ToServer, Way::ToClient, Way::ToServer] {
+        flow.assert_alive(way);
+    }
+    let events = agent.until("both directions are told of", |_| {
+        let events = told(&stage, "?verdict=would-deny");
+        (events.len() >= 2).then_some(events)
+    });
+    for (direction, by) in [("egress", "shop/nowhere"), ("ingress", "shop/closed")] {
+        let event = events.iter().find(|event| event["direction"] == direction).unwrap();
+        assert_eq!((&event["verdict"], &event["cause"]), (&json!("would-deny"), &json!(direction)));
+        assert_eq!((&event["source"]["pod"], &event["destination"]["pod"]), (&json!("shop/web"), &json!("shop/db")));
+        assert_eq!((&event["policies"], &event["closest"]), (&json!([by]), &Value::Null));
+        assert_eq!(event["count"], 1);
+    }
+    agent.until_logged(&["packets passed that audited policies would deny", "policies=\"shop/closed\""]);
+    assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
+    // The flow is approved: it is judged once.
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 1), ("shop/nowhere", 1)]);
+}
+
+#[test]
+fn the_summary_lists_audited_policies_with_what_they_would_have_denied_and_since_when() {
+    let idle = policy("idle", "app=other", json!({"policyTypes": ["Ingress"]}));
+    let stage = stage(&[says(Some("audit"), closed_db()), says(Some("audit"), idle), nowhere()]);
+    let mut agent = stage.start_on_manifests();
+    for port in [53, 54] {
+        send_datagrams(&stage, OTHER[0], DB[0], port, 3);
+    }
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 2), ("shop/idle", 0)]);
+    let text = audit(&stage, &[]).stdout;
+    assert!(text.starts_with("On node-a, since 20"), "{text}");
+    for words in [
+        "shop/closed  would have denied 2 packets of 2 flows, from 20",
+        "    ingress  shop/other (10.1.0.3) -> shop/db (10.1.0.2)  53/udp  x1",
+        "shop/idle  would have denied nothing",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    let of_others = audit(&stage, &["--namespace", "ops"]).stdout;
+    assert!(of_others.contains("no policy is audited"), "{of_others}");
+
+    // Whoever is enforced, and audited again, begins at nothing.
+    for (enforcement, expected) in
+        [(None, vec![("shop/idle", 0)]), (Some("audit"), vec![("shop/closed", 0), ("shop/idle", 0)])]
+    {
+        let idle = policy("idle", "app=other", json!({"policyTypes": ["Ingress"]}));
+        stage.write_objects("policies.json", &[says(enforcement, closed_db()), says(Some("audit"), idle)]);
+        until_summed_up(&stage, &mut agent, &expected);
+    }
+}
+
+#[test]
+fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else() {
+    let mut objects = pods();
+    objects[0] = says(Some("audit"), objects[0].clone());
+    let stage = stage(&[closed_db()]);
+    stage.write_objects("pods.json", &objects);
+    let mut agent = stage.start_on_manifests();
+    assert!(reached(&stage, WEB[0], 5432));
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
+
+    let suggested = audit(&stage, &["--suggest", "--namespace", "shop"]);
+    assert_eq!((suggested.code, suggested.stderr.as_str()), (Some(0), ""));
+    assert_eq!(audit(&stage, &["--suggest", "--namespace", "shop", "--pod", "db"]).stdout, suggested.stdout);
+    let nobody = audit(&stage, &["--suggest", "--namespace", "shop", "--pod", "other"]);
+    assert_eq!((nobody.code, nobody.stdout.as_str()), (Some(0), ""));
+    assert!(nobody.stderr.contains("no policy is suggested"), "{}", nobody.stderr);
+    assert_eq!(audit(&stage, &["--suggest"]).code, Some(2));
+
+    stage.write("suggested.yaml", &suggested.stdout);
+    agent.until("it is audited, too", |_| (summary(&stage).len() == 2).then_some(()));
+    stage.write_objects("pods.json", &pods());
+    agent.until("nothing is audited any more", |_| summary(&stage).is_empty().then_some(()));
+    agent.until("others are denied", |_| (!reached(&stage, OTHER[0], 5432)).then_some(()));
+    assert!(reached(&stage, WEB[0], 5432), "{}", suggested.stdout);
+    assert!(!reached(&stage, WEB[0], 5433), "{}", suggested.stdout);
+}
+
+#[test]
+fn from_audit_to_enforcement_is_one_commit_that_cuts_open_connections() {
+    let stage = stage(&[says(Some("audit"), closed_db())]);
+    let mut agent = stage.start_on_manifests();
+    let mut flow = Flow::tcp(&stage.lab, WEB[0], DB[0]);
+    flow.assert_alive(Way::ToServer);
+    let before = agent.metric("ringfence_commits_total");
+    stage.write_objects("policies.json", &[closed_db()]);
+    agent.until("a commit", |agent| (agent.metric("ringfence_commits_total") > before).then_some(()));
+    flow.assert_dead(&stage.lab, NODE, Way::ToServer);
+    assert_eq!(agent.metric("ringfence_commits_total"), before + 1);
+    let events = agent.until("the denial is told of", |_| {
+        let events = told(&stage, "?verdict=denied");
+        (!events.is_empty()).then_some(events)
+    });
+    assert_eq!(events[0]["policies"], json!(["shop/closed"]));
+}
+
+#[test]
+fn a_denial_says_which_audited_rule_would_allow_it() {
+    let from_other = json!([{"podSelector": {"matchLabels": {"app": "other"}}}]);
+    let next = policy("next", "app=db", json!({"ingress": [{"from": from_other}]}));
+    let stage = stage(&[closed_db(), says(Some("audit"), next)]);
+    let mut agent = stage.start_on_manifests();
+    send_datagrams(&stage, OTHER[0], DB[0], 53, 1);
+    let events = agent.until("the denial is told of", |_| {
+        let events = told(&stage, "?verdict=denied");
+        (!events.is_empty()).then_some(events)
+    });
+    assert_eq!(events[0]["policies"], json!(["shop/closed"]));
+    assert_eq!(events[0]["wouldAllow"], json!([{"policy": "shop/next", "field": "spec.ingress[0]"}]));
+    let text = run(["drops", "--run-dir", stage.run_dir().to_str().unwrap()]).stdout;
+    assert!(text.contains("shop/next spec.ingress[0] would allow it, and is only audited"), "{text}");
+}
+
+#[test]
+fn the_agents_own_default_is_what_policies_that_say_nothing_get() {
+    let stage = stage(&[closed_db(), says(Some("enforce"), nowhere())]);
+    let mut command = stage.agent_on_manifests();
+    command.args(["--enforcement", "audit"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    assert!(reached(&stage, OTHER[0], 80));
+    assert!(!reached(&stage, WEB[0], 80));
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
+}

@@ -1,0 +1,36 @@
+use std::time::{Duration, Instant};
+
+use super::{DB, OTHER, send_datagrams, stage, status, told};
+use tests::agent_process::run;
+
+/// More flows than the kernel's table of them holds.
+const FLOWS: u16 = 6000;
+
+/// An answer takes a millisecond; this long means that something is in the way.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_flood_of_flows_keeps_the_totals_exact_and_the_agent_answering_and_what_is_not_told_is_said() {
+    let stage = stage();
+    let mut agent = stage.start_on_manifests();
+    for port in 1..=FLOWS {
+        send_datagrams(&stage, OTHER[0], DB[0], port, 1);
+        if port % 1000 == 0 {
+            let asked = Instant::now();
+            assert_eq!(agent.get("/readyz").status, 200);
+            assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+        }
+    }
+    let total = u64::from(FLOWS);
+    let drops = agent.until("all are counted", |_| {
+        let drops = status(&stage)["drops"].clone();
+        (drops["denied"] == total).then_some(drops)
+    });
+    let unnamed = drops["unnamed"].as_u64().unwrap();
+    assert!(unnamed > 0 && unnamed < total, "{drops}");
+    assert!(agent.metric("ringfence_drops_unnamed_packets") > 0);
+    let events = told(&stage, "");
+    assert!(events.len() <= 1024 && events.iter().all(|event| event["source"]["pod"] == "shop/other"));
+    let shown = run(["status", "--run-dir", stage.run_dir().to_str().unwrap()]);
+    assert!(shown.stdout.contains("packets are in no event"), "{}", shown.stdout);
+}
