@@ -11,6 +11,7 @@ use nft::{
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
+mod moment;
 mod notifications;
 mod ownership;
 mod packet_log;

@@ -122,11 +122,14 @@ pub enum Verdict {
     Accept,
     Drop,
     Goto(Box<str>),
-    /// One that the language does not have: jump, return, continue, queue.
+    Jump(Box<str>),
+    /// One that the language does not have: return, continue, queue.
     Foreign(u32),
 }
 
 impl Verdict {
+    /// `NFT_JUMP`.
+    pub const JUMP: i32 = -3;
     /// `NFT_GOTO`.
     pub const GOTO: i32 = -4;
 
@@ -135,6 +138,7 @@ impl Verdict {
         match self {
             Verdict::Drop => 0,
             Verdict::Accept => 1,
+            Verdict::Jump(_) => Verdict::JUMP as u32,
             Verdict::Goto(_) => Verdict::GOTO as u32,
             Verdict::Foreign(code) => *code,
         }
@@ -147,6 +151,7 @@ impl From<&nft::Verdict> for Verdict {
             nft::Verdict::Accept => Verdict::Accept,
             nft::Verdict::Drop => Verdict::Drop,
             nft::Verdict::Goto(chain) => Verdict::Goto(chain.as_str().into()),
+            nft::Verdict::Jump(chain) => Verdict::Jump(chain.as_str().into()),
         }
     }
 }

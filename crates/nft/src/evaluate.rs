@@ -99,26 +99,35 @@ pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
-    let Some((name, mut chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
+    let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());
-    'chain: loop {
-        for rule in &chain.rules {
-            match run(ruleset, rule, packet, &mut mark) {
-                None => {}
-                Some(Verdict::Accept) => return Evaluation { stop: Stop::Accepted, mark, path },
-                Some(Verdict::Drop) => return Evaluation { stop: Stop::Dropped, mark, path },
-                Some(Verdict::Goto(target)) => {
-                    let dangling = path.contains(&target);
-                    path.push(target.clone());
-                    match ruleset.chains.get(&target) {
-                        Some(next) if !dangling => chain = next,
-                        _ => return Evaluation { stop: Stop::Dropped, mark, path },
-                    }
-                    continue 'chain;
-                }
+    // A ruleset without loops goes through no chain more often than there are jumps.
+    let longest = 2 * ruleset.chains.len();
+    let mut rules = chain.rules.iter();
+    let mut returns = Vec::new();
+    loop {
+        let Some(rule) = rules.next() else {
+            match returns.pop() {
+                Some(rest) => rules = rest,
+                None => return Evaluation { stop: Stop::Accepted, mark, path },
             }
+            continue;
+        };
+        let target = match run(ruleset, rule, packet, &mut mark) {
+            None => continue,
+            Some(Verdict::Accept) => return Evaluation { stop: Stop::Accepted, mark, path },
+            Some(Verdict::Drop) => return Evaluation { stop: Stop::Dropped, mark, path },
+            Some(Verdict::Goto(target)) => target,
+            Some(Verdict::Jump(target)) => {
+                returns.push(rules.clone());
+                target
+            }
+        };
+        path.push(target.clone());
+        match ruleset.chains.get(&target) {
+            Some(next) if path.len() <= longest => rules = next.rules.iter(),
+            _ => return Evaluation { stop: Stop::Dropped, mark, path },
         }
-        return Evaluation { stop: Stop::Accepted, mark, path };
     }
 }
 

@@ -151,6 +151,18 @@ pub enum Verdict {
     Drop,
     /// Goes on in another chain and does not come back.
     Goto(Name),
+    /// Goes on in another chain, and behind this rule when that one ends without a verdict.
+    Jump(Name),
+}
+
+impl Verdict {
+    /// The chain in which it goes on.
+    pub fn target(&self) -> Option<&Name> {
+        match self {
+            Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
+            Verdict::Accept | Verdict::Drop => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -206,6 +206,7 @@ impl Display for Verdict {
             Verdict::Accept => f.write_str("accept"),
             Verdict::Drop => f.write_str("drop"),
             Verdict::Goto(chain) => write!(f, "goto {chain}"),
+            Verdict::Jump(chain) => write!(f, "jump {chain}"),
         }
     }
 }

@@ -83,7 +83,7 @@ impl Ruleset {
                     found.push(Invalid::Overlap { set: name.clone(), key: *key });
                 }
             }
-            if let Some(Verdict::Goto(chain)) = &element.verdict {
+            if let Some(chain) = element.verdict.as_ref().and_then(Verdict::target) {
                 self.validate_target(&format!("map {name}"), chain, found);
             }
             previous = Some((*key, &element.verdict));
@@ -150,15 +150,13 @@ impl Ruleset {
                 match action {
                     Action::VerdictMap { field, map } => self.validate_lookup(&user, &[*field], map, true, found),
                     Action::Record { fields, set, .. } => self.validate_record(&user, fields, set, found),
-                    Action::Verdict(Verdict::Goto(target)) => self.validate_target(&user, target, found),
+                    Action::Verdict(verdict) => {
+                        verdict.target().into_iter().for_each(|target| self.validate_target(&user, target, found));
+                    }
                     Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
                         found.push(Invalid::Mask { user: user.clone(), mask: *mask });
                     }
-                    Action::SetMark { .. }
-                    | Action::Counter
-                    | Action::Verdict(_)
-                    | Action::Limit(_)
-                    | Action::Log(_) => {}
+                    Action::SetMark { .. } | Action::Counter | Action::Limit(_) | Action::Log(_) => {}
                 }
             }
         }
@@ -217,15 +215,11 @@ impl Ruleset {
     fn targets<'a>(&'a self, chain: &'a Chain) -> BTreeSet<&'a Name> {
         let mut targets = BTreeSet::new();
         for rule in &chain.rules {
-            if let Some(Verdict::Goto(target)) = rule.verdict() {
-                targets.insert(target);
-            }
+            targets.extend(rule.verdict().and_then(Verdict::target));
             for action in &rule.actions {
                 if let Action::VerdictMap { map, .. } = action {
-                    targets.extend(self.sets[map].elements.values().filter_map(|e| match &e.verdict {
-                        Some(Verdict::Goto(target)) => Some(target),
-                        Some(Verdict::Accept | Verdict::Drop) | None => None,
-                    }));
+                    let elements = self.sets[map].elements.values();
+                    targets.extend(elements.filter_map(|e| e.verdict.as_ref().and_then(Verdict::target)));
                 }
             }
         }

@@ -220,7 +220,7 @@ impl Policy {
 
 /// The element that sends the flows of an address to a chain.
 fn dispatch_element(chain: &Name, about: &str) -> Element {
-    Element { verdict: Some(Verdict::Goto(chain.clone())), comment: Some(Comment::new(about)) }
+    Element { verdict: Some(Verdict::Jump(chain.clone())), comment: Some(Comment::new(about)) }
 }
 
 fn address_key(address: IpAddr) -> Key {

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use tests::agent_process::{WITHIN, ended};
 use tests::kernel_table::load_text;
 
-use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, until_told};
+use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_told};
 use crate::stage::{NODE, Stage};
 
 /// Another program of the node, which has the packets to port 7 logged.
@@ -54,6 +54,9 @@ fn the_group_of_another_program_is_left_alone_and_the_next_one_taken() {
     assert_eq!(status(&stage)["features"]["dropLogGroup"], 9471);
     send_datagrams(&stage, OTHER[0], DB[0], 1001, 2);
     until_told(&stage, &mut agent, "shop/db", "1001/udp", 2);
+    // What its predecessor told of is not told of again.
+    send_datagrams(&stage, OTHER[0], DB[0], 1000, 3);
+    assert_eq!(sum(&until_told(&stage, &mut agent, "shop/db", "1000/udp", 3)), 3);
     let claimed = 1;
     assert!(stage.kernel_generation() <= generation + claimed, "the rules were there already");
 }
@@ -71,6 +74,20 @@ fn a_group_that_was_asked_for_and_is_taken_is_an_error_that_says_by_whom() {
     }
     assert_eq!(stage.tables(), "table inet foreign\n");
     foreign.assert_undisturbed(&stage);
+}
+
+#[test]
+fn where_every_group_is_taken_the_agent_enforces_and_says_that_nothing_is_reported() {
+    let stage = stage();
+    let _all: Vec<PacketLog> =
+        stage.lab.node_exec(NODE, || (9470..9486).map(|group| PacketLog::open(group, 0).unwrap()).collect());
+    let mut agent = stage.start_on_manifests();
+    agent.until_logged(&["WARN", "reports of denied packets: off: all log groups from 9470 to 9485 are in use"]);
+    let features = &status(&stage)["features"];
+    assert_eq!(features["dropLogGroup"], serde_json::Value::Null);
+    assert!(features["dropLogReason"].as_str().unwrap().contains("are in use"), "{features}");
+    send_datagrams(&stage, OTHER[0], DB[0], 1000, 1);
+    agent.until("it is counted", |_| (status(&stage)["drops"]["denied"] == 1).then_some(()));
 }
 
 #[test]

@@ -136,6 +136,7 @@ pub(super) fn verdict(data: Attribute<'_>) -> Result<Option<Verdict>, DecodeErro
         (0, None) => Verdict::Drop,
         (1, None) => Verdict::Accept,
         (code, Some(chain)) if code == Verdict::GOTO as u32 => Verdict::Goto(chain.text()?.into()),
+        (code, Some(chain)) if code == Verdict::JUMP as u32 => Verdict::Jump(chain.text()?.into()),
         (code, _) => Verdict::Foreign(code),
     }))
 }

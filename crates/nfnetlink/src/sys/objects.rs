@@ -248,7 +248,7 @@ impl SetObject {
         }
         if let Some(verdict) = &element.verdict {
             object.number(sys::NFTNL_SET_ELEM_VERDICT, verdict.code());
-            if let Verdict::Goto(chain) = verdict {
+            if let Verdict::Goto(chain) | Verdict::Jump(chain) = verdict {
                 object.text(sys::NFTNL_SET_ELEM_CHAIN, chain);
             }
         }
@@ -373,7 +373,7 @@ impl ExpressionObject {
                     .number(sys::NFTNL_EXPR_IMM_DREG, 0)
                     .number(sys::NFTNL_EXPR_IMM_VERDICT, verdict.code());
                 match verdict {
-                    Verdict::Goto(chain) => object.text(sys::NFTNL_EXPR_IMM_CHAIN, chain),
+                    Verdict::Goto(chain) | Verdict::Jump(chain) => object.text(sys::NFTNL_EXPR_IMM_CHAIN, chain),
                     Verdict::Accept | Verdict::Drop | Verdict::Foreign(_) => object,
                 }
             }

@@ -8,7 +8,7 @@ use nft::{
     Action, Chain, Comment, Datum, Element, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, Verdict,
 };
 
-use super::layout::{Layout, address_type, dispatch_map, end, go_on, peer_field, self_set, skeleton};
+use super::layout::{Layout, address_type, dispatch_map, end, go_on, guard_set, peer_field, self_set, skeleton};
 use super::plan::{Allowed, Plan, Span};
 use super::{Direction, address_key, audit, dispatch_element, names};
 use crate::peers::{NamedPeers, PeerUnion, block_ranges, describe, is_whole_family, named_endpoints, pod_addresses};
@@ -56,6 +56,9 @@ impl<'a> Emitter<'a> {
                 }
             };
             add(dispatch_map(direction, family), address_key(address), dispatch_element(chain, about));
+            if enforcement == Enforcement::Enforce {
+                add(guard_set(direction, family), address_key(address), Element::default());
+            }
             let itself = Key::Two(Datum::from(address), Datum::from(address));
             let pairs = match enforcement {
                 Enforcement::Enforce => self_set(family),

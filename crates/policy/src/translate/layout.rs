@@ -211,6 +211,17 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
     })
 }
 
+/// The addresses of pods that are isolated in the direction, whatever their programs are. What comes back from a program,
+/// or does not find it, has met the kernel in the middle of a commit (see [`guard_rules`]).
+pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
+    fixed(match (direction, family) {
+        (Direction::Egress, Family::V4) => "isolated-egress4",
+        (Direction::Egress, Family::V6) => "isolated-egress6",
+        (Direction::Ingress, Family::V4) => "isolated-ingress4",
+        (Direction::Ingress, Family::V6) => "isolated-ingress6",
+    })
+}
+
 /// The addresses of isolated pods, each paired with itself: a lookup of a flow's two ends finds a pod that reaches
 /// itself, and a lookup of one end twice finds whether it is isolated at all.
 pub(super) fn self_set(family: Family) -> Name {
@@ -250,9 +261,11 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);
         for direction in Direction::BOTH {
-            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            let comment = format!("programs of this node's pods for {}", direction.word());
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
+            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            ruleset.sets.insert(guard_set(direction, family), Arc::new(of(&[address], &comment)));
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");
         ruleset.sets.insert(self_set(family), Arc::new(set));
@@ -271,7 +284,9 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     chain(fixed(INGRESS), ingress_rules(families));
     chain(fixed(STRAY), stray_rules(families));
     chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
-    chain(chain_of(Cause::Stray), reporting::deny_rules(layout, Cause::Stray));
+    for cause in [Cause::Stray, Cause::Commit] {
+        chain(chain_of(cause), reporting::deny_rules(layout, cause));
+    }
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
     }
@@ -316,13 +331,26 @@ fn forward_rules(layout: &Layout, families: &BTreeSet<Family>, ruleset: &Ruleset
     rules.extend(unknown::rules(ruleset));
     for direction in Direction::BOTH {
         rules.extend(dispatch_rules(direction, families));
+        rules.extend(guard_rules(direction, families));
     }
     rules
+}
+
+/// Nothing comes here of a pod that is isolated, since its program decides; except in the very moment of a commit. A
+/// packet goes by the rules of the generation that it met first, and by the elements of the one that it meets at each
+/// look (`nft_do_chain`, `nft_set_elem_active`): so one that is under way when a program takes the place of another may
+/// find the new chain without the rules that it does not have yet, or no element at all.
+fn guard_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Iterator<Item = Rule> {
+    families.iter().map(move |&family| {
+        let isolated = Match::InSet { fields: vec![own_field(direction, family)], set: guard_set(direction, family) };
+        Rule::new(vec![isolated], denied_for(Cause::Commit))
+    })
 }
 
 /// Where a flow goes on that its source's egress program allows.
 fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families).collect();
+    rules.extend(guard_rules(Direction::Ingress, families));
     rules.push(Rule::new(vec![], goto(APPROVE)));
     rules
 }
@@ -386,8 +414,8 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
 /// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
 /// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
-    let dispatch: BTreeSet<Name> =
-        Direction::BOTH.iter().flat_map(|d| Family::BOTH.iter().map(|f| dispatch_map(*d, *f))).collect();
+    let of_pods = |d: &Direction| Family::BOTH.map(|f| [dispatch_map(*d, f), guard_set(*d, f)]);
+    let restricting: BTreeSet<Name> = Direction::BOTH.iter().flat_map(of_pods).flatten().collect();
     let set_narrows = |(name, new_set): (&Name, &Arc<Set>)| {
         let nothing = Set::of(&[]);
         let old_set: &Set = match old.sets.get(name) {
@@ -398,7 +426,7 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         if sources::is_of_sources(name) {
             return false;
         }
-        let (from, to) = match dispatch.contains(name) || unknown::restricts(name) {
+        let (from, to) = match restricting.contains(name) || unknown::restricts(name) {
             true => (&new_set.elements, &old_set.elements),
             false => (&old_set.elements, &new_set.elements),
         };

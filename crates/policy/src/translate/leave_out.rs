@@ -10,9 +10,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
+use nft::{Action, Chain, Element, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
 
-use super::layout::{dispatch_map, end, end_chain, go_on, is_fixed_chain, self_set};
+use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
 use super::names::enforcement_of;
 use super::{Direction, sources, unknown};
 
@@ -49,7 +49,8 @@ fn allows(set: &Name) -> bool {
     let isolates = Direction::BOTH.iter().any(|direction| dispatch_maps(*direction).contains(set));
     // Packets without a flow are dropped for whom the set of pods with themselves names.
     let names_isolated = Family::BOTH.map(self_set).contains(set);
-    !isolates && !names_isolated && !unknown::restricts(set) && !sources::names_interfaces(set)
+    let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
+    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !sources::names_interfaces(set)
 }
 
 /// Whether the set is one of those that programs look at, rather than of the layout.
@@ -104,19 +105,19 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
         return false;
     }
     retain_rules(ruleset, |_, rule| !goes_to(rule, |target| target == chain));
-    let gone = Some(Verdict::Goto(chain.clone()));
+    let leads_there = |element: &Element| element.verdict.as_ref().and_then(Verdict::target) == Some(chain);
     for (name, set) in &mut ruleset.sets {
-        if !set.elements.values().any(|element| element.verdict == gone) {
+        if !set.elements.values().any(leads_there) {
             continue;
         }
         let elements = &mut Arc::make_mut(set).elements;
         match Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name)) {
             Some(direction) => {
-                for element in elements.values_mut().filter(|element| element.verdict == gone) {
-                    element.verdict = Some(Verdict::Goto(end_chain(direction, enforcement_of(chain))));
+                for element in elements.values_mut().filter(|element| leads_there(element)) {
+                    element.verdict = Some(Verdict::Jump(end_chain(direction, enforcement_of(chain))));
                 }
             }
-            None => elements.retain(|_, element| element.verdict != gone),
+            None => elements.retain(|_, element| !leads_there(element)),
         }
     }
     true
@@ -147,7 +148,16 @@ fn lets_all_through(chain: &Chain) -> Option<Direction> {
 }
 
 fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
-    rule.actions.iter().any(|action| matches!(action, Action::Verdict(Verdict::Goto(target)) if is(target)))
+    let goes = |action: &Action| match action {
+        Action::Verdict(verdict) => verdict.target().is_some_and(&is),
+        Action::Counter
+        | Action::SetMark { .. }
+        | Action::VerdictMap { .. }
+        | Action::Limit(_)
+        | Action::Record { .. }
+        | Action::Log(_) => false,
+    };
+    rule.actions.iter().any(goes)
 }
 
 fn looks_at(rule: &Rule, set: &Name) -> bool {

@@ -38,10 +38,13 @@ pub enum Cause {
     RouterAdvertisement,
     /// A frame reaches an isolated pod that is not sent to one of its addresses.
     OtherDestination,
+    /// The packet came in the very moment of a commit, in which the kernel finds the program of an isolated pod neither
+    /// as it was nor as it will be.
+    Commit,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 9] = [
+    pub const ALL: [Cause; 10] = [
         Cause::Egress,
         Cause::Ingress,
         Cause::Stray,
@@ -51,6 +54,7 @@ impl Cause {
         Cause::OtherProtocol,
         Cause::RouterAdvertisement,
         Cause::OtherDestination,
+        Cause::Commit,
     ];
 
     /// As it is written in reports and labels.
@@ -65,6 +69,7 @@ impl Cause {
             Cause::OtherProtocol => "other-protocol",
             Cause::RouterAdvertisement => "router-advertisement",
             Cause::OtherDestination => "other-destination",
+            Cause::Commit => "commit",
         }
     }
 
@@ -79,7 +84,8 @@ impl Cause {
             | Cause::Tunnel
             | Cause::OtherProtocol
             | Cause::RouterAdvertisement
-            | Cause::OtherDestination => None,
+            | Cause::OtherDestination
+            | Cause::Commit => None,
         }
     }
 
@@ -95,6 +101,7 @@ impl Cause {
             Cause::OtherProtocol => "deny/protocol",
             Cause::RouterAdvertisement => "deny/router",
             Cause::OtherDestination => "deny/destination",
+            Cause::Commit => "deny/commit",
         }
     }
 }
