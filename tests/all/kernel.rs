@@ -10,6 +10,8 @@ use tests::lab::{Lab, LabSpec, probe_all};
 use tests::objects::state_of;
 use tests::oracle::{Probe, World, judge};
 
+use crate::reporting::GROUP;
+
 const NODES: [&str; 2] = ["node-a", "node-b"];
 
 /// Random clusters, and probes of each.
@@ -22,11 +24,14 @@ fn commit(ruleset: &Ruleset) {
     kernel.commit(&create(ruleset), generation).expect("the commit");
 }
 
-/// Every node of the lab gets the rules that its part of the world asks for.
-fn enforce(lab: &Lab, world: &World) {
+/// Every node of the lab gets the rules that its part of the world asks for. One of them, in turn, tells of what it
+/// denies.
+fn enforce(lab: &Lab, world: &World, number: usize) {
     let state = state_of(world);
-    for node in NODES {
-        let ruleset = translate(&state, node, &Layout::for_table("ringfence").unwrap()).ruleset;
+    for (index, node) in NODES.into_iter().enumerate() {
+        let log_group = (index == number % NODES.len()).then_some(GROUP);
+        let layout = Layout::for_table("ringfence").unwrap().logging_to(log_group);
+        let ruleset = translate(&state, node, &layout).ruleset;
         lab.node_exec(node, || commit(&ruleset));
     }
 }
@@ -45,7 +50,7 @@ fn sendable(probe: &Probe) -> bool {
 
 /// Without ports or identifiers, conntrack takes all packets between two addresses for one flow, whoever began it: only
 /// the first such probe of a pair is a flow's first packet.
-fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
+pub(crate) fn distinguishable(probes: Vec<Probe>) -> Vec<Probe> {
     let mut seen = BTreeSet::new();
     let told_apart = |p: &Probe| p.port.is_some() || matches!(p.protocol, Probe::ICMP | Probe::ICMPV6);
     let ends = |p: &Probe| (p.protocol, p.source.min(p.destination), p.source.max(p.destination));
@@ -59,7 +64,7 @@ fn every_probe_gets_the_verdict_of_the_oracle() {
         let probes: Vec<Probe> = distinguishable(draw_probes(&world, PROBES));
         let addresses = probes.iter().flat_map(|p| [p.source, p.destination]);
         let lab = Lab::new(&LabSpec::of_world(&world, &NODES, addresses));
-        enforce(&lab, &world);
+        enforce(&lab, &world, number);
         for (probe, arrived) in probes.iter().zip(probe_all(&lab, &probes)) {
             let judged = NODES.map(|node| judge(&world, node, probe));
             // Two addresses of the world never meet a node.

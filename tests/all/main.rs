@@ -2,6 +2,8 @@
 
 // What the kernel shows after a netlink commit is what it shows after `nft -f` of the text.
 mod netlink;
+// Reporting decides nothing, and its tables are the kernel's.
+mod reporting;
 // Packets in the network-namespace lab go where its rules let them, and nowhere else.
 mod lab;
 // The ruleset, the explanation and the oracle say the same of every flow.
@@ -22,6 +24,8 @@ mod sequence;
 mod regressions;
 // Real packets through real rules: the kernel judges as the oracle does.
 mod kernel;
+// What a running agent says of a flow is what the kernel does with it, and what the oracle says.
+mod explained;
 // The demo's expectation is what the policies of the example say.
 mod demo;
 // The walls between the crates hold.
@@ -58,3 +62,5 @@ mod unknown_pods;
 mod promises;
 // No moment of a node's life is unprotected: kills, upgrades, failures of everything around the agent.
 mod life;
+// The benchmark measures what it says.
+mod bench;

@@ -12,6 +12,8 @@ use tests::netns::in_new_namespace;
 use tests::objects::{default_enforcement, lowered, state_of};
 use tests::oracle::World;
 
+use crate::reporting::GROUP;
+
 const NODE: &str = "node-a";
 
 /// One report of a source that may be behind, ahead, or repeat itself.
@@ -61,8 +63,9 @@ fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
     changes
 }
 
+/// Tells of what it denies: that comes with more chains, rules and sets, and without them nothing else is different.
 fn layout() -> Layout {
-    Layout::for_table("ringfence").unwrap().logging_to(Some(9470))
+    Layout::for_table("ringfence").unwrap().logging_to(Some(GROUP))
 }
 
 fn ruleset(state: &ClusterState) -> Ruleset {

@@ -265,8 +265,13 @@ impl<'lab> AgentProcess<'lab> {
         (status, self.log())
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.process.id()).expect("a process id"))
+        Pid::from_raw(self.process.id().cast_signed())
     }
 }
 

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-pub use address::{node_of, owned_addresses, owner};
+pub use address::{node_of, nodes_with, owned_addresses, owner, stays_on_node};
 pub use world::{Probe, World};
 
 /// What a node does with the first packet of a flow.

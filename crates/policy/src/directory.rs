@@ -10,6 +10,8 @@ use crate::{Attachment, AttachmentId, ObjectName, Pod};
 pub(crate) struct Directory {
     /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
     claims: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    /// Pods on the host network that say they have the address, which is their node's.
+    on_hosts: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
     attachments: BTreeMap<AttachmentId, Arc<Attachment>>,
     attached: BTreeMap<IpAddr, BTreeSet<AttachmentId>>,
     attached_pods: BTreeMap<ObjectName, BTreeSet<AttachmentId>>,
@@ -20,11 +22,17 @@ impl Directory {
         for address in claimed(pod) {
             self.claims.entry(*address).or_default().insert(pod.name.clone());
         }
+        for address in of_host(pod) {
+            self.on_hosts.entry(*address).or_default().insert(pod.name.clone());
+        }
     }
 
     pub(crate) fn release(&mut self, pod: &Pod) {
         for address in claimed(pod) {
             remove(&mut self.claims, address, &pod.name);
+        }
+        for address in of_host(pod) {
+            remove(&mut self.on_hosts, address, &pod.name);
         }
     }
 
@@ -86,6 +94,11 @@ impl Directory {
         self.claims.get(&address).into_iter().flatten()
     }
 
+    /// Pods on the host network of whoever has the address.
+    pub(crate) fn on_host(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
+        self.on_hosts.get(&address).into_iter().flatten()
+    }
+
     /// Every address that the pod claims or is attached with, each once.
     pub(crate) fn of(&self, pod: &Pod) -> Vec<IpAddr> {
         let mut addresses = claimed(pod).to_vec();
@@ -103,6 +116,11 @@ impl Directory {
 /// The addresses that a pod may have: none once it has finished, none of its own on the host network.
 fn claimed(pod: &Pod) -> &[IpAddr] {
     if pod.finished || pod.host_network { &[] } else { &pod.addresses }
+}
+
+/// The addresses of the node that a pod is on the host network of.
+fn of_host(pod: &Pod) -> &[IpAddr] {
+    if pod.host_network && !pod.finished { &pod.addresses } else { &[] }
 }
 
 fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {

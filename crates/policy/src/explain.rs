@@ -34,6 +34,7 @@ pub struct Party {
     pub address: IpAddr,
     /// `namespace/name` of the pod that has the address.
     pub pod: Option<String>,
+    /// Where the pod runs; or, of an address that is no pod's, the node that has it.
     pub node: Option<String>,
 }
 
@@ -51,6 +52,8 @@ pub enum SideVerdict {
     NotIsolated,
     /// A pod may always reach itself.
     Itself,
+    /// The other end is the pod's own node: nobody judges what the two say to each other.
+    OwnNode,
     /// A rule of an enforced policy allows it.
     #[serde(rename_all = "camelCase")]
     Allowed { isolated_by: Vec<String>, rule: RuleName },
@@ -128,6 +131,7 @@ impl SideVerdict {
             SideVerdict::NotAPod
             | SideVerdict::NotIsolated
             | SideVerdict::Itself
+            | SideVerdict::OwnNode
             | SideVerdict::Allowed { .. }
             | SideVerdict::WouldAllow { .. }
             | SideVerdict::WouldDeny { .. } => true,
@@ -145,14 +149,16 @@ struct End<'a> {
     pod: Option<&'a Arc<Pod>>,
     /// A pod was attached here with the address, and its object is not known.
     unknown: Option<&'a Arc<Attachment>>,
+    /// The nodes that have the address, where it is no pod's.
+    nodes: Vec<&'a Arc<str>>,
 }
 
 impl<'a> End<'a> {
     fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
         match state.holder(address) {
-            None => End { address, pod: None, unknown: None },
-            Some(Holder::Pod(pod)) => End { address, pod: Some(pod), unknown: None },
-            Some(Holder::Unknown(attachment)) => End { address, pod: None, unknown: Some(attachment) },
+            None => End { address, pod: None, unknown: None, nodes: state.nodes_with(address).collect() },
+            Some(Holder::Pod(pod)) => End { address, pod: Some(pod), unknown: None, nodes: vec![] },
+            Some(Holder::Unknown(attachment)) => End { address, pod: None, unknown: Some(attachment), nodes: vec![] },
         }
     }
 
@@ -160,7 +166,14 @@ impl<'a> End<'a> {
         Party {
             address: self.address,
             pod: self.pod.map(|p| p.name.to_string()),
-            node: self.pod.and_then(|p| p.node.as_ref()).map(|n| n.to_string()),
+            node: self.node().map(|node| node.to_string()),
+        }
+    }
+
+    fn node(&self) -> Option<&'a Arc<str>> {
+        match self.pod {
+            Some(pod) => pod.node.as_ref(),
+            None => self.nodes.first().copied(),
         }
     }
 }
@@ -183,6 +196,9 @@ impl<'a> Flow<'a> {
             return SideVerdict::Unreadable { reason };
         }
         let Some(pod) = own.pod else { return SideVerdict::NotAPod };
+        if pod.node.as_ref().is_some_and(|node| other.nodes.contains(&node)) {
+            return SideVerdict::OwnNode;
+        }
         let isolating = Isolating::of(self.state, pod, direction);
         if isolating.is_empty() && !pod.unreadable {
             return SideVerdict::NotIsolated;

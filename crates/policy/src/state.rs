@@ -180,6 +180,13 @@ impl ClusterState {
         self.holder(address)?.pod()
     }
 
+    /// The nodes that have the address, as their pods on the host network say; none if a pod has it. It is one node, but
+    /// for what the objects of two of them say at the same time.
+    pub fn nodes_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
+        let on_host = self.addresses.on_host(address).filter(move |_| self.holder(address).is_none());
+        on_host.filter_map(|name| self.pods.get(name)?.node.as_ref())
+    }
+
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         let claimed = self.addresses.of(pod);

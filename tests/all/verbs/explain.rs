@@ -53,6 +53,28 @@ fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
 }
 
 #[test]
+fn a_node_and_its_own_pods_reach_each_other_whatever_the_policies_say() {
+    let proxy = r#"
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: proxy, namespace: ops}
+spec: {nodeName: NODE, hostNetwork: true}
+status: {phase: Running, podIPs: [{ip: 192.0.2.1}]}
+"#;
+    let of_node = |node| folder(&[SHOP, &proxy.replace("NODE", node)].concat());
+    let flow = ["explain", "192.0.2.1", "shop/db", "80"];
+    expect![[r#"
+        ALLOWED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp
+          egress of the source: not judged: no pod has this address
+          ingress of the destination: not judged: a node and its own pods always reach each other
+        exit status 0
+    "#]]
+    .assert_eq(&say(of_node("node-a").path(), &flow));
+    assert!(say(of_node("node-b").path(), &flow).starts_with("DENIED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp\n"));
+}
+
+#[test]
 fn parties_can_be_addresses() {
     check(
         ["192.0.2.1", "10.1.0.2", "5432"],

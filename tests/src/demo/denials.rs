@@ -83,6 +83,7 @@ fn deciding(denied: &Explanation) -> (Side, String) {
         SideVerdict::NotAPod
         | SideVerdict::NotIsolated
         | SideVerdict::Itself
+        | SideVerdict::OwnNode
         | SideVerdict::Allowed { .. }
         | SideVerdict::WouldAllow { .. }
         | SideVerdict::WouldDeny { .. } => {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::World;
+use super::{Probe, World};
 
 /// The node a pod is bound to.
 pub fn node_of(pod: &Pod) -> Option<&str> {
@@ -36,13 +36,34 @@ pub fn owned_addresses(world: &World) -> BTreeMap<IpAddr, &Pod> {
     claimed.into_iter().filter_map(|address| Some((address, owner(world, address)?))).collect()
 }
 
-/// The addresses of a pod's status, `podIPs` and `podIP`. A pod that has finished has none any more; the address of
-/// a pod in the host's network is its node's.
+/// The nodes that have the address: those of pods in the host's network that say so. None if a pod has it.
+pub fn nodes_with(world: &World, address: IpAddr) -> BTreeSet<&str> {
+    let pods = world.pods.iter().filter(|pod| owner(world, address).is_none() && is_on_host(pod));
+    pods.filter(|pod| status_addresses(pod).contains(&address)).filter_map(node_of).collect()
+}
+
+/// Whether the flow is one between a node and a pod that it runs. No node forwards its packets, so nobody judges it.
+pub fn stays_on_node(world: &World, probe: &Probe) -> bool {
+    let between = |host, pod| {
+        let node = owner(world, pod).and_then(node_of);
+        node.is_some_and(|node| nodes_with(world, host).contains(node))
+    };
+    between(probe.source, probe.destination) || between(probe.destination, probe.source)
+}
+
+fn is_on_host(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
+}
+
+/// The addresses that a pod may have. The address of a pod in the host's network is its node's.
 fn claims(pod: &Pod) -> BTreeSet<IpAddr> {
+    if is_on_host(pod) { BTreeSet::new() } else { status_addresses(pod) }
+}
+
+/// The addresses of a pod's status, `podIPs` and `podIP`. A pod that has finished has none any more.
+fn status_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let Some(status) = &pod.status else { return BTreeSet::new() };
-    let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
-    if finished || host_network {
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return BTreeSet::new();
     }
     let listed = status.pod_ips.iter().flatten().map(|entry| entry.ip.as_str());

@@ -34,6 +34,7 @@ impl fmt::Display for SideVerdict {
             SideVerdict::NotAPod => f.write_str("not judged: no pod has this address"),
             SideVerdict::NotIsolated => f.write_str("allowed: no policy isolates the pod"),
             SideVerdict::Itself => f.write_str("allowed: a pod may always reach itself"),
+            SideVerdict::OwnNode => f.write_str("not judged: a node and its own pods always reach each other"),
             SideVerdict::Unreadable { reason } => write!(f, "denied: the pod was not understood ({reason})"),
             SideVerdict::Allowed { isolated_by, rule } => {
                 write!(f, "allowed by {rule}\n    isolated by {}", isolated_by.join(", "))

@@ -1,0 +1,74 @@
+//! `make bench`: what enforcement costs on this machine, in sections that can be run by themselves.
+//!
+//! It measures and prints; nothing fails because of a time. What it measures is the release build of the agent as a
+//! process, and real packets in a lab. `docs/performance.md` has results.
+
+pub mod drops;
+mod figures;
+mod machine;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+
+use drops::Size;
+
+/// What enforcement costs on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "bench", max_term_width = 110)]
+#[command(after_help = "Exit status: 0 it has measured, whatever came out; 2 it could not.")]
+struct Arguments {
+    /// What to measure; everything unless said.
+    #[arg(value_enum)]
+    sections: Vec<Section>,
+
+    /// Runs of each measurement, with and without in turn. The report has their medians.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    /// Logging and recording of denied packets, while nothing is denied and in a flood.
+    Drops,
+}
+
+/// Does what the command line asks for.
+pub fn run() -> ExitCode {
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> anyhow::Result<()> {
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "network namespaces and nftables need root");
+    let own = std::env::current_exe().context("this program's own path")?;
+    let program = own.with_file_name("ringfence");
+    anyhow::ensure!(program.exists(), "{} is not there; run 'make bench'", program.display());
+    let all = Section::value_variants();
+    let wanted = if arguments.sections.is_empty() { all } else { &arguments.sections[..] };
+    println!("{}", machine::describe());
+    for section in all.iter().filter(|section| wanted.contains(section)) {
+        match section {
+            Section::Drops => println!("{}", drops::measure(&program, Size::of_rounds(arguments.rounds.into()))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,61 @@
+//! The machine that is measured on: what it is, and which of its processors a thread may use.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+/// What somebody has to know who compares with other machines.
+pub(super) fn describe() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|e| format!("({path}: {e})"));
+    let processor = read("/proc/cpuinfo");
+    let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    format!(
+        "{} x {}, Linux {}, load {}",
+        processors().len(),
+        model.map_or("unknown processor", |(_, name)| name.trim()),
+        read("/proc/sys/kernel/osrelease").trim(),
+        read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown"),
+    )
+}
+
+/// The processors that this process may use.
+fn processors() -> Vec<usize> {
+    let allowed = sched_getaffinity(Pid::from_raw(std::process::id().cast_signed())).expect("a process of ours");
+    (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu) == Ok(true)).collect()
+}
+
+/// Who has which processor: the sender of a flood one for itself, as if it came in over a wire, and everything else the
+/// others. With one processor all share it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    Flood,
+    Others,
+}
+
+/// Keeps this thread, and what it starts from now on, on its processors.
+pub(super) fn stay(place: Place) {
+    let all = processors();
+    let Some((first, rest)) = all.split_first().filter(|(_, rest)| !rest.is_empty()) else { return };
+    let mine = match place {
+        Place::Flood => std::slice::from_ref(first),
+        Place::Others => rest,
+    };
+    let mut set = CpuSet::new();
+    for cpu in mine {
+        set.set(*cpu).expect("it was in a set");
+    }
+    sched_setaffinity(Pid::from_raw(0), &set).expect("processors that this process may use");
+}
+
+/// What the process has used of processors, in user and kernel mode (`utime` and `stime` of proc_pid_stat(5)).
+pub(super) fn processor_time(process: Pid) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("a process that runs");
+    // The name of the program, in brackets, may hold anything.
+    let (_, after) = stat.rsplit_once(')').expect("proc_pid_stat(5)");
+    let field = |number: usize| after.split_whitespace().nth(number - 3).and_then(|text| text.parse::<u32>().ok());
+    let ticks = field(14).zip(field(15)).map(|(user, system)| user + system).expect("proc_pid_stat(5)");
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().expect("sysconf(3)");
+    Duration::from_secs(ticks.into()) / u32::try_from(per_second).expect("100")
+}
