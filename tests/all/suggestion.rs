@@ -144,6 +144,9 @@ fn suggested_policies_allow_the_flows_seen_and_deny_all_others_of_these_workload
             for direction in Direction::BOTH {
                 let own = who(&state, ends(&probe, direction).0);
                 let verdict = verdict(&enforced, &probe, direction);
+                if verdict == SideVerdict::OwnNode {
+                    continue;
+                }
                 let agrees = match (said(&state, &probe, direction), isolated.contains(&(&own, direction))) {
                     (_, false) => matches!(verdict, SideVerdict::NotIsolated | SideVerdict::NotAPod),
                     (Some(said), true) if expected.contains(&said) => {

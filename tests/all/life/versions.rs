@@ -75,6 +75,6 @@ fn what_an_earlier_release_has_right_is_not_made_anew() {
     start(&stage, "off").until_ready();
     let after = rules();
     let anew: Vec<&str> = before.iter().filter(|(n, r)| after.get(*n) != Some(r)).map(|(n, _)| n.as_str()).collect();
-    // Chains that deny tell of it now.
-    assert_eq!(anew, ["approve", "deny/egress", "deny/ingress", "forward", "stray"]);
+    // Chains that deny tell of it now, and behind the maps pods are guarded.
+    assert_eq!(anew, ["approve", "deny/egress", "deny/ingress", "forward", "ingress", "stray"]);
 }

@@ -261,10 +261,10 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let of = |types: &[KeyType], comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
         let address = address_type(family);
         for direction in Direction::BOTH {
-            let comment = format!("programs of this node's pods for {}", direction.word());
+            let comment = format!("pods of this node that are isolated for {}", direction.word());
             let map = Set { verdicts: true, ..of(&[address], &comment) };
             ruleset.sets.insert(dispatch_map(direction, family), Arc::new(map));
-            let comment = format!("pods of this node that are isolated for {}", direction.word());
+            let comment = format!("whose {} a program has to decide", direction.word());
             ruleset.sets.insert(guard_set(direction, family), Arc::new(of(&[address], &comment)));
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");
