@@ -17,7 +17,7 @@ mod watch;
 
 use std::time::Duration;
 
-pub(crate) use ends::{Ends, Nodes, Place, nodes};
+pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{GroupChoice, Reporting};
 pub(crate) use ledger::Ledger;
 pub(crate) use naming::name;

@@ -1,6 +1,5 @@
 //! Who is at the end of a flow, as of now: the pod that has the address, or what else is known of it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,22 +18,10 @@ pub(crate) struct Place {
     pub(crate) pod_cidrs: Vec<IpNet>,
 }
 
-/// The addresses of nodes, told by pods on their networks. Kept, since it takes a look at every pod.
-pub(crate) type Nodes = BTreeMap<IpAddr, Arc<str>>;
-
-pub(crate) fn nodes(state: &ClusterState) -> Nodes {
-    let of_pod = |pod: &Arc<Pod>| {
-        let node = pod.node.clone().filter(|_| pod.host_network)?;
-        Some(pod.addresses.iter().map(move |address| (*address, node.clone())).collect::<Vec<_>>())
-    };
-    state.pods().filter_map(of_pod).flatten().collect()
-}
-
 /// Where ends are looked up.
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) place: &'a Place,
-    pub(crate) nodes: &'a Nodes,
 }
 
 impl Ends<'_> {
@@ -45,7 +32,7 @@ impl Ends<'_> {
             Some(Holder::Unknown(attachment)) => return End { address: Some(address), ..self.of_unknown(attachment) },
             None => {}
         }
-        if let Some(node) = self.nodes.get(&address) {
+        if let Some(node) = self.state.nodes_with(address).next() {
             return End { kind: EndKind::Node, node: Some(node.to_string()), ..none };
         }
         let containing = self.place.remote.iter().filter(|(_, range)| range.contains(&address));
@@ -123,7 +110,7 @@ mod tests {
     #[test]
     fn every_address_is_of_somebody_or_of_the_world() {
         let (state, place) = (state(), place());
-        let ends = Ends { state: &state, place: &place, nodes: &nodes(&state) };
+        let ends = Ends { state: &state, place: &place };
         for (address, expected) in [
             ("10.1.0.1", "shop/web (10.1.0.1)"),
             ("10.1.0.9", "unknown pod shop/new (10.1.0.9)"),
@@ -141,7 +128,7 @@ mod tests {
     #[test]
     fn an_interface_is_that_of_the_pod_that_was_attached_with_it() {
         let (state, place) = (state(), place());
-        let ends = Ends { state: &state, place: &place, nodes: &nodes(&state) };
+        let ends = Ends { state: &state, place: &place };
         let of = |interface: &str| ends.of_interface(interface, None).map(|end| end.to_string());
         assert_eq!(of("veth1").as_deref(), Some("shop/web"));
         assert_eq!(of("veth2").as_deref(), Some("unknown pod shop/new"));

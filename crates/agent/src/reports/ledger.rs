@@ -167,7 +167,7 @@ mod tests {
     use policy::{Change, Kind, lower};
     use serde_json::json;
 
-    use super::super::ends::{Ends, Nodes, Place};
+    use super::super::ends::{Ends, Place};
     use super::super::naming::name;
     use super::super::seen::Seen;
     use super::super::seen::tests::denied;
@@ -208,7 +208,7 @@ mod tests {
         let place = Place { node: "node-a".into(), ..Place::default() };
         let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, 5432) };
         let observation = Observation { seen, icmp: None, count, first: true };
-        let denial = name(&Ends { state, place: &place, nodes: &Nodes::new() }, &observation, time(second));
+        let denial = name(&Ends { state, place: &place }, &observation, time(second));
         ledger.note(&observation, &denial, time(second));
     }
 

@@ -125,7 +125,7 @@ mod tests {
     use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
     use serde_json::json;
 
-    use super::super::ends::{Nodes, Place};
+    use super::super::ends::Place;
     use super::super::seen::tests::denied;
     use super::*;
 
@@ -160,7 +160,7 @@ mod tests {
 
     fn named(seen: Seen, icmp: Option<u8>) -> Denial {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
-        let ends = Ends { state: &state, place: &place, nodes: &Nodes::new() };
+        let ends = Ends { state: &state, place: &place };
         let time = "2026-05-04T03:02:01Z".parse().unwrap();
         name(&ends, &Observation { seen, icmp, count: 3, first: true }, time)
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::StateLoop;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::{Denial, End};
-use crate::reports::{Ends, Ledger, Nodes, Observation, Place, Stream, name, nodes};
+use crate::reports::{Ends, Ledger, Observation, Place, Stream, name};
 
 /// Named in one turn of the loop, so that no pod waits long for its rules.
 const TOLD_AT_ONCE: usize = 64;
@@ -17,21 +17,17 @@ const TOLD_AT_ONCE: usize = 64;
 /// What telling takes beside the state.
 pub(crate) struct Denied {
     place: Place,
-    nodes: Nodes,
     ledger: Ledger,
     stream: Arc<Stream>,
-    /// The state has changed since the nodes were looked for.
-    outdated: bool,
 }
 
 impl Denied {
     pub(crate) fn new(place: Place, stream: Arc<Stream>) -> Denied {
-        Denied { place, nodes: Nodes::new(), ledger: Ledger::new(Timestamp::now()), stream, outdated: true }
+        Denied { place, ledger: Ledger::new(Timestamp::now()), stream }
     }
 
     /// The state has changed.
     pub(super) fn keep_up(&mut self, state: &ClusterState) {
-        self.outdated = true;
         self.ledger.keep_audited(state);
     }
 }
@@ -39,9 +35,6 @@ impl Denied {
 impl StateLoop {
     /// The first, and what waits behind it.
     pub(super) fn tell_all(&mut self, first: Observation, more: &mut mpsc::Receiver<Observation>) {
-        if std::mem::take(&mut self.denied.outdated) {
-            self.denied.nodes = nodes(&self.state);
-        }
         self.tell(&first);
         for _ in 1..TOLD_AT_ONCE {
             match more.try_recv() {
@@ -53,8 +46,8 @@ impl StateLoop {
 
     fn tell(&mut self, observation: &Observation) {
         let now = Timestamp::now();
-        let Denied { place, nodes, ledger, stream, outdated: _ } = &mut self.denied;
-        let denial = name(&Ends { state: &self.state, place, nodes }, observation, now);
+        let Denied { place, ledger, stream } = &mut self.denied;
+        let denial = name(&Ends { state: &self.state, place }, observation, now);
         ledger.note(observation, &denial, now);
         log(&denial);
         stream.tell(denial);

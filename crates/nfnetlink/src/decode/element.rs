@@ -8,13 +8,25 @@ use crate::observed::RawElement;
 use crate::userdata;
 
 /// `NFT_MSG_NEWSETELEM`
-const NEW_ELEMENTS: u16 = NFTABLES | 12;
+pub(super) const NEW_ELEMENTS: u16 = NFTABLES | 12;
 /// `NFT_SET_ELEM_INTERVAL_END`
 const INTERVAL_END: u32 = 1;
 
 /// The elements in one datagram of a dump of one set.
 pub fn decode_elements(datagram: &[u8]) -> Result<Vec<RawElement>, DecodeError> {
     let mut elements = Vec::new();
+    for_each_element(datagram, |attribute| {
+        elements.push(element(attribute)?);
+        Ok(())
+    })?;
+    Ok(elements)
+}
+
+/// Gives every element in one datagram of a dump of one set, still undecoded.
+pub(super) fn for_each_element<'a>(
+    datagram: &'a [u8],
+    mut give: impl FnMut(Attribute<'a>) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
     for message in Messages(datagram) {
         let message = message?;
         if message.kind != NEW_ELEMENTS {
@@ -23,10 +35,10 @@ pub fn decode_elements(datagram: &[u8]) -> Result<Vec<RawElement>, DecodeError> 
         let (_, attributes) = message.general()?;
         let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
         for attribute in list.nested() {
-            elements.push(element(attribute?)?);
+            give(attribute?)?;
         }
     }
-    Ok(elements)
+    Ok(())
 }
 
 fn element(attribute: Attribute<'_>) -> Result<RawElement, DecodeError> {

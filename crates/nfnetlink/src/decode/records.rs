@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::DecodeError;
 use super::attributes::Fields;
 use super::bytecode::value;
+use super::element::for_each_element;
 use crate::message::{Attribute, Attributes, Messages, NFTABLES};
 
-/// `NFT_MSG_NEWRULE` and `NFT_MSG_NEWSETELEM`
+/// `NFT_MSG_NEWRULE`
 const NEW_RULE: u16 = NFTABLES | 6;
-const NEW_ELEMENTS: u16 = NFTABLES | 12;
 
 /// `NFTA_SET_ELEM_KEY`, `NFTA_SET_ELEM_EXPR` and `NFTA_SET_ELEM_EXPRESSIONS`
 const KEY: u16 = 1;
@@ -57,17 +57,10 @@ pub struct ChainCounterRecord {
 /// destination port. An element without a counter was put there by hand; it tells of no packet and is left out.
 pub fn decode_flow_records(datagram: &[u8]) -> Result<Vec<FlowRecord>, DecodeError> {
     let mut records = Vec::new();
-    for message in Messages(datagram) {
-        let message = message?;
-        if message.kind != NEW_ELEMENTS {
-            continue;
-        }
-        let (_, attributes) = message.general()?;
-        let Some(list) = Fields::of("a list of elements", attributes)?.get(3) else { continue };
-        for element in list.nested() {
-            records.extend(flow(element?)?);
-        }
-    }
+    for_each_element(datagram, |element| {
+        records.extend(flow(element)?);
+        Ok(())
+    })?;
     Ok(records)
 }
 
@@ -150,6 +143,7 @@ fn counter(expression: Attribute<'_>) -> Result<Option<Counter>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::element::NEW_ELEMENTS;
     use super::*;
     use crate::message::{GENERAL, HEADER, Writer};
 
