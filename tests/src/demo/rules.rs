@@ -103,7 +103,7 @@ fn blocks(listing: &str) -> Vec<Block<'_>> {
 fn program_of(map: &str, address: &str) -> Option<String> {
     let elements = map.split_once("elements = {")?.1;
     let element = elements.split(',').find(|element| element.split_whitespace().next() == Some(address))?;
-    let program = element.split_once(" goto ")?.1;
+    let program = element.split_once(" jump ")?.1;
     Some(program.split_whitespace().next()?.into())
 }
 
@@ -120,8 +120,8 @@ mod tests {
     const LISTING: &str = "table inet ringfence {
 \tmap egress4 {
 \t\ttype ipv4_addr : verdict
-\t\telements = { 10.2.0.4 comment \"shop/worker-1\" : goto egress/shop/worker-egress,
-\t\t             10.2.0.41 : goto egress/other }
+\t\telements = { 10.2.0.4 comment \"shop/worker-1\" : jump egress/shop/worker-egress,
+\t\t             10.2.0.41 : jump egress/other }
 \t}
 
 \tchain egress/shop/worker-egress {
