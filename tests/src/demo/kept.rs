@@ -46,6 +46,8 @@ pub(super) fn leave(screen: &Screen, place: Place, lab: Lab, agents: Agents, sho
             format!("ip netns exec {} timeout 2 bash -c '{connect}'", inside(client)),
         ),
         ("ask why not", format!("{} explain {from} {to} {port} --run-dir {}", program.display(), run_dir.display())),
+        ("who was denied, and why", format!("{} drops --run-dir {}", program.display(), run_dir.display())),
+        ("one screen of what an agent does", format!("{} status --run-dir {}", program.display(), run_dir.display())),
         ("the rules of a node", format!("ip netns exec {} nft list table inet ringfence", named(PREFIX, node))),
         ("change the policies: the agents follow the folder", format!("editor {}/policies.yaml", manifests.display())),
         ("what an agent says", format!("tail {}", log.display())),

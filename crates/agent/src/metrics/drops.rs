@@ -37,6 +37,7 @@ pub(crate) struct DropFigures {
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
     unnamed: Gauge,
+    /// The first is that nothing was counted when the agent started.
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
 
@@ -47,7 +48,7 @@ impl DropFigures {
             would_deny: Family::default(),
             lost: Counter::default(),
             unnamed: Gauge::default(),
-            readings: Mutex::default(),
+            readings: Mutex::new([(Instant::now(), Reading::default())].into()),
         };
         let packets = || Unit::Other("packets".into());
         registry.register_with_unit("denied", "Packets that were denied", packets(), figures.denied.clone());
@@ -102,7 +103,7 @@ impl DropFigures {
     /// None before the first reading.
     pub(crate) fn summary(&self, now: Instant) -> Option<Drops> {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        let ((first, before), (_, latest)) = (readings.front()?, readings.back()?);
+        let ((first, before), (_, latest)) = (readings.front()?, readings.back().filter(|_| readings.len() > 1)?);
         let minutes = now.saturating_duration_since(*first).as_secs_f64() / 60.0;
         let per_minute = |packets: u64| if minutes > 0.0 { packets as f64 / minutes } else { 0.0 };
         Some(Drops {
@@ -137,6 +138,15 @@ mod tests {
     #[test]
     fn what_nobody_has_read_is_not_said_to_be_nothing() {
         assert_eq!(figures().summary(Instant::now()), None);
+    }
+
+    #[test]
+    fn what_was_dropped_before_the_first_reading_counts_for_the_first_minute() {
+        let figures = figures();
+        figures.set(Judgement::Denied, Cause::Egress, 30);
+        let now = Instant::now() + Duration::from_secs(30);
+        figures.read_at(now);
+        assert!(figures.summary(now).unwrap().denied_per_minute > 59.0);
     }
 
     #[test]

@@ -182,10 +182,10 @@ fn features(screen: &mut Screen, features: &Features) {
         on(*bridge_table)
     );
     screen.line("kernel", Style::new(), &says);
-    screen.line("", Style::new(), &format!("reports of denied packets: {drop_log_reason}"));
     if !protection {
         screen.line("", Style::new(), &format!("protection is {protection_reason}"));
     }
+    screen.line("drop log", Style::new(), drop_log_reason);
 }
 
 fn ago(seconds: u64) -> String {
@@ -282,7 +282,7 @@ mod tests {
             drops        4.2 packets a minute, 12345 since the start
                          in audit 0.0 a minute, 60 since the start
             kernel       protection on, source check on, bridge table on
-                         reports of denied packets: on: the kernel reports to log group 9470
+            drop log     on: the kernel reports to log group 9470
         "#]]
         .assert_eq(&text);
     }
@@ -338,8 +338,8 @@ mod tests {
             repairs      3 of changed tables, 1 of removed ones, 0 at the start
             drops        not counted
             kernel       protection off, source check on, bridge table on
-                         reports of denied packets: on: the kernel reports to log group 9470
                          protection is off, as asked for by --table-owner off
+            drop log     on: the kernel reports to log group 9470
         "#]].assert_eq(&plain(&report));
         let colours = text(&report);
         assert!(colours.contains(&format!("{BAD}NOT READY{BAD:#}")), "{colours}");
