@@ -49,6 +49,8 @@ pub(crate) struct Status {
     pub(crate) left_out: Vec<String>,
     pub(crate) pods_on_node: usize,
     pub(crate) isolated_pods: usize,
+    /// In one direction at least, all policies that select them are audited.
+    pub(crate) audited_pods: usize,
     /// Objects of which something was not understood.
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
