@@ -15,7 +15,7 @@ pub(crate) struct StatusReport {
     pub(crate) ready: bool,
     /// Why not, a line each; null if it is ready.
     pub(crate) unready: Option<String>,
-    /// What to know although it is ready.
+    /// What to know beside that.
     pub(crate) notes: Vec<String>,
     pub(crate) source: Source,
     pub(crate) rules: Rules,
