@@ -32,8 +32,7 @@ const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
-    let mut manifests = manifests::read(&arguments.manifests)?;
-    manifests.state.set_default_enforcement(arguments.reporting.enforcement());
+    let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
     manifests.require_node(&arguments.node_name)?;
     manifests.report_problems();
     let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
@@ -58,7 +57,7 @@ struct Findings {
 }
 
 pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
-    let manifests = manifests::read(&arguments.manifests)?;
+    let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
     let findings = Findings { findings: policy::check(&manifests.state), problems: manifests.problems };
     let errors = findings.problems.len() + count(&findings, Severity::Error);
     let warnings = count(&findings, Severity::Warning);
@@ -92,7 +91,7 @@ fn count(findings: &Findings, severity: Severity) -> usize {
 pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> {
     let explanations = match &arguments.manifests {
         Some(folder) => {
-            let manifests = manifests::read(folder)?;
+            let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?
         }
