@@ -1,7 +1,7 @@
 //! Policies in audit: what they would deny passes and is told of, summed up, and made into policies that allow it.
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, Ended, ask_socket, run};
+use tests::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
 use tests::lab::probe_all;
 use tests::openmetrics;
 use tests::oracle::Probe;
@@ -176,6 +176,7 @@ fn a_denial_says_which_audited_rule_would_allow_it() {
     });
     assert_eq!(events[0]["policies"], json!(["shop/closed"]));
     assert_eq!(events[0]["wouldAllow"], json!([{"policy": "shop/next", "field": "spec.ingress[0]"}]));
+    agent.until_logged(&["packets were denied", "would_allow=\"shop/next spec.ingress[0]\"", "node=\"node-a\""]);
     let text = run(["drops", "--run-dir", stage.run_dir().to_str().unwrap()]).stdout;
     assert!(text.contains("shop/next spec.ingress[0] would allow it, and is only audited"), "{text}");
 }
@@ -244,4 +245,26 @@ fn status_and_metrics_count_audited_policies_and_pods_whoever_says_that_they_are
     let mut agent = stage.start(command);
     agent.until_ready();
     until_figures(&stage, &mut agent, [1, 1, 1, 1]);
+}
+
+#[test]
+fn a_reader_of_the_agents_answers_that_has_seen_enough_is_no_error() {
+    let stage = stage(&[says(Some("audit"), closed_db())]);
+    let mut agent = stage.start_on_manifests();
+    send_datagrams(&stage, OTHER[0], DB[0], 53, 1);
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
+    agent.until("it is told of", |_| (!told(&stage, "").is_empty()).then_some(()));
+    let run_dir = stage.run_dir();
+    for verb in [
+        &["status"][..],
+        &["status", "-o", "json"],
+        &["audit"],
+        &["audit", "-o", "json"],
+        &["audit", "--suggest", "--namespace", "shop"],
+        &["drops"],
+        &["explain", "shop/other", "shop/db", "80"],
+    ] {
+        let Ended { code, stderr, .. } = run_unread([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{verb:?}");
+    }
 }
