@@ -128,7 +128,7 @@ fn ports_can_be_named_and_traffic_can_be_icmp() {
           ingress of the destination: denied
             isolated by shop/db
             closest rule: shop/db spec.ingress[0]; it lacks
-              the port: it allows 'postgres' (5432/tcp there), not icmp
+              the port: it allows 'postgres' (5432/tcp there), not what has no ports, such as icmp
         exit status 1
     "#]],
     );

@@ -66,7 +66,11 @@ impl Flow<'_> {
         if listed.is_empty() {
             return "the port: no entry was understood".into();
         }
-        format!("the port: it allows {}, not {}", listed.join(", "), self.traffic)
+        let wanted = match self.traffic {
+            Traffic::Port(..) => self.traffic.to_string(),
+            Traffic::Portless => "what has no ports, such as icmp".into(),
+        };
+        format!("the port: it allows {}, not {wanted}", listed.join(", "))
     }
 
     fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
