@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use nfnetlink::{FlowRecord, LoggedPacket};
+use nfnetlink::{FlowRecord, LoggedPacket, PacketHead};
 use nft::Protocol;
 use policy::{Cause, Direction, FlowTable, Judgement, Reported};
 
@@ -105,7 +105,12 @@ impl Logged {
     /// Whether it can be found again in a table: a packet that was cut before its ports cannot.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.seen.carried {
-            Carried::Flow(Flow { protocol, port, .. }) => port.is_some() || Protocol::from_number(*protocol).is_none(),
+            // A walk that was cut short stopped at an extension header.
+            Carried::Flow(Flow { source, protocol, port: None, .. }) => {
+                let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
+                carried && Protocol::from_number(*protocol).is_none()
+            }
+            Carried::Flow(Flow { port: Some(_), .. }) => true,
             Carried::Frame { .. } => true,
         }
     }
@@ -174,6 +179,9 @@ pub(crate) mod tests {
     fn a_packet_that_was_cut_before_its_ports_is_not_whole() {
         let cut = PacketHead { ports: None, ..tcp("10.1.0.1", "10.1.0.2", (1, 2)) };
         assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(cut))).unwrap().is_whole());
+        let stopped = PacketHead { protocol: 60, ..tcp("fd00::1", "fd00::2", (1, 2)) };
+        let stopped = PacketHead { ports: None, ..stopped };
+        assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(stopped))).unwrap().is_whole());
         let echo = PacketHead { protocol: 1, icmp: Some((8, 0)), ..cut };
         let echo = Logged::of_packet(&logged("ringfence deny/egress", Some(echo))).unwrap();
         assert_eq!((echo.is_whole(), echo.icmp), (true, Some(8)));

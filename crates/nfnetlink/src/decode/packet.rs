@@ -50,6 +50,11 @@ impl PacketHead {
         }
     }
 
+    /// Whether that is the number of an extension header of IPv6, and so of nothing that a packet carries.
+    pub fn is_extension_header(protocol: u8) -> bool {
+        [HOP_BY_HOP, ROUTING, FRAGMENT, AUTHENTICATION, DESTINATION_OPTIONS].contains(&protocol)
+    }
+
     fn of(source: IpAddr, destination: IpAddr, protocol: u8, upper: &[u8]) -> PacketHead {
         let ports = match (protocol, upper) {
             (TCP | UDP | SCTP, [s0, s1, d0, d1, ..]) => {
