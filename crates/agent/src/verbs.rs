@@ -14,10 +14,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::CommandFactory;
-use policy::{Explanation, Severity, explain_named, translate};
+use policy::{Severity, explain_named, translate};
 
-use crate::api::ExplainQuery;
 use crate::api::client::{self, Unanswered};
+use crate::api::{ExplainQuery, Explained};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
@@ -94,30 +94,32 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
         Some(folder) => {
             let manifests = manifests::read(folder)?;
             manifests.report_problems();
-            explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?
+            let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
+            found.into_iter().map(|explanation| Explained { explanation, notes: vec![] }).collect()
         }
         None => ask_agent(arguments)?,
     };
     match arguments.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&explanations)?),
         Output::Text => {
-            for explanation in &explanations {
+            for Explained { explanation, notes } in &explanations {
                 let text = explanation.to_string();
                 let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
                 anstream::println!("{style}{verdict}{style:#}{}", text.strip_prefix(verdict).unwrap_or(&text));
+                notes.iter().for_each(|note| anstream::println!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}"));
             }
         }
     }
-    Ok(if explanations.iter().all(|e| e.allowed) { YES } else { NO })
+    Ok(if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
 }
 
 /// Asks the running agent.
-fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explanation>> {
+fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let query = ExplainQuery {
-        source: arguments.source.to_string(),
-        destination: arguments.destination.to_string(),
-        traffic: arguments.traffic.to_string(),
+        source: arguments.source.clone(),
+        destination: arguments.destination.clone(),
+        traffic: arguments.traffic.clone(),
     };
     runtime.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
         Unanswered::Unreachable { .. } => {

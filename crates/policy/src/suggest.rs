@@ -9,6 +9,7 @@ mod note;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -166,7 +167,30 @@ impl<'a> Found<'a> {
     }
 }
 
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scope::Namespace(namespace) => write!(f, "namespace {namespace}"),
+            Scope::Pod(name) => write!(f, "pod {name}"),
+            Scope::Workload { namespace, name } => write!(f, "workload {namespace}/{name}"),
+        }
+    }
+}
+
 impl Scope {
+    /// Whether there is such a thing. A namespace is also known by what is in it.
+    pub fn is_known(&self, state: &ClusterState) -> bool {
+        match self {
+            Scope::Namespace(namespace) => {
+                state.namespaces().any(|known| *known.name.name == **namespace)
+                    || state.pods_in(namespace).next().is_some()
+                    || state.policies_in(namespace).next().is_some()
+            }
+            Scope::Pod(name) => state.pod(name).is_some(),
+            Scope::Workload { namespace, name } => short_names(state, namespace).values().any(|known| known == name),
+        }
+    }
+
     fn holds(&self, state: &ClusterState, local: &Found) -> bool {
         let (name, workload) = match local {
             Found::Pod(pod) => (&pod.name, Workload::of(pod)),

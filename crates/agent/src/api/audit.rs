@@ -4,6 +4,7 @@ use policy::Direction;
 use serde::{Deserialize, Serialize};
 
 use super::denial::End;
+use super::question::{BadQuestion, Parameters, Question, single_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,17 +45,38 @@ pub(crate) struct AuditedFlow {
 }
 
 /// Whose policies are shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuditQuery {
     pub(crate) namespace: Option<String>,
 }
 
+impl Question for AuditQuery {
+    const PARAMETERS: &'static [&'static str] = &["namespace"];
+
+    fn read(parameters: &Parameters) -> Result<AuditQuery, BadQuestion> {
+        Ok(AuditQuery { namespace: parameters.read("namespace", single_name)? })
+    }
+}
+
 /// For whom a policy is suggested: all workloads of the namespace, or the one that is named, or that of the pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SuggestionQuery {
     pub(crate) namespace: String,
     pub(crate) pod: Option<String>,
     pub(crate) workload: Option<String>,
+}
+
+impl Question for SuggestionQuery {
+    const PARAMETERS: &'static [&'static str] = &["namespace", "pod", "workload"];
+
+    fn read(parameters: &Parameters) -> Result<SuggestionQuery, BadQuestion> {
+        let namespace = parameters.read("namespace", single_name)?.ok_or(BadQuestion::Missing("namespace"))?;
+        let (pod, workload) = (parameters.read("pod", single_name)?, parameters.read("workload", single_name)?);
+        match (pod, workload) {
+            (Some(_), Some(_)) => Err(BadQuestion::Both("a pod", "a workload")),
+            (pod, workload) => Ok(SuggestionQuery { namespace, pod, workload }),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

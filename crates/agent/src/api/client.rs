@@ -8,14 +8,13 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use policy::Explanation;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use super::denial::{DropsQuery, Line};
 use super::status::StatusReport;
-use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
+use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, Explained, STATUS, SUGGESTION, TableVerdict, VERIFY};
 use crate::run_dir::socket_path;
 
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
@@ -43,9 +42,10 @@ pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, Unanswered> {
     get(run_dir, VERIFY).await
 }
 
-pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explanation>, Unanswered> {
+pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explained>, Unanswered> {
     let ExplainQuery { source, destination, traffic } = query;
-    let parameters = [("source", Some(&**source)), ("destination", Some(destination)), ("traffic", Some(traffic))];
+    let (source, destination, traffic) = (source.to_string(), destination.to_string(), traffic.to_string());
+    let parameters = [("source", Some(&*source)), ("destination", Some(&destination)), ("traffic", Some(&traffic))];
     get(run_dir, &target(EXPLAIN, &parameters)).await
 }
 

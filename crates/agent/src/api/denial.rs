@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
+use super::question::{BadQuestion, Parameters, Question, single_name};
+
 /// A line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -76,16 +78,38 @@ pub(crate) enum EndKind {
 }
 
 /// What of it is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DropsQuery {
     /// Go on with what comes, after what was.
-    #[serde(default)]
     pub(crate) follow: bool,
     /// One of the ends is a pod of the namespace.
     pub(crate) namespace: Option<String>,
     /// One of the ends is the pod: `name`, or `namespace/name`.
     pub(crate) pod: Option<String>,
     pub(crate) verdict: Option<Judgement>,
+}
+
+impl Question for DropsQuery {
+    const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
+
+    fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
+        let follow = |text: &str| text.parse::<bool>().map_err(|_| format!("'{text}' is neither true nor false"));
+        let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
+            (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
+            _ => Err(format!("'{text}' is neither name nor namespace/name")),
+        };
+        let judgements = [Judgement::Denied, Judgement::WouldDeny];
+        let verdict = |text: &str| {
+            let found = judgements.into_iter().find(|judgement| judgement.word() == text);
+            found.ok_or_else(|| format!("'{text}' is neither denied nor would-deny"))
+        };
+        Ok(DropsQuery {
+            follow: parameters.read("follow", follow)?.is_some_and(|follow| follow),
+            namespace: parameters.read("namespace", single_name)?,
+            pod: parameters.read("pod", pod)?,
+            verdict: parameters.read("verdict", verdict)?,
+        })
+    }
 }
 
 impl DropsQuery {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use policy::{ClusterState, Judgement, ObjectName, Scope, suggest};
+use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
 
 use super::StateLoop;
-use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::{Denial, End};
 use crate::reports::{Ends, Ledger, Observation, Place, Stream, name};
 
@@ -16,8 +15,8 @@ const TOLD_AT_ONCE: usize = 64;
 
 /// What telling takes beside the state.
 pub(crate) struct Denied {
-    place: Place,
-    ledger: Ledger,
+    pub(super) place: Place,
+    pub(super) ledger: Ledger,
     stream: Arc<Stream>,
 }
 
@@ -51,25 +50,6 @@ impl StateLoop {
         ledger.note(observation, &denial, now);
         log(&denial);
         stream.tell(denial);
-    }
-
-    pub(super) fn audit(&self, query: &AuditQuery) -> AuditReport {
-        self.denied.ledger.report(&self.state, &self.denied.place.node, query.namespace.as_deref())
-    }
-
-    pub(super) fn suggestion(&self, query: &SuggestionQuery) -> SuggestionReport {
-        let SuggestionQuery { namespace, pod, workload } = query;
-        let scope = match (pod, workload) {
-            (Some(pod), _) => Scope::Pod(ObjectName::new(namespace, pod)),
-            (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
-            (None, None) => Scope::Namespace((**namespace).into()),
-        };
-        let ledger = &self.denied.ledger;
-        let suggestion = suggest(&self.state, &scope, ledger.flows());
-        let incomplete = ledger.incomplete(namespace);
-        let incomplete = incomplete.map(|policy| format!("{policy} would have denied more flows than are known"));
-        let notes = suggestion.notes.iter().map(ToString::to_string).chain(incomplete).collect();
-        SuggestionReport { policies: suggestion.policies, notes }
     }
 }
 
