@@ -26,6 +26,9 @@ pub(crate) const VERIFY: &str = "/v1/verify";
 /// they came; with `follow=true` it goes on.
 pub(crate) const DROPS: &str = "/v1/drops";
 
+/// `GET`: a [`denial::Coverage`].
+pub(crate) const COVERAGE: &str = "/v1/drops/coverage";
+
 /// `GET` with an [`audit::AuditQuery`]: an [`audit::AuditReport`].
 pub(crate) const AUDIT: &str = "/v1/audit";
 

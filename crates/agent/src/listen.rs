@@ -15,12 +15,12 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
-use crate::api::denial::DropsQuery;
+use crate::api::denial::{Coverage, DropsQuery};
 use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::metrics::Metrics;
-use crate::reports::{Followed, Stream};
+use crate::reports::{Followed, Stream, coverage};
 use crate::state_loop::Event;
 use crate::state_loop::questions::{NoAnswer, Question, Reply};
 use crate::status::Status;
@@ -53,6 +53,7 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::EXPLAIN, get(explain))
         .route(api::VERIFY, get(verify))
         .route(api::DROPS, get(drops))
+        .route(api::COVERAGE, get(covered))
         .route(api::AUDIT, get(audit))
         .route(api::SUGGESTION, get(suggestion))
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
@@ -102,7 +103,7 @@ async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoPar
 /// The body has a line as soon as there is one, and the reader takes it.
 async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) -> Response {
     let Some(followed) = sources.drops.follow(query) else {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many are reading already".into());
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many follow already".into());
     };
     let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
         let line = followed.next().await?;
@@ -110,6 +111,11 @@ async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) 
         Some((text, followed))
     });
     ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+async fn covered(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<Coverage> {
+    let status = sources.status.borrow().clone();
+    Json(coverage(&status, sources.metrics.totals(Instant::now()).drops, &sources.drops))
 }
 
 async fn audit(State(sources): State<Sources>, Asked(query): Asked<AuditQuery>) -> Response {

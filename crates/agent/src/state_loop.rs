@@ -21,7 +21,7 @@ use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
-use crate::reports::Observation;
+use crate::reports::Observed;
 use crate::state_loop::denied::Denied;
 use crate::state_loop::questions::Question;
 use crate::status::Status;
@@ -161,11 +161,7 @@ impl StateLoop {
     }
 
     /// Runs until no sender is left.
-    pub(crate) async fn run(
-        mut self,
-        mut events: mpsc::Receiver<Event>,
-        mut observations: mpsc::Receiver<Observation>,
-    ) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observed>) {
         let mut tick = Tick::now() + self.resync;
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
@@ -180,8 +176,8 @@ impl StateLoop {
                 },
                 // Before every kind is listed nobody could be named. What does not fit into the queue waits in the
                 // kernel.
-                Some(observation) = observations.recv(), if self.sync.is_complete() => {
-                    self.tell_all(observation, &mut observations);
+                Some(observed) = observations.recv(), if self.sync.is_complete() => {
+                    self.tell_all(&observed, &mut observations);
                     None
                 }
                 () = sleep_until(wake) => None,

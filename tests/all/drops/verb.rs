@@ -111,7 +111,7 @@ fn followed_it_goes_on_with_what_was_asked_for_until_it_is_stopped() {
     assert_eq!(ended.code(), Some(2));
 }
 
-/// More than may read at a time.
+/// More than may follow at a time.
 const ONE_AFTER_THE_OTHER: usize = 20;
 
 #[test]
@@ -136,8 +136,10 @@ fn readers_that_have_gone_make_room_though_nothing_is_denied() {
         })
     };
     let readers: Vec<Following> = (0..16).map(|_| reader()).collect();
-    let refused = drops(&stage, &[]);
+    let refused = drops(&stage, &["--follow"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("too many are reading already"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("too many follow already"), "{}", refused.stderr);
+    let once = drops(&stage, &[]);
+    assert_eq!((once.code, once.stderr.as_str()), (Some(0), ""), "what is kept is for everybody");
     readers.into_iter().for_each(Following::interrupt);
 }

@@ -12,9 +12,11 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
-use super::denial::{DropsQuery, Line};
+use super::denial::{Coverage, DropsQuery, Line};
 use super::status::StatusReport;
-use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, Explained, STATUS, SUGGESTION, TableVerdict, VERIFY};
+use super::{
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, STATUS, SUGGESTION, TableVerdict, VERIFY,
+};
 use crate::run_dir::socket_path;
 
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
@@ -58,6 +60,10 @@ pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Resul
     let SuggestionQuery { namespace, pod, workload } = query;
     let parameters = [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
     get(run_dir, &target(SUGGESTION, &parameters)).await
+}
+
+pub(crate) async fn coverage(run_dir: &Path) -> Result<Coverage, Unanswered> {
+    get(run_dir, COVERAGE).await
 }
 
 pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, Unanswered> {

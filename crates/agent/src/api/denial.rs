@@ -77,6 +77,25 @@ pub(crate) enum EndKind {
     Unknown,
 }
 
+/// How much of what was denied the events tell of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Coverage {
+    /// Whether the kernel reports packets: if not, they are counted, and no event or flow comes of them.
+    pub(crate) reporting: bool,
+    /// Why it does or does not.
+    pub(crate) reporting_reason: String,
+    /// RFC 3339: every event since then is kept.
+    pub(crate) kept_since: String,
+    /// Events that are not kept any more.
+    pub(crate) forgotten_events: u64,
+    /// Packets by the counters since the agent started; null while it does not count them.
+    pub(crate) denied: Option<u64>,
+    pub(crate) would_deny: Option<u64>,
+    /// Packets that no event tells of, or none yet.
+    pub(crate) unnamed: Option<u64>,
+}
+
 /// What of it is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DropsQuery {
@@ -193,6 +212,25 @@ mod tests {
             ]],
         );
         golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
+    }
+
+    #[test]
+    fn coverage_has_these_bytes() {
+        let coverage = Coverage {
+            reporting: false,
+            reporting_reason: "off".into(),
+            kept_since: "2026-05-04T03:02:01.000Z".into(),
+            forgotten_events: 3,
+            denied: Some(9),
+            would_deny: Some(0),
+            unnamed: None,
+        };
+        golden(
+            &coverage,
+            expect![[
+                r#"{"reporting":false,"reportingReason":"off","keptSince":"2026-05-04T03:02:01.000Z","forgottenEvents":3,"denied":9,"wouldDeny":0,"unnamed":null}"#
+            ]],
+        );
     }
 
     #[test]

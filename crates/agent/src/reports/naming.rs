@@ -12,7 +12,7 @@ use super::seen::{Carried, Flow, Observation, Seen};
 use crate::api::denial::{Denial, End, EndKind};
 
 pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
-    let Observation { seen, icmp, count, first: _ } = observation;
+    let Observation { seen, icmp, count } = observation;
     let (source, destination, spoof) = both_ends(ends, seen);
     let unnamed = Denial {
         time: format!("{time:.3}"),
@@ -162,7 +162,7 @@ mod tests {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
         let ends = Ends { state: &state, place: &place };
         let time = "2026-05-04T03:02:01Z".parse().unwrap();
-        name(&ends, &Observation { seen, icmp, count: 3, first: true }, time)
+        name(&ends, &Observation { seen, icmp, count: 3 }, time)
     }
 
     #[test]

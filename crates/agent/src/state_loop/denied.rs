@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::StateLoop;
 use crate::api::denial::{Denial, End};
-use crate::reports::{Ends, Ledger, Observation, Place, Stream, name};
+use crate::reports::{Ends, Ledger, Observed, Place, Stream, name};
 
 /// Named in one turn of the loop, so that no pod waits long for its rules.
 const TOLD_AT_ONCE: usize = 64;
@@ -16,13 +16,14 @@ const TOLD_AT_ONCE: usize = 64;
 /// What telling takes beside the state.
 pub(crate) struct Denied {
     pub(super) place: Place,
+    pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
-    stream: Arc<Stream>,
+    pub(super) stream: Arc<Stream>,
 }
 
 impl Denied {
     pub(crate) fn new(place: Place, stream: Arc<Stream>) -> Denied {
-        Denied { place, ledger: Ledger::new(Timestamp::now()), stream }
+        Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream }
     }
 
     /// The state has changed.
@@ -33,23 +34,22 @@ impl Denied {
 
 impl StateLoop {
     /// The first, and what waits behind it.
-    pub(super) fn tell_all(&mut self, first: Observation, more: &mut mpsc::Receiver<Observation>) {
-        self.tell(&first);
+    pub(super) fn tell_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
+        self.tell(first);
         for _ in 1..TOLD_AT_ONCE {
             match more.try_recv() {
-                Ok(observation) => self.tell(&observation),
+                Ok(observed) => self.tell(&observed),
                 Err(_) => return,
             }
         }
     }
 
-    fn tell(&mut self, observation: &Observation) {
-        let now = Timestamp::now();
-        let Denied { place, ledger, stream } = &mut self.denied;
-        let denial = name(&Ends { state: &self.state, place }, observation, now);
-        ledger.note(observation, &denial, now);
+    fn tell(&mut self, Observed { at, observation }: &Observed) {
+        let Denied { place, since: _, ledger, stream } = &mut self.denied;
+        let denial = name(&Ends { state: &self.state, place }, observation, *at);
+        ledger.note(observation, &denial, *at);
         log(&denial);
-        stream.tell(denial);
+        stream.tell(denial, *at);
     }
 }
 

@@ -1,11 +1,15 @@
 //! The loop's answers to whoever asks over the socket: out of the state as it is when the question's turn comes.
 
-use policy::{ObjectName, Scope, Unexplained, explain_named, suggest};
+use std::time::Instant;
+
+use policy::{Direction, ObjectName, Scope, Unexplained, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::StateLoop;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
+use crate::api::denial::Coverage;
 use crate::api::{ExplainQuery, Explained, TableVerdict};
+use crate::reports::{Remaining, coverage, written};
 
 pub(crate) enum Question {
     Verify(Reply<TableVerdict>),
@@ -68,7 +72,16 @@ impl StateLoop {
     }
 
     fn audit(&self, query: &AuditQuery) -> AuditReport {
-        self.denied.ledger.report(&self.state, &self.denied.place.node, query.namespace.as_deref())
+        AuditReport {
+            node: self.denied.place.node.clone(),
+            since: written(self.denied.since),
+            policies: self.denied.ledger.report(&self.state, query.namespace.as_deref()),
+            coverage: self.coverage(),
+        }
+    }
+
+    fn coverage(&self) -> Coverage {
+        coverage(&self.status, self.metrics.totals(Instant::now()).drops, &self.denied.stream)
     }
 
     fn suggestion(&self, query: &SuggestionQuery) -> Result<SuggestionReport, NoAnswer> {
@@ -82,11 +95,23 @@ impl StateLoop {
             return Err(NoAnswer::NotKnown(scope));
         }
         let ledger = &self.denied.ledger;
-        let suggestion = suggest(&self.state, &scope, ledger.flows());
-        let incomplete = ledger.incomplete(namespace);
-        let incomplete = incomplete.map(|policy| format!("{policy} would have denied more flows than are known"));
-        let notes = suggestion.notes.iter().map(ToString::to_string).chain(incomplete).collect();
-        Ok(SuggestionReport { policies: suggestion.policies, notes })
+        let Remaining { flows, many_ports } = ledger.remaining(&self.state);
+        let suggestion = suggest(&self.state, &scope, &flows);
+        let scanned = many_ports.iter().filter(|flow| scope.concerns(&self.state, flow)).map(|flow| {
+            let (local, peer) = flow.ends_now(&self.state);
+            let (from, to) = match flow.direction {
+                Direction::Egress => (local, peer),
+                Direction::Ingress => (peer, local),
+            };
+            format!("not allowed: {from} to {to}, many ports: no list of ports says which of them are meant")
+        });
+        let incomplete = ledger.incomplete(namespace).map(|(policy, until)| {
+            format!(
+                "{policy} would have denied more flows than are known: some last seen until {until:.3} are forgotten"
+            )
+        });
+        let notes = suggestion.notes.iter().map(ToString::to_string).chain(scanned).chain(incomplete).collect();
+        Ok(SuggestionReport { policies: suggestion.policies, notes, coverage: self.coverage() })
     }
 }
 
