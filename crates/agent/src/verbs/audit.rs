@@ -47,6 +47,11 @@ fn as_text(report: &AuditReport) -> String {
     if !coverage.reporting {
         text.push_str(&format!("{DOUBTFUL}{}{DOUBTFUL:#}\n", unreported(coverage)));
     }
+    if let Some(unnamed @ 1..) = coverage.unnamed {
+        text.push_str(&format!(
+            "{unnamed} packets that were denied, or would have been, are in no event and of no policy here\n"
+        ));
+    }
     if policies.is_empty() {
         text.push_str("no policy is audited\n");
     }
