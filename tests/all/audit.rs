@@ -1,8 +1,9 @@
 //! Policies in audit: what they would deny passes and is told of, summed up, and made into policies that allow it.
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, Ended, run};
+use tests::agent_process::{AgentProcess, Ended, ask_socket, run, run_unread};
 use tests::lab::probe_all;
+use tests::openmetrics;
 use tests::oracle::Probe;
 use tests::prober::{Flow, Way};
 
@@ -179,6 +180,7 @@ fn a_denial_says_which_audited_rule_would_allow_it() {
     });
     assert_eq!(events[0]["policies"], json!(["shop/closed"]));
     assert_eq!(events[0]["wouldAllow"], json!([{"policy": "shop/next", "field": "spec.ingress[0]"}]));
+    agent.until_logged(&["packets were denied", "would_allow=\"shop/next spec.ingress[0]\"", "node=\"node-a\""]);
     let text = run(["drops", "--run-dir", stage.run_dir().to_str().unwrap()]).stdout;
     assert!(text.contains("shop/next spec.ingress[0] would allow it, and is only audited"), "{text}");
 }
@@ -193,4 +195,80 @@ fn the_agents_own_default_is_what_policies_that_say_nothing_get() {
     assert!(reached(&stage, OTHER[0], 80));
     assert!(!reached(&stage, WEB[0], 80));
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
+}
+
+/// What the status says: policies that are enforced and audited, pods that are isolated and audited.
+fn figures(stage: &Stage) -> [u64; 4] {
+    let status: Value = serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/status").body).unwrap();
+    let figure = |of: &str, name: &str| status[of][name].as_u64().unwrap();
+    [("policies", "enforced"), ("policies", "audit"), ("pods", "isolated"), ("pods", "audited")]
+        .map(|(of, name)| figure(of, name))
+}
+
+/// As the metrics have it.
+fn figures_of_metrics(agent: &AgentProcess) -> [u64; 4] {
+    let families = openmetrics::parse(&agent.get("/metrics").body).unwrap();
+    let policies = |state: &str| {
+        let mut samples = families.iter().flat_map(|family| &family.samples);
+        samples.find(|s| s.name == "ringfence_policies" && s.labels["state"] == state).unwrap().value as u64
+    };
+    let (isolated, audited) = (agent.metric("ringfence_isolated_pods"), agent.metric("ringfence_audited_pods"));
+    [policies("enforced"), policies("audit"), isolated, audited]
+}
+
+#[track_caller]
+fn until_figures(stage: &Stage, agent: &mut AgentProcess, expected: [u64; 4]) {
+    agent.until(&format!("the status has {expected:?}"), |_| (figures(stage) == expected).then_some(()));
+    assert_eq!(figures_of_metrics(agent), expected);
+}
+
+#[test]
+fn status_and_metrics_count_audited_policies_and_pods_whoever_says_that_they_are_audited() {
+    let stage = stage(&[closed_db(), nowhere()]);
+    let mut agent = stage.start_on_manifests();
+    until_figures(&stage, &mut agent, [2, 0, 2, 0]);
+    stage.write_objects("policies.json", &[says(Some("audit"), closed_db()), nowhere()]);
+    until_figures(&stage, &mut agent, [1, 1, 1, 1]);
+
+    // What a namespace says is for the policies that say nothing.
+    let mut objects = pods();
+    objects[0] = says(Some("audit"), objects[0].clone());
+    stage.write_objects("pods.json", &objects);
+    stage.write_objects("policies.json", &[closed_db(), nowhere()]);
+    until_figures(&stage, &mut agent, [0, 2, 0, 2]);
+    stage.write_objects("policies.json", &[closed_db(), says(Some("enforce"), nowhere())]);
+    until_figures(&stage, &mut agent, [1, 1, 1, 1]);
+    drop(agent);
+
+    // Each direction of a pod is for itself.
+    let of_db = policy("nowhere", "app=db", json!({"policyTypes": ["Egress"]}));
+    stage.write_objects("pods.json", &pods());
+    stage.write_objects("policies.json", &[closed_db(), says(Some("enforce"), of_db)]);
+    let mut command = stage.agent_on_manifests();
+    command.args(["--enforcement", "audit"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    until_figures(&stage, &mut agent, [1, 1, 1, 1]);
+}
+
+#[test]
+fn a_reader_of_the_agents_answers_that_has_seen_enough_is_no_error() {
+    let stage = stage(&[says(Some("audit"), closed_db())]);
+    let mut agent = stage.start_on_manifests();
+    send_datagrams(&stage, OTHER[0], DB[0], 53, 1);
+    until_summed_up(&stage, &mut agent, &[("shop/closed", 1)]);
+    agent.until("it is told of", |_| (!told(&stage, "").is_empty()).then_some(()));
+    let run_dir = stage.run_dir();
+    for verb in [
+        &["status"][..],
+        &["status", "-o", "json"],
+        &["audit"],
+        &["audit", "-o", "json"],
+        &["audit", "--suggest", "--namespace", "shop"],
+        &["drops"],
+        &["explain", "shop/other", "shop/db", "80"],
+    ] {
+        let Ended { code, stderr, .. } = run_unread([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{verb:?}");
+    }
 }

@@ -10,7 +10,7 @@ mod explain;
 use std::path::Path;
 
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, run};
+use tests::agent_process::{Ended, ended, run, run_unread};
 
 /// Two pods of one node and one elsewhere, dual-stack, and a named port.
 const SHOP: &str = r#"
@@ -90,4 +90,23 @@ fn without_a_verb_it_prints_its_help_and_ends_with_2() {
         assert!(bare.stderr.contains(verb) && help.stdout.contains(verb), "{verb}");
     }
     assert_eq!(run(["--version"]).stdout, format!("ringfence {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let shop = folder(SHOP);
+    let shop = shop.path().to_str().expect("UTF-8");
+    for arguments in [
+        &["render", "--node-name", "node-a", "--manifests", shop][..],
+        &["explain", "ops/backup", "shop/db", "5432", "--manifests", shop],
+        &["explain", "ops/backup", "shop/db", "5432", "--manifests", shop, "-o", "json"],
+        &["check", "--manifests", shop],
+        &["check", "--manifests", shop, "-o", "json"],
+        &["completions", "bash"],
+    ] {
+        let Ended { code, stderr, .. } = run_unread(arguments);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+    let wrong = run_unread(["check", "--manifests", "/nowhere/manifests"]);
+    assert_eq!(wrong.code, Some(2), "what could not be done is told as ever: {}", wrong.stderr);
 }

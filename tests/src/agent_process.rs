@@ -110,6 +110,19 @@ pub fn ended(command: &mut Command) -> Ended {
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
+/// Runs the program with nobody at the other end of its standard output.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_unread<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let child = ringfence().args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let output = child.wait_with_output().expect("a child of ours");
+    let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+    Ended { code: output.status.code(), stdout: String::new(), stderr }
+}
+
 /// An HTTP answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {

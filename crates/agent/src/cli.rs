@@ -7,13 +7,15 @@ mod reports;
 use std::path::PathBuf;
 
 use anstyle::{AnsiColor, Style};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::AgentArguments;
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
-pub(crate) use reports::{AuditArguments, DropsArguments, ReportingArguments};
+pub(crate) use reports::{AuditArguments, DropsArguments, EnforcementArguments, ReportingArguments};
 
 /// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
 pub(crate) const COULD_NOT_RUN: u8 = 2;
@@ -69,6 +71,9 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
         arguments.choose_source(given)?;
         arguments.check_ranges()?;
     }
+    if let (Command::Explain(arguments), Some((_, given))) = (&cli.command, matches.subcommand()) {
+        arguments.check_enforcement(given)?;
+    }
     Ok(cli)
 }
 
@@ -104,6 +109,9 @@ pub(crate) struct RenderArguments {
 
     #[command(flatten)]
     pub(crate) reporting: ReportingArguments,
+
+    #[command(flatten)]
+    pub(crate) enforcement: EnforcementArguments,
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +119,9 @@ pub(crate) struct CheckArguments {
     /// Folder of manifests (YAML or JSON).
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) enforcement: EnforcementArguments,
 
     /// Form of the findings.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
@@ -139,6 +150,9 @@ pub(crate) struct ExplainArguments {
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) enforcement: EnforcementArguments,
+
     /// Folder of the running agent's socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
@@ -146,6 +160,20 @@ pub(crate) struct ExplainArguments {
     /// Form of the answer.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+impl ExplainArguments {
+    /// The agent that is asked has its own word. (The variable may be the agent's, where both are in one container.)
+    fn check_enforcement(&self, given: &ArgMatches) -> Result<(), clap::Error> {
+        let is_flag = given.value_source("enforcement") == Some(ValueSource::CommandLine);
+        match (is_flag, &self.manifests) {
+            (true, None) => {
+                let message = "--enforcement is for --manifests; a running agent has its own";
+                Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message))
+            }
+            (true, Some(_)) | (false, _) => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

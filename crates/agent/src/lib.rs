@@ -43,7 +43,7 @@ pub fn run() -> ExitCode {
         cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
-        cli::Command::Completions { shell } => Ok(verbs::completions(shell)),
+        cli::Command::Completions { shell } => verbs::completions(shell),
     };
     match result {
         Ok(code) => code,

@@ -62,6 +62,7 @@ struct Gauges {
     programs: Gauge,
     pods_on_node: Gauge,
     isolated_pods: Gauge,
+    audited_pods: Gauge,
     unknown_pods: Gauge,
     not_understood: Gauge,
     source_problems: Gauge,
@@ -184,7 +185,9 @@ impl Gauges {
         gauge("elements", "Elements in all sets and maps", &gauges.elements);
         gauge("programs", "Compiled programs: distinct sets of rules on this node", &gauges.programs);
         gauge("pods_on_node", "Pods of this node that have an address of their own", &gauges.pods_on_node);
-        gauge("isolated_pods", "Pods of this node that some policy isolates", &gauges.isolated_pods);
+        gauge("isolated_pods", "Pods of this node that some enforced policy isolates", &gauges.isolated_pods);
+        let help = "Pods of this node whose policies of some direction are all audited";
+        gauge("audited_pods", help, &gauges.audited_pods);
         gauge("unknown_pods", "Pods that were attached here and whose objects are not known", &gauges.unknown_pods);
         gauge(
             "not_understood",
@@ -226,6 +229,7 @@ impl Gauges {
         self.programs.set(number(status.programs));
         self.pods_on_node.set(number(status.pods_on_node));
         self.isolated_pods.set(number(status.isolated_pods));
+        self.audited_pods.set(number(status.audited_pods));
         self.unknown_pods.set(number(status.counts.unknown_pods));
         self.not_understood.set(number(status.diagnostics.len()));
         self.source_problems.set(number(status.problems.len()));

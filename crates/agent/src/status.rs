@@ -49,6 +49,8 @@ pub(crate) struct Status {
     pub(crate) left_out: Vec<String>,
     pub(crate) pods_on_node: usize,
     pub(crate) isolated_pods: usize,
+    /// In one direction at least, all policies that select them are audited.
+    pub(crate) audited_pods: usize,
     /// Objects of which something was not understood.
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
@@ -113,13 +115,22 @@ impl Status {
         }
     }
 
-    /// What somebody who reads that the node is ready has to know nevertheless.
+    /// Whether the source's problems are among the reasons of [`Status::unready`].
+    fn problems_keep_unready(&self) -> bool {
+        !self.waiting_for.is_empty() || self.from_folder
+    }
+
+    /// What there is to know beside [`Status::unready`].
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |Aged { problem, since }: &Aged| {
             format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
         };
+        let problems = match self.problems_keep_unready() {
+            true => &[],
+            false => &self.problems[..],
+        };
         let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
-        self.problems.iter().map(note).chain(unchecked.iter().cloned()).collect()
+        problems.iter().map(note).chain(unchecked.iter().cloned()).collect()
     }
 }
 
@@ -130,5 +141,34 @@ pub(crate) fn in_words(duration: Duration) -> String {
         seconds @ 120..7200 => format!("{} min", seconds / 60),
         seconds @ 7200..172_800 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
         seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_a_problem() -> Status {
+        let problem = cluster::Problem { origin: "pods watch".into(), message: "it cannot be reached".into() };
+        let problems = vec![Aged { problem, since: Instant::now() }];
+        Status { in_force: true, problems, ..Status::default() }
+    }
+
+    #[test]
+    fn what_keeps_the_node_from_being_ready_is_not_said_again_in_the_notes() {
+        let at_start = Status { waiting_for: vec!["Pod".into()], ..with_a_problem() };
+        let of_a_folder = Status { from_folder: true, ..with_a_problem() };
+        for status in [at_start, of_a_folder] {
+            assert!(status.unready().is_some_and(|reason| reason.contains("it cannot be reached")), "{status:?}");
+            assert_eq!(status.notes(), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_watch_that_fails_once_everything_is_known_is_a_note() {
+        let status = with_a_problem();
+        assert_eq!(status.unready(), None);
+        let notes = status.notes();
+        assert!(notes.len() == 1 && notes[0].starts_with("for 0 s, while what was known then stays"), "{notes:?}");
     }
 }

@@ -6,10 +6,12 @@ mod doctor;
 mod drops;
 mod install_cni;
 mod manifests;
+mod output;
 mod status;
 mod uninstall;
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -32,8 +34,7 @@ const YES: ExitCode = ExitCode::SUCCESS;
 const NO: ExitCode = ExitCode::FAILURE;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
-    let mut manifests = manifests::read(&arguments.manifests)?;
-    manifests.state.set_default_enforcement(arguments.reporting.enforcement());
+    let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
     manifests.require_node(&arguments.node_name)?;
     manifests.report_problems();
     let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
@@ -45,8 +46,8 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     if let Some(defect) = defects.first() {
         bail!("the ruleset is not valid, please report this: {defect}");
     }
-    write!(std::io::stdout().lock(), "{}", translation.ruleset)?;
-    Ok(if manifests.problems.is_empty() { YES } else { NO })
+    let status = if manifests.problems.is_empty() { YES } else { NO };
+    output::answer(&translation.ruleset.to_string(), status)
 }
 
 /// What `check --output json` prints.
@@ -58,31 +59,38 @@ struct Findings {
 }
 
 pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
-    let manifests = manifests::read(&arguments.manifests)?;
+    let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
     let findings = Findings { findings: policy::check(&manifests.state), problems: manifests.problems };
     let errors = findings.problems.len() + count(&findings, Severity::Error);
     let warnings = count(&findings, Severity::Warning);
-    match arguments.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+    let text = match arguments.output {
+        Output::Json => output::json(&findings)?,
         Output::Text => {
-            for problem in &findings.problems {
-                anstream::println!("{BAD}error{BAD:#}: {problem}");
-            }
-            for finding in &findings.findings {
-                let style = match finding.severity {
-                    Severity::Error => BAD,
-                    Severity::Warning => DOUBTFUL,
-                };
-                anstream::println!("{style}{}{style:#}: {finding}", finding.severity);
-            }
+            let mut text = as_text(&findings)?;
             let policies = manifests.state.policies().count();
-            anstream::println!("{policies} policies checked: {errors} errors, {warnings} warnings");
+            writeln!(text, "{policies} policies checked: {errors} errors, {warnings} warnings")?;
             if manifests.ignored > 0 {
-                anstream::println!("{} objects of other kinds have no meaning here", manifests.ignored);
+                writeln!(text, "{} objects of other kinds have no meaning here", manifests.ignored)?;
             }
+            text
         }
+    };
+    output::answer(&text, if errors > 0 || (arguments.strict && warnings > 0) { NO } else { YES })
+}
+
+fn as_text(findings: &Findings) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    for problem in &findings.problems {
+        writeln!(text, "{BAD}error{BAD:#}: {problem}")?;
     }
-    Ok(if errors > 0 || (arguments.strict && warnings > 0) { NO } else { YES })
+    for finding in &findings.findings {
+        let style = match finding.severity {
+            Severity::Error => BAD,
+            Severity::Warning => DOUBTFUL,
+        };
+        writeln!(text, "{style}{}{style:#}: {finding}", finding.severity)?;
+    }
+    Ok(text)
 }
 
 fn count(findings: &Findings, severity: Severity) -> usize {
@@ -92,36 +100,35 @@ fn count(findings: &Findings, severity: Severity) -> usize {
 pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> {
     let explanations = match &arguments.manifests {
         Some(folder) => {
-            let manifests = manifests::read(folder)?;
+            let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
             found.into_iter().map(|explanation| Explained { explanation, notes: vec![] }).collect()
         }
         None => ask_agent(arguments)?,
     };
-    match arguments.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&explanations)?),
-        Output::Text => {
-            for Explained { explanation, notes } in &explanations {
-                let text = explanation.to_string();
-                let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
-                anstream::println!("{style}{verdict}{style:#}{}", text.strip_prefix(verdict).unwrap_or(&text));
-                notes.iter().for_each(|note| anstream::println!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}"));
-            }
-        }
-    }
-    Ok(if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
+    let text = match arguments.output {
+        Output::Json => output::json(&explanations)?,
+        Output::Text => explanations.iter().map(in_colour).collect(),
+    };
+    output::answer(&text, if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
+}
+
+fn in_colour(Explained { explanation, notes }: &Explained) -> String {
+    let text = explanation.to_string();
+    let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
+    let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
+    format!("{style}{verdict}{style:#}{}\n{notes}", text.strip_prefix(verdict).unwrap_or(&text))
 }
 
 /// Asks the running agent.
 fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let query = ExplainQuery {
         source: arguments.source.clone(),
         destination: arguments.destination.clone(),
         traffic: arguments.traffic.clone(),
     };
-    runtime.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
+    runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
         Unanswered::Unreachable { .. } => {
             anyhow::Error::new(error).context("--manifests DIR needs no agent; without it")
         }
@@ -129,7 +136,13 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
     })
 }
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut Cli::command(), "ringfence", &mut std::io::stdout());
-    YES
+pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ringfence", &mut script);
+    output::answer(&String::from_utf8(script)?, YES)
+}
+
+/// For verbs that wait for one thing at a time.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -123,6 +123,10 @@ impl Ruleset {
             }
             for condition in &rule.matches {
                 match condition {
+                    // A look at an element counts in it; a look for none does not.
+                    Match::NotInSet { fields, set } if self.is_dynamic(set) => {
+                        self.validate_record(&user, fields, set, found);
+                    }
                     Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
                         self.validate_lookup(&user, fields, set, false, found)
                     }
@@ -172,6 +176,10 @@ impl Ruleset {
         if types != set.types || set.verdicts != verdicts || ranges_of_many || set.dynamic.is_some() {
             found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
         }
+    }
+
+    fn is_dynamic(&self, set: &Name) -> bool {
+        self.sets.get(set).is_some_and(|set| set.dynamic.is_some())
     }
 
     fn validate_record(&self, user: &str, fields: &[Field], name: &Name, found: &mut Vec<Invalid>) {

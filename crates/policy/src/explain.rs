@@ -18,6 +18,7 @@ pub use named::{Named, NamedTraffic, NotTraffic, Unexplained, explain_named};
 
 use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
+use lacks::Lack;
 
 /// What a flow carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -230,23 +231,25 @@ impl<'a> Flow<'a> {
 
     /// What the policies say together: the first rule that allows, or the one that comes closest.
     fn judged_by(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Union {
-        let mut closest: Option<NearMiss> = None;
+        let mut closest: Option<(Lack, &Policy, &PolicyRule)> = None;
         for (policy, rule) in rules(policies, direction) {
-            let lacks = self.lacks(direction, policy, rule, other);
-            let rule = RuleName::of(policy, direction, rule);
-            if lacks.is_empty() {
-                return Union::Allows(rule);
+            let lack = self.lack(direction, policy, rule, other);
+            if lack.is_none() {
+                return Union::Allows(RuleName::of(policy, direction, rule));
             }
-            if closest.as_ref().is_none_or(|c| lacks.len() < c.lacks.len()) {
-                closest = Some(NearMiss { rule, lacks });
+            if closest.is_none_or(|(least, ..)| lack.size() < least.size()) {
+                closest = Some((lack, policy, rule));
             }
         }
-        Union::Denies(closest)
+        Union::Denies(closest.map(|(lack, policy, rule)| NearMiss {
+            rule: RuleName::of(policy, direction, rule),
+            lacks: self.in_words(lack, policy, rule, other),
+        }))
     }
 
     /// Every rule that allows the flow.
     fn allowing(&self, policies: &[&Arc<Policy>], direction: Direction, other: &End) -> Vec<RuleName> {
-        let allows = |(policy, rule): &(&Policy, &PolicyRule)| self.lacks(direction, policy, rule, other).is_empty();
+        let allows = |(policy, rule): &(&Policy, &PolicyRule)| self.lack(direction, policy, rule, other).is_none();
         let allowing = rules(policies, direction).filter(allows);
         allowing.map(|(policy, rule)| RuleName::of(policy, direction, rule)).collect()
     }

@@ -14,6 +14,7 @@ mod isolating;
 mod lower;
 mod model;
 mod peers;
+mod plain;
 mod selector;
 mod state;
 mod suggest;

@@ -13,6 +13,7 @@ mod selector;
 
 use serde_json::Value;
 
+use crate::plain::plain;
 use crate::{Diagnostic, Enforcement, Kind, Labels, Namespace, Object, ObjectName, Severity};
 
 /// The object has no `metadata.name`, so nothing can be said of it.
@@ -79,7 +80,7 @@ struct Misread {
 
 impl Misread {
     fn new(field: impl Into<String>, reason: impl Into<String>) -> Misread {
-        Misread { field: field.into(), reason: reason.into() }
+        Misread { field: plain(&field.into()), reason: plain(&reason.into()) }
     }
 
     fn diagnose(self, kind: Kind, object: &ObjectName, consequence: &str) -> Diagnostic {

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
+use crate::plain::plain;
 use crate::{Diagnostic, Selector};
 
 /// The kinds of object that enforcement rests on.
@@ -48,8 +49,7 @@ impl ObjectName {
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Manifests may hold any text, and a name is printed on lines of its own.
-        let plain = |text: &str| text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>();
+        // Manifests may hold any text.
         if !self.namespace.is_empty() {
             write!(f, "{}/", plain(&self.namespace))?;
         }

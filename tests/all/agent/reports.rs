@@ -35,6 +35,7 @@ fn the_port_tells_health_readiness_and_metrics() {
         ("ringfence_refused_commits_total", 0),
         ("ringfence_pods_on_node", 1),
         ("ringfence_isolated_pods", 1),
+        ("ringfence_audited_pods", 0),
         ("ringfence_programs", 1),
         ("ringfence_commit_duration_seconds_count", 1),
         ("ringfence_policies", 1),
@@ -113,7 +114,7 @@ fn the_status_is_one_screen_and_its_exit_status_says_whether_the_node_is_ready()
     let lines: Vec<&str> = ready.stdout.lines().collect();
     assert!(lines.len() <= 24 && lines.iter().all(|line| line.len() <= 80), "{}", ready.stdout);
     assert!(lines[0].starts_with(&format!("{NODE} ")) && lines[0].trim_end().ends_with(" ready"), "{}", ready.stdout);
-    assert!(ready.stdout.contains("1 known, 1 isolated, 0 unknown"), "{}", ready.stdout);
+    assert!(ready.stdout.contains("1 known, 1 isolated, 0 audited, 0 unknown"), "{}", ready.stdout);
     let json = asked(&["--output", "json"]);
     let status: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!((json.code, &status["ready"], &status["source"]["kind"]), (Some(0), &json!(true), &json!("folder")));

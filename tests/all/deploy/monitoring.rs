@@ -90,6 +90,18 @@ fn alerts_are_about_figures_that_the_agent_has() {
     assert_eq!(names.len(), alerts.len());
 }
 
+/// The job of a ServiceMonitor's targets is the name of the service, that of a PodMonitor's its namespace and name.
+#[test]
+fn the_alert_about_one_agent_knows_the_jobs_that_the_monitors_make() {
+    let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
+    let alert = list(&rules, "groups.0.rules").iter().find(|alert| at(alert, "alert") == "RingfenceAgentGone").unwrap();
+    for monitor in ["pod-monitor/podmonitor", "service-monitor/service"] {
+        let monitor = documents(&read(&format!("deploy/components/{monitor}.yaml"))).remove(0);
+        let job = format!(r#"up{{job=~"(.+/)?{}"}}"#, at(&monitor, "metadata.name").as_str().unwrap());
+        assert!(at(alert, "expr").as_str().unwrap().contains(&job), "{alert}");
+    }
+}
+
 #[test]
 fn the_operators_alerts_are_the_plain_ones() {
     let plain = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::{DB, OTHER, send_datagrams, stage, status, told};
+use super::{DB, OTHER, WEB, send_datagrams, send_syns, stage, status, told, until_told};
 use tests::agent_process::run;
 
 /// More flows than the kernel's table of them holds.
@@ -36,4 +36,17 @@ fn a_flood_of_flows_keeps_the_totals_exact_and_the_agent_answering_and_what_is_n
     let elsewhere = run(["drops", "--pod", "shop/web", "--run-dir", stage.run_dir().to_str().unwrap()]);
     assert!(elsewhere.stderr.contains("no event of that kind is kept; all since 20"), "{}", elsewhere.stderr);
     assert!(elsewhere.stderr.contains("packets are in no event"), "{}", elsewhere.stderr);
+}
+
+#[test]
+fn a_pod_that_scans_ports_does_not_hide_what_is_denied_to_others() {
+    let stage = stage();
+    let mut agent = stage.start_on_manifests();
+    for port in 1..=FLOWS {
+        send_datagrams(&stage, OTHER[0], DB[0], port, 1);
+    }
+    send_syns(&stage, WEB[0], DB[0], 443, 1);
+    let events = until_told(&stage, &mut agent, "shop/db", "443/tcp", 1);
+    assert_eq!(events[0]["source"]["pod"], "shop/web", "{events:?}");
+    assert_eq!(events[0]["policies"], serde_json::json!(["shop/db"]));
 }

@@ -83,3 +83,21 @@ fn a_missing_folder_ends_with_2() {
     "#]]
     .assert_eq(&text);
 }
+
+/// It is enforced whatever the default is.
+const ENFORCED: &str = r#"
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: shop, annotations: {ringfence.io/enforcement: enforce}}
+spec: {podSelector: {matchLabels: {app: db}}}
+"#;
+
+#[test]
+fn policies_that_say_nothing_are_checked_as_the_flag_has_it() {
+    let both = folder(&format!("{SHOP}{ENFORCED}"));
+    let check = |enforcement| say(both.path(), &["check", "--enforcement", enforcement]);
+    assert!(check("enforce").ends_with("0 errors, 0 warnings\nexit status 0\n"), "{}", check("enforce"));
+    let audited = check("audit");
+    assert!(audited.contains("NetworkPolicy shop/db metadata.annotations: is audited"), "{audited}");
+}

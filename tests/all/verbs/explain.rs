@@ -128,7 +128,7 @@ fn ports_can_be_named_and_traffic_can_be_icmp() {
           ingress of the destination: denied
             isolated by shop/db
             closest rule: shop/db spec.ingress[0]; it lacks
-              the port: it allows 'postgres' (5432/tcp there), not icmp
+              the port: it allows 'postgres' (5432/tcp there), not what has no ports, such as icmp
         exit status 1
     "#]],
     );
@@ -190,4 +190,22 @@ fn as_json_every_family_is_an_entry() {
         entries.as_array().unwrap().iter().map(|e| e["source"]["address"].as_str().unwrap()).collect();
     assert_eq!(addresses, ["10.1.0.1", "fd00:1::1"]);
     assert!(entries.as_array().unwrap().iter().all(|e| e["allowed"] == true && e["traffic"] == "80/tcp"));
+}
+
+#[test]
+fn policies_that_say_nothing_are_explained_as_the_flag_has_it() {
+    let flow = ["explain", "ops/backup", "shop/db", "5432"];
+    let shop = folder(SHOP);
+    let audited = say(shop.path(), &[&flow[..], &["--enforcement", "audit"]].concat());
+    assert!(audited.starts_with("ALLOWED") && audited.ends_with("exit status 0\n"), "{audited}");
+    assert!(audited.contains("only audited"), "{audited}");
+    let enforced = say(shop.path(), &[&flow[..], &["--enforcement", "enforce"]].concat());
+    assert!(enforced.starts_with("DENIED") && enforced.ends_with("exit status 1\n"), "{enforced}");
+}
+
+#[test]
+fn how_a_running_agent_enforces_is_its_own_affair() {
+    let refused = run(["explain", "shop/web", "shop/db", "5432", "--enforcement", "audit"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("--enforcement is for --manifests"), "{}", refused.stderr);
 }

@@ -15,7 +15,7 @@ pub(crate) struct StatusReport {
     pub(crate) ready: bool,
     /// Why not, a line each; null if it is ready.
     pub(crate) unready: Option<String>,
-    /// What to know although it is ready.
+    /// What to know beside that.
     pub(crate) notes: Vec<String>,
     pub(crate) source: Source,
     pub(crate) rules: Rules,
@@ -165,8 +165,10 @@ pub(crate) enum Severity {
 pub(crate) struct Pods {
     /// They have an address of their own.
     pub(crate) on_node: usize,
-    /// Some policy isolates them.
+    /// Some enforced policy isolates them.
     pub(crate) isolated: usize,
+    /// In one direction at least, all policies that select them are audited. They may be isolated in the other.
+    pub(crate) audited: usize,
     /// They were attached here and their objects are not known: they are isolated and allowed nothing.
     pub(crate) unknown: usize,
 }
@@ -257,7 +259,7 @@ mod tests {
                 field: "spec".into(),
                 message: "no".into(),
             }],
-            pods: Pods { on_node: 30, isolated: 12, unknown: 1 },
+            pods: Pods { on_node: 30, isolated: 12, audited: 5, unknown: 1 },
             unenforced: vec!["no".into()],
             attachment_problems: vec!["no".into()],
             features: Features {
@@ -284,7 +286,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2}}"#
             ]],
         );
     }

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use ipnet::IpNet;
 use policy::Layout;
 
-use super::{Cli, LogFormat, ReportingArguments, TableArguments};
+use super::{Cli, EnforcementArguments, LogFormat, ReportingArguments, TableArguments};
 use crate::protection::protection;
 
 #[derive(Debug, Args)]
@@ -49,6 +49,9 @@ pub(crate) struct AgentArguments {
 
     #[command(flatten)]
     pub(crate) reporting: ReportingArguments,
+
+    #[command(flatten)]
+    pub(crate) enforcement: EnforcementArguments,
 
     /// Range of another cluster, and the name that its addresses get in reports; repeat it, or separate by commas.
     #[arg(long, env = "RINGFENCE_REMOTE_CIDR", value_name = "NAME=CIDR", value_delimiter = ',', value_parser = remote)]

@@ -1,4 +1,4 @@
-//! Arguments of what tells of denied packets: of the agent's rules, and of the verbs that ask it.
+//! Arguments of what is denied and told of: by the agent's rules, and by the verbs that ask it.
 
 use std::path::PathBuf;
 
@@ -14,24 +14,27 @@ pub(crate) struct ReportingArguments {
     /// to), off, or a number.
     #[arg(long, env = "RINGFENCE_NFLOG_GROUP", value_name = "GROUP", default_value_t = GroupChoice::Auto)]
     pub(crate) nflog_group: GroupChoice,
-
-    /// What becomes of policies that neither they nor their namespaces (annotation ringfence.io/enforcement) say
-    /// anything of.
-    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Default::Enforce)]
-    enforcement: Default,
 }
 
-impl ReportingArguments {
-    pub(crate) fn enforcement(&self) -> Enforcement {
+#[derive(Debug, Args)]
+pub(crate) struct EnforcementArguments {
+    /// What becomes of policies that neither they nor their namespaces (annotation ringfence.io/enforcement) say
+    /// anything of.
+    #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Enforcing::Enforce)]
+    enforcement: Enforcing,
+}
+
+impl EnforcementArguments {
+    pub(crate) fn by_default(&self) -> Enforcement {
         match self.enforcement {
-            Default::Enforce => Enforcement::Enforce,
-            Default::Audit => Enforcement::Audit,
+            Enforcing::Enforce => Enforcement::Enforce,
+            Enforcing::Audit => Enforcement::Audit,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Default {
+enum Enforcing {
     /// What they do not allow is denied.
     Enforce,
     /// What they do not allow passes, and is reported.

@@ -56,6 +56,7 @@ impl StateLoop {
 fn log(denial: &Denial) {
     let address = |end: &End| end.address.map(|address| address.to_string());
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));
+    let would_allow: Vec<String> = denial.would_allow.iter().map(ToString::to_string).collect();
     tracing::info!(
         verdict = denial.verdict.word(),
         cause = denial.cause.word(),
@@ -67,8 +68,10 @@ fn log(denial: &Denial) {
         traffic = denial.traffic,
         policies = denial.policies.join(","),
         closest,
+        would_allow = would_allow.join(", "),
         note = denial.note,
         count = denial.count,
+        node = denial.node,
         "{}",
         match denial.verdict {
             Judgement::Denied => "packets were denied",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::Diagnostic;
+use policy::{Diagnostic, Enforcement, ObjectName, Translation};
 
 use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
 use crate::enforcer::{Enforced, Trouble};
@@ -81,8 +81,8 @@ impl StateLoop {
     pub(super) fn note_enforced(&mut self, enforced: &Enforced) {
         let translation = &enforced.translation;
         self.note_diagnostics(&translation.diagnostics);
-        let isolated: BTreeSet<_> = translation.programs.values().flat_map(|p| &p.pods).collect();
-        self.status.isolated_pods = isolated.len();
+        self.status.isolated_pods = judged(translation, Enforcement::Enforce).len();
+        self.status.audited_pods = judged(translation, Enforcement::Audit).len();
         self.status.programs = translation.programs.len();
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
@@ -177,4 +177,10 @@ impl StateLoop {
         self.status.policy_generation = self.status.in_force.then(|| self.enforcer.policy_generation());
         self.statuses.send_replace(Arc::new(self.status.clone()));
     }
+}
+
+/// The pods of the node that programs of this kind judge. A pod may have one of each: they are by direction.
+fn judged(translation: &Translation, enforcement: Enforcement) -> BTreeSet<&ObjectName> {
+    let programs = translation.programs.values().filter(|program| program.enforcement == enforcement);
+    programs.flat_map(|program| &program.pods).collect()
 }

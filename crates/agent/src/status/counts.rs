@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use policy::{ClusterState, Severity};
+use policy::{ClusterState, Enforcement, Policy, Severity};
 
 use crate::api::status::Policies;
 use crate::gate::{Standing, standing};
@@ -32,9 +32,10 @@ impl Counts {
     pub(crate) fn of(state: &ClusterState) -> Counts {
         let mut policies = Counts::NONE.policies;
         for policy in state.policies() {
-            match policy.problems.iter().any(|problem| problem.severity == Severity::Error) {
-                true => policies.not_understood += 1,
-                false => policies.enforced += 1,
+            match (is_understood(policy), state.enforcement(policy)) {
+                (false, Enforcement::Enforce | Enforcement::Audit) => policies.not_understood += 1,
+                (true, Enforcement::Audit) => policies.audit += 1,
+                (true, Enforcement::Enforce) => policies.enforced += 1,
             }
         }
         let unknown = state.attachments().filter(|a| standing(state, a) == Standing::Unknown);
@@ -49,6 +50,13 @@ impl Counts {
     }
 }
 
+fn is_understood(policy: &Policy) -> bool {
+    policy.problems.iter().all(|problem| match problem.severity {
+        Severity::Warning => true,
+        Severity::Error => false,
+    })
+}
+
 impl Default for Counts {
     fn default() -> Counts {
         Counts::NONE
@@ -58,25 +66,52 @@ impl Default for Counts {
 #[cfg(test)]
 mod tests {
     use policy::{Attachment, AttachmentId, Change, Kind, ObjectName, lower};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
+    fn policy(name: &str, protocol: &str, annotations: Value) -> Change {
+        let ports = json!([{"port": 80, "protocol": protocol}]);
+        let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": ports}]});
+        let metadata = json!({"namespace": "shop", "name": name, "annotations": annotations});
+        let object = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
+        Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
+    }
+
+    fn says(enforcement: &str) -> Value {
+        json!({"ringfence.io/enforcement": enforcement})
+    }
+
     #[test]
-    fn a_policy_of_which_something_was_not_understood_is_not_among_the_enforced() {
-        let policy = |name: &str, protocol: &str| {
-            let ports = json!([{"port": 80, "protocol": protocol}]);
-            let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": ports}]});
-            let metadata = json!({"namespace": "shop", "name": name});
-            let object = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
-            Change::Set(lower(Kind::NetworkPolicy, &object).unwrap())
-        };
+    fn a_policy_of_which_something_was_not_understood_is_neither_enforced_nor_audited() {
         let mut state = ClusterState::new();
-        state.apply(policy("good", "TCP"));
-        state.apply(policy("strange", "QUIC"));
+        state.apply(policy("good", "TCP", json!({})));
+        state.apply(policy("strange", "QUIC", json!({})));
+        state.apply(policy("strange-in-audit", "QUIC", says("audit")));
         let counts = Counts::of(&state);
-        assert_eq!(counts.policies, Policies { enforced: 1, audit: 0, not_understood: 1 });
-        assert_eq!(counts.network_policies, 2);
+        assert_eq!(counts.policies, Policies { enforced: 1, audit: 0, not_understood: 2 });
+        assert_eq!(counts.network_policies, 3);
+    }
+
+    #[test]
+    fn a_policy_is_audited_by_its_own_word_its_namespaces_or_the_default() {
+        let namespace = json!({"metadata": {"name": "shop", "annotations": says("audit")}});
+        let namespace = Change::Set(lower(Kind::Namespace, &namespace).unwrap());
+        let counts = |default: Enforcement, namespace: Option<&Change>| {
+            let mut state = ClusterState::new();
+            state.set_default_enforcement(default);
+            for (name, annotations) in [("none", json!({})), ("audit", says("audit")), ("enforce", says("enforce"))] {
+                state.apply(policy(name, "TCP", annotations));
+            }
+            if let Some(namespace) = namespace {
+                state.apply(namespace.clone());
+            }
+            Counts::of(&state).policies
+        };
+        let expected = |enforced, audit| Policies { enforced, audit, not_understood: 0 };
+        assert_eq!(counts(Enforcement::Enforce, None), expected(2, 1));
+        assert_eq!(counts(Enforcement::Enforce, Some(&namespace)), expected(1, 2));
+        assert_eq!(counts(Enforcement::Audit, None), expected(1, 2));
     }
 
     #[test]

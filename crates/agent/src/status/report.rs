@@ -48,6 +48,7 @@ impl Status {
             pods: wire::Pods {
                 on_node: self.pods_on_node,
                 isolated: self.isolated_pods,
+                audited: self.audited_pods,
                 unknown: self.counts.unknown_pods,
             },
             unenforced: self.unenforced.clone(),

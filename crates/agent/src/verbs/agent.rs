@@ -81,7 +81,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
-        enforcement: arguments.reporting.enforcement(),
+        enforcement: arguments.enforcement.by_default(),
         denied: Denied::new(place, drops.clone()),
     };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());

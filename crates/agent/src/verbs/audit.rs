@@ -4,41 +4,42 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::YES;
 use super::drops::unreported;
+use super::{YES, output, runtime};
 use crate::api::audit::{AuditQuery, AuditReport, AuditedPolicy, SuggestionQuery, SuggestionReport};
 use crate::api::client;
 use crate::cli::{AuditArguments, DOUBTFUL, GOOD, Output};
 
 pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let AuditArguments { suggest, namespace, pod, workload, run_dir, output } = arguments;
+    let runtime = runtime()?;
+    let AuditArguments { suggest, namespace, pod, workload, run_dir, output: form } = arguments;
     match (suggest, namespace) {
         (false, _) => {
             let query = AuditQuery { namespace: namespace.clone() };
             let report = runtime.block_on(client::audit(run_dir, &query))?;
-            match output {
-                Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-                Output::Text => anstream::print!("{}", as_text(&report)),
-            }
+            let text = match form {
+                Output::Json => output::json(&report)?,
+                Output::Text => as_text(&report),
+            };
+            output::answer(&text, YES)
         }
         (true, Some(namespace)) => {
             let (pod, workload) = (pod.clone(), workload.clone());
             let query = SuggestionQuery { namespace: namespace.clone(), pod, workload };
             let report = runtime.block_on(client::suggestion(run_dir, &query))?;
-            match output {
-                Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-                Output::Text => print!("{}", as_yaml(&report)?),
-            }
+            let text = match form {
+                Output::Json => output::json(&report)?,
+                Output::Text => as_yaml(&report)?,
+            };
             if !report.coverage.reporting {
                 eprintln!("{}", unreported(&report.coverage));
             } else if report.policies.is_empty() {
                 eprintln!("no policy is suggested: no flow is known that is still denied and that a policy can allow");
             }
+            output::answer(&text, YES)
         }
         (true, None) => bail!("--suggest needs --namespace"),
     }
-    Ok(YES)
 }
 
 fn as_text(report: &AuditReport) -> String {

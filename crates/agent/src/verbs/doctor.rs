@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::Style;
 
-use super::{NO, YES};
+use super::{NO, YES, output};
 use crate::cli::{BAD, DOUBTFUL, DoctorArguments, GOOD, Output};
 use crate::doctor::{CniPlaces, Finding, Severity, examine, self_test};
 
@@ -16,7 +16,7 @@ struct Report {
 }
 
 pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
-    let DoctorArguments { no_self_test, run_dir, cni_conf_dir, cni_bin_dir, table, output } = arguments;
+    let DoctorArguments { no_self_test, run_dir, cni_conf_dir, cni_bin_dir, table, output: form } = arguments;
     let places = CniPlaces { configurations: cni_conf_dir, binaries: cni_bin_dir, run_dir };
     let mut findings = examine(Path::new("/"), &places, table)?;
     if !no_self_test {
@@ -24,27 +24,23 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     }
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
-    match output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&Report { findings })?),
+    let text = match form {
+        Output::Json => output::json(&Report { findings })?,
         Output::Text => {
-            for finding in &findings {
-                print(finding);
-            }
-            anstream::println!("{errors} errors, {warnings} warnings, {notes} notes");
+            let findings: String = findings.iter().map(as_text).collect();
+            format!("{findings}{errors} errors, {warnings} warnings, {notes} notes\n")
         }
-    }
-    Ok(if errors > 0 { NO } else { YES })
+    };
+    output::answer(&text, if errors > 0 { NO } else { YES })
 }
 
-fn print(Finding { id, severity, finding, advice }: &Finding) {
+fn as_text(Finding { id, severity, finding, advice }: &Finding) -> String {
     let style = match severity {
         Severity::Ok => GOOD,
         Severity::Note => Style::new(),
         Severity::Warning => DOUBTFUL,
         Severity::Error => BAD,
     };
-    anstream::println!("{style}{:<7}{style:#} {}: {finding}", severity.word(), id.id());
-    if let Some(advice) = advice {
-        anstream::println!("        to do: {advice}");
-    }
+    let advice = advice.as_ref().map_or_else(String::new, |advice| format!("        to do: {advice}\n"));
+    format!("{style}{:<7}{style:#} {}: {finding}\n{advice}", severity.word(), id.id())
 }

@@ -1,19 +1,18 @@
 //! `ringfence drops`: what the agent tells of denied packets, as it tells of it.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::bail;
 use policy::Judgement;
 
-use super::YES;
+use super::output::{self, Reader};
+use super::{YES, runtime};
 use crate::api::client;
 use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
 use crate::cli::{BAD, DOUBTFUL, DropsArguments, Output};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         tokio::select! {
             outcome = show(arguments) => outcome,
             // Whoever stops it has seen enough.
@@ -38,10 +37,9 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
             Output::Json => serde_json::to_string(&line)? + "\n",
             Output::Text => as_text(&line),
         };
-        match write(&text) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(YES),
-            Err(error) => return Err(error.into()),
+        match output::print(&text)? {
+            Reader::Reads => {}
+            Reader::Gone => return Ok(YES),
         }
     }
     if *follow {
@@ -73,13 +71,6 @@ fn none_found(covered: &Coverage) -> String {
         }
         (_, None) => format!("no event of that kind is kept; all since {kept_since} are, and nothing is counted yet"),
     }
-}
-
-/// Each line at once, also into a pipe.
-fn write(text: &str) -> io::Result<()> {
-    let mut output = anstream::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    output.flush()
 }
 
 /// A line for the event, and an indented one for each thing that helps to understand it.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::YES;
+use super::{YES, runtime};
 use crate::cli::{InstallCniArguments, OnTimeout};
 use crate::cni_install::{Plugin, Watched, watch};
 use crate::conflist::{Entry, PLUGIN};
@@ -42,8 +42,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
     let plugin = Plugin::read(&plugin)?;
     let watched = Watched { conf_dir: folders.cni_conf_dir, bin_dir: folders.cni_bin_dir, plugin, entry };
     let _lock = if kept { Some(lock(&run_dir)?) } else { None };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::bail;
-use policy::ClusterState;
+use policy::{ClusterState, Enforcement};
 
 use crate::cli::BAD;
 
@@ -15,9 +15,11 @@ pub(super) struct Manifests {
     pub(super) ignored: usize,
 }
 
-pub(super) fn read(folder: &Path) -> anyhow::Result<Manifests> {
+/// With what becomes of policies of which the manifests do not say it.
+pub(super) fn read(folder: &Path, enforcement: Enforcement) -> anyhow::Result<Manifests> {
     let folder = cluster::read_folder(folder)?;
     let mut state = ClusterState::new();
+    state.set_default_enforcement(enforcement);
     for change in folder.changes() {
         state.apply(change);
     }

@@ -4,28 +4,58 @@ use nft::Protocol;
 
 use super::{End, Flow, Traffic};
 use crate::peers::{PodPeer, block_contains};
+use crate::plain::plain;
 use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports};
+
+/// Entries of a rule that are named; the others are counted.
+const ENTRIES_NAMED: usize = 4;
+
+/// What of a rule does not fit a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lack {
+    peers: bool,
+    ports: bool,
+}
+
+impl Lack {
+    /// Whether it lacks nothing, which is to say that the rule allows the flow.
+    pub(super) fn is_none(self) -> bool {
+        self.size() == 0
+    }
+
+    /// How far the rule is from allowing the flow.
+    pub(super) fn size(self) -> usize {
+        usize::from(self.peers) + usize::from(self.ports)
+    }
+}
 
 impl Flow<'_> {
     /// What keeps the rule from allowing the flow: nothing, its peers, its ports, or both.
-    pub(super) fn lacks(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
+    pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Lack {
         let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
         let is_pods = |peer: &Peer| matches!(peer, Peer::Pods { .. });
         let (any_fits, pods_fit) = match &rule.peers {
             Peers::Any => (true, other.pod.is_some_and(|p| !p.unreadable)),
             Peers::Of(peers) => (peers.iter().any(peer_fits), peers.iter().any(|p| is_pods(p) && peer_fits(p))),
         };
-        let mut lacks = Vec::new();
-        if !any_fits {
-            lacks.push(self.peers_lack(policy, &rule.peers, other));
-        }
-        if let Ports::Of(ports) = &rule.ports {
-            let named_fits = direction == Direction::Ingress || pods_fit || !any_fits;
-            if !ports.iter().any(|p| self.port_fits(p, named_fits)) {
-                lacks.push(self.ports_lack(ports));
+        let ports = match &rule.ports {
+            Ports::Any => false,
+            Ports::Of(ports) => {
+                let named_fits = direction == Direction::Ingress || pods_fit || !any_fits;
+                !ports.iter().any(|p| self.port_fits(p, named_fits))
             }
-        }
-        lacks
+        };
+        Lack { peers: !any_fits, ports }
+    }
+
+    /// The same in words, of bounded length however many entries the rule has.
+    pub(super) fn in_words(&self, lack: Lack, policy: &Policy, rule: &PolicyRule, other: &End) -> Vec<String> {
+        let peers = lack.peers.then(|| self.peers_lack(policy, &rule.peers, other));
+        let ports = match &rule.ports {
+            Ports::Of(ports) if lack.ports => Some(self.ports_lack(ports)),
+            Ports::Of(_) | Ports::Any => None,
+        };
+        peers.into_iter().chain(ports).collect()
     }
 
     fn peer_fits(&self, policy: &Policy, peer: &Peer, other: &End) -> bool {
@@ -62,11 +92,14 @@ impl Flow<'_> {
                 None => format!("'{name}', which the destination does not have for {}", port.protocol),
             },
         };
-        let listed: Vec<String> = ports.iter().map(shown).collect();
-        if listed.is_empty() {
+        if ports.is_empty() {
             return "the port: no entry was understood".into();
         }
-        format!("the port: it allows {}, not {}", listed.join(", "), self.traffic)
+        let wanted = match self.traffic {
+            Traffic::Port(..) => self.traffic.to_string(),
+            Traffic::Portless => "what has no ports, such as icmp".into(),
+        };
+        format!("the port: it allows {}, not {wanted}", listed(ports.iter().map(shown), ", "))
     }
 
     fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
@@ -75,11 +108,11 @@ impl Flow<'_> {
             Some(pod) => pod.name.to_string(),
             None => format!("{}, which is no pod's address,", other.address),
         };
-        let reasons: Vec<String> = peers.iter().map(|peer| self.peer_lacks(policy, peer, other)).collect();
-        if reasons.is_empty() {
+        if peers.is_empty() {
             return "the peer: no entry was understood".into();
         }
-        format!("the peer: {who} {}", reasons.join(", nor: "))
+        let reasons = peers.iter().map(|peer| self.peer_lacks(policy, peer, other));
+        format!("the peer: {who} {}", listed(reasons, ", nor: "))
     }
 
     fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &End) -> String {
@@ -110,5 +143,27 @@ impl Flow<'_> {
                 reasons.join(" and ")
             }
         }
+    }
+}
+
+/// The first entries, each of bounded length, and how many others there are.
+fn listed(entries: impl ExactSizeIterator<Item = String>, joint: &str) -> String {
+    let more = entries.len().saturating_sub(ENTRIES_NAMED);
+    let named: Vec<String> = entries.take(ENTRIES_NAMED).map(|entry| plain(&entry)).collect();
+    match more {
+        0 => named.join(joint),
+        more => format!("{} (and {more} more entries)", named.join(joint)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_of_many_entries_is_told_of_in_few_words() {
+        let told = listed((0..20_000).map(|n| format!("is not in 10.{n}.0.0/16")), ", nor: ");
+        assert!(told.len() < 200 && told.ends_with("(and 19996 more entries)"), "{told}");
+        assert_eq!(listed(["a\nb".to_owned()].into_iter(), ", "), "a?b");
     }
 }

@@ -98,6 +98,8 @@ mod tests {
             let both = enforcement(policy(says("audit")), namespace(annotations), Enforcement::Enforce);
             assert_eq!((both.0, both.1.len()), (Enforcement::Audit, 1));
         }
+        let (_, forged) = enforcement(policy(says("no\nINFO all is well\x1b[2J")), NOTHING, Enforcement::Audit);
+        assert!(forged[0].contains("'no?INFO all is well?[2J'"), "{forged:?}");
         let (_, reported) = enforcement(policy(says("dry-run")), NOTHING, Enforcement::Audit);
         assert_eq!(
             reported,

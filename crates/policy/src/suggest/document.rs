@@ -240,7 +240,7 @@ mod tests {
                 "not allowed: shop/bare to shop/api, 80/tcp: the pod has no label of its own that lasts, so no \
                  selector means it alone",
                 "not allowed: shop/web to shop/api-old, 80/tcp: the peer is gone, or its object is not known",
-                "not allowed: shop/api to shop/web, icmp: only a rule without ports allows it, and such a rule allows \
+                "not allowed: shop/api to shop/web, icmp or what else has no ports: only a rule without ports allows it, and such a rule allows \
                  every port",
             ]
         );

@@ -35,6 +35,10 @@ pub enum Unsuggested {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Note { direction, local, peer, traffic, reason } = self;
+        let traffic = match traffic {
+            Traffic::Port(..) => traffic.to_string(),
+            Traffic::Portless => "icmp or what else has no ports".into(),
+        };
         match direction {
             Direction::Egress => write!(f, "not allowed: {local} to {peer}, {traffic}: {reason}"),
             Direction::Ingress => write!(f, "not allowed: {peer} to {local}, {traffic}: {reason}"),

@@ -205,6 +205,14 @@ pub fn flow_tables() -> impl Iterator<Item = FlowTable> {
     })
 }
 
+/// Sources of flows for which there was no room.
+fn overflow_set(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "overflow-sources4",
+        Family::V6 => "overflow-sources6",
+    })
+}
+
 fn flow_set(judgement: Judgement, direction: Direction, family: Family, ports: bool) -> Name {
     let family = match family {
         Family::V4 => 4,
@@ -225,6 +233,9 @@ const FORGOTTEN_SECONDS: u32 = 60;
 const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
 /// Flows that one rule logs: what a person can look at, and what costs the agent a percent of a core at most.
 const ALL_FLOWS: Limit = Limit { packets: 100, per: Period::Second, burst: 100 };
+/// Packets that one source has logged of flows for which there was no room, so that one that scans ports does not hide
+/// what is denied to others.
+const EACH_SOURCE: Limit = Limit { packets: 1, per: Period::Second, burst: 5 };
 /// Packets that a rule logs which does not tell flows apart.
 const PACKETS: Limit = Limit { packets: 10, per: Period::Second, burst: 20 };
 /// Bytes of a logged packet that are sent along, from its network header on: enough for the addresses and ports of IPv6
@@ -240,20 +251,26 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
     protocols.comment = Some(Comment::new("protocols with ports"));
     protocols.elements.extend(Protocol::ALL.map(|p| (Key::One(nft::Datum::Protocol(p)), nft::Element::default())));
     ruleset.sets.insert(fixed(PORT_PROTOCOLS), Arc::new(protocols));
+    let filled_by_rules = |types: &[KeyType], comment: &str| {
+        let dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FORGOTTEN_SECONDS });
+        Arc::new(Set { dynamic, comment: Some(Comment::new(comment)), ..Set::of(types) })
+    };
+    for &family in families {
+        let set = filled_by_rules(&[address_type(family)], "whose denied flows had no room in their table");
+        ruleset.sets.insert(overflow_set(family), set);
+    }
     for direction in Direction::BOTH {
         for &family in families {
             for ports in [true, false] {
                 let address = address_type(family);
                 let mut types = vec![address, address, KeyType::InetProto];
                 types.extend(ports.then_some(KeyType::InetService));
-                let mut set = Set::of(&types);
-                set.dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FORGOTTEN_SECONDS });
                 let about = match judgement {
                     Judgement::Denied => "flows that were denied for",
                     Judgement::WouldDeny => "flows that would be denied for",
                 };
-                set.comment = Some(Comment::new(&format!("{about} {}", direction.word())));
-                ruleset.sets.insert(flow_set(judgement, direction, family, ports), Arc::new(set));
+                let set = filled_by_rules(&types, &format!("{about} {}", direction.word()));
+                ruleset.sets.insert(flow_set(judgement, direction, family, ports), set);
             }
         }
     }
@@ -273,19 +290,24 @@ pub(super) fn flow_rules(
     };
     let prefix = format!("{PREFIX}{chain}");
     let recorded = |&family: &Family| {
-        [true, false].map(|ports| {
-            let protocol = vec![Field::L4Proto];
-            let of_protocol = match ports {
-                true => Match::InSet { fields: protocol, set: fixed(PORT_PROTOCOLS) },
-                false => Match::NotInSet { fields: protocol, set: fixed(PORT_PROTOCOLS) },
-            };
-            let mut fields = vec![Field::Source(family), Field::Destination(family), Field::L4Proto];
-            fields.extend(ports.then_some(Field::DestinationPort));
-            let set = flow_set(judgement, direction, family, ports);
-            let record = Action::Record { fields, set, limit: EACH_FLOW };
-            let actions = vec![record, Action::Limit(ALL_FLOWS), log(&prefix, group)];
-            Rule::new(vec![Match::Direction(Side::Original), of_protocol], actions)
-        })
+        let ends = [Field::Source(family), Field::Destination(family), Field::L4Proto];
+        let with_port = [&ends[..], &[Field::DestinationPort]].concat();
+        let original = || Match::Direction(Side::Original);
+        let protocol = || vec![Field::L4Proto];
+        let has_ports = || Match::InSet { fields: protocol(), set: fixed(PORT_PROTOCOLS) };
+        let has_none = Match::NotInSet { fields: protocol(), set: fixed(PORT_PROTOCOLS) };
+        let table = |ports: bool| flow_set(judgement, direction, family, ports);
+        let logged = |record: Action, limit: Limit| vec![record, Action::Limit(limit), log(&prefix, group)];
+        let flow =
+            |fields: &[Field], ports| Action::Record { fields: fields.into(), set: table(ports), limit: EACH_FLOW };
+        let unrecorded = Match::NotInSet { fields: with_port.clone(), set: table(true) };
+        let source = vec![Field::Source(family)];
+        let overflow = Action::Record { fields: source, set: overflow_set(family), limit: EACH_SOURCE };
+        [
+            Rule::new(vec![original(), has_ports()], logged(flow(&with_port, true), ALL_FLOWS)),
+            Rule::new(vec![original(), has_ports(), unrecorded], logged(overflow, PACKETS)).commented("no room"),
+            Rule::new(vec![original(), has_none], logged(flow(&ends, false), ALL_FLOWS)),
+        ]
     };
     let mut rules: Vec<Rule> = families.iter().flat_map(recorded).collect();
     // Its ends are the wrong way round for the table. Whoever opened the flow sends too, as a rule.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anstyle::Style;
 
 use crate::api::status::{
-    Diagnostic, Drops, Features, LastCommit, Policies, Repairs, Severity, Source, SourceKind, StatusReport,
+    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Repairs, Severity, Source, SourceKind, StatusReport,
 };
 use crate::cli::{BAD, DOUBTFUL, GOOD};
 use crate::status::in_words;
@@ -143,9 +143,10 @@ fn pods(screen: &mut Screen, report: &StatusReport) {
     let style = if pods.unknown > 0 { DOUBTFUL } else { Style::new() };
     let unknown = match pods.unknown {
         0 => "0 unknown".into(),
-        unknown => format!("{unknown} unknown (attached, object not seen: denied)"),
+        unknown => format!("{unknown} unknown (denied everything)"),
     };
-    screen.line("pods here", style, &format!("{} known, {} isolated, {unknown}", pods.on_node, pods.isolated));
+    let Pods { on_node, isolated, audited, .. } = pods;
+    screen.line("pods here", style, &format!("{on_node} known, {isolated} isolated, {audited} audited, {unknown}"));
 }
 
 fn repairs(screen: &mut Screen, repairs: Repairs) {
@@ -197,7 +198,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::api::status::{Commits, Pods, Problem, Rules};
+    use crate::api::status::{Commits, Problem, Rules};
 
     fn healthy() -> StatusReport {
         StatusReport {
@@ -238,7 +239,7 @@ mod tests {
             repairs: Repairs { changed: 0, removed: 0, at_start: 1 },
             policies: Policies { enforced: 200, audit: 0, not_understood: 0 },
             diagnostics: vec![],
-            pods: Pods { on_node: 110, isolated: 88, unknown: 0 },
+            pods: Pods { on_node: 110, isolated: 88, audited: 12, unknown: 0 },
             unenforced: vec![],
             attachment_problems: vec![],
             features: Features {
@@ -277,7 +278,7 @@ mod tests {
                          32941 elements, 120 programs
             last commit  12 s ago, 2 operations in 1.203 ms; 98 commits, 0 refused
             policies     200 enforced, 0 in audit, 0 not understood
-            pods here    110 known, 88 isolated, 0 unknown
+            pods here    110 known, 88 isolated, 12 audited, 0 unknown
             repairs      0 of changed tables, 0 of removed ones, 1 at the start
             drops        4.2 packets a minute, 12345 since the start
                          in audit 0.0 a minute, 60 since the start
@@ -304,7 +305,7 @@ mod tests {
             repairs: Repairs { changed: 3, removed: 1, at_start: 0 },
             policies: Policies { enforced: 1, audit: 2, not_understood: 6 },
             diagnostics: (0..6).map(diagnostic).collect(),
-            pods: Pods { on_node: 3, isolated: 2, unknown: 1 },
+            pods: Pods { on_node: 3, isolated: 2, audited: 0, unknown: 1 },
             drops: None,
             ..healthy()
         };
@@ -334,7 +335,7 @@ mod tests {
                          - NetworkPolicy shop/policy-2 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
                          - NetworkPolicy shop/policy-3 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
                            and 2 more (--output json has all)
-            pods here    3 known, 2 isolated, 1 unknown (attached, object not seen: denied)
+            pods here    3 known, 2 isolated, 0 audited, 1 unknown (denied everything)
             repairs      3 of changed tables, 1 of removed ones, 0 at the start
             drops        not counted
             kernel       protection off, source check on, bridge table on

@@ -1,10 +1,12 @@
 //! What became of each thing, a line each.
 
 use std::fmt::Display;
+use std::io;
 
 use anstyle::Style;
 
 use crate::cli::{BAD, DOUBTFUL, GOOD, Output};
+use crate::verbs::output::{self, Reader};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,13 +29,15 @@ struct Line {
 /// Prints a line as soon as it is known, or all as JSON at the end.
 pub(super) struct Report {
     pub(super) dry_run: bool,
-    output: Output,
+    form: Output,
     lines: Vec<Line>,
+    /// What became of the lines that were printed. The work goes on without a reader.
+    printed: io::Result<Reader>,
 }
 
 impl Report {
-    pub(super) fn new(dry_run: bool, output: Output) -> Report {
-        Report { dry_run, output, lines: vec![] }
+    pub(super) fn new(dry_run: bool, form: Output) -> Report {
+        Report { dry_run, form, lines: vec![], printed: Ok(Reader::Reads) }
     }
 
     /// Removes something that is there, unless this is a rehearsal.
@@ -63,19 +67,20 @@ impl Report {
 
     fn add(&mut self, what: String, outcome: Outcome, reason: Option<String>) {
         let line = Line { what, outcome, reason };
-        if self.output == Output::Text {
+        if let (Output::Text, Ok(Reader::Reads)) = (self.form, &self.printed) {
             let (style, word) = outcome.shown();
-            let reason = line.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            anstream::println!("{style}{word:<12}{style:#} {}{reason}", line.what);
+            let reason = line.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            self.printed = output::print(&format!("{style}{word:<12}{style:#} {}{reason}\n", line.what));
         }
         self.lines.push(line);
     }
 
-    /// Whether nothing of ours is left, or would be.
+    /// Whether nothing of ours is left, or would be; whoever has read it.
     pub(super) fn finish(self) -> anyhow::Result<bool> {
-        if self.output == Output::Json {
-            println!("{}", serde_json::to_string_pretty(&self.lines)?);
-        }
+        match self.form {
+            Output::Json => output::print(&output::json(&self.lines)?)?,
+            Output::Text => self.printed?,
+        };
         Ok(self.lines.iter().all(|line| line.outcome != Outcome::Failed))
     }
 }

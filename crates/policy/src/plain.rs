@@ -1,0 +1,36 @@
+//! Text of others, made fit to be printed: on one line, without commands to a terminal, and of bounded length.
+
+/// Longest text of others in a message. Names are shorter (RFC 1123: 253 bytes).
+const LONGEST_CHARS: usize = 256;
+
+/// Characters that end a line, command a terminal, or turn the direction of the text about become `?`.
+pub(crate) fn plain(text: &str) -> String {
+    let fit = |c: char| match c {
+        '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    let mut chars = text.chars().map(fit);
+    let mut short: String = chars.by_ref().take(LONGEST_CHARS).collect();
+    if chars.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_others_ends_a_line_or_commands_a_terminal() {
+        assert_eq!(plain("a\nb\x1b[2J\u{9b}c\u{2028}d\u{202e}e"), "a?b?[2J?c?d?e");
+        assert_eq!(plain("größe"), "größe");
+    }
+
+    #[test]
+    fn the_text_of_others_is_short() {
+        assert_eq!(plain(&"x".repeat(100_000)).chars().count(), LONGEST_CHARS + 1);
+        assert_eq!(plain(&"x".repeat(LONGEST_CHARS)), "x".repeat(LONGEST_CHARS));
+    }
+}
