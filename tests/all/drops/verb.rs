@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tests::agent_process::{Ended, ringfence, run, until};
 
-use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, until_told};
+use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_told};
 use crate::stage::Stage;
 
 fn drops(stage: &Stage, arguments: &[&str]) -> Ended {
@@ -43,6 +43,7 @@ impl Following {
 fn as_text_an_event_is_a_line_with_names_and_one_for_the_closest_rule() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
+    agent.until("it counts", |_| status(&stage)["drops"].is_object().then_some(()));
     let nothing = drops(&stage, &[]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (Some(0), ""));
     assert!(nothing.stderr.contains("nothing of that kind was denied"), "{}", nothing.stderr);
