@@ -12,3 +12,5 @@ mod restarts;
 mod refusals;
 // What it tells about itself.
 mod reports;
+// What it is asked over the socket, and may not answer.
+mod questions;

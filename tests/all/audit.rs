@@ -138,6 +138,10 @@ fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else
 
     stage.write("suggested.yaml", &suggested.stdout);
     agent.until("it is audited, too", |_| (summary(&stage).len() == 2).then_some(()));
+    let again = audit(&stage, &["--suggest", "--namespace", "shop"]);
+    assert_eq!(again.stdout, "", "what is allowed already is not suggested again");
+    let text = audit(&stage, &[]).stdout;
+    assert!(text.contains("none of the flows that are known would be denied any more"), "{text}");
     stage.write_objects("pods.json", &pods());
     agent.until("nothing is audited any more", |_| summary(&stage).is_empty().then_some(()));
     agent.until("others are denied", |_| (!reached(&stage, OTHER[0], 5432)).then_some(()));

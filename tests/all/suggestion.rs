@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use policy::{
     Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, Scope, SideVerdict,
-    Suggestion, Traffic, explain, lower, suggest,
+    Suggestion, Traffic, WhoSeen, explain, lower, suggest,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -68,7 +68,8 @@ fn said(state: &ClusterState, probe: &Probe, direction: Direction) -> Option<Sai
 
 fn seen(state: &ClusterState, probe: &Probe, direction: Direction) -> FlowSeen {
     let (own, other) = ends(probe, direction);
-    let end = |address: IpAddr| EndSeen { address, pod: state.owner(address).map(|pod| pod.name.clone()) };
+    let who = |address| state.owner(address).map_or(WhoSeen::NoPod, |pod| WhoSeen::Pod(pod.name.clone()));
+    let end = |address: IpAddr| EndSeen { address, who: who(address) };
     FlowSeen { direction, local: end(own), peer: end(other), traffic: traffic(probe) }
 }
 

@@ -6,14 +6,17 @@
 pub(crate) mod audit;
 pub(crate) mod client;
 pub(crate) mod denial;
+pub(crate) mod question;
 pub(crate) mod status;
 
+use policy::{Explanation, Named, NamedTraffic};
+use question::{BadQuestion, Parameters, Question};
 use serde::{Deserialize, Serialize};
 
 /// `GET`: a [`status::StatusReport`].
 pub(crate) const STATUS: &str = "/v1/status";
 
-/// `GET` with an [`ExplainQuery`]: a list of [`policy::Explanation`], one for each address family.
+/// `GET` with an [`ExplainQuery`]: a list of [`Explained`], one for each address family.
 pub(crate) const EXPLAIN: &str = "/v1/explain";
 
 /// `GET`: a [`TableVerdict`].
@@ -22,6 +25,9 @@ pub(crate) const VERIFY: &str = "/v1/verify";
 /// `GET` with a [`denial::DropsQuery`]: a [`denial::Line`] of JSON each, the latest first of all in the order in which
 /// they came; with `follow=true` it goes on.
 pub(crate) const DROPS: &str = "/v1/drops";
+
+/// `GET`: a [`denial::Coverage`].
+pub(crate) const COVERAGE: &str = "/v1/drops/coverage";
 
 /// `GET` with an [`audit::AuditQuery`]: an [`audit::AuditReport`].
 pub(crate) const AUDIT: &str = "/v1/audit";
@@ -46,11 +52,35 @@ pub(crate) enum TableVerdict {
 }
 
 /// The flow to be explained, each part as on the command line of `ringfence explain`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExplainQuery {
-    pub(crate) source: String,
-    pub(crate) destination: String,
-    pub(crate) traffic: String,
+    pub(crate) source: Named,
+    pub(crate) destination: Named,
+    pub(crate) traffic: NamedTraffic,
+}
+
+impl Question for ExplainQuery {
+    const PARAMETERS: &'static [&'static str] = &["source", "destination", "traffic"];
+
+    fn read(parameters: &Parameters) -> Result<ExplainQuery, BadQuestion> {
+        let end = |parameter| match parameters.read(parameter, str::parse)? {
+            Some(end) => Ok(end),
+            None => Err(BadQuestion::Missing(parameter)),
+        };
+        let (source, destination) = (end("source")?, end("destination")?);
+        let traffic = parameters.read("traffic", str::parse)?.ok_or(BadQuestion::Missing("traffic"))?;
+        Ok(ExplainQuery { source, destination, traffic })
+    }
+}
+
+/// What the policies say to a flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Explained {
+    #[serde(flatten)]
+    pub(crate) explanation: Explanation,
+    /// Why the kernel may do otherwise.
+    #[serde(default)]
+    pub(crate) notes: Vec<String>,
 }
 
 /// What every answer with a status of 400 or above carries.
@@ -90,30 +120,26 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_questions_have_these_bytes() {
+    fn errors_have_these_bytes() {
         golden(
             &ApiError { error: "pod shop/gone is not known".into() },
             expect![[r#"{"error":"pod shop/gone is not known"}"#]],
-        );
-        golden(
-            &ExplainQuery { source: "shop/web".into(), destination: "10.1.0.2".into(), traffic: "80/tcp".into() },
-            expect![[r#"{"source":"shop/web","destination":"10.1.0.2","traffic":"80/tcp"}"#]],
         );
     }
 
     #[test]
     fn explanations_have_these_bytes() {
         let address = |text: &str| text.parse().unwrap();
-        let explained = policy::explain(
+        let explanation = policy::explain(
             &policy::ClusterState::new(),
             address("192.0.2.1"),
             address("2001:db8::1"),
             policy::Traffic::Port(nft::Protocol::Tcp, 80),
         );
         golden(
-            &vec![explained],
+            &vec![Explained { explanation, notes: vec!["a note".into()] }],
             expect![[
-                r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"}}]"#
+                r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"},"notes":["a note"]}]"#
             ]],
         );
     }

@@ -4,22 +4,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
-use crate::api::denial::DropsQuery;
+use crate::api::denial::{Coverage, DropsQuery};
+use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
 use crate::metrics::Metrics;
-use crate::reports::{Followed, Stream};
+use crate::reports::{Followed, Stream, coverage};
 use crate::state_loop::Event;
+use crate::state_loop::questions::{NoAnswer, Question, Reply};
 use crate::status::Status;
 
 /// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
@@ -50,6 +53,7 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::EXPLAIN, get(explain))
         .route(api::VERIFY, get(verify))
         .route(api::DROPS, get(drops))
+        .route(api::COVERAGE, get(covered))
         .route(api::AUDIT, get(audit))
         .route(api::SUGGESTION, get(suggestion))
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
@@ -86,29 +90,20 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-async fn status(State(sources): State<Sources>) -> Json<StatusReport> {
+async fn status(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<StatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
     Json(status.report(sources.metrics.totals(now), now))
 }
 
-async fn verify(State(sources): State<Sources>) -> Response {
-    let (reply, answer) = oneshot::channel();
-    let sent = sources.events.send(Event::Verify(reply)).await;
-    match (sent, answer.await) {
-        (Ok(()), Ok(verdict)) => Json(verdict).into_response(),
-        _ => stopping(),
-    }
+async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Response {
+    ask(&sources, Question::Verify).await
 }
 
 /// The body has a line as soon as there is one, and the reader takes it.
-async fn drops(State(sources): State<Sources>, query: Result<Query<DropsQuery>, QueryRejection>) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
-    };
+async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) -> Response {
     let Some(followed) = sources.drops.follow(query) else {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many are reading already".into());
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many follow already".into());
     };
     let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
         let line = followed.next().await?;
@@ -118,68 +113,66 @@ async fn drops(State(sources): State<Sources>, query: Result<Query<DropsQuery>, 
     ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
 }
 
-async fn audit(State(sources): State<Sources>, query: Result<Query<AuditQuery>, QueryRejection>) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
-    };
+async fn covered(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<Coverage> {
+    let status = sources.status.borrow().clone();
+    Json(coverage(&status, sources.metrics.totals(Instant::now()).drops, &sources.drops))
+}
+
+async fn audit(State(sources): State<Sources>, Asked(query): Asked<AuditQuery>) -> Response {
+    ask(&sources, |reply| Question::Audit(query, reply)).await
+}
+
+async fn suggestion(State(sources): State<Sources>, Asked(query): Asked<SuggestionQuery>) -> Response {
+    ask(&sources, |reply| Question::Suggest(query, reply)).await
+}
+
+async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuery>) -> Response {
+    ask(&sources, |reply| Question::Explain(query, reply)).await
+}
+
+/// What the loop says.
+async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
     let (reply, answer) = oneshot::channel();
-    let sent = sources.events.send(Event::Audit { query, reply }).await;
+    let sent = sources.events.send(Event::Question(question(reply))).await;
     match (sent, answer.await) {
-        (Ok(()), Ok(report)) => Json(report).into_response(),
-        _ => stopping(),
+        (Ok(()), Ok(Ok(answer))) => Json(answer).into_response(),
+        (Ok(()), Ok(Err(no_answer))) => {
+            let code = match &no_answer {
+                NoAnswer::NotListed(_) => StatusCode::SERVICE_UNAVAILABLE,
+                NoAnswer::Unexplained(_) | NoAnswer::NotKnown(_) => StatusCode::NOT_FOUND,
+            };
+            refuse(code, no_answer.to_string())
+        }
+        (Err(_), _) | (_, Err(_)) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
     }
 }
 
-async fn suggestion(State(sources): State<Sources>, query: Result<Query<SuggestionQuery>, QueryRejection>) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
-    };
-    if query.pod.is_some() && query.workload.is_some() {
-        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "a pod and a workload cannot both be asked for".into());
-    }
-    let (reply, answer) = oneshot::channel();
-    let sent = sources.events.send(Event::Suggest { query, reply }).await;
-    match (sent, answer.await) {
-        (Ok(()), Ok(report)) => Json(report).into_response(),
-        _ => stopping(),
-    }
-}
+/// The question that the parameters ask.
+struct Asked<Q>(Q);
 
-async fn explain(State(sources): State<Sources>, query: Result<Query<ExplainQuery>, QueryRejection>) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(e) => return refuse(StatusCode::BAD_REQUEST, e.body_text()),
-    };
-    let (source, destination) = match (query.source.parse(), query.destination.parse()) {
-        (Ok(source), Ok(destination)) => (source, destination),
-        (Err(e), _) | (_, Err(e)) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
-    };
-    let traffic = match query.traffic.parse() {
-        Ok(traffic) => traffic,
-        Err(e) => return refuse(StatusCode::UNPROCESSABLE_ENTITY, format!("{e}")),
-    };
-    if let Some(reason) = sources.status.borrow().unready() {
-        tracing::debug!(reason, "explaining while not ready");
-    }
-    let (reply, answer) = oneshot::channel();
-    if sources.events.send(Event::Explain { source, destination, traffic, reply }).await.is_err() {
-        return stopping();
-    }
-    match answer.await {
-        Ok(Ok(explanations)) => Json(explanations).into_response(),
-        Ok(Err(unexplained)) => refuse(StatusCode::NOT_FOUND, unexplained.to_string()),
-        Err(_) => stopping(),
+impl<S: Send + Sync, Q: question::Question> FromRequestParts<S> for Asked<Q> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Asked<Q>, Response> {
+        let given = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+        let given = given.map_err(|garbled| BadQuestion::Garbled(garbled.body_text()));
+        let read = given.and_then(|Query(given)| Q::read(&Parameters::new::<Q>(given)?));
+        read.map(Asked).map_err(|bad| {
+            let code = match &bad {
+                BadQuestion::Missing(_) => StatusCode::BAD_REQUEST,
+                BadQuestion::Unknown { .. }
+                | BadQuestion::Repeated(_)
+                | BadQuestion::Unreadable { .. }
+                | BadQuestion::Both(..)
+                | BadQuestion::Garbled(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            };
+            refuse(code, bad.to_string())
+        })
     }
 }
 
 fn refuse(code: StatusCode, error: String) -> Response {
     (code, Json(ApiError { error })).into_response()
-}
-
-fn stopping() -> Response {
-    refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! by bookkeeping that knows no kernel ([`recorded`], [`unrecorded`], [`totals`]). The loop gives names to it
 //! ([`naming`]), since it has the cluster's state. Nothing here decides about a packet.
 
+mod coverage;
 mod ends;
 mod group;
 mod ledger;
@@ -17,11 +18,12 @@ mod watch;
 
 use std::time::Duration;
 
+pub(crate) use coverage::{coverage, written};
 pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{GroupChoice, Reporting};
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::name;
-pub(crate) use seen::Observation;
+pub(crate) use seen::Observed;
 pub(crate) use stream::{Followed, Stream};
 pub(crate) use watch::Watch;
 

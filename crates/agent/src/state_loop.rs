@@ -2,6 +2,7 @@
 
 mod attached;
 pub(crate) mod denied;
+pub(crate) mod questions;
 mod report;
 
 use std::path::PathBuf;
@@ -10,23 +11,19 @@ use std::time::{Duration, Instant};
 
 use cluster::Told;
 use nfnetlink::Notification;
-use policy::{
-    AttachmentId, Change, ClusterState, Enforcement, Explanation, Kind, Named, NamedTraffic, Object, ObjectName,
-    Unexplained, explain_named,
-};
+use policy::{AttachmentId, Change, ClusterState, Enforcement, Kind, Object, ObjectName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
-use crate::api::TableVerdict;
-use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
 use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
-use crate::reports::Observation;
+use crate::reports::Observed;
 use crate::state_loop::denied::Denied;
+use crate::state_loop::questions::Question;
 use crate::status::Status;
 
 /// Everything that reaches the loop.
@@ -37,21 +34,7 @@ pub(crate) enum Event {
     Kernel(Notification),
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
-    Verify(oneshot::Sender<TableVerdict>),
-    Audit {
-        query: AuditQuery,
-        reply: oneshot::Sender<AuditReport>,
-    },
-    Suggest {
-        query: SuggestionQuery,
-        reply: oneshot::Sender<SuggestionReport>,
-    },
-    Explain {
-        source: Named,
-        destination: Named,
-        traffic: NamedTraffic,
-        reply: oneshot::Sender<Answer>,
-    },
+    Question(Question),
 }
 
 /// What the CNI plugin asks.
@@ -63,8 +46,6 @@ pub(crate) enum Call {
     /// Why an ADD would fail now; none if it would not.
     Status(oneshot::Sender<Option<String>>),
 }
-
-pub(crate) type Answer = Result<Vec<Explanation>, Unexplained>;
 
 /// Events that may wait. Each holds a batch of changes; sources wait when it is full, and the kernel's and the
 /// server's buffers hold what follows.
@@ -180,11 +161,7 @@ impl StateLoop {
     }
 
     /// Runs until no sender is left.
-    pub(crate) async fn run(
-        mut self,
-        mut events: mpsc::Receiver<Event>,
-        mut observations: mpsc::Receiver<Observation>,
-    ) {
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut observations: mpsc::Receiver<Observed>) {
         let mut tick = Tick::now() + self.resync;
         loop {
             let retry = self.retry.map(|wait| Tick::from(self.last_attempt.unwrap_or_else(Instant::now)) + wait);
@@ -199,8 +176,8 @@ impl StateLoop {
                 },
                 // Before every kind is listed nobody could be named. What does not fit into the queue waits in the
                 // kernel.
-                Some(observation) = observations.recv(), if self.sync.is_complete() => {
-                    self.tell_all(observation, &mut observations);
+                Some(observed) = observations.recv(), if self.sync.is_complete() => {
+                    self.tell_all(&observed, &mut observations);
                     None
                 }
                 () = sleep_until(wake) => None,
@@ -324,32 +301,8 @@ impl StateLoop {
                     false
                 }
             },
-            Event::Verify(reply) => {
-                let verdict = match self.sync.is_complete() {
-                    true => self.enforcer.compare(&self.state),
-                    false => TableVerdict::Unknown { reason: format!("not listed yet: {}", self.missing().join(", ")) },
-                };
-                if reply.send(verdict).is_err() {
-                    tracing::debug!("the asker of a verdict has gone");
-                }
-                false
-            }
-            Event::Audit { query, reply } => {
-                if reply.send(self.audit(&query)).is_err() {
-                    tracing::debug!("the asker of what would be denied has gone");
-                }
-                false
-            }
-            Event::Suggest { query, reply } => {
-                if reply.send(self.suggestion(&query)).is_err() {
-                    tracing::debug!("the asker of a suggestion has gone");
-                }
-                false
-            }
-            Event::Explain { source, destination, traffic, reply } => {
-                if reply.send(explain_named(&self.state, &source, &destination, &traffic)).is_err() {
-                    tracing::debug!("the asker of an explanation has gone");
-                }
+            Event::Question(question) => {
+                self.reply(question);
                 false
             }
         }

@@ -16,10 +16,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::CommandFactory;
-use policy::{Explanation, Severity, explain_named, translate};
+use policy::{Severity, explain_named, translate};
 
-use crate::api::ExplainQuery;
 use crate::api::client::{self, Unanswered};
+use crate::api::{ExplainQuery, Explained};
 use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
 
 pub(crate) use agent::agent;
@@ -102,7 +102,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
         Some(folder) => {
             let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
-            explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?
+            let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
+            found.into_iter().map(|explanation| Explained { explanation, notes: vec![] }).collect()
         }
         None => ask_agent(arguments)?,
     };
@@ -110,21 +111,22 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
         Output::Json => output::json(&explanations)?,
         Output::Text => explanations.iter().map(in_colour).collect(),
     };
-    output::answer(&text, if explanations.iter().all(|e| e.allowed) { YES } else { NO })
+    output::answer(&text, if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
 }
 
-fn in_colour(explanation: &Explanation) -> String {
+fn in_colour(Explained { explanation, notes }: &Explained) -> String {
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
-    format!("{style}{verdict}{style:#}{}\n", text.strip_prefix(verdict).unwrap_or(&text))
+    let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
+    format!("{style}{verdict}{style:#}{}\n{notes}", text.strip_prefix(verdict).unwrap_or(&text))
 }
 
 /// Asks the running agent.
-fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explanation>> {
+fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
     let query = ExplainQuery {
-        source: arguments.source.to_string(),
-        destination: arguments.destination.to_string(),
-        traffic: arguments.traffic.to_string(),
+        source: arguments.source.clone(),
+        destination: arguments.destination.clone(),
+        traffic: arguments.traffic.clone(),
     };
     runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
         Unanswered::Unreachable { .. } => {

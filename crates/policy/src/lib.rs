@@ -34,7 +34,7 @@ pub use model::{
 };
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
-pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, suggest};
+pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, suggest};
 pub use translate::{
     BadMask, Cause, DEFAULT_MARK_MASK, Direction, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported,
     TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,

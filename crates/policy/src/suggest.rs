@@ -9,6 +9,7 @@ mod note;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 pub use note::{Note, Unsuggested};
 
-use crate::{ClusterState, Direction, Holder, ObjectName, Pod, Traffic};
+use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traffic, explain};
 use document::Allowances;
 use workload::{Workload, short_names};
 
@@ -48,7 +49,17 @@ pub struct FlowSeen {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndSeen {
     pub address: IpAddr,
-    pub pod: Option<ObjectName>,
+    pub who: WhoSeen,
+}
+
+/// Who had the address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WhoSeen {
+    Pod(ObjectName),
+    /// Some pod of the node: the address will be another's.
+    UnknownPod,
+    /// No pod, as far as is known.
+    NoPod,
 }
 
 /// What is suggested.
@@ -106,7 +117,7 @@ fn rule(
     let workload = match local {
         Found::Pod(pod) if pod.unreadable => return Err(Unsuggested::LocalNotUnderstood),
         Found::Pod(pod) => Workload::of(pod).ok_or(Unsuggested::LocalWithoutLabels)?,
-        Found::Gone(_) | Found::Address(_) => return Err(Unsuggested::LocalNotKnown),
+        Found::Gone(_) | Found::Nameless(_) | Found::Address(_) => return Err(Unsuggested::LocalNotKnown),
     };
     let port = match flow.traffic {
         Traffic::Portless => return Err(Unsuggested::Portless),
@@ -122,7 +133,7 @@ fn rule(
             }
             SeenPeer::Workload(peer)
         }
-        Found::Gone(_) => return Err(Unsuggested::PeerNotKnown),
+        Found::Gone(_) | Found::Nameless(_) => return Err(Unsuggested::PeerNotKnown),
         Found::Address(address) => SeenPeer::Address(address),
     };
     Ok((workload, peer, port))
@@ -133,6 +144,8 @@ enum Found<'a> {
     Pod(&'a Arc<Pod>),
     /// A pod that is not there any more, or not yet.
     Gone(ObjectName),
+    /// A pod of which no more is known.
+    Nameless(IpAddr),
     /// No pod's: of a node, or outside the cluster.
     Address(IpAddr),
 }
@@ -140,13 +153,14 @@ enum Found<'a> {
 impl<'a> Found<'a> {
     fn of(state: &'a ClusterState, end: &EndSeen) -> Found<'a> {
         let address = end.address.to_canonical();
-        match &end.pod {
-            Some(name) => match state.pod(name) {
+        match &end.who {
+            WhoSeen::Pod(name) => match state.pod(name) {
                 None => Found::Gone(name.clone()),
                 Some(pod) if pod.host_network => Found::Address(address),
                 Some(pod) => Found::Pod(pod),
             },
-            None => match state.holder(address) {
+            who @ (WhoSeen::UnknownPod | WhoSeen::NoPod) => match state.holder(address) {
+                None if *who == WhoSeen::UnknownPod => Found::Nameless(address),
                 None => Found::Address(address),
                 Some(Holder::Pod(pod)) => Found::Pod(pod),
                 Some(Holder::Unknown(attachment)) => Found::Gone(attachment.pod.clone()),
@@ -161,17 +175,81 @@ impl<'a> Found<'a> {
                 Some(workload) => workload.title(state),
             },
             Found::Gone(name) => name.to_string(),
+            Found::Nameless(address) => format!("an unknown pod ({address})"),
             Found::Address(address) => address.to_string(),
         }
     }
 }
 
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scope::Namespace(namespace) => write!(f, "namespace {namespace}"),
+            Scope::Pod(name) => write!(f, "pod {name}"),
+            Scope::Workload { namespace, name } => write!(f, "workload {namespace}/{name}"),
+        }
+    }
+}
+
+impl FlowSeen {
+    /// Whether the policies of now would deny the flow, or do. Addresses pass from pod to pod: a pod that is named is
+    /// asked about by the address that it has now. Of what is gone nobody can tell, so it counts.
+    pub fn is_denied_still(&self, state: &ClusterState) -> bool {
+        let address = |end: &EndSeen| match Found::of(state, end) {
+            Found::Pod(pod) => {
+                let of_family = |address: &IpAddr| address.is_ipv4() == end.address.to_canonical().is_ipv4();
+                let now: Vec<IpAddr> = state.addresses_of(pod).filter(of_family).collect();
+                now.iter().find(|address| **address == end.address.to_canonical()).or(now.first()).copied()
+            }
+            Found::Address(address) => Some(address),
+            Found::Gone(_) | Found::Nameless(_) => None,
+        };
+        let (Some(local), Some(peer)) = (address(&self.local), address(&self.peer)) else { return true };
+        let side = match self.direction {
+            Direction::Egress => explain(state, local, peer, self.traffic).egress,
+            Direction::Ingress => explain(state, peer, local, self.traffic).ingress,
+        };
+        match side {
+            SideVerdict::Denied { .. } | SideVerdict::WouldDeny { .. } | SideVerdict::Unreadable { .. } => true,
+            SideVerdict::NotAPod
+            | SideVerdict::NotIsolated
+            | SideVerdict::Itself
+            | SideVerdict::OwnNode
+            | SideVerdict::Allowed { .. }
+            | SideVerdict::WouldAllow { .. } => false,
+        }
+    }
+
+    /// What the flow is called in a note.
+    pub fn ends_now(&self, state: &ClusterState) -> (String, String) {
+        (Found::of(state, &self.local).describe(state), Found::of(state, &self.peer).describe(state))
+    }
+}
+
 impl Scope {
+    /// Whether the flow is one of a pod in the scope.
+    pub fn concerns(&self, state: &ClusterState, flow: &FlowSeen) -> bool {
+        self.holds(state, &Found::of(state, &flow.local))
+    }
+
+    /// Whether there is such a thing. A namespace is also known by what is in it.
+    pub fn is_known(&self, state: &ClusterState) -> bool {
+        match self {
+            Scope::Namespace(namespace) => {
+                state.namespaces().any(|known| *known.name.name == **namespace)
+                    || state.pods_in(namespace).next().is_some()
+                    || state.policies_in(namespace).next().is_some()
+            }
+            Scope::Pod(name) => state.pod(name).is_some(),
+            Scope::Workload { namespace, name } => short_names(state, namespace).values().any(|known| known == name),
+        }
+    }
+
     fn holds(&self, state: &ClusterState, local: &Found) -> bool {
         let (name, workload) = match local {
             Found::Pod(pod) => (&pod.name, Workload::of(pod)),
             Found::Gone(name) => (name, None),
-            Found::Address(_) => return false,
+            Found::Nameless(_) | Found::Address(_) => return false,
         };
         match self {
             Scope::Namespace(namespace) => *namespace == name.namespace,

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use nfnetlink::{Logged, PacketLog};
 use nix::sys::signal::Signal;
-use tests::agent_process::{WITHIN, ended};
+use tests::agent_process::{WITHIN, ended, run};
 use tests::kernel_table::load_text;
 
 use super::{DB, OTHER, OUTSIDE, send_datagrams, stage, status, sum, until_told};
@@ -106,4 +106,14 @@ fn without_a_group_packets_are_counted_and_not_told_of() {
         (status["drops"]["denied"] == 4 && status["drops"]["unnamed"] == 4).then_some(())
     });
     assert_eq!(super::told(&stage, ""), Vec::<serde_json::Value>::new());
+    let run_dir = stage.run_dir();
+    for verb in [&["drops"][..], &["audit"], &["audit", "--suggest", "--namespace", "shop"]] {
+        let said = run([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
+        let said = said.stdout + &said.stderr;
+        assert!(
+            said.contains("no denied packet is reported") && said.contains("--nflog-group off"),
+            "{verb:?}: {said}"
+        );
+        assert!(said.contains("4 were denied, and 0 would have been"), "{verb:?}: {said}");
+    }
 }

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tests::agent_process::{Ended, ringfence, run, until};
 
-use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, until_told};
+use super::{DB, OTHER, OUTSIDE, WEB, lines, send_datagrams, stage, status, until_told};
 use crate::stage::Stage;
 
 fn drops(stage: &Stage, arguments: &[&str]) -> Ended {
@@ -43,6 +43,7 @@ impl Following {
 fn as_text_an_event_is_a_line_with_names_and_one_for_the_closest_rule() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
+    agent.until("it counts", |_| status(&stage)["drops"].is_object().then_some(()));
     let nothing = drops(&stage, &[]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (Some(0), ""));
     assert!(nothing.stderr.contains("nothing of that kind was denied"), "{}", nothing.stderr);
@@ -111,7 +112,7 @@ fn followed_it_goes_on_with_what_was_asked_for_until_it_is_stopped() {
     assert_eq!(ended.code(), Some(2));
 }
 
-/// More than may read at a time.
+/// More than may follow at a time.
 const ONE_AFTER_THE_OTHER: usize = 20;
 
 #[test]
@@ -136,8 +137,10 @@ fn readers_that_have_gone_make_room_though_nothing_is_denied() {
         })
     };
     let readers: Vec<Following> = (0..16).map(|_| reader()).collect();
-    let refused = drops(&stage, &[]);
+    let refused = drops(&stage, &["--follow"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("too many are reading already"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("too many follow already"), "{}", refused.stderr);
+    let once = drops(&stage, &[]);
+    assert_eq!((once.code, once.stderr.as_str()), (Some(0), ""), "what is kept is for everybody");
     readers.into_iter().for_each(Following::interrupt);
 }

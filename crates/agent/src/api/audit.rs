@@ -3,7 +3,8 @@
 use policy::Direction;
 use serde::{Deserialize, Serialize};
 
-use super::denial::End;
+use super::denial::{Coverage, End};
+use super::question::{BadQuestion, Parameters, Question, single_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -13,6 +14,8 @@ pub(crate) struct AuditReport {
     pub(crate) since: String,
     /// Every policy that is audited, in the order of their names.
     pub(crate) policies: Vec<AuditedPolicy>,
+    /// Without reports no flow is known, whatever there was.
+    pub(crate) coverage: Coverage,
 }
 
 /// What one policy would have denied on this node, together with the others that isolate the same pods.
@@ -30,7 +33,9 @@ pub(crate) struct AuditedPolicy {
     /// RFC 3339; null if there were none.
     pub(crate) first: Option<String>,
     pub(crate) last: Option<String>,
-    /// The most frequent flows.
+    /// Flows among those known that the policies of now would still deny.
+    pub(crate) remaining: u64,
+    /// The most frequent of those.
     pub(crate) top: Vec<AuditedFlow>,
 }
 
@@ -39,22 +44,46 @@ pub(crate) struct AuditedFlow {
     pub(crate) direction: Direction,
     pub(crate) source: End,
     pub(crate) destination: End,
+    /// As of a denial, or `many ports`.
     pub(crate) traffic: String,
     pub(crate) count: u64,
+    /// RFC 3339: when it was seen last.
+    pub(crate) last: String,
 }
 
 /// Whose policies are shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuditQuery {
     pub(crate) namespace: Option<String>,
 }
 
+impl Question for AuditQuery {
+    const PARAMETERS: &'static [&'static str] = &["namespace"];
+
+    fn read(parameters: &Parameters) -> Result<AuditQuery, BadQuestion> {
+        Ok(AuditQuery { namespace: parameters.read("namespace", single_name)? })
+    }
+}
+
 /// For whom a policy is suggested: all workloads of the namespace, or the one that is named, or that of the pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SuggestionQuery {
     pub(crate) namespace: String,
     pub(crate) pod: Option<String>,
     pub(crate) workload: Option<String>,
+}
+
+impl Question for SuggestionQuery {
+    const PARAMETERS: &'static [&'static str] = &["namespace", "pod", "workload"];
+
+    fn read(parameters: &Parameters) -> Result<SuggestionQuery, BadQuestion> {
+        let namespace = parameters.read("namespace", single_name)?.ok_or(BadQuestion::Missing("namespace"))?;
+        let (pod, workload) = (parameters.read("pod", single_name)?, parameters.read("workload", single_name)?);
+        match (pod, workload) {
+            (Some(_), Some(_)) => Err(BadQuestion::Both("a pod", "a workload")),
+            (pod, workload) => Ok(SuggestionQuery { namespace, pod, workload }),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +92,8 @@ pub(crate) struct SuggestionReport {
     pub(crate) policies: Vec<serde_json::Value>,
     /// What they do not allow of what was seen, and why.
     pub(crate) notes: Vec<String>,
+    /// Without reports no flow is known, whatever there was.
+    pub(crate) coverage: Coverage,
 }
 
 #[cfg(test)]
@@ -89,6 +120,7 @@ mod tests {
             destination: end("192.0.2.2"),
             traffic: "53/udp".into(),
             count: 7,
+            last: "2026-05-04T03:02:02.000Z".into(),
         };
         let policy = AuditedPolicy {
             policy: "shop/db".into(),
@@ -97,19 +129,35 @@ mod tests {
             more_flows: false,
             first: Some("2026-05-04T03:02:01.000Z".into()),
             last: None,
+            remaining: 1,
             top: vec![flow],
         };
+        let coverage = Coverage {
+            reporting: true,
+            reporting_reason: String::new(),
+            kept_since: String::new(),
+            forgotten_events: 0,
+            denied: None,
+            would_deny: Some(7),
+            unnamed: None,
+        };
         let since = "2026-05-04T03:00:00.000Z".into();
-        let report = AuditReport { node: "node-a".into(), since, policies: vec![policy] };
+        let report = AuditReport { node: "node-a".into(), since, policies: vec![policy], coverage: coverage.clone() };
         golden(
             &report,
             expect![[
-                r#"{"node":"node-a","since":"2026-05-04T03:00:00.000Z","policies":[{"policy":"shop/db","wouldDeny":7,"flows":1,"moreFlows":false,"first":"2026-05-04T03:02:01.000Z","last":null,"top":[{"direction":"egress","source":{"address":"192.0.2.1","kind":"world","pod":null,"node":null,"cluster":null},"destination":{"address":"192.0.2.2","kind":"world","pod":null,"node":null,"cluster":null},"traffic":"53/udp","count":7}]}]}"#
+                r#"{"node":"node-a","since":"2026-05-04T03:00:00.000Z","policies":[{"policy":"shop/db","wouldDeny":7,"flows":1,"moreFlows":false,"first":"2026-05-04T03:02:01.000Z","last":null,"remaining":1,"top":[{"direction":"egress","source":{"address":"192.0.2.1","kind":"world","pod":null,"node":null,"cluster":null},"destination":{"address":"192.0.2.2","kind":"world","pod":null,"node":null,"cluster":null},"traffic":"53/udp","count":7,"last":"2026-05-04T03:02:02.000Z"}]}],"coverage":{"reporting":true,"reportingReason":"","keptSince":"","forgottenEvents":0,"denied":null,"wouldDeny":7,"unnamed":null}}"#
             ]],
         );
         golden(
-            &SuggestionReport { policies: vec![json!({"kind": "NetworkPolicy"})], notes: vec!["a note".into()] },
-            expect![[r#"{"policies":[{"kind":"NetworkPolicy"}],"notes":["a note"]}"#]],
+            &SuggestionReport {
+                policies: vec![json!({"kind": "NetworkPolicy"})],
+                notes: vec!["a note".into()],
+                coverage,
+            },
+            expect![[
+                r#"{"policies":[{"kind":"NetworkPolicy"}],"notes":["a note"],"coverage":{"reporting":true,"reportingReason":"","keptSince":"","forgottenEvents":0,"denied":null,"wouldDeny":7,"unnamed":null}}"#
+            ]],
         );
     }
 }

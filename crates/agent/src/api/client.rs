@@ -8,14 +8,15 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use policy::Explanation;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
-use super::denial::{DropsQuery, Line};
+use super::denial::{Coverage, DropsQuery, Line};
 use super::status::StatusReport;
-use super::{AUDIT, ApiError, DROPS, EXPLAIN, ExplainQuery, STATUS, SUGGESTION, TableVerdict, VERIFY};
+use super::{
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, STATUS, SUGGESTION, TableVerdict, VERIFY,
+};
 use crate::run_dir::socket_path;
 
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
@@ -43,9 +44,10 @@ pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, Unanswered> {
     get(run_dir, VERIFY).await
 }
 
-pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explanation>, Unanswered> {
+pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<Explained>, Unanswered> {
     let ExplainQuery { source, destination, traffic } = query;
-    let parameters = [("source", Some(&**source)), ("destination", Some(destination)), ("traffic", Some(traffic))];
+    let (source, destination, traffic) = (source.to_string(), destination.to_string(), traffic.to_string());
+    let parameters = [("source", Some(&*source)), ("destination", Some(&destination)), ("traffic", Some(&traffic))];
     get(run_dir, &target(EXPLAIN, &parameters)).await
 }
 
@@ -58,6 +60,10 @@ pub(crate) async fn suggestion(run_dir: &Path, query: &SuggestionQuery) -> Resul
     let SuggestionQuery { namespace, pod, workload } = query;
     let parameters = [("namespace", Some(&**namespace)), ("pod", pod.as_deref()), ("workload", workload.as_deref())];
     get(run_dir, &target(SUGGESTION, &parameters)).await
+}
+
+pub(crate) async fn coverage(run_dir: &Path) -> Result<Coverage, Unanswered> {
+    get(run_dir, COVERAGE).await
 }
 
 pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, Unanswered> {

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
+use super::question::{BadQuestion, Parameters, Question, single_name};
+
 /// A line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -34,6 +36,8 @@ pub(crate) struct Denial {
     pub(crate) traffic: String,
     /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been.
     pub(crate) policies: Vec<String>,
+    /// How many others there are.
+    pub(crate) more_policies: usize,
     /// The rule of theirs that came closest.
     pub(crate) closest: Option<NearMiss>,
     /// Rules of audited policies that would allow what was denied.
@@ -44,6 +48,19 @@ pub(crate) struct Denial {
     pub(crate) count: u64,
     /// Where it happened.
     pub(crate) node: String,
+}
+
+/// Policies, and rules, that one event names.
+const NAMED: usize = 16;
+
+impl Denial {
+    /// The same in bounded length, as it is kept, told and logged: anybody may write many policies for one pod.
+    pub(crate) fn shortened(mut self) -> Denial {
+        self.more_policies = self.policies.len().saturating_sub(NAMED);
+        self.policies.truncate(NAMED);
+        self.would_allow.truncate(NAMED);
+        self
+    }
 }
 
 /// An end of a flow.
@@ -75,17 +92,58 @@ pub(crate) enum EndKind {
     Unknown,
 }
 
+/// How much of what was denied the events tell of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Coverage {
+    /// Whether the kernel reports packets: if not, they are counted, and no event or flow comes of them.
+    pub(crate) reporting: bool,
+    /// Why it does or does not.
+    pub(crate) reporting_reason: String,
+    /// RFC 3339: every event since then is kept.
+    pub(crate) kept_since: String,
+    /// Events that are not kept any more.
+    pub(crate) forgotten_events: u64,
+    /// Packets by the counters since the agent started; null while it does not count them.
+    pub(crate) denied: Option<u64>,
+    pub(crate) would_deny: Option<u64>,
+    /// Packets that no event tells of, or none yet.
+    pub(crate) unnamed: Option<u64>,
+}
+
 /// What of it is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DropsQuery {
     /// Go on with what comes, after what was.
-    #[serde(default)]
     pub(crate) follow: bool,
     /// One of the ends is a pod of the namespace.
     pub(crate) namespace: Option<String>,
     /// One of the ends is the pod: `name`, or `namespace/name`.
     pub(crate) pod: Option<String>,
     pub(crate) verdict: Option<Judgement>,
+}
+
+impl Question for DropsQuery {
+    const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
+
+    fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
+        let follow = |text: &str| text.parse::<bool>().map_err(|_| format!("'{text}' is neither true nor false"));
+        let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
+            (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
+            _ => Err(format!("'{text}' is neither name nor namespace/name")),
+        };
+        let judgements = [Judgement::Denied, Judgement::WouldDeny];
+        let verdict = |text: &str| {
+            let found = judgements.into_iter().find(|judgement| judgement.word() == text);
+            found.ok_or_else(|| format!("'{text}' is neither denied nor would-deny"))
+        };
+        Ok(DropsQuery {
+            follow: parameters.read("follow", follow)?.is_some_and(|follow| follow),
+            namespace: parameters.read("namespace", single_name)?,
+            pod: parameters.read("pod", pod)?,
+            verdict: parameters.read("verdict", verdict)?,
+        })
+    }
 }
 
 impl DropsQuery {
@@ -152,6 +210,7 @@ mod tests {
             destination: pod("data/db", "10.1.0.2"),
             traffic: "80/tcp".into(),
             policies: vec!["data/db".into()],
+            more_policies: 0,
             closest: Some(NearMiss { rule: rule("data/db"), lacks: vec!["the port".into()] }),
             would_allow: vec![rule("data/next")],
             note: Some("a note".into()),
@@ -165,10 +224,29 @@ mod tests {
         golden(
             &Line::Denial(Box::new(denial())),
             expect![[
-                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
+                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"morePolicies":0,"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
             ]],
         );
         golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);
+    }
+
+    #[test]
+    fn coverage_has_these_bytes() {
+        let coverage = Coverage {
+            reporting: false,
+            reporting_reason: "off".into(),
+            kept_since: "2026-05-04T03:02:01.000Z".into(),
+            forgotten_events: 3,
+            denied: Some(9),
+            would_deny: Some(0),
+            unnamed: None,
+        };
+        golden(
+            &coverage,
+            expect![[
+                r#"{"reporting":false,"reportingReason":"off","keptSince":"2026-05-04T03:02:01.000Z","forgottenEvents":3,"denied":9,"wouldDeny":0,"unnamed":null}"#
+            ]],
+        );
     }
 
     #[test]

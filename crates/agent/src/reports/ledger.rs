@@ -1,76 +1,108 @@
 //! What audited policies would have denied since the agent started.
+//!
+//! Every audited policy has its count, which is smaller than the policy itself. The flows are bounded: some 16,000 with
+//! half a kilobyte each make 8 MB. What policies know of the same two ends they share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use policy::{ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Judgement, ObjectName};
+use policy::{ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Judgement, ObjectName, Traffic, WhoSeen};
 
+use super::coverage::written;
 use super::naming::carried_traffic;
 use super::seen::{Carried, Observation};
-use crate::api::audit::{AuditReport, AuditedFlow, AuditedPolicy};
-use crate::api::denial::{Denial, End};
+use crate::api::audit::{AuditedFlow, AuditedPolicy};
+use crate::api::denial::{Denial, End, EndKind};
 
-/// Flows that are told apart of one policy: what a person reads, and what a suggestion can hold.
+/// Flows that are told apart of one policy: what a person reads, and what a suggestion can hold. Of more the one that
+/// was seen least recently is forgotten.
 const FLOWS: usize = 1000;
 
-/// Policies with flows. A node has so many only where every pod has its own; further ones are not counted.
-const POLICIES: usize = 1000;
+/// Flows of all policies together. Of more the policy with the most flows forgets one.
+const FLOWS_OF_ALL: usize = 16_384;
+
+/// Ports that are told apart between two ends. Who asks for more looks for ports, or gets them by a protocol of its own:
+/// no list of ports says what it needs.
+const PORTS: usize = 32;
 
 /// Flows that a report shows of each policy.
 const SHOWN: usize = 10;
 
-#[derive(Debug)]
+const MANY_PORTS: &str = "many ports";
+
+#[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    since: Timestamp,
     policies: BTreeMap<ObjectName, Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
     packets: u64,
-    flows: BTreeMap<Flow, Counted>,
-    /// There were more flows than can be told apart.
-    more: bool,
+    between: BTreeMap<Arc<Pair>, Ports>,
+    /// Flows that are known.
+    flows: usize,
+    /// When a flow was forgotten for another one, and had been seen last.
+    forgotten: Option<Timestamp>,
     first: Timestamp,
     last: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Flow {
+/// Who opened flows with whom.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
     direction: Direction,
     source: End,
     destination: End,
-    traffic: String,
+}
+
+#[derive(Debug, Default)]
+struct Ports {
+    /// The latest, each with its words.
+    each: BTreeMap<(Traffic, String), Counted>,
+    /// There were more: they are one entry.
+    many: bool,
+    packets: u64,
 }
 
 #[derive(Debug)]
 struct Counted {
     packets: u64,
-    /// As suggestions take it: the policy's pod and its peer.
-    seen: FlowSeen,
+    last: Timestamp,
+}
+
+/// What suggestions are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Remaining {
+    pub(crate) flows: Vec<FlowSeen>,
+    /// One flow of each two ends with many ports.
+    pub(crate) many_ports: Vec<FlowSeen>,
 }
 
 impl Ledger {
-    pub(crate) fn new(since: Timestamp) -> Ledger {
-        Ledger { since, policies: BTreeMap::new() }
+    /// Takes in what was named.
+    pub(crate) fn note(&mut self, observation: &Observation, denial: &Denial, at: Timestamp) {
+        let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
+        let Carried::Flow(flow) = &observation.seen.carried else { return };
+        let (source, destination) = (denial.source.clone(), denial.destination.clone());
+        let mut pair = Arc::new(Pair { direction, source, destination });
+        let port = (carried_traffic(flow), denial.traffic.clone());
+        for policy in denial.policies.iter().filter_map(|name| name.parse::<ObjectName>().ok()) {
+            let entry = self.policies.entry(policy).or_insert_with(|| Entry::new(at));
+            if let Some((known, _)) = entry.between.get_key_value(&pair) {
+                pair = known.clone();
+            }
+            entry.add(&pair, port.clone(), denial.count, at);
+        }
+        self.make_room();
     }
 
-    /// Takes in what was named.
-    pub(crate) fn note(&mut self, observation: &Observation, denial: &Denial, now: Timestamp) {
-        let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
-        let Some(seen) = flow_seen(observation, denial, direction) else { return };
-        let flow = Flow {
-            direction,
-            source: denial.source.clone(),
-            destination: denial.destination.clone(),
-            traffic: denial.traffic.clone(),
-        };
-        for policy in denial.policies.iter().filter_map(|name| name.parse::<ObjectName>().ok()) {
-            if self.policies.len() >= POLICIES && !self.policies.contains_key(&policy) {
-                continue;
+    fn make_room(&mut self) {
+        while self.policies.values().map(|entry| entry.flows).sum::<usize>() > FLOWS_OF_ALL {
+            match self.policies.values_mut().max_by_key(|entry| entry.flows) {
+                Some(largest) => largest.forget_one(),
+                None => return,
             }
-            let new = || Entry { packets: 0, flows: BTreeMap::new(), more: false, first: now, last: now };
-            self.policies.entry(policy).or_insert_with(new).add(flow.clone(), seen.clone(), denial.count, now);
         }
     }
 
@@ -80,62 +112,158 @@ impl Ledger {
     }
 
     /// Of every audited policy, or those of a namespace.
-    pub(crate) fn report(&self, state: &ClusterState, node: &str, namespace: Option<&str>) -> AuditReport {
+    pub(crate) fn report(&self, state: &ClusterState, namespace: Option<&str>) -> Vec<AuditedPolicy> {
         let audited = state.policies().filter(|policy| state.enforcement(policy) == Enforcement::Audit);
         let audited = audited.filter(|policy| namespace.is_none_or(|wanted| wanted == &*policy.name.namespace));
-        let policies = audited.map(|policy| match self.policies.get(&policy.name) {
-            Some(entry) => entry.report(&policy.name),
-            None => nothing_of(&policy.name),
-        });
-        AuditReport { node: node.to_owned(), since: format!("{:.3}", self.since), policies: policies.collect() }
+        let of_policy = |name: &ObjectName| match self.policies.get(name) {
+            Some(entry) => entry.report(state, name),
+            None => nothing_of(name),
+        };
+        audited.map(|policy| of_policy(&policy.name)).collect()
     }
 
-    /// Every flow that would have been denied, each once.
-    pub(crate) fn flows(&self) -> BTreeSet<&FlowSeen> {
-        self.policies.values().flat_map(|entry| entry.flows.values().map(|counted| &counted.seen)).collect()
+    /// Every flow that the policies of now would still deny, each once.
+    pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
+        let mut pairs: BTreeMap<&Pair, Vec<&Ports>> = BTreeMap::new();
+        for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
+            pairs.entry(pair).or_default().push(ports);
+        }
+        let mut remaining = Remaining::default();
+        for (pair, of_policies) in pairs {
+            let traffics = of_policies.iter().flat_map(|ports| ports.each.keys().map(|(traffic, _)| *traffic));
+            let distinct: BTreeSet<Traffic> = traffics.collect();
+            let seen = distinct.into_iter().filter_map(|traffic| pair.seen(traffic));
+            let mut seen = seen.filter(|flow| flow.is_denied_still(state));
+            match of_policies.iter().any(|ports| ports.many) {
+                true => remaining.many_ports.extend(seen.next()),
+                false => remaining.flows.extend(seen),
+            }
+        }
+        remaining
     }
 
-    /// Policies of the namespace of which more was seen than is known.
-    pub(crate) fn incomplete<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a ObjectName> {
-        let more = self.policies.iter().filter(|(_, entry)| entry.more);
-        more.map(|(name, _)| name).filter(move |name| *name.namespace == *namespace)
+    /// Policies of the namespace of which flows were forgotten, and until when those had been seen.
+    pub(crate) fn incomplete<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a ObjectName, Timestamp)> {
+        let forgetful = self.policies.iter().filter_map(|(name, entry)| Some((name, entry.forgotten?)));
+        forgetful.filter(move |(name, _)| *name.namespace == *namespace)
     }
 }
 
 impl Entry {
-    fn add(&mut self, flow: Flow, seen: FlowSeen, packets: u64, now: Timestamp) {
+    fn new(at: Timestamp) -> Entry {
+        Entry { packets: 0, between: BTreeMap::new(), flows: 0, forgotten: None, first: at, last: at }
+    }
+
+    fn add(&mut self, pair: &Arc<Pair>, port: (Traffic, String), packets: u64, at: Timestamp) {
         self.packets += packets;
-        self.last = now;
-        let full = self.flows.len() >= FLOWS;
-        match self.flows.get_mut(&flow) {
-            Some(counted) => counted.packets += packets,
-            None if full => self.more = true,
-            None => {
-                self.flows.insert(flow, Counted { packets, seen });
+        self.last = at;
+        let ports = self.between.entry(pair.clone()).or_default();
+        let before = ports.each.len();
+        ports.add(port, packets, at);
+        self.flows += ports.each.len() - before;
+        if self.flows > FLOWS {
+            self.forget_one();
+        }
+    }
+
+    /// The one that was seen least recently.
+    fn forget_one(&mut self) {
+        let oldest = self.between.iter().filter_map(|(pair, ports)| Some((ports.oldest()?, pair.clone())));
+        let Some((port, pair)) = oldest.min_by_key(|((_, last), _)| *last).map(|((port, last), pair)| {
+            self.forgotten = self.forgotten.max(Some(last));
+            (port, pair)
+        }) else {
+            return;
+        };
+        if let Some(ports) = self.between.get_mut(&pair) {
+            ports.each.remove(&port);
+            self.flows -= 1;
+            if ports.each.is_empty() {
+                self.between.remove(&pair);
             }
         }
     }
 
-    fn report(&self, policy: &ObjectName) -> AuditedPolicy {
-        let mut top: Vec<(&Flow, &Counted)> = self.flows.iter().collect();
-        top.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.packets));
-        let shown = |(flow, counted): (&Flow, &Counted)| AuditedFlow {
-            direction: flow.direction,
-            source: flow.source.clone(),
-            destination: flow.destination.clone(),
-            traffic: flow.traffic.clone(),
-            count: counted.packets,
-        };
+    fn report(&self, state: &ClusterState, policy: &ObjectName) -> AuditedPolicy {
+        let mut remaining: Vec<AuditedFlow> =
+            self.between.iter().flat_map(|(pair, ports)| ports.remaining(state, pair)).collect();
+        remaining.sort_by_key(|flow| std::cmp::Reverse(flow.count));
+        let number = |flows: usize| u64::try_from(flows).unwrap_or(u64::MAX);
         AuditedPolicy {
             policy: policy.to_string(),
             would_deny: self.packets,
-            flows: u64::try_from(self.flows.len()).unwrap_or(u64::MAX),
-            more_flows: self.more,
-            first: Some(format!("{:.3}", self.first)),
-            last: Some(format!("{:.3}", self.last)),
-            top: top.into_iter().take(SHOWN).map(shown).collect(),
+            flows: number(self.flows),
+            more_flows: self.forgotten.is_some() || self.between.values().any(|ports| ports.many),
+            first: Some(written(self.first)),
+            last: Some(written(self.last)),
+            remaining: number(remaining.len()),
+            top: remaining.into_iter().take(SHOWN).collect(),
         }
     }
+}
+
+impl Ports {
+    fn add(&mut self, port: (Traffic, String), packets: u64, at: Timestamp) {
+        self.packets += packets;
+        let counted = self.each.entry(port).or_insert(Counted { packets: 0, last: at });
+        counted.packets += packets;
+        counted.last = at;
+        if self.each.len() > PORTS {
+            self.many = true;
+            if let Some((oldest, _)) = self.oldest() {
+                self.each.remove(&oldest);
+            }
+        }
+    }
+
+    fn oldest(&self) -> Option<((Traffic, String), Timestamp)> {
+        let oldest = self.each.iter().min_by_key(|(_, counted)| counted.last)?;
+        Some((oldest.0.clone(), oldest.1.last))
+    }
+
+    /// What the policies of now would still deny. Of many ports the latest stand for all.
+    fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
+        let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied_still(state));
+        let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
+        let flow = |traffic: &str, count: u64, last: Timestamp| AuditedFlow {
+            direction: pair.direction,
+            source: pair.source.clone(),
+            destination: pair.destination.clone(),
+            traffic: traffic.to_owned(),
+            count,
+            last: written(last),
+        };
+        match self.many {
+            true => {
+                let last = denied.map(|(_, counted)| counted.last).max();
+                last.map(|last| flow(MANY_PORTS, self.packets, last)).into_iter().collect()
+            }
+            false => denied.map(|((_, words), counted)| flow(words, counted.packets, counted.last)).collect(),
+        }
+    }
+}
+
+impl Pair {
+    /// As suggestions take it: the policy's pod and its peer, with the names that they had. None without addresses.
+    fn seen(&self, traffic: Traffic) -> Option<FlowSeen> {
+        let (source, destination) = (end_seen(&self.source)?, end_seen(&self.destination)?);
+        let (local, peer) = match self.direction {
+            Direction::Egress => (source, destination),
+            Direction::Ingress => (destination, source),
+        };
+        Some(FlowSeen { direction: self.direction, local, peer, traffic })
+    }
+}
+
+fn end_seen(end: &End) -> Option<EndSeen> {
+    let who = match (end.pod.as_deref().and_then(|pod| pod.parse().ok()), end.kind) {
+        (Some(pod), _) => WhoSeen::Pod(pod),
+        (None, EndKind::UnknownPod) => WhoSeen::UnknownPod,
+        (None, EndKind::Pod | EndKind::Node | EndKind::RemoteCluster | EndKind::World | EndKind::Unknown) => {
+            WhoSeen::NoPod
+        }
+    };
+    Some(EndSeen { address: end.address?, who })
 }
 
 fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
@@ -146,20 +274,9 @@ fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
         more_flows: false,
         first: None,
         last: None,
+        remaining: 0,
         top: vec![],
     }
-}
-
-/// The flow as suggestions take it, with the names that its ends had.
-fn flow_seen(observation: &Observation, denial: &Denial, direction: Direction) -> Option<FlowSeen> {
-    let Carried::Flow(flow) = &observation.seen.carried else { return None };
-    let end = |address, end: &End| EndSeen { address, pod: end.pod.as_deref().and_then(|pod| pod.parse().ok()) };
-    let (source, destination) = (end(flow.source, &denial.source), end(flow.destination, &denial.destination));
-    let (local, peer) = match direction {
-        Direction::Egress => (source, destination),
-        Direction::Ingress => (destination, source),
-    };
-    Some(FlowSeen { direction, local, peer, traffic: carried_traffic(flow) })
 }
 
 #[cfg(test)]
@@ -205,42 +322,46 @@ mod tests {
     }
 
     fn observe(ledger: &mut Ledger, state: &ClusterState, source: &str, count: u64, second: u8) {
+        observe_port(ledger, state, source, 5432, count, second);
+    }
+
+    fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
         let place = Place { node: "node-a".into(), ..Place::default() };
-        let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, 5432) };
-        let observation = Observation { seen, icmp: None, count, first: true };
+        let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
+        let observation = Observation { seen, icmp: None, count };
         let denial = name(&Ends { state, place: &place }, &observation, time(second));
         ledger.note(&observation, &denial, time(second));
     }
 
     #[test]
     fn every_audited_policy_is_listed_with_what_it_would_have_denied() {
-        let (state, mut ledger) = (state(), Ledger::new(time(0)));
+        let (state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 5, 2);
         observe(&mut ledger, &state, "192.0.2.1", 1, 3);
-        let report = ledger.report(&state, "node-a", None);
-        let names: Vec<&str> = report.policies.iter().map(|policy| &*policy.policy).collect();
+        let report = ledger.report(&state, None);
+        let names: Vec<&str> = report.iter().map(|policy| &*policy.policy).collect();
         assert_eq!(names, ["shop/all", "shop/db"]);
-        for policy in &report.policies {
+        for policy in &report {
             assert_eq!((policy.would_deny, policy.flows, policy.more_flows), (7, 2, false));
             assert_eq!(policy.first.as_deref(), Some("2026-05-04T03:02:01.000Z"));
             assert_eq!(policy.last.as_deref(), Some("2026-05-04T03:02:03.000Z"));
             let top: Vec<(String, u64)> = policy.top.iter().map(|f| (f.source.to_string(), f.count)).collect();
             assert_eq!(top, [("world (192.0.2.2)".to_owned(), 5), ("world (192.0.2.1)".to_owned(), 2)]);
         }
-        assert_eq!(ledger.flows().len(), 2);
-        assert_eq!(ledger.report(&state, "node-a", Some("ops")).policies, []);
+        assert_eq!(ledger.remaining(&state).flows.len(), 2);
+        assert_eq!(ledger.report(&state, Some("ops")), []);
     }
 
     #[test]
     fn a_policy_that_is_enforced_is_forgotten_and_begins_again_at_nothing() {
-        let (mut state, mut ledger) = (state(), Ledger::new(time(0)));
+        let (mut state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         set_policy(&mut state, "db", "enforce");
         ledger.keep_audited(&state);
         let listed = |ledger: &Ledger, state: &ClusterState| {
-            let report = ledger.report(state, "node-a", None);
-            report.policies.into_iter().map(|policy| (policy.policy, policy.would_deny)).collect::<Vec<_>>()
+            let report = ledger.report(state, None);
+            report.into_iter().map(|policy| (policy.policy, policy.would_deny)).collect::<Vec<_>>()
         };
         assert_eq!(listed(&ledger, &state), [("shop/all".to_owned(), 1)]);
         set_policy(&mut state, "db", "audit");
@@ -248,15 +369,70 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_a_policy_have_a_bound_and_what_is_beyond_is_said() {
-        let (state, mut ledger) = (state(), Ledger::new(time(0)));
-        for n in 0..=FLOWS {
-            observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 1);
+    fn flows_of_a_policy_have_a_bound_and_the_least_recent_goes() {
+        let (state, mut ledger) = (state(), Ledger::default());
+        observe(&mut ledger, &state, "198.51.100.1", 1, 1);
+        for n in 0..FLOWS {
+            observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 2);
         }
-        let report = ledger.report(&state, "node-a", None);
-        let all = &report.policies[0];
+        observe(&mut ledger, &state, "198.51.100.2", 50, 3);
+        let report = ledger.report(&state, None);
+        let all = &report[0];
         let flows = u64::try_from(FLOWS).unwrap();
-        assert_eq!((all.would_deny, all.flows, all.more_flows, all.top.len()), (flows + 1, flows, true, SHOWN));
-        assert_eq!(ledger.incomplete("shop").count(), 2);
+        assert_eq!((all.would_deny, all.flows, all.more_flows, all.top.len()), (flows + 51, flows, true, SHOWN));
+        assert_eq!(all.top[0].source.to_string(), "world (198.51.100.2)");
+        assert_eq!(ledger.incomplete("shop").map(|(_, until)| until).collect::<Vec<_>>(), [time(2), time(2)]);
+        let known = ledger.remaining(&state).flows;
+        assert!(known.iter().all(|flow| flow.peer.address.to_string() != "198.51.100.1"));
+    }
+
+    #[test]
+    fn all_policies_together_have_a_bound_and_each_keeps_its_count() {
+        let (mut state, mut ledger) = (state(), Ledger::default());
+        let policies = FLOWS_OF_ALL / FLOWS + 3;
+        (0..policies).for_each(|n| set_policy(&mut state, &format!("more-{n}"), "audit"));
+        for n in 0..FLOWS {
+            observe(&mut ledger, &state, &format!("192.0.{}.{}", n / 250, n % 250), 1, 2);
+        }
+        assert_eq!(ledger.policies.values().map(|entry| entry.flows).sum::<usize>(), FLOWS_OF_ALL);
+        let report = ledger.report(&state, None);
+        assert_eq!(report.len(), policies + 2);
+        assert!(report.iter().all(|policy| policy.would_deny == u64::try_from(FLOWS).unwrap()));
+    }
+
+    #[test]
+    fn a_scan_of_ports_is_one_entry_and_no_rules() {
+        let (state, mut ledger) = (state(), Ledger::default());
+        observe(&mut ledger, &state, "192.0.2.2", 1, 1);
+        for port in 1..=500 {
+            observe_port(&mut ledger, &state, "192.0.2.1", port, 1, 2);
+        }
+        let report = ledger.report(&state, None);
+        let top: Vec<(String, &str, u64)> =
+            report[0].top.iter().map(|f| (f.source.to_string(), &*f.traffic, f.count)).collect();
+        assert_eq!(
+            top,
+            [("world (192.0.2.1)".to_owned(), "many ports", 500), ("world (192.0.2.2)".to_owned(), "5432/tcp", 1)]
+        );
+        assert_eq!((report[0].remaining, report[0].more_flows), (2, true));
+        let remaining = ledger.remaining(&state);
+        assert_eq!((remaining.flows.len(), remaining.many_ports.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_allowed_by_now_does_not_remain() {
+        let (mut state, mut ledger) = (state(), Ledger::default());
+        observe(&mut ledger, &state, "192.0.2.1", 1, 1);
+        observe(&mut ledger, &state, "192.0.2.2", 1, 2);
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "next", "annotations": {"ringfence.io/enforcement": "audit"}},
+            "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}]}
+        });
+        add(&mut state, Kind::NetworkPolicy, &object);
+        let report = ledger.report(&state, None);
+        assert_eq!((report[0].would_deny, report[0].flows, report[0].remaining), (2, 2, 1));
+        assert_eq!(report[0].top[0].last, "2026-05-04T03:02:02.000Z");
+        assert_eq!(ledger.remaining(&state).flows.len(), 1);
     }
 }

@@ -12,7 +12,7 @@ use super::seen::{Carried, Flow, Observation, Seen};
 use crate::api::denial::{Denial, End, EndKind};
 
 pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
-    let Observation { seen, icmp, count, first: _ } = observation;
+    let Observation { seen, icmp, count } = observation;
     let (source, destination, spoof) = both_ends(ends, seen);
     let unnamed = Denial {
         time: format!("{time:.3}"),
@@ -23,6 +23,7 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
         destination,
         traffic: traffic(seen, *icmp),
         policies: vec![],
+        more_policies: 0,
         closest: None,
         would_allow: vec![],
         note: spoof,
@@ -55,7 +56,7 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
         (Judgement::Denied | Judgement::WouldDeny, now) => {
             let now = now.to_string();
             let first = now.lines().next().unwrap_or(&now);
-            let note = format!("by the policies of now it is {first}: they have changed since");
+            let note = format!("the policies of now say: {first}. They have changed since");
             Denial { note: Some(note), ..denial }
         }
     }
@@ -162,7 +163,7 @@ mod tests {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
         let ends = Ends { state: &state, place: &place };
         let time = "2026-05-04T03:02:01Z".parse().unwrap();
-        name(&ends, &Observation { seen, icmp, count: 3, first: true }, time)
+        name(&ends, &Observation { seen, icmp, count: 3 }, time)
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
             assert_eq!((&denial.policies, &denial.closest), (&vec![], &None));
             let note = denial.note.unwrap();
             assert!(
-                note.starts_with("by the policies of now it is ") && note.ends_with("they have changed since"),
+                note.starts_with("the policies of now say: ") && note.ends_with("They have changed since"),
                 "{note}"
             );
         }

@@ -109,9 +109,8 @@ impl Recorded {
 
 impl Entry {
     fn tell(&mut self, seen: &Seen) -> Observation {
-        let (count, first) = (self.seen - self.told, self.told == 0);
-        self.told = self.seen;
-        Observation { seen: seen.clone(), icmp: self.icmp, count, first }
+        let count = self.seen - std::mem::replace(&mut self.told, self.seen);
+        Observation { seen: seen.clone(), icmp: self.icmp, count }
     }
 }
 
@@ -129,8 +128,8 @@ mod tests {
     }
 
     /// The counts that were told, with their ports' flows in the order of telling.
-    fn counts(told: &[Observation]) -> Vec<(u64, bool)> {
-        told.iter().map(|o| (o.count, o.first)).collect()
+    fn counts(told: &[Observation]) -> Vec<u64> {
+        told.iter().map(|o| o.count).collect()
     }
 
     /// Moments, in seconds.
@@ -143,7 +142,7 @@ mod tests {
     fn what_is_told_of_a_flow_adds_up_to_its_count() {
         let (mut flows, at) = (Recorded::default(), clock());
         let first = flows.logged(&flow(80), None, at(0), true).unwrap();
-        assert_eq!((first.count, first.first), (1, true));
+        assert_eq!(first.count, 1);
         for (seconds, packets, told) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
             flows.read([(flow(80), packets)], at(seconds));
             let told_now: u64 = flows.tell(MUCH).iter().map(|o| o.count).sum();
@@ -155,7 +154,7 @@ mod tests {
     fn a_flow_that_the_log_did_not_tell_of_is_found_in_the_table_and_the_log_adds_nothing() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 4)], at(5));
-        assert_eq!(counts(&flows.tell(MUCH)), [(4, true)]);
+        assert_eq!(counts(&flows.tell(MUCH)), [4]);
         assert_eq!(flows.logged(&flow(80), None, at(5), true), None);
         flows.read([(flow(80), 4)], at(10));
         assert_eq!(flows.tell(MUCH), []);
@@ -185,7 +184,7 @@ mod tests {
         flows.read([(flow(80), 9)], at(5));
         flows.tell(MUCH);
         flows.read([(flow(80), 2)], at(70));
-        assert_eq!(counts(&flows.tell(MUCH)), [(2, false)]);
+        assert_eq!(counts(&flows.tell(MUCH)), [2]);
     }
 
     #[test]
@@ -196,10 +195,10 @@ mod tests {
         // Within the seconds in which it is not clear whether the element is the old one.
         assert_eq!(flows.logged(&flow(80), None, at(60), true), None);
         flows.read([(flow(80), 1)], at(64));
-        assert_eq!(counts(&flows.tell(MUCH)), [(1, false)]);
+        assert_eq!(counts(&flows.tell(MUCH)), [1]);
         // And when it is clear.
         let again = flows.logged(&flow(80), None, at(130), true).unwrap();
-        assert_eq!((again.count, again.first), (1, false));
+        assert_eq!(again.count, 1);
         flows.read([(flow(80), 1)], at(134));
         assert_eq!(flows.tell(MUCH), []);
     }
@@ -211,8 +210,8 @@ mod tests {
         flows.tell(MUCH);
         flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
         assert_eq!(flows.logged(&flow(4), None, at(11), false), None);
-        assert_eq!(counts(&flows.tell(2)), [(2, true), (1, true)]);
-        assert_eq!(counts(&flows.tell(MUCH)), [(1, true), (95, false)]);
+        assert_eq!(counts(&flows.tell(2)), [2, 1]);
+        assert_eq!(counts(&flows.tell(MUCH)), [1, 95]);
         assert_eq!(flows.tell(MUCH), []);
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use nfnetlink::{FlowRecord, LoggedPacket, PacketHead};
 use nft::Protocol;
 use policy::{Cause, Direction, FlowTable, Judgement, Reported};
@@ -46,8 +47,13 @@ pub(crate) struct Observation {
     /// Type of the first packet, if it was ICMP and the log showed it.
     pub(crate) icmp: Option<u8>,
     pub(crate) count: u64,
-    /// The flow was not told of before.
-    pub(crate) first: bool,
+}
+
+/// An observation, and when it was made. Until everything is listed nobody can be named, and it waits.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) at: Timestamp,
+    pub(crate) observation: Observation,
 }
 
 /// A packet of a log.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,15 +16,23 @@ const KEPT: usize = 1024;
 /// Events that may wait for a reader. One that is further behind loses the oldest.
 const BEHIND: usize = 1024;
 
-/// Readers at a time. A person has one or two, and each may keep the events alive that wait for it.
+/// Those who follow, at a time. A person has one or two, and each may keep the events alive that wait for it. Who reads
+/// what is kept is done at once, and takes no place.
 const FOLLOWERS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// Under one lock with the sending, so that a reader that begins gets each event once.
-    kept: Mutex<VecDeque<Arc<Denial>>>,
+    kept: Mutex<Kept>,
     sender: Sender<Arc<Denial>>,
     followers: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    events: VecDeque<(Timestamp, Arc<Denial>)>,
+    since: Timestamp,
+    forgotten: u64,
 }
 
 /// What a reader has still to get.
@@ -32,36 +41,49 @@ pub(crate) struct Followed {
     query: DropsQuery,
     past: VecDeque<Arc<Denial>>,
     coming: Option<Receiver<Arc<Denial>>>,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Stream {
     pub(crate) fn new() -> Stream {
         let (sender, _) = channel(BEHIND);
-        Stream { kept: Mutex::default(), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
+        let kept = Kept { events: VecDeque::new(), since: Timestamp::now(), forgotten: 0 };
+        Stream { kept: Mutex::new(kept), sender, followers: Arc::new(Semaphore::new(FOLLOWERS)) }
     }
 
-    pub(crate) fn tell(&self, denial: Denial) {
+    pub(crate) fn tell(&self, denial: Denial, at: Timestamp) {
         let denial = Arc::new(denial);
         let mut kept = self.kept();
-        if kept.len() >= KEPT {
-            kept.pop_front();
+        if kept.events.len() >= KEPT {
+            kept.events.pop_front();
+            kept.forgotten += 1;
+            kept.since = kept.events.front().map_or(at, |(oldest, _)| *oldest);
         }
-        kept.push_back(denial.clone());
+        kept.events.push_back((at, denial.clone()));
         // It fails if nobody follows.
         drop(self.sender.send(denial));
     }
 
-    /// What was kept, and what comes if that is asked for. None if too many are reading.
+    /// What was kept, and what comes if that is asked for. None if too many follow already.
     pub(crate) fn follow(&self, query: DropsQuery) -> Option<Followed> {
-        let place = self.followers.clone().try_acquire_owned().ok()?;
+        let place = match query.follow {
+            true => Some(self.followers.clone().try_acquire_owned().ok()?),
+            false => None,
+        };
         let kept = self.kept();
         let coming = query.follow.then(|| self.sender.subscribe());
-        let past = kept.iter().filter(|denial| query.admits(denial)).cloned().collect();
+        let past =
+            kept.events.iter().map(|(_, denial)| denial).filter(|denial| query.admits(denial)).cloned().collect();
         Some(Followed { query, past, coming, _place: place })
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Denial>>> {
+    /// Since when every event is kept, and how many older ones are not any more.
+    pub(crate) fn kept_since(&self) -> (Timestamp, u64) {
+        let kept = self.kept();
+        (kept.since, kept.forgotten)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,6 +126,7 @@ mod tests {
             destination: end,
             traffic: String::new(),
             policies: vec![],
+            more_policies: 0,
             closest: None,
             would_allow: vec![],
             note: None,
@@ -112,8 +135,12 @@ mod tests {
         }
     }
 
+    fn second(number: u64) -> Timestamp {
+        Timestamp::from_second(i64::try_from(number).unwrap()).unwrap()
+    }
+
     fn tell(stream: &Stream, counts: impl IntoIterator<Item = u64>) {
-        counts.into_iter().for_each(|count| stream.tell(denial(count, Judgement::Denied)));
+        counts.into_iter().for_each(|count| stream.tell(denial(count, Judgement::Denied), second(count)));
     }
 
     /// A reader's next lines, by their counts; a loss is negative.
@@ -154,18 +181,20 @@ mod tests {
         let stream = Stream::new();
         let kept = u64::try_from(KEPT).unwrap();
         tell(&stream, 1..=kept + 1);
-        stream.tell(denial(7, Judgement::WouldDeny));
+        stream.tell(denial(7, Judgement::WouldDeny), second(kept + 2));
         let would = DropsQuery { verdict: Some(Judgement::WouldDeny), ..DropsQuery::default() };
         assert_eq!(lines(&mut stream.follow(would).unwrap(), 9).await, [7]);
         assert_eq!(lines(&mut stream.follow(DropsQuery::default()).unwrap(), 1).await, [3]);
+        assert_eq!(stream.kept_since(), (second(3), 2));
     }
 
     #[test]
-    fn the_number_of_readers_has_a_bound() {
-        let stream = Stream::new();
-        let mut readers: Vec<Option<Followed>> = (0..FOLLOWERS).map(|_| stream.follow(DropsQuery::default())).collect();
-        assert!(readers.iter().all(Option::is_some) && stream.follow(DropsQuery::default()).is_none());
-        readers.pop();
+    fn the_number_of_those_who_follow_has_a_bound_and_what_is_kept_is_for_everybody() {
+        let (stream, follow) = (Stream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
+        let mut readers: Vec<Option<Followed>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
+        assert!(readers.iter().all(Option::is_some) && stream.follow(follow()).is_none());
         assert!(stream.follow(DropsQuery::default()).is_some());
+        readers.pop();
+        assert!(stream.follow(follow()).is_some());
     }
 }

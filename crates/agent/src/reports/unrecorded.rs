@@ -20,7 +20,6 @@ pub(super) struct Unrecorded {
 #[derive(Debug)]
 struct Entry {
     untold: u64,
-    told: bool,
     last: Instant,
     icmp: Option<u8>,
 }
@@ -36,7 +35,7 @@ impl Unrecorded {
         if self.known.len() >= KNOWN {
             return None;
         }
-        let entry = Entry { untold: 1, told: false, last: now, icmp };
+        let entry = Entry { untold: 1, last: now, icmp };
         let entry = self.known.entry(seen.clone()).or_insert(entry);
         room.then(|| entry.tell(seen))
     }
@@ -54,8 +53,7 @@ impl Unrecorded {
 
 impl Entry {
     fn tell(&mut self, seen: &Seen) -> Observation {
-        let (count, first) = (std::mem::take(&mut self.untold), !std::mem::replace(&mut self.told, true));
-        Observation { seen: seen.clone(), icmp: self.icmp, count, first }
+        Observation { seen: seen.clone(), icmp: self.icmp, count: std::mem::take(&mut self.untold) }
     }
 }
 
@@ -74,13 +72,13 @@ mod tests {
     fn the_first_is_told_at_once_and_the_others_together() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         let first = packets.logged(&stray(1), None, now, true).unwrap();
-        assert_eq!((first.count, first.first), (1, true));
+        assert_eq!(first.count, 1);
         for _ in 0..3 {
             assert_eq!(packets.logged(&stray(1), None, now, true), None);
         }
         assert_eq!(packets.logged(&stray(2), None, now, false), None);
-        let told: Vec<(u64, bool)> = packets.tell(9).iter().map(|o| (o.count, o.first)).collect();
-        assert_eq!(told, [(3, false), (1, true)]);
+        let told: Vec<u64> = packets.tell(9).iter().map(|o| o.count).collect();
+        assert_eq!(told, [3, 1]);
         assert_eq!(packets.tell(9), []);
     }
 
@@ -90,7 +88,7 @@ mod tests {
         packets.logged(&stray(1), None, now, true);
         let later = now + TOGETHER + Duration::from_secs(1);
         packets.forget(later);
-        assert!(packets.logged(&stray(1), None, later, true).is_some_and(|o| o.first));
+        assert!(packets.logged(&stray(1), None, later, true).is_some());
     }
 
     #[test]

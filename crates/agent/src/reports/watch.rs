@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use nfnetlink::{Kernel, Logged as Heard, PacketLog, PacketLogError, RequestError};
 use nft::{Name, Table};
 use policy::{Cause, Judgement, counting_chains, flow_tables};
 use tokio::sync::mpsc;
 
 use super::recorded::Recorded;
-use super::seen::{Logged, Observation, Seen};
+use super::seen::{Logged, Observation, Observed, Seen};
 use super::totals::{Reading, Totals};
 use super::unrecorded::Unrecorded;
 use super::{NAMED_PER_READ, READ_EVERY};
@@ -20,7 +21,7 @@ pub(crate) struct Watch {
     kernel: Kernel,
     /// Of family `inet`, with the tables of flows, and `bridge`.
     tables: [Table; 2],
-    observations: mpsc::Sender<Observation>,
+    observations: mpsc::Sender<Observed>,
     metrics: Arc<Metrics>,
     totals: Totals,
     recorded: Recorded,
@@ -43,7 +44,7 @@ impl Watch {
     pub(crate) fn start(
         log: Option<PacketLog>,
         tables: [Table; 2],
-        observations: mpsc::Sender<Observation>,
+        observations: mpsc::Sender<Observed>,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Watch> {
         let mut kernel = Kernel::open()?;
@@ -142,7 +143,7 @@ impl Watch {
     /// There is room: nobody else puts anything into the queue.
     fn hand_on(&mut self, observation: Observation) {
         let count = observation.count;
-        match self.observations.try_send(observation) {
+        match self.observations.try_send(Observed { at: Timestamp::now(), observation }) {
             Ok(()) => self.told += count,
             Err(error) => tracing::debug!("an observation was not taken: {error}"),
         }

@@ -1,29 +1,31 @@
 //! The loop's part in what is told of denied packets: it has the names.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use policy::{ClusterState, Judgement, ObjectName, Scope, suggest};
+use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
 
 use super::StateLoop;
-use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::{Denial, End};
-use crate::reports::{Ends, Ledger, Observation, Place, Stream, name};
+use crate::reports::{Ends, Ledger, Observed, Place, Stream, name};
 
-/// Named in one turn of the loop, so that no pod waits long for its rules.
-const TOLD_AT_ONCE: usize = 64;
+/// Names are given for so long in one turn of the loop, so that no pod waits for its rules. The others wait in their
+/// queue, and what does not fit there is counted.
+const TELLING: Duration = Duration::from_millis(5);
 
 /// What telling takes beside the state.
 pub(crate) struct Denied {
-    place: Place,
-    ledger: Ledger,
-    stream: Arc<Stream>,
+    pub(super) place: Place,
+    pub(super) since: Timestamp,
+    pub(super) ledger: Ledger,
+    pub(super) stream: Arc<Stream>,
 }
 
 impl Denied {
     pub(crate) fn new(place: Place, stream: Arc<Stream>) -> Denied {
-        Denied { place, ledger: Ledger::new(Timestamp::now()), stream }
+        Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream }
     }
 
     /// The state has changed.
@@ -34,42 +36,24 @@ impl Denied {
 
 impl StateLoop {
     /// The first, and what waits behind it.
-    pub(super) fn tell_all(&mut self, first: Observation, more: &mut mpsc::Receiver<Observation>) {
-        self.tell(&first);
-        for _ in 1..TOLD_AT_ONCE {
+    pub(super) fn tell_all(&mut self, first: &Observed, more: &mut mpsc::Receiver<Observed>) {
+        let begin = Instant::now();
+        self.tell(first);
+        while begin.elapsed() < TELLING {
             match more.try_recv() {
-                Ok(observation) => self.tell(&observation),
+                Ok(observed) => self.tell(&observed),
                 Err(_) => return,
             }
         }
     }
 
-    fn tell(&mut self, observation: &Observation) {
-        let now = Timestamp::now();
-        let Denied { place, ledger, stream } = &mut self.denied;
-        let denial = name(&Ends { state: &self.state, place }, observation, now);
-        ledger.note(observation, &denial, now);
+    fn tell(&mut self, Observed { at, observation }: &Observed) {
+        let Denied { place, since: _, ledger, stream } = &mut self.denied;
+        let denial = name(&Ends { state: &self.state, place }, observation, *at);
+        ledger.note(observation, &denial, *at);
+        let denial = denial.shortened();
         log(&denial);
-        stream.tell(denial);
-    }
-
-    pub(super) fn audit(&self, query: &AuditQuery) -> AuditReport {
-        self.denied.ledger.report(&self.state, &self.denied.place.node, query.namespace.as_deref())
-    }
-
-    pub(super) fn suggestion(&self, query: &SuggestionQuery) -> SuggestionReport {
-        let SuggestionQuery { namespace, pod, workload } = query;
-        let scope = match (pod, workload) {
-            (Some(pod), _) => Scope::Pod(ObjectName::new(namespace, pod)),
-            (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
-            (None, None) => Scope::Namespace((**namespace).into()),
-        };
-        let ledger = &self.denied.ledger;
-        let suggestion = suggest(&self.state, &scope, ledger.flows());
-        let incomplete = ledger.incomplete(namespace);
-        let incomplete = incomplete.map(|policy| format!("{policy} would have denied more flows than are known"));
-        let notes = suggestion.notes.iter().map(ToString::to_string).chain(incomplete).collect();
-        SuggestionReport { policies: suggestion.policies, notes }
+        stream.tell(denial, *at);
     }
 }
 

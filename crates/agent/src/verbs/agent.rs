@@ -17,7 +17,7 @@ use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
-use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observation, Place, Reporting, Stream, Watch};
+use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
 use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
@@ -127,7 +127,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
 fn own_thread(
     state_loop: StateLoop,
     queue: mpsc::Receiver<Event>,
-    observed: mpsc::Receiver<Observation>,
+    observed: mpsc::Receiver<Observed>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(state_loop.run(queue, observed));

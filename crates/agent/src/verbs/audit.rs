@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
+use super::drops::unreported;
 use super::{YES, output, runtime};
 use crate::api::audit::{AuditQuery, AuditReport, AuditedPolicy, SuggestionQuery, SuggestionReport};
 use crate::api::client;
@@ -30,10 +31,10 @@ pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
                 Output::Json => output::json(&report)?,
                 Output::Text => as_yaml(&report)?,
             };
-            if report.policies.is_empty() {
-                eprintln!(
-                    "no policy is suggested: no flow was seen that one of them would deny and a policy can allow"
-                );
+            if !report.coverage.reporting {
+                eprintln!("{}", unreported(&report.coverage));
+            } else if report.policies.is_empty() {
+                eprintln!("no policy is suggested: no flow is known that is still denied and that a policy can allow");
             }
             output::answer(&text, YES)
         }
@@ -42,18 +43,29 @@ pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn as_text(report: &AuditReport) -> String {
-    let AuditReport { node, since, policies } = report;
+    let AuditReport { node, since, policies, coverage } = report;
     let mut text = format!("On {node}, since {since}:\n");
+    if !coverage.reporting {
+        text.push_str(&format!("{DOUBTFUL}{}{DOUBTFUL:#}\n", unreported(coverage)));
+    }
+    if let Some(unnamed @ 1..) = coverage.unnamed {
+        text.push_str(&format!(
+            "{unnamed} packets that were denied, or would have been, are in no event and of no policy here\n"
+        ));
+    }
     if policies.is_empty() {
         text.push_str("no policy is audited\n");
     }
-    policies.iter().for_each(|policy| text.push_str(&policy_as_text(policy)));
+    policies.iter().for_each(|policy| text.push_str(&policy_as_text(policy, coverage.reporting)));
     text
 }
 
-fn policy_as_text(audited: &AuditedPolicy) -> String {
-    let AuditedPolicy { policy, would_deny, flows, more_flows, first, last, top } = audited;
+fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
+    let AuditedPolicy { policy, would_deny, flows, more_flows, first, last, remaining, top } = audited;
     let (Some(first), Some(last)) = (first, last) else {
+        if !reporting {
+            return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is not known\n");
+        }
         return format!("{GOOD}{policy}{GOOD:#}  would have denied nothing\n");
     };
     let at_least = if *more_flows { "more than " } else { "" };
@@ -62,18 +74,22 @@ fn policy_as_text(audited: &AuditedPolicy) -> String {
     );
     for flow in top {
         let (direction, source, destination) = (flow.direction.word(), &flow.source, &flow.destination);
-        text.push_str(&format!("    {direction}  {source} -> {destination}  {}  x{}\n", flow.traffic, flow.count));
+        let (traffic, count, last) = (&flow.traffic, flow.count, &flow.last);
+        text.push_str(&format!("    {direction}  {source} -> {destination}  {traffic}  x{count}  last {last}\n"));
     }
     let shown = u64::try_from(top.len()).unwrap_or(u64::MAX);
-    if *flows > shown {
-        text.push_str(&format!("    and {} more flows\n", flows - shown));
+    if *remaining > shown {
+        text.push_str(&format!("    and {} more flows\n", remaining - shown));
+    }
+    if *remaining == 0 {
+        text.push_str("    none of the flows that are known would be denied any more\n");
     }
     text
 }
 
 /// Documents that kubectl takes; what they leave out is in comments.
 fn as_yaml(report: &SuggestionReport) -> anyhow::Result<String> {
-    let SuggestionReport { policies, notes } = report;
+    let SuggestionReport { policies, notes, coverage: _ } = report;
     let mut text: String = notes.iter().map(|note| format!("# {}\n", note.replace(char::is_control, " "))).collect();
     for policy in policies {
         text.push_str("---\n");
@@ -87,6 +103,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::denial::Coverage;
 
     #[test]
     fn what_is_printed_is_read_back_as_it_was() {
@@ -99,7 +116,17 @@ mod tests {
             })
         };
         let policies = vec![policy("a"), policy("b")];
-        let report = SuggestionReport { policies: policies.clone(), notes: vec!["a note\nof two lines".into()] };
+        let coverage = Coverage {
+            reporting: true,
+            reporting_reason: String::new(),
+            kept_since: String::new(),
+            forgotten_events: 0,
+            denied: None,
+            would_deny: None,
+            unnamed: None,
+        };
+        let notes = vec!["a note\nof two lines".into()];
+        let report = SuggestionReport { policies: policies.clone(), notes, coverage };
         let read = cluster::manifest::parse(&as_yaml(&report).unwrap()).unwrap();
         assert_eq!(read.into_iter().map(|document| document.value).collect::<Vec<_>>(), policies);
     }

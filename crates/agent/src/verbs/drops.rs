@@ -8,7 +8,7 @@ use policy::Judgement;
 use super::output::{self, Reader};
 use super::{YES, runtime};
 use crate::api::client;
-use crate::api::denial::{Denial, DropsQuery, Line};
+use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
 use crate::cli::{BAD, DOUBTFUL, DropsArguments, Output};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
@@ -25,6 +25,10 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     let DropsArguments { follow, namespace, pod, run_dir, output, .. } = arguments;
     let query =
         DropsQuery { follow: *follow, namespace: namespace.clone(), pod: pod.clone(), verdict: arguments.verdict() };
+    let covered = client::coverage(run_dir).await?;
+    if !covered.reporting {
+        eprintln!("{}", unreported(&covered));
+    }
     let mut lines = client::drops(run_dir, &query).await?;
     let mut any = false;
     while let Some(line) = lines.next().await? {
@@ -41,10 +45,32 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     if *follow {
         bail!("the agent has ended");
     }
-    if !any {
-        eprintln!("nothing of that kind was denied since the agent started");
+    if !any && covered.reporting {
+        eprintln!("{}", none_found(&covered));
     }
     Ok(YES)
+}
+
+/// What is known without reports.
+pub(super) fn unreported(covered: &Coverage) -> String {
+    let reason = &covered.reporting_reason;
+    let counted = match (covered.denied, covered.would_deny) {
+        (Some(denied), Some(would_deny)) => format!("{denied} were denied, and {would_deny} would have been"),
+        (_, _) => "they are not counted yet".into(),
+    };
+    format!("no denied packet is reported ({reason}); by the counters since the agent started {counted}")
+}
+
+/// Nothing was denied only if there is nothing that no event tells of.
+fn none_found(covered: &Coverage) -> String {
+    let Coverage { kept_since, forgotten_events, unnamed, .. } = covered;
+    match (forgotten_events, unnamed) {
+        (0, Some(0)) => "nothing of that kind was denied since the agent started".into(),
+        (_, Some(unnamed)) => {
+            format!("no event of that kind is kept; all since {kept_since} are, and {unnamed} packets are in no event")
+        }
+        (_, None) => format!("no event of that kind is kept; all since {kept_since} are, and nothing is counted yet"),
+    }
 }
 
 /// A line for the event, and an indented one for each thing that helps to understand it.
@@ -53,13 +79,18 @@ fn as_text(line: &Line) -> String {
         Line::Denial(denial) => denial,
         Line::Lost { lost } => return format!("({lost} lines were left out: this reader was too slow)\n"),
     };
-    let Denial { source, destination, traffic, policies, closest, would_allow, note, count, .. } = &**denial;
+    let Denial { source, destination, traffic, policies, more_policies, closest, would_allow, note, count, .. } =
+        &**denial;
     let (style, verdict) = match denial.verdict {
         Judgement::Denied => (BAD, "denied"),
         Judgement::WouldDeny => (DOUBTFUL, "would-deny"),
     };
     let (time, cause) = (&denial.time, denial.cause.word());
-    let by = if policies.is_empty() { String::new() } else { format!("  by {}", policies.join(", ")) };
+    let by = match (policies.is_empty(), more_policies) {
+        (true, _) => String::new(),
+        (false, 0) => format!("  by {}", policies.join(", ")),
+        (false, more) => format!("  by {} and {more} more", policies.join(", ")),
+    };
     let mut text =
         format!("{time}  {style}{verdict}{style:#}  {cause}  {source} -> {destination}  {traffic}  x{count}{by}\n");
     let mut add = |words: String| text.push_str(&format!("    {words}\n"));

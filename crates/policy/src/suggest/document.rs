@@ -91,7 +91,7 @@ fn port((protocol, number): &(Protocol, u16)) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EndSeen, FlowSeen, Scope, Suggestion, suggest};
+    use super::super::{EndSeen, FlowSeen, Scope, Suggestion, WhoSeen, suggest};
     use super::*;
     use crate::{Change, Kind, Object, Traffic, lower};
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn end(address: &str) -> EndSeen {
-        EndSeen { address: address.parse().unwrap(), pod: None }
+        EndSeen { address: address.parse().unwrap(), who: WhoSeen::NoPod }
     }
 
     fn seen(direction: Direction, local: &str, peer: &str, port: u16) -> FlowSeen {
@@ -213,7 +213,8 @@ mod tests {
         objects.push(pod("ghost/web", "10.0.0.6", json!({"app": "web"})));
         let state = state(objects);
         let portless = FlowSeen { traffic: Traffic::Portless, ..seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 0) };
-        let gone = EndSeen { address: "10.0.0.3".parse().unwrap(), pod: Some(ObjectName::new("shop", "api-old")) };
+        let gone =
+            EndSeen { address: "10.0.0.3".parse().unwrap(), who: WhoSeen::Pod(ObjectName::new("shop", "api-old")) };
         let flows = [
             portless.clone(),
             FlowSeen { local: end("10.0.0.2"), ..portless },
@@ -309,5 +310,35 @@ mod tests {
             assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
             assert!(!name.ends_with('-'), "{name}");
         }
+    }
+
+    #[test]
+    fn an_address_of_a_pod_that_nobody_knows_is_a_note_and_no_range() {
+        let state = state(shop());
+        let nameless = EndSeen { who: WhoSeen::UnknownPod, ..end("10.0.0.99") };
+        let flow = FlowSeen { peer: nameless, ..seen(Direction::Egress, "10.0.0.1", "10.0.0.99", 80) };
+        let suggestion = in_shop(&state, &[flow]);
+        assert_eq!(suggestion.policies, Vec::<Value>::new());
+        let [note] = &notes(&suggestion)[..] else { panic!("{suggestion:?}") };
+        assert!(note.contains("an unknown pod (10.0.0.99), 80/tcp: the peer is gone"), "{note}");
+    }
+
+    #[test]
+    fn a_flow_that_a_suggestion_allows_is_denied_no_more() {
+        let closed = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {
+                "namespace": "shop", "name": "closed", "annotations": {"ringfence.io/enforcement": "audit"},
+            },
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+        });
+        let mut state = state(shop());
+        state.apply(Change::Set(lower(Kind::NetworkPolicy, &closed).unwrap()));
+        let flow = seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80);
+        assert!(flow.is_denied_still(&state));
+        let suggestion = in_shop(&state, std::slice::from_ref(&flow));
+        state.apply(Change::Set(lower(Kind::NetworkPolicy, &suggestion.policies[0]).unwrap()));
+        assert!(!flow.is_denied_still(&state));
+        assert!(seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 81).is_denied_still(&state));
     }
 }

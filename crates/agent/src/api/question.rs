@@ -1,0 +1,140 @@
+//! Parameters of a question: read one way for every route, so that what is misspelt is refused and never passed over.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A question that is read out of parameters.
+pub(crate) trait Question: Sized {
+    /// Every parameter that there is.
+    const PARAMETERS: &'static [&'static str];
+
+    fn read(parameters: &Parameters) -> Result<Self, BadQuestion>;
+}
+
+/// What was given, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters(BTreeMap<String, String>);
+
+/// Why a question cannot be answered, as a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadQuestion {
+    #[error("the parameter {0} is missing")]
+    Missing(&'static str),
+    #[error("there is no parameter '{given}' here; {}", Known(.known))]
+    Unknown { given: String, known: &'static [&'static str] },
+    #[error("the parameter {0} is given more than once")]
+    Repeated(String),
+    #[error("the parameter {parameter}: {reason}")]
+    Unreadable { parameter: &'static str, reason: String },
+    #[error("{0} and {1} cannot both be asked for")]
+    Both(&'static str, &'static str),
+    #[error("the parameters are not names and values: {0}")]
+    Garbled(String),
+}
+
+struct Known<'a>(&'a [&'static str]);
+
+impl Parameters {
+    pub(crate) fn new<Q: Question>(given: Vec<(String, String)>) -> Result<Parameters, BadQuestion> {
+        let mut taken = BTreeMap::new();
+        for (name, value) in given {
+            if !Q::PARAMETERS.contains(&&*name) {
+                return Err(BadQuestion::Unknown { given: name, known: Q::PARAMETERS });
+            }
+            if taken.insert(name.clone(), value).is_some() {
+                return Err(BadQuestion::Repeated(name));
+            }
+        }
+        Ok(Parameters(taken))
+    }
+
+    /// The value that is made of the text, if there is one.
+    pub(crate) fn read<T, E: fmt::Display>(
+        &self,
+        parameter: &'static str,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, BadQuestion> {
+        let unreadable = |error: E| BadQuestion::Unreadable { parameter, reason: error.to_string() };
+        self.0.get(parameter).map(|text| read(text)).transpose().map_err(unreadable)
+    }
+}
+
+/// A name of one object, which has no slash.
+pub(crate) fn single_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains('/') {
+        true => Err(format!("'{text}' is not a name")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("it takes none"),
+            names => write!(f, "it takes {}", names.join(", ")),
+        }
+    }
+}
+
+/// A route that asks for nothing in particular.
+#[derive(Debug)]
+pub(crate) struct NoParameters;
+
+impl Question for NoParameters {
+    const PARAMETERS: &'static [&'static str] = &[];
+
+    fn read(_: &Parameters) -> Result<NoParameters, BadQuestion> {
+        Ok(NoParameters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ExplainQuery;
+    use super::super::audit::{AuditQuery, SuggestionQuery};
+    use super::super::denial::DropsQuery;
+    use super::*;
+
+    fn asked<Q: Question>(given: &[(&str, &str)]) -> Result<Q, String> {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Parameters::new::<Q>(given).and_then(|parameters| Q::read(&parameters)).map_err(|bad| bad.to_string())
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_with_a_sentence_for_people() {
+        for (given, sentence) in [
+            (&[("verdict", "nope")][..], "the parameter verdict: 'nope' is neither denied nor would-deny"),
+            (&[("follow", "1")], "the parameter follow: '1' is neither true nor false"),
+            (&[("pod", "a/b/c")], "the parameter pod: 'a/b/c' is neither name nor namespace/name"),
+            (&[("pod", "shop/")], "the parameter pod: 'shop/' is neither name nor namespace/name"),
+            (&[("namespace", "")], "the parameter namespace: '' is not a name"),
+            (&[("pod", "a"), ("pod", "b")], "the parameter pod is given more than once"),
+            (&[("pood", "a")], "there is no parameter 'pood' here; it takes follow, namespace, pod, verdict"),
+        ] {
+            assert_eq!(asked::<DropsQuery>(given).unwrap_err(), sentence);
+        }
+        assert_eq!(
+            asked::<SuggestionQuery>(&[("namespace", "a"), ("pod", "b"), ("workload", "c")]).unwrap_err(),
+            "a pod and a workload cannot both be asked for"
+        );
+        let explain = [("source", "shop/web"), ("destination", "10.1.0.1"), ("traffic", "x/y")];
+        assert!(asked::<ExplainQuery>(&explain).unwrap_err().contains("'x/y' is not PORT"));
+        let unknown = asked::<NoParameters>(&[("a", "b")]).unwrap_err();
+        assert_eq!(unknown, "there is no parameter 'a' here; it takes none");
+    }
+
+    #[test]
+    fn what_is_missing_is_told_from_what_cannot_be_read() {
+        let missing = Parameters::new::<ExplainQuery>(vec![]).and_then(|p| ExplainQuery::read(&p)).unwrap_err();
+        assert_eq!(missing, BadQuestion::Missing("source"));
+        assert_eq!(asked::<SuggestionQuery>(&[]).unwrap_err(), "the parameter namespace is missing");
+    }
+
+    #[test]
+    fn what_is_well_said_is_taken() {
+        assert_eq!(asked::<AuditQuery>(&[]), Ok(AuditQuery { namespace: None }));
+        let query = asked::<DropsQuery>(&[("follow", "true"), ("pod", "shop/web"), ("verdict", "would-deny")]).unwrap();
+        assert!(query.follow && query.verdict == Some(policy::Judgement::WouldDeny));
+        assert_eq!(query.pod.as_deref(), Some("shop/web"));
+    }
+}

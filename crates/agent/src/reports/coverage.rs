@@ -1,0 +1,27 @@
+//! How much of what was denied the events tell of: who finds none has to know whether there was none.
+
+use jiff::Timestamp;
+
+use super::Stream;
+use crate::api::denial::Coverage;
+use crate::api::status::Drops;
+use crate::status::Status;
+
+/// Out of what the status says of the reports, the counters, and what is kept.
+pub(crate) fn coverage(status: &Status, drops: Option<Drops>, stream: &Stream) -> Coverage {
+    let (since, forgotten) = stream.kept_since();
+    Coverage {
+        reporting: status.drop_log_group.is_some(),
+        reporting_reason: status.drop_log.clone(),
+        kept_since: written(since),
+        forgotten_events: forgotten,
+        denied: drops.map(|drops| drops.denied),
+        would_deny: drops.map(|drops| drops.would_deny),
+        unnamed: drops.map(|drops| drops.unnamed),
+    }
+}
+
+/// RFC 3339, with milliseconds.
+pub(crate) fn written(time: Timestamp) -> String {
+    format!("{time:.3}")
+}

@@ -1,0 +1,122 @@
+//! The loop's answers to whoever asks over the socket: out of the state as it is when the question's turn comes.
+
+use std::time::Instant;
+
+use policy::{Direction, ObjectName, Scope, Unexplained, explain_named, suggest};
+use tokio::sync::oneshot;
+
+use super::StateLoop;
+use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
+use crate::api::denial::Coverage;
+use crate::api::{ExplainQuery, Explained, TableVerdict};
+use crate::reports::{Remaining, coverage, written};
+
+pub(crate) enum Question {
+    Verify(Reply<TableVerdict>),
+    Explain(ExplainQuery, Reply<Vec<Explained>>),
+    Audit(AuditQuery, Reply<AuditReport>),
+    Suggest(SuggestionQuery, Reply<SuggestionReport>),
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, NoAnswer>>;
+
+/// Why the loop has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// The kernel may have rules of an earlier agent meanwhile, and nobody here could explain them.
+    #[error("not listed yet: {}", .0.join(", "))]
+    NotListed(Vec<String>),
+    #[error(transparent)]
+    Unexplained(#[from] Unexplained),
+    #[error("{0} is not known")]
+    NotKnown(Scope),
+}
+
+impl StateLoop {
+    pub(super) fn reply(&mut self, question: Question) {
+        match question {
+            Question::Verify(reply) => give(reply, Ok(self.compare())),
+            Question::Explain(query, reply) => give(reply, self.listed().and_then(|()| self.explain(&query))),
+            Question::Audit(query, reply) => give(reply, self.listed().map(|()| self.audit(&query))),
+            Question::Suggest(query, reply) => give(reply, self.listed().and_then(|()| self.suggestion(&query))),
+        }
+    }
+
+    fn listed(&self) -> Result<(), NoAnswer> {
+        match self.sync.is_complete() {
+            true => Ok(()),
+            false => Err(NoAnswer::NotListed(self.missing())),
+        }
+    }
+
+    fn compare(&mut self) -> TableVerdict {
+        match self.listed() {
+            Ok(()) => self.enforcer.compare(&self.state),
+            Err(not_listed) => TableVerdict::Unknown { reason: not_listed.to_string() },
+        }
+    }
+
+    fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
+        let ExplainQuery { source, destination, traffic } = query;
+        let (found, notes) = (explain_named(&self.state, source, destination, traffic)?, self.differences());
+        Ok(found.into_iter().map(|explanation| Explained { explanation, notes: notes.clone() }).collect())
+    }
+
+    /// Why the kernel may do otherwise than the policies say.
+    fn differences(&self) -> Vec<String> {
+        let status = &self.status;
+        let why = status.trouble.as_deref().unwrap_or("they are not committed yet");
+        let pending = (!status.in_force).then(|| format!("the rules for this are not in force: {why}"));
+        let left_out = status.left_out.iter().map(|left| format!("the kernel refused this, so it is denied: {left}"));
+        pending.into_iter().chain(left_out).chain(status.unenforced.iter().cloned()).collect()
+    }
+
+    fn audit(&self, query: &AuditQuery) -> AuditReport {
+        AuditReport {
+            node: self.denied.place.node.clone(),
+            since: written(self.denied.since),
+            policies: self.denied.ledger.report(&self.state, query.namespace.as_deref()),
+            coverage: self.coverage(),
+        }
+    }
+
+    fn coverage(&self) -> Coverage {
+        coverage(&self.status, self.metrics.totals(Instant::now()).drops, &self.denied.stream)
+    }
+
+    fn suggestion(&self, query: &SuggestionQuery) -> Result<SuggestionReport, NoAnswer> {
+        let SuggestionQuery { namespace, pod, workload } = query;
+        let scope = match (pod, workload) {
+            (Some(pod), _) => Scope::Pod(ObjectName::new(namespace, pod)),
+            (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
+            (None, None) => Scope::Namespace((**namespace).into()),
+        };
+        if !scope.is_known(&self.state) {
+            return Err(NoAnswer::NotKnown(scope));
+        }
+        let ledger = &self.denied.ledger;
+        let Remaining { flows, many_ports } = ledger.remaining(&self.state);
+        let suggestion = suggest(&self.state, &scope, &flows);
+        let scanned = many_ports.iter().filter(|flow| scope.concerns(&self.state, flow)).map(|flow| {
+            let (local, peer) = flow.ends_now(&self.state);
+            let (from, to) = match flow.direction {
+                Direction::Egress => (local, peer),
+                Direction::Ingress => (peer, local),
+            };
+            format!("not allowed: {from} to {to}, many ports: no list of ports says which of them are meant")
+        });
+        let incomplete = ledger.incomplete(namespace).map(|(policy, until)| {
+            format!(
+                "{policy} would have denied more flows than are known: some last seen until {until:.3} are forgotten"
+            )
+        });
+        let notes = suggestion.notes.iter().map(ToString::to_string).chain(scanned).chain(incomplete).collect();
+        Ok(SuggestionReport { policies: suggestion.policies, notes, coverage: self.coverage() })
+    }
+}
+
+fn give<T>(reply: Reply<T>, answer: Result<T, NoAnswer>) {
+    if reply.send(answer).is_err() {
+        tracing::debug!("who asked has gone");
+    }
+}
