@@ -14,10 +14,12 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 4] = [
+const ALLOWED: [(&str, &str); 6] = [
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
-    ("agent/src/state_loop/denied.rs", "when packets were denied, for who reads of them"),
+    ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
+    ("agent/src/reports/watch.rs", "when packets were denied, for who reads of them"),
+    ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
 ];
 
