@@ -42,8 +42,8 @@ enum Report {
 
 /// Follows the API server until nobody listens any more.
 ///
-/// The first changes of each kind are one [`Change::Replace`]; so is every list that had to be read again, which
-/// carries the deletions of the meantime.
+/// The first changes of each kind are one [`policy::Change::Replace`]; so is every list that had to be read again,
+/// which carries the deletions of the meantime.
 pub async fn watch_cluster(connection: Connection, sender: mpsc::Sender<Event>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
