@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use policy::{
     Change, ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Kind, Object, Policy, Scope, SideVerdict,
-    Suggestion, Traffic, WhoSeen, explain, lower, suggest,
+    Suggestion, Traffic, WhoSeen, Workloads, explain, lower, suggest,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -75,7 +75,8 @@ fn seen(state: &ClusterState, probe: &Probe, direction: Direction) -> FlowSeen {
 
 fn of_every_namespace(state: &ClusterState, flows: &[FlowSeen]) -> Vec<Suggestion> {
     let namespaces: BTreeSet<Arc<str>> = state.pods().map(|pod| pod.name.namespace.clone()).collect();
-    namespaces.into_iter().map(|namespace| suggest(state, &Scope::Namespace(namespace), flows)).collect()
+    let workloads = Workloads::of(state);
+    namespaces.into_iter().map(|namespace| suggest(&workloads, &Scope::Namespace(namespace), flows)).collect()
 }
 
 /// The cluster with the suggested policies in place of its own.

@@ -32,7 +32,7 @@ pub(crate) use watch::Watch;
 const READ_EVERY: Duration = Duration::from_secs(5);
 
 /// How long the kernel keeps a flow that sends no more.
-const KEPT_BY_KERNEL: Duration = Duration::from_secs(60);
+const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS as u64);
 
 /// First packets that are named between two reads, and flows that are named at a read. To name one costs some
 /// microseconds and a line of the log; nobody reads more than a hundred lines a second.

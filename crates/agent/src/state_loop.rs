@@ -203,8 +203,6 @@ impl StateLoop {
             self.uncounted |= changed;
             if changed {
                 self.denied.keep_up(&self.state);
-            }
-            if changed {
                 self.enforce();
             }
             let heals = self.heal.is_some_and(|at| now >= Tick::from(at));

@@ -264,11 +264,17 @@ impl Rule {
 
     /// Whether the rule tells of packets, and leaves them as they are: such a rule decides nothing.
     pub fn only_reports(&self) -> bool {
-        let reports = |action: &Action| match action {
+        !self.actions.is_empty() && self.actions.iter().all(Action::reports)
+    }
+}
+
+impl Action {
+    /// Whether it tells of packets, rather than deciding about them.
+    pub(crate) fn reports(&self) -> bool {
+        match self {
             Action::Limit(_) | Action::Record { .. } | Action::Log(_) => true,
             Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::VerdictMap { .. } => false,
-        };
-        !self.actions.is_empty() && self.actions.iter().all(reports)
+        }
     }
 }
 

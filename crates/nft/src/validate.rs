@@ -146,8 +146,7 @@ impl Ruleset {
                     | Match::FlowPort(..) => {}
                 }
             }
-            let reports = |a: &Action| matches!(a, Action::Limit(_) | Action::Record { .. } | Action::Log(_));
-            if rule.actions.iter().any(reports) && !rule.only_reports() {
+            if rule.actions.iter().any(Action::reports) && !rule.only_reports() {
                 found.push(Invalid::DecidesBesides { user: user.clone() });
             }
             for action in &rule.actions {
@@ -167,30 +166,36 @@ impl Ruleset {
     }
 
     fn validate_lookup(&self, user: &str, fields: &[Field], name: &Name, verdicts: bool, found: &mut Vec<Invalid>) {
-        let Some(set) = self.sets.get(name) else {
-            found.push(Invalid::NoSet { user: user.into(), set: name.clone() });
-            return;
+        let fits = |set: &Set| {
+            let ranges_of_many = set.interval && fields.len() != 1;
+            set.verdicts == verdicts && !ranges_of_many && set.dynamic.is_none()
         };
-        let types: Vec<KeyType> = fields.iter().map(|f| f.key_type()).collect();
-        let ranges_of_many = set.interval && types.len() != 1;
-        if types != set.types || set.verdicts != verdicts || ranges_of_many || set.dynamic.is_some() {
-            found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
+        self.validate_key(user, fields, name, fits, found);
+    }
+
+    fn validate_record(&self, user: &str, fields: &[Field], name: &Name, found: &mut Vec<Invalid>) {
+        self.validate_key(user, fields, name, |set| set.dynamic.is_some(), found);
+    }
+
+    /// The fields are the set's key, and it is a set that fits.
+    fn validate_key(
+        &self,
+        user: &str,
+        fields: &[Field],
+        name: &Name,
+        fits: impl Fn(&Set) -> bool,
+        found: &mut Vec<Invalid>,
+    ) {
+        let types = fields.iter().map(|f| f.key_type());
+        match self.sets.get(name) {
+            None => found.push(Invalid::NoSet { user: user.into(), set: name.clone() }),
+            Some(set) if types.eq(set.types.iter().copied()) && fits(set) => {}
+            Some(_) => found.push(Invalid::WrongKey { user: user.into(), set: name.clone() }),
         }
     }
 
     fn is_dynamic(&self, set: &Name) -> bool {
         self.sets.get(set).is_some_and(|set| set.dynamic.is_some())
-    }
-
-    fn validate_record(&self, user: &str, fields: &[Field], name: &Name, found: &mut Vec<Invalid>) {
-        let Some(set) = self.sets.get(name) else {
-            found.push(Invalid::NoSet { user: user.into(), set: name.clone() });
-            return;
-        };
-        let types: Vec<KeyType> = fields.iter().map(|f| f.key_type()).collect();
-        if types != set.types || set.dynamic.is_none() {
-            found.push(Invalid::WrongKey { user: user.into(), set: name.clone() });
-        }
     }
 
     /// Walks the graph of chains depth first, without recursion.

@@ -118,6 +118,17 @@ pub fn explain(state: &ClusterState, source: IpAddr, destination: IpAddr, traffi
     }
 }
 
+/// What one side says to it: the egress of the source, or the ingress of the destination.
+pub fn explain_side(
+    state: &ClusterState,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+    side: Direction,
+) -> SideVerdict {
+    Flow { state, source: End::of(state, source), destination: End::of(state, destination), traffic }.judge(side)
+}
+
 impl Explanation {
     /// It passes, and would not if the audited policies of one of its sides were enforced.
     pub fn would_be_denied(&self) -> bool {

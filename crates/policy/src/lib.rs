@@ -2,7 +2,8 @@
 //!
 //! Kubernetes objects come in as JSON and are lowered to a model ([`lower()`]); [`ClusterState`] holds what is known
 //! and takes [`Change`]s; [`translate()`] turns it into the ruleset of one node; [`explain()`] says why a flow passes
-//! or not; [`check()`] tells a policy author what deserves a look; [`suggest()`] writes policies for flows that were seen. Everything is pure and total: no socket, no clock,
+//! or not; [`check()`] tells a policy author what deserves a look; [`suggest()`] writes policies for flows that were
+//! seen. Everything is pure and total: no socket, no clock,
 //! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
 mod attachment;
@@ -25,7 +26,7 @@ pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
 pub use explain::{
     Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
-    explain, explain_named,
+    explain, explain_named, explain_side,
 };
 pub use lower::{Nameless, lower};
 pub use model::{
@@ -34,8 +35,8 @@ pub use model::{
 };
 pub use selector::{Operator, Requirement, Selector};
 pub use state::ClusterState;
-pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, suggest};
+pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use translate::{
-    BadMask, Cause, DEFAULT_MARK_MASK, Direction, FlowTable, Judgement, LOGGED_BYTES, Layout, Program, Reported,
-    TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
+    BadMask, Cause, DEFAULT_MARK_MASK, Direction, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout,
+    Program, Reported, TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
 };

@@ -17,10 +17,11 @@ use nft::Protocol;
 use serde_json::Value;
 
 pub use note::{Note, Unsuggested};
+pub use workload::Workloads;
 
-use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traffic, explain};
+use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traffic, explain_side};
 use document::Allowances;
-use workload::{Workload, short_names};
+use workload::Workload;
 
 /// Whose policies are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,12 +76,13 @@ pub struct Suggestion {
 
 /// Policies that allow the flows seen on the side of pods in the scope, and nothing else to workloads other than
 /// these, from others, or at other ports. They isolate only for the directions in which something was seen.
-pub fn suggest<'a>(state: &ClusterState, scope: &Scope, seen: impl IntoIterator<Item = &'a FlowSeen>) -> Suggestion {
+pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator<Item = &'a FlowSeen>) -> Suggestion {
+    let state = workloads.state;
     let mut allowed: BTreeMap<Workload, Allowances> = BTreeMap::new();
     let mut notes: BTreeSet<Note> = BTreeSet::new();
     for flow in seen.into_iter().filter(|flow| flow.local.address != flow.peer.address) {
         let local = Found::of(state, &flow.local);
-        if !scope.holds(state, &local) {
+        if !scope.holds(workloads, &local) {
             continue;
         }
         match rule(state, &local, flow) {
@@ -88,13 +90,13 @@ pub fn suggest<'a>(state: &ClusterState, scope: &Scope, seen: impl IntoIterator<
                 allowed.entry(workload).or_default().add(flow.direction, peer, port);
             }
             Err(reason) => {
-                let peer = Found::of(state, &flow.peer).describe(state);
-                let (direction, local) = (flow.direction, local.describe(state));
+                let peer = Found::of(state, &flow.peer).describe(workloads);
+                let (direction, local) = (flow.direction, local.describe(workloads));
                 notes.insert(Note { direction, local, peer, traffic: flow.traffic, reason });
             }
         }
     }
-    let document = |(workload, allowances): (&Workload, &Allowances)| document::policy(state, workload, allowances);
+    let document = |(workload, allowances): (&Workload, &Allowances)| document::policy(workloads, workload, allowances);
     let mut policies: Vec<(String, Value)> = allowed.iter().map(document).collect();
     policies.sort_by(|a, b| a.0.cmp(&b.0));
     Suggestion { policies: policies.into_iter().map(|(_, p)| p).collect(), notes: notes.into_iter().collect() }
@@ -168,11 +170,11 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn describe(&self, state: &ClusterState) -> String {
+    fn describe(&self, workloads: &Workloads) -> String {
         match self {
             Found::Pod(pod) => match Workload::of(pod) {
                 None => pod.name.to_string(),
-                Some(workload) => workload.title(state),
+                Some(workload) => workload.title(workloads),
             },
             Found::Gone(name) => name.to_string(),
             Found::Nameless(address) => format!("an unknown pod ({address})"),
@@ -205,11 +207,11 @@ impl FlowSeen {
             Found::Gone(_) | Found::Nameless(_) => None,
         };
         let (Some(local), Some(peer)) = (address(&self.local), address(&self.peer)) else { return true };
-        let side = match self.direction {
-            Direction::Egress => explain(state, local, peer, self.traffic).egress,
-            Direction::Ingress => explain(state, peer, local, self.traffic).ingress,
+        let (source, destination) = match self.direction {
+            Direction::Egress => (local, peer),
+            Direction::Ingress => (peer, local),
         };
-        match side {
+        match explain_side(state, source, destination, self.traffic, self.direction) {
             SideVerdict::Denied { .. } | SideVerdict::WouldDeny { .. } | SideVerdict::Unreadable { .. } => true,
             SideVerdict::NotAPod
             | SideVerdict::NotIsolated
@@ -221,19 +223,21 @@ impl FlowSeen {
     }
 
     /// What the flow is called in a note.
-    pub fn ends_now(&self, state: &ClusterState) -> (String, String) {
-        (Found::of(state, &self.local).describe(state), Found::of(state, &self.peer).describe(state))
+    pub fn ends_now(&self, workloads: &Workloads) -> (String, String) {
+        let now = |end: &EndSeen| Found::of(workloads.state, end).describe(workloads);
+        (now(&self.local), now(&self.peer))
     }
 }
 
 impl Scope {
     /// Whether the flow is one of a pod in the scope.
-    pub fn concerns(&self, state: &ClusterState, flow: &FlowSeen) -> bool {
-        self.holds(state, &Found::of(state, &flow.local))
+    pub fn concerns(&self, workloads: &Workloads, flow: &FlowSeen) -> bool {
+        self.holds(workloads, &Found::of(workloads.state, &flow.local))
     }
 
     /// Whether there is such a thing. A namespace is also known by what is in it.
-    pub fn is_known(&self, state: &ClusterState) -> bool {
+    pub fn is_known(&self, workloads: &Workloads) -> bool {
+        let state = workloads.state;
         match self {
             Scope::Namespace(namespace) => {
                 state.namespaces().any(|known| *known.name.name == **namespace)
@@ -241,11 +245,11 @@ impl Scope {
                     || state.policies_in(namespace).next().is_some()
             }
             Scope::Pod(name) => state.pod(name).is_some(),
-            Scope::Workload { namespace, name } => short_names(state, namespace).values().any(|known| known == name),
+            Scope::Workload { namespace, name } => workloads.names(namespace).values().any(|known| known == name),
         }
     }
 
-    fn holds(&self, state: &ClusterState, local: &Found) -> bool {
+    fn holds(&self, workloads: &Workloads, local: &Found) -> bool {
         let (name, workload) = match local {
             Found::Pod(pod) => (&pod.name, Workload::of(pod)),
             Found::Gone(name) => (name, None),
@@ -254,11 +258,11 @@ impl Scope {
         match self {
             Scope::Namespace(namespace) => *namespace == name.namespace,
             Scope::Pod(asked) => {
-                let asked_workload = || state.pod(asked).and_then(|pod| Workload::of(pod));
+                let asked_workload = || workloads.state.pod(asked).and_then(|pod| Workload::of(pod));
                 asked == name || (workload.is_some() && workload == asked_workload())
             }
             Scope::Workload { namespace, name: asked } => workload.is_some_and(|workload| {
-                *namespace == workload.namespace && short_names(state, namespace).get(&workload) == Some(asked)
+                *namespace == workload.namespace && workloads.names(namespace).get(&workload) == Some(asked)
             }),
         }
     }

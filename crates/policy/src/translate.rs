@@ -21,7 +21,9 @@ use nft::{Comment, Datum, Element, Family, Key, Name, Protocol, Ruleset, Verdict
 
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 pub use leave_out::leave_out;
-pub use reporting::{Cause, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables};
+pub use reporting::{
+    Cause, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
+};
 
 pub(crate) use names::digest;
 

@@ -132,15 +132,7 @@ mod tests {
             remaining: 1,
             top: vec![flow],
         };
-        let coverage = Coverage {
-            reporting: true,
-            reporting_reason: String::new(),
-            kept_since: String::new(),
-            forgotten_events: 0,
-            denied: None,
-            would_deny: Some(7),
-            unnamed: None,
-        };
+        let coverage = Coverage { reporting: true, would_deny: Some(7), ..Coverage::default() };
         let since = "2026-05-04T03:00:00.000Z".into();
         let report = AuditReport { node: "node-a".into(), since, policies: vec![policy], coverage: coverage.clone() };
         golden(

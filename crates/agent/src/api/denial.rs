@@ -93,7 +93,7 @@ pub(crate) enum EndKind {
 }
 
 /// How much of what was denied the events tell of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Coverage {
     /// Whether the kernel reports packets: if not, they are counted, and no event or flow comes of them.

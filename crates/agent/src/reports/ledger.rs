@@ -3,17 +3,20 @@
 //! Every audited policy has its count, which is smaller than the policy itself. The flows are bounded: some 16,000 with
 //! half a kilobyte each make 8 MB. What policies know of the same two ends they share.
 
+mod pair;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use policy::{ClusterState, Direction, EndSeen, Enforcement, FlowSeen, Judgement, ObjectName, Traffic, WhoSeen};
+use policy::{ClusterState, Enforcement, FlowSeen, Judgement, ObjectName, Traffic};
 
 use super::coverage::written;
 use super::naming::carried_traffic;
 use super::seen::{Carried, Observation};
 use crate::api::audit::{AuditedFlow, AuditedPolicy};
-use crate::api::denial::{Denial, End, EndKind};
+use crate::api::denial::Denial;
+use pair::{Pair, Ports};
 
 /// Flows that are told apart of one policy: what a person reads, and what a suggestion can hold. Of more the one that
 /// was seen least recently is forgotten.
@@ -22,14 +25,8 @@ const FLOWS: usize = 1000;
 /// Flows of all policies together. Of more the policy with the most flows forgets one.
 const FLOWS_OF_ALL: usize = 16_384;
 
-/// Ports that are told apart between two ends. Who asks for more looks for ports, or gets them by a protocol of its own:
-/// no list of ports says what it needs.
-const PORTS: usize = 32;
-
 /// Flows that a report shows of each policy.
 const SHOWN: usize = 10;
-
-const MANY_PORTS: &str = "many ports";
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -45,29 +42,6 @@ struct Entry {
     /// When a flow was forgotten for another one, and had been seen last.
     forgotten: Option<Timestamp>,
     first: Timestamp,
-    last: Timestamp,
-}
-
-/// Who opened flows with whom.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pair {
-    direction: Direction,
-    source: End,
-    destination: End,
-}
-
-#[derive(Debug, Default)]
-struct Ports {
-    /// The latest, each with its words.
-    each: BTreeMap<(Traffic, String), Counted>,
-    /// There were more: they are one entry.
-    many: bool,
-    packets: u64,
-}
-
-#[derive(Debug)]
-struct Counted {
-    packets: u64,
     last: Timestamp,
 }
 
@@ -202,70 +176,6 @@ impl Entry {
     }
 }
 
-impl Ports {
-    fn add(&mut self, port: (Traffic, String), packets: u64, at: Timestamp) {
-        self.packets += packets;
-        let counted = self.each.entry(port).or_insert(Counted { packets: 0, last: at });
-        counted.packets += packets;
-        counted.last = at;
-        if self.each.len() > PORTS {
-            self.many = true;
-            if let Some((oldest, _)) = self.oldest() {
-                self.each.remove(&oldest);
-            }
-        }
-    }
-
-    fn oldest(&self) -> Option<((Traffic, String), Timestamp)> {
-        let oldest = self.each.iter().min_by_key(|(_, counted)| counted.last)?;
-        Some((oldest.0.clone(), oldest.1.last))
-    }
-
-    /// What the policies of now would still deny. Of many ports the latest stand for all.
-    fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
-        let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied_still(state));
-        let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
-        let flow = |traffic: &str, count: u64, last: Timestamp| AuditedFlow {
-            direction: pair.direction,
-            source: pair.source.clone(),
-            destination: pair.destination.clone(),
-            traffic: traffic.to_owned(),
-            count,
-            last: written(last),
-        };
-        match self.many {
-            true => {
-                let last = denied.map(|(_, counted)| counted.last).max();
-                last.map(|last| flow(MANY_PORTS, self.packets, last)).into_iter().collect()
-            }
-            false => denied.map(|((_, words), counted)| flow(words, counted.packets, counted.last)).collect(),
-        }
-    }
-}
-
-impl Pair {
-    /// As suggestions take it: the policy's pod and its peer, with the names that they had. None without addresses.
-    fn seen(&self, traffic: Traffic) -> Option<FlowSeen> {
-        let (source, destination) = (end_seen(&self.source)?, end_seen(&self.destination)?);
-        let (local, peer) = match self.direction {
-            Direction::Egress => (source, destination),
-            Direction::Ingress => (destination, source),
-        };
-        Some(FlowSeen { direction: self.direction, local, peer, traffic })
-    }
-}
-
-fn end_seen(end: &End) -> Option<EndSeen> {
-    let who = match (end.pod.as_deref().and_then(|pod| pod.parse().ok()), end.kind) {
-        (Some(pod), _) => WhoSeen::Pod(pod),
-        (None, EndKind::UnknownPod) => WhoSeen::UnknownPod,
-        (None, EndKind::Pod | EndKind::Node | EndKind::RemoteCluster | EndKind::World | EndKind::Unknown) => {
-            WhoSeen::NoPod
-        }
-    };
-    Some(EndSeen { address: end.address?, who })
-}
-
 fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
     AuditedPolicy {
         policy: policy.to_string(),
@@ -281,7 +191,7 @@ fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
 
 #[cfg(test)]
 mod tests {
-    use policy::{Change, Kind, lower};
+    use policy::{Change, Direction, Kind, lower};
     use serde_json::json;
 
     use super::super::ends::{Ends, Place};

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use nft::Protocol;
-use policy::{Cause, Judgement, SideVerdict, Traffic, explain};
+use policy::{Cause, Judgement, SideVerdict, Traffic, explain_side};
 
 use super::ends::Ends;
 use super::seen::{Carried, Flow, Observation, Seen};
@@ -32,12 +32,8 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
     };
     match (seen.cause.direction(), &seen.carried) {
         (Some(direction), Carried::Flow(flow)) => {
-            let explained = explain(ends.state, flow.source, flow.destination, carried_traffic(flow));
-            let side = match direction {
-                policy::Direction::Egress => explained.egress,
-                policy::Direction::Ingress => explained.ingress,
-            };
-            with_policies(unnamed, side)
+            let traffic = carried_traffic(flow);
+            with_policies(unnamed, explain_side(ends.state, flow.source, flow.destination, traffic, direction))
         }
         (Some(_), Carried::Frame { .. }) | (None, _) => unnamed,
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use policy::{Direction, ObjectName, Scope, Unexplained, explain_named, suggest};
+use policy::{Direction, ObjectName, Scope, Unexplained, Workloads, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::StateLoop;
@@ -91,14 +91,15 @@ impl StateLoop {
             (None, Some(name)) => Scope::Workload { namespace: (**namespace).into(), name: name.clone() },
             (None, None) => Scope::Namespace((**namespace).into()),
         };
-        if !scope.is_known(&self.state) {
+        let workloads = Workloads::of(&self.state);
+        if !scope.is_known(&workloads) {
             return Err(NoAnswer::NotKnown(scope));
         }
         let ledger = &self.denied.ledger;
         let Remaining { flows, many_ports } = ledger.remaining(&self.state);
-        let suggestion = suggest(&self.state, &scope, &flows);
-        let scanned = many_ports.iter().filter(|flow| scope.concerns(&self.state, flow)).map(|flow| {
-            let (local, peer) = flow.ends_now(&self.state);
+        let suggestion = suggest(&workloads, &scope, &flows);
+        let scanned = many_ports.iter().filter(|flow| scope.concerns(&workloads, flow)).map(|flow| {
+            let (local, peer) = flow.ends_now(&workloads);
             let (from, to) = match flow.direction {
                 Direction::Egress => (local, peer),
                 Direction::Ingress => (peer, local),

@@ -116,15 +116,7 @@ mod tests {
             })
         };
         let policies = vec![policy("a"), policy("b")];
-        let coverage = Coverage {
-            reporting: true,
-            reporting_reason: String::new(),
-            kept_since: String::new(),
-            forgotten_events: 0,
-            denied: None,
-            would_deny: None,
-            unnamed: None,
-        };
+        let coverage = Coverage { reporting: true, ..Coverage::default() };
         let notes = vec!["a note\nof two lines".into()];
         let report = SuggestionReport { policies: policies.clone(), notes, coverage };
         let read = cluster::manifest::parse(&as_yaml(&report).unwrap()).unwrap();

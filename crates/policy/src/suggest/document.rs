@@ -7,9 +7,9 @@ use nft::Protocol;
 use serde_json::{Value, json};
 
 use super::SeenPeer;
-use super::workload::{Workload, short_names};
+use super::workload::{Workload, Workloads};
 use crate::lower::NAME_LABEL;
-use crate::{ClusterState, Direction, ENFORCEMENT_ANNOTATION, Enforcement, ObjectName};
+use crate::{Direction, ENFORCEMENT_ANNOTATION, Enforcement, ObjectName};
 
 const NAME_PREFIX: &str = "ringfence-suggested-";
 
@@ -26,15 +26,15 @@ impl Allowances {
 }
 
 /// The document, after its name.
-pub(super) fn policy(state: &ClusterState, workload: &Workload, allowances: &Allowances) -> (String, Value) {
+pub(super) fn policy(workloads: &Workloads, workload: &Workload, allowances: &Allowances) -> (String, Value) {
     let namespace = &*workload.namespace;
-    let name = free_name(state, workload);
+    let name = free_name(workloads, workload);
     let mut metadata = json!({"namespace": namespace, "name": name});
-    match state.enforcement_in(namespace) {
+    match workloads.state.enforcement_in(namespace) {
         Enforcement::Enforce => metadata["annotations"] = json!({ENFORCEMENT_ANNOTATION: "audit"}),
         Enforcement::Audit => {}
     }
-    let mut spec = json!({"podSelector": workload.selector(state), "policyTypes": []});
+    let mut spec = json!({"podSelector": workload.selector(workloads), "policyTypes": []});
     for (direction, peers) in allowances.by_direction.iter().rev() {
         let (kind, field) = match direction {
             Direction::Ingress => ("Ingress", "from"),
@@ -42,7 +42,7 @@ pub(super) fn policy(state: &ClusterState, workload: &Workload, allowances: &All
         };
         let rule = |(seen, ports): (&SeenPeer, &BTreeSet<(Protocol, u16)>)| {
             let ports: Vec<Value> = ports.iter().map(port).collect();
-            json!({field: [peer(state, workload, seen)], "ports": ports})
+            json!({field: [peer(workloads, workload, seen)], "ports": ports})
         };
         if let Value::Array(types) = &mut spec["policyTypes"] {
             types.push(kind.into());
@@ -56,24 +56,24 @@ pub(super) fn policy(state: &ClusterState, workload: &Workload, allowances: &All
 
 /// An earlier suggestion that was applied stays as it is, and this one adds to it: to apply it under the same name would
 /// take away what that one allows.
-fn free_name(state: &ClusterState, workload: &Workload) -> String {
-    let names = short_names(state, &workload.namespace);
+fn free_name(workloads: &Workloads, workload: &Workload) -> String {
+    let names = workloads.names(&workload.namespace);
     let Some(short) = names.get(workload) else { unreachable!("a pod of the state has brought the workload") };
     let first = format!("{NAME_PREFIX}{short}");
-    let is_free = |name: &String| state.policy(&ObjectName::new(&workload.namespace, name)).is_none();
+    let is_free = |name: &String| workloads.state.policy(&ObjectName::new(&workload.namespace, name)).is_none();
     let numbered = (2_usize..).map(|number| format!("{first}-{number}"));
     let mut candidates = std::iter::once(first.clone()).chain(numbered);
     candidates.find(is_free).unwrap_or(first)
 }
 
-fn peer(state: &ClusterState, workload: &Workload, seen: &SeenPeer) -> Value {
+fn peer(workloads: &Workloads, workload: &Workload, seen: &SeenPeer) -> Value {
     match seen {
         SeenPeer::Workload(other) if other.namespace == workload.namespace => {
-            json!({"podSelector": other.selector(state)})
+            json!({"podSelector": other.selector(workloads)})
         }
         SeenPeer::Workload(other) => json!({
             "namespaceSelector": {"matchLabels": {NAME_LABEL: &*other.namespace}},
-            "podSelector": other.selector(state),
+            "podSelector": other.selector(workloads),
         }),
         SeenPeer::Address(address @ IpAddr::V4(_)) => json!({"ipBlock": {"cidr": format!("{address}/32")}}),
         SeenPeer::Address(address @ IpAddr::V6(_)) => json!({"ipBlock": {"cidr": format!("{address}/128")}}),
@@ -93,7 +93,7 @@ fn port((protocol, number): &(Protocol, u16)) -> Value {
 mod tests {
     use super::super::{EndSeen, FlowSeen, Scope, Suggestion, WhoSeen, suggest};
     use super::*;
-    use crate::{Change, Kind, Object, Traffic, lower};
+    use crate::{Change, ClusterState, Kind, Object, Traffic, lower};
 
     fn pod(name: &str, address: &str, labels: Value) -> (Kind, Value) {
         let (namespace, name) = name.split_once('/').unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn in_shop(state: &ClusterState, flows: &[FlowSeen]) -> Suggestion {
-        suggest(state, &Scope::Namespace("shop".into()), flows)
+        suggest(&Workloads::of(state), &Scope::Namespace("shop".into()), flows)
     }
 
     fn notes(suggestion: &Suggestion) -> Vec<String> {
@@ -280,7 +280,7 @@ mod tests {
             seen(Direction::Egress, "10.0.0.3", "10.0.0.1", 80),
         ];
         let names = |scope: Scope| {
-            let policies = suggest(&state, &scope, &flows).policies;
+            let policies = suggest(&Workloads::of(&state), &scope, &flows).policies;
             policies.iter().map(|policy| policy["spec"]["ingress"][0]["ports"].to_string()).collect::<Vec<String>>()
         };
         let both = [r#"[{"port":80,"protocol":"TCP"},{"port":81,"protocol":"TCP"}]"#];

@@ -1,6 +1,8 @@
 //! Workloads: pods that a policy can name together, by labels that all of them have and keep.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -49,18 +51,18 @@ impl Workload {
     }
 
     /// `namespace/name`, as suggestions name it.
-    pub(super) fn title(&self, state: &ClusterState) -> String {
-        let names = short_names(state, &self.namespace);
+    pub(super) fn title(&self, workloads: &Workloads) -> String {
+        let names = workloads.names(&self.namespace);
         let name = names.get(self).cloned().unwrap_or_else(|| self.plain_name());
         format!("{}/{name}", self.namespace)
     }
 
     /// A LabelSelector that matches these pods and no others that are known in the namespace: labels are few, and pods
     /// of other workloads may have them and more.
-    pub(super) fn selector(&self, state: &ClusterState) -> Value {
+    pub(super) fn selector(&self, workloads: &Workloads) -> Value {
         let mut absent: BTreeSet<&str> = BTreeSet::new();
-        let others = of_namespace(state, &self.namespace);
-        let wider = others.iter().filter(|other| *other != self && self.is_part_of(other));
+        let others = workloads.names(&self.namespace);
+        let wider = others.keys().filter(|other| *other != self && self.is_part_of(other));
         for other in wider {
             let more: Vec<&str> =
                 other.labels.keys().map(|key| &**key).filter(|key| !self.labels.contains_key(*key)).collect();
@@ -97,13 +99,30 @@ fn as_name(text: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
-fn of_namespace(state: &ClusterState, namespace: &str) -> BTreeSet<Workload> {
-    state.pods_in(namespace).filter_map(|pod| Workload::of(pod)).collect()
+/// The workloads of a cluster as it is, by namespace. Those of a namespace are looked for once, when they are first asked
+/// for, since that is a look at all its pods.
+pub struct Workloads<'a> {
+    pub(super) state: &'a ClusterState,
+    named: RefCell<BTreeMap<Arc<str>, Rc<Names>>>,
+}
+
+/// Workloads with what suggestions call them.
+type Names = BTreeMap<Workload, String>;
+
+impl<'a> Workloads<'a> {
+    pub fn of(state: &'a ClusterState) -> Workloads<'a> {
+        Workloads { state, named: RefCell::default() }
+    }
+
+    pub(super) fn names(&self, namespace: &Arc<str>) -> Rc<Names> {
+        let mut named = self.named.borrow_mut();
+        named.entry(namespace.clone()).or_insert_with(|| Rc::new(names(self.state, namespace))).clone()
+    }
 }
 
 /// The names of all workloads of a namespace. Those that would be called alike have a digest of their labels.
-pub(super) fn short_names(state: &ClusterState, namespace: &str) -> BTreeMap<Workload, String> {
-    let workloads = of_namespace(state, namespace);
+fn names(state: &ClusterState, namespace: &str) -> Names {
+    let workloads: BTreeSet<Workload> = state.pods_in(namespace).filter_map(|pod| Workload::of(pod)).collect();
     let mut called: BTreeMap<String, usize> = BTreeMap::new();
     for workload in &workloads {
         *called.entry(workload.plain_name()).or_default() += 1;

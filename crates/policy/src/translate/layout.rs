@@ -284,14 +284,14 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     chain(fixed(INGRESS), ingress_rules(families));
     chain(fixed(STRAY), stray_rules(families));
     chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
-    for cause in [Cause::Stray, Cause::Commit] {
-        chain(chain_of(cause), reporting::deny_rules(layout, cause));
-    }
     if families.contains(&Family::V6) {
         chain(fixed(DISCOVERY), discovery_rules());
     }
     for direction in Direction::BOTH {
         chain(deny_chain(direction), deny_rules(layout, direction, families));
+    }
+    for cause in [Cause::Stray, Cause::Commit] {
+        reporting::add_deny_chain(&mut ruleset, layout, cause);
     }
     reporting::add_tables(&mut ruleset, layout, Judgement::Denied, families);
     ruleset

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nft::{
-    Action, Comment, Direction as Side, Dynamic, Family, Field, Key, KeyType, Limit, Log, Match, Name, Period,
+    Action, Chain, Comment, Direction as Side, Dynamic, Family, Field, Key, KeyType, Limit, Log, Match, Name, Period,
     Protocol, Rule, Ruleset, Set, Verdict,
 };
 use serde::{Deserialize, Serialize};
@@ -227,8 +227,8 @@ const PORT_PROTOCOLS: &str = "port-protocols";
 
 /// Flows that one table holds. A denied flow beyond is counted and not told apart; its packets are dropped all the same.
 const FLOWS: u32 = 4096;
-/// Until a flow is forgotten that sends no more. The agent reads the tables several times in it.
-const FORGOTTEN_SECONDS: u32 = 60;
+/// How long a table keeps a flow that sends no more. The agent reads the tables several times in it.
+pub const FLOW_KEPT_SECONDS: u32 = 60;
 /// A flow that goes on is logged once in a while.
 const EACH_FLOW: Limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
 /// Flows that one rule logs: what a person can look at, and what costs the agent a percent of a core at most.
@@ -252,7 +252,7 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
     protocols.elements.extend(Protocol::ALL.map(|p| (Key::One(nft::Datum::Protocol(p)), nft::Element::default())));
     ruleset.sets.insert(fixed(PORT_PROTOCOLS), Arc::new(protocols));
     let filled_by_rules = |types: &[KeyType], comment: &str| {
-        let dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FORGOTTEN_SECONDS });
+        let dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FLOW_KEPT_SECONDS });
         Arc::new(Set { dynamic, comment: Some(Comment::new(comment)), ..Set::of(types) })
     };
     for &family in families {
@@ -317,7 +317,7 @@ pub(super) fn flow_rules(
 }
 
 /// A chain that denies for a cause which is no policy's.
-pub(super) fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
+fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
     let told = layout.log_group().map(|group| {
         let prefix = format!("{PREFIX}{}", cause.chain());
         Rule::new(vec![], vec![Action::Limit(PACKETS), log(&prefix, group)])
@@ -328,6 +328,12 @@ pub(super) fn deny_rules(layout: &Layout, cause: Cause) -> Vec<Rule> {
 /// How every chain that denies ends.
 pub(super) fn counted_drop() -> Rule {
     Rule::new(vec![], vec![Action::Counter, Action::Verdict(Verdict::Drop)])
+}
+
+/// Adds the chain that denies for a cause which is no policy's.
+pub(super) fn add_deny_chain(ruleset: &mut Ruleset, layout: &Layout, cause: Cause) {
+    let rules = deny_rules(layout, cause);
+    ruleset.chains.insert(chain_of(cause), Arc::new(Chain { hook: None, rules }));
 }
 
 fn log(prefix: &str, group: u16) -> Action {

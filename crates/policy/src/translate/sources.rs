@@ -21,9 +21,9 @@ use nft::{
     Protocol, Rule, Ruleset, Set, Table, Verdict,
 };
 
+use super::Direction;
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
-use super::reporting::{Cause, chain_of, denied_for};
-use super::{Direction, reporting};
+use super::reporting::{Cause, add_deny_chain, denied_for};
 use crate::isolating::Isolating;
 use crate::{Attachment, ClusterState, Holder};
 
@@ -145,13 +145,6 @@ fn forged(of_family: Match, family: Family) -> Rule {
         .commented("a pod sends with its own addresses only")
 }
 
-fn add_deny_chains(ruleset: &mut Ruleset, layout: &Layout, causes: &[Cause]) {
-    for cause in causes {
-        let rules = reporting::deny_rules(layout, *cause);
-        ruleset.chains.insert(chain_of(*cause), Arc::new(Chain { hook: None, rules }));
-    }
-}
-
 /// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is
 /// always there: base chains do not come and go.
 pub(super) fn add_routed(ruleset: &mut Ruleset, layout: &Layout, state: &ClusterState) {
@@ -159,7 +152,9 @@ pub(super) fn add_routed(ruleset: &mut Ruleset, layout: &Layout, state: &Cluster
     let mut rules = vec![];
     if !pairs.interfaces.is_empty() {
         pairs.add_to(ruleset);
-        add_deny_chains(ruleset, layout, &[Cause::ForgedSource, Cause::Tunnel]);
+        for cause in [Cause::ForgedSource, Cause::Tunnel] {
+            add_deny_chain(ruleset, layout, cause);
+        }
         rules = tunnels();
     }
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules }));
@@ -217,9 +212,11 @@ pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> 
     let mut chain = |name: &str, chain: Chain| ruleset.chains.insert(fixed(name), Arc::new(chain));
     chain("prerouting", Chain { hook: Some(Hook::Prerouting), rules: prerouting_rules() });
     chain("forward", Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() });
-    let causes =
-        [Cause::ForgedSource, Cause::Tunnel, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::OtherDestination];
-    add_deny_chains(&mut ruleset, layout, &causes);
+    for cause in
+        [Cause::ForgedSource, Cause::Tunnel, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::OtherDestination]
+    {
+        add_deny_chain(&mut ruleset, layout, cause);
+    }
     Some(ruleset)
 }
 

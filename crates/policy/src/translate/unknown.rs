@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Chain, Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set};
+use nft::{Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set};
 
 use super::layout::{Layout, address_type, fixed};
-use super::reporting::{Cause, chain_of, denied_for};
-use super::{address_key, layout, reporting};
+use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::{address_key, layout};
 use crate::Block;
 use crate::peers::block_ranges;
 
@@ -54,8 +54,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<I
         let own = addresses.iter().filter(|address| Family::of(**address) == family);
         pods.elements = own.map(|address| (address_key(*address), Element::default())).collect();
         ruleset.sets.insert(known(family), Arc::new(pods));
-        let rules = reporting::deny_rules(layout, Cause::UnknownAddress);
-        ruleset.chains.insert(chain_of(Cause::UnknownAddress), Arc::new(Chain { hook: None, rules }));
+        add_deny_chain(ruleset, layout, Cause::UnknownAddress);
     }
     let strays = stray_rules(ruleset);
     if let Some(chain) = ruleset.chains.get_mut(&fixed(layout::STRAY_OF_ISOLATED)) {

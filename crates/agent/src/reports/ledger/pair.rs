@@ -1,0 +1,103 @@
+//! What was seen between two ends: the ports, and how often.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use policy::{ClusterState, Direction, EndSeen, FlowSeen, Traffic, WhoSeen};
+
+use crate::api::audit::AuditedFlow;
+use crate::api::denial::{End, EndKind};
+use crate::reports::coverage::written;
+
+/// Ports that are told apart between two ends. Who asks for more looks for ports, or gets them by a protocol of its own:
+/// no list of ports says what it needs.
+const PORTS: usize = 32;
+
+const MANY_PORTS: &str = "many ports";
+
+/// Who opened flows with whom.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pair {
+    pub(super) direction: Direction,
+    pub(super) source: End,
+    pub(super) destination: End,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    /// The latest, each with its words.
+    pub(super) each: BTreeMap<(Traffic, String), Counted>,
+    /// There were more: they are one entry.
+    pub(super) many: bool,
+    packets: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Counted {
+    packets: u64,
+    last: Timestamp,
+}
+
+impl Ports {
+    pub(super) fn add(&mut self, port: (Traffic, String), packets: u64, at: Timestamp) {
+        self.packets += packets;
+        let counted = self.each.entry(port).or_insert(Counted { packets: 0, last: at });
+        counted.packets += packets;
+        counted.last = at;
+        if self.each.len() > PORTS {
+            self.many = true;
+            if let Some((oldest, _)) = self.oldest() {
+                self.each.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn oldest(&self) -> Option<((Traffic, String), Timestamp)> {
+        let oldest = self.each.iter().min_by_key(|(_, counted)| counted.last)?;
+        Some((oldest.0.clone(), oldest.1.last))
+    }
+
+    /// What the policies of now would still deny. Of many ports the latest stand for all.
+    pub(super) fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
+        let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied_still(state));
+        let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
+        let flow = |traffic: &str, count: u64, last: Timestamp| AuditedFlow {
+            direction: pair.direction,
+            source: pair.source.clone(),
+            destination: pair.destination.clone(),
+            traffic: traffic.to_owned(),
+            count,
+            last: written(last),
+        };
+        match self.many {
+            true => {
+                let last = denied.map(|(_, counted)| counted.last).max();
+                last.map(|last| flow(MANY_PORTS, self.packets, last)).into_iter().collect()
+            }
+            false => denied.map(|((_, words), counted)| flow(words, counted.packets, counted.last)).collect(),
+        }
+    }
+}
+
+impl Pair {
+    /// As suggestions take it: the policy's pod and its peer, with the names that they had. None without addresses.
+    pub(super) fn seen(&self, traffic: Traffic) -> Option<FlowSeen> {
+        let (source, destination) = (end_seen(&self.source)?, end_seen(&self.destination)?);
+        let (local, peer) = match self.direction {
+            Direction::Egress => (source, destination),
+            Direction::Ingress => (destination, source),
+        };
+        Some(FlowSeen { direction: self.direction, local, peer, traffic })
+    }
+}
+
+fn end_seen(end: &End) -> Option<EndSeen> {
+    let who = match (end.pod.as_deref().and_then(|pod| pod.parse().ok()), end.kind) {
+        (Some(pod), _) => WhoSeen::Pod(pod),
+        (None, EndKind::UnknownPod) => WhoSeen::UnknownPod,
+        (None, EndKind::Pod | EndKind::Node | EndKind::RemoteCluster | EndKind::World | EndKind::Unknown) => {
+            WhoSeen::NoPod
+        }
+    };
+    Some(EndSeen { address: end.address?, who })
+}
