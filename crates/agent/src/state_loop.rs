@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use cluster::Told;
 use nfnetlink::Notification;
-use policy::{AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Object, ObjectName};
+use nft::Named;
+use policy::{AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Object, ObjectName, Program};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
@@ -47,13 +48,17 @@ pub(crate) enum Call {
     Status(oneshot::Sender<Option<String>>),
 }
 
-/// Events that may wait. Each holds a batch of changes; sources wait when it is full, and the kernel's and the
-/// server's buffers hold what follows.
-pub(crate) const EVENTS_QUEUED: usize = 1024;
+/// Events that may wait. Each holds a batch of up to some hundred changes; sources wait when it is full, and the kernel's
+/// and the server's buffers hold what follows. So a storm that comes while a commit takes long is no storm of memory.
+pub(crate) const EVENTS_QUEUED: usize = 64;
 
-/// Two commits are at least so far apart, so that a burst becomes a bounded number of transactions. A change after a
-/// quiet moment does not wait.
-const COMMITS_APART: Duration = Duration::from_millis(10);
+/// Two commits are at least so far apart, so that a burst becomes a bounded number of transactions: at most a thousand a
+/// second. A change after a quiet moment does not wait.
+const COMMITS_APART: Duration = Duration::from_millis(1);
+/// What a commit and all around it took is waited for so many times before the next one, so that a steady stream of
+/// changes takes a fifth of a processor at most; but no longer than this, since whatever waits is taken in together.
+const COMMITS_APART_TIMES: u32 = 4;
+const LONGEST_APART: Duration = Duration::from_millis(10);
 
 /// Wait before a failed commit is tried again; doubles up to the resync interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
@@ -92,10 +97,14 @@ pub(crate) struct StateLoop {
     resync: Duration,
     retry: Option<Duration>,
     last_attempt: Option<Instant>,
+    /// How long the last attempt took, with all that it began with.
+    attempt_took: Duration,
     /// Something was enforced, so that this process knows its node.
     enforced: bool,
     /// What has changed since the enforcer followed the state.
     changed: Changed,
+    /// The programs that the status counts.
+    programs: Named<Program>,
     /// Events that the rules do not cover yet.
     pending: Pending,
     /// The state has changed since its objects were counted.
@@ -150,8 +159,10 @@ impl StateLoop {
             resync,
             retry: None,
             last_attempt: None,
+            attempt_took: Duration::ZERO,
             enforced: false,
             changed: Changed::default(),
+            programs: Named::new(),
             pending: Pending::default(),
             uncounted: true,
             unmeasured: true,
@@ -231,9 +242,11 @@ impl StateLoop {
         match self.waits_for_pods() {
             Some(reason) => self.wait_for_pods(reason),
             None => {
+                let began = Instant::now();
                 self.follow();
                 let result = self.enforcer.enforce().map(Some);
                 self.note(result);
+                self.attempt_took = began.elapsed();
             }
         }
     }
@@ -336,7 +349,8 @@ impl StateLoop {
 
     async fn pace(&self) {
         if let Some(last) = self.last_attempt {
-            tokio::time::sleep_until((last + COMMITS_APART).into()).await;
+            let apart = (self.attempt_took * COMMITS_APART_TIMES).clamp(COMMITS_APART, LONGEST_APART);
+            tokio::time::sleep_until((last + apart).into()).await;
         }
     }
 }

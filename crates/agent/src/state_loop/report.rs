@@ -81,14 +81,18 @@ impl StateLoop {
     pub(super) fn note_enforced(&mut self, enforced: &Enforced) {
         let translation = &enforced.translation;
         self.note_diagnostics(&translation.diagnostics);
-        self.status.isolated_pods = judged(translation, Enforcement::Enforce).len();
-        self.status.audited_pods = judged(translation, Enforcement::Audit).len();
-        self.status.programs = translation.programs.len();
+        if !self.programs.ptr_eq(&translation.programs) {
+            self.programs = translation.programs.clone();
+            self.status.isolated_pods = judged(translation, Enforcement::Enforce).len();
+            self.status.audited_pods = judged(translation, Enforcement::Audit).len();
+            self.status.programs = translation.programs.len();
+        }
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
         self.status.bridge_table = translation.bridge.is_some();
         self.status.pods_on_node = translation.pods_on_node;
         if let Some(commit) = &enforced.commit {
+            let had_committed = self.status.last_commit.is_some();
             let (at, time) = (Instant::now(), Timestamp::now());
             let (duration, operations) = (commit.duration, commit.operations);
             self.status.last_commit = Some(LastCommit { at, time, duration, operations });
@@ -106,6 +110,10 @@ impl StateLoop {
                         "the table was not as we left it; repaired"
                     );
                 }
+                // Every further one says no more than the events do, and there may be a thousand a second.
+                None if had_committed => {
+                    tracing::debug!(operations, weight, generation, micros, "committed");
+                }
                 Some(RepairCause::AtStart) | None => {
                     tracing::info!(operations, weight, generation, micros, "committed");
                 }
@@ -113,13 +121,15 @@ impl StateLoop {
         }
     }
 
-    pub(super) fn note_diagnostics(&mut self, diagnostics: &[Diagnostic]) {
-        for new in diagnostics.iter().filter(|d| !self.status.diagnostics.contains(d)) {
+    fn note_diagnostics(&mut self, diagnostics: &Arc<[Diagnostic]>) {
+        if Arc::ptr_eq(&self.status.diagnostics, diagnostics) {
+            return;
+        }
+        let known: BTreeSet<&Diagnostic> = self.status.diagnostics.iter().collect();
+        for new in diagnostics.iter().filter(|d| !known.contains(d)) {
             tracing::warn!("not understood: {new}");
         }
-        if self.status.diagnostics != diagnostics {
-            self.status.diagnostics = diagnostics.to_vec();
-        }
+        self.status.diagnostics = diagnostics.clone();
     }
 
     /// Nodes that pods are bound to, when this one is not among them and nothing has been enforced yet. A node without

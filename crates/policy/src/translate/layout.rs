@@ -153,6 +153,9 @@ impl Layout {
 
 const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
+/// Where flows are judged that are not approved.
+const JUDGE: &str = "judge";
+const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
 /// Drops strays of isolated pods.
@@ -165,7 +168,9 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    [FORWARD, sources::INPUT, APPROVE, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+    let of_sources = [sources::INPUT, sources::FROM_POD];
+    [FORWARD, JUDGE, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || of_sources.contains(&name)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
 }
@@ -303,9 +308,27 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
 pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
-    let forward = Chain { hook: Some(Hook::Forward), rules: forward_rules(layout, &families, ruleset) };
-    ruleset.chains.insert(fixed(FORWARD), Arc::new(forward));
-    ruleset.chains.insert(fixed(APPROVE), Arc::new(Chain { hook: None, rules: approve_rules(layout) }));
+    let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
+    let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
+    let judging = judging_rules(&families, ruleset);
+    let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
+        ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
+    };
+    put(APPROVE, None, approve_rules(layout));
+    put(EGRESS, None, egress_rules(&families));
+    if sources::are_known(&ruleset.sets) {
+        // What is left of the way is the same for the packets of pods and for others.
+        let on = || Rule::new(vec![], goto(JUDGE));
+        let of_pods = sources::rules().into_iter().chain([approved.clone(), on()]).collect();
+        put(FORWARD, Some(Hook::Forward), of_pods);
+        put(sources::FROM_POD, None, [approved].into_iter().chain(sources::tunnel_rules()).chain([on()]).collect());
+        put(JUDGE, None, judging);
+    } else {
+        put(FORWARD, Some(Hook::Forward), [approved].into_iter().chain(judging).collect());
+        for chain in [sources::FROM_POD, JUDGE] {
+            ruleset.chains.remove(&fixed(chain));
+        }
+    }
 }
 
 fn accept() -> Vec<Action> {
@@ -323,17 +346,27 @@ fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Ite
     })
 }
 
-fn forward_rules(layout: &Layout, families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
-    let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
-    let mut rules = sources::rules(ruleset);
-    rules.push(Rule::new(vec![approved], accept()).commented("approved under the present policies"));
-    rules.extend(sources::tunnel_rules(ruleset));
-    rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
+/// For flows that are not approved yet.
+fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
+    let mut rules = vec![Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY))];
     rules.extend(unknown::rules(ruleset));
-    for direction in Direction::BOTH {
-        rules.extend(dispatch_rules(direction, families));
-        rules.extend(guard_rules(direction, families));
+    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
+        // Pods whose programs are audited are in the map, and not among the isolated ones.
+        rules.extend(dispatch_rules(Direction::Egress, families));
+        rules.extend(guard_rules(Direction::Egress, families));
+    } else {
+        // Most flows come from pods that nothing isolates for egress: they are asked about once.
+        rules.extend(families.iter().map(|&family| isolated_rule(Direction::Egress, family, goto(EGRESS))));
     }
+    rules.extend(dispatch_rules(Direction::Ingress, families));
+    rules.extend(guard_rules(Direction::Ingress, families));
+    rules
+}
+
+/// For flows of pods that are isolated for egress.
+fn egress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = dispatch_rules(Direction::Egress, families).collect();
+    rules.push(Rule::new(vec![], denied_for(Cause::Commit)));
     rules
 }
 
@@ -342,10 +375,12 @@ fn forward_rules(layout: &Layout, families: &BTreeSet<Family>, ruleset: &Ruleset
 /// look (`nft_do_chain`, `nft_set_elem_active`): so one that is under way when a program takes the place of another may
 /// find the new chain without the rules that it does not have yet, or no element at all.
 fn guard_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Iterator<Item = Rule> {
-    families.iter().map(move |&family| {
-        let isolated = Match::InSet { fields: vec![own_field(direction, family)], set: guard_set(direction, family) };
-        Rule::new(vec![isolated], denied_for(Cause::Commit))
-    })
+    families.iter().map(move |&family| isolated_rule(direction, family, denied_for(Cause::Commit)))
+}
+
+fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> Rule {
+    let fields = vec![own_field(direction, family)];
+    Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
 }
 
 /// Where a flow goes on that its source's egress program allows.
@@ -420,10 +455,11 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
-    let stamped = [fixed(FORWARD), fixed(APPROVE)];
+    // What they decide is in the sets that they look at.
+    let stamped = [FORWARD, sources::FROM_POD, JUDGE, APPROVE, EGRESS];
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
-            !stamped.contains(name) && !is_subsequence(&old.rules, &new.rules)
+            !stamped.contains(&name.as_str()) && !is_subsequence(&old.rules, &new.rules)
         }
         DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };

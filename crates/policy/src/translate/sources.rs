@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, InterfaceName, Key, KeyType, Match, Name,
-    Protocol, Rule, Ruleset, Set, Table, Verdict,
+    Named, Protocol, Rule, Ruleset, Set, Table, Verdict,
 };
 
 use super::Direction;
-use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
+use super::layout::{Layout, TABLE_COMMENT, address_type, fixed, goto};
 use super::reporting::{Cause, add_deny_chain, chain_of, denied_for};
 use crate::{Attachment, ClusterState};
 
@@ -34,6 +34,8 @@ const CLOSED: &str = "closed-ports";
 const CONFINED: &str = "confined-ports";
 const TUNNEL_PORTS: &str = "tunnel-ports";
 pub(super) const INPUT: &str = "input";
+/// What pods send with their own addresses.
+pub(super) const FROM_POD: &str = "from-pod";
 /// Where nodes take tunnels in over UDP: VXLAN as registered and as Linux began it (which flannel uses), Geneve.
 const TUNNELS: [u16; 3] = [4789, 6081, 8472];
 /// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784).
@@ -137,7 +139,7 @@ fn forged(of_family: Match, family: Family) -> Rule {
         .commented("a pod sends with its own addresses only")
 }
 
-/// Brings what the rules of [`rules`] look at up to date: there is nothing to look at unless a routed pod's interface is
+/// Brings what the rules of [`rules()`] look at up to date: there is nothing to look at unless a routed pod's interface is
 /// known. The chain at the input hook is always there: base chains do not come and go.
 pub(super) fn refresh_routed(
     ruleset: &mut Ruleset,
@@ -160,31 +162,40 @@ pub(super) fn refresh_routed(
         for cause in causes {
             add_deny_chain(ruleset, layout, cause);
         }
-        rules = tunnels();
+        rules = tunnels(&[from_pod()]);
     }
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules }));
 }
 
-fn tunnels() -> Vec<Rule> {
+/// Under these conditions, which say that a packet comes from a pod.
+fn tunnels(from_pod: &[Match]) -> Vec<Rule> {
+    let with = |matches: &[Match]| [matches, from_pod].concat();
     let to_port = Match::InSet { fields: vec![Field::DestinationPort], set: fixed(TUNNEL_PORTS) };
-    let over_udp = deny(vec![Match::Protocol(Protocol::Udp), to_port, from_pod()], Cause::Tunnel);
-    let wrapped = WRAPPERS.map(|number| deny(vec![Match::IpProtocol(number), from_pod()], Cause::Tunnel));
+    let over_udp = deny(with(&[Match::Protocol(Protocol::Udp), to_port]), Cause::Tunnel);
+    let wrapped = WRAPPERS.map(|number| deny(with(&[Match::IpProtocol(number)]), Cause::Tunnel));
     let comment = |rule: Rule| rule.commented("what comes out of a tunnel has any source it likes");
     std::iter::once(over_udp).chain(wrapped).map(comment).collect()
 }
 
-/// What comes first in the forward hook, before approvals count: a forged packet could belong to an approved flow.
-pub(super) fn rules(ruleset: &Ruleset) -> Vec<Rule> {
-    if ruleset.sets.contains_key(&fixed(INTERFACES)) {
-        Family::BOTH.map(|family| forged(Match::Family(family), family)).into()
-    } else {
-        vec![]
-    }
+/// Whether the interface of any routed pod is known.
+pub(super) fn are_known(sets: &Named<Set>) -> bool {
+    sets.contains_key(&fixed(INTERFACES))
+}
+
+/// What comes first in the forward hook, before approvals count: a forged packet could belong to an approved flow. The
+/// packets of pods go on in the chain [`FROM_POD`].
+pub(super) fn rules() -> Vec<Rule> {
+    let own = |family: Family| {
+        let fields = vec![Field::InInterface, Field::Source(family)];
+        Rule::new(vec![Match::Family(family), Match::InSet { fields, set: sources(family) }], goto(FROM_POD))
+    };
+    let other = deny(vec![from_pod()], Cause::ForgedSource).commented("a pod sends with its own addresses only");
+    Family::BOTH.into_iter().map(own).chain([other]).collect()
 }
 
 /// What comes after approvals: the first packet into a tunnel is never approved.
-pub(super) fn tunnel_rules(ruleset: &Ruleset) -> Vec<Rule> {
-    if ruleset.sets.contains_key(&fixed(INTERFACES)) { tunnels() } else { vec![] }
+pub(super) fn tunnel_rules() -> Vec<Rule> {
+    tunnels(&[])
 }
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
@@ -259,7 +270,7 @@ fn prerouting_rules() -> Vec<Rule> {
             .commented("no policy judges other protocols"),
         forged(Match::EtherType(EtherType::Ipv4), Family::V4),
     ];
-    rules.extend(tunnels());
+    rules.extend(tunnels(&[from_pod()]));
     rules.extend(no_routers());
     let nobody = Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(UNSPECIFIED) };
     rules.extend(discovery(&[from_pod(), nobody]));
