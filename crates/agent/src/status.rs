@@ -4,6 +4,7 @@
 mod counts;
 mod report;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -52,7 +53,7 @@ pub(crate) struct Status {
     /// In one direction at least, all policies that select them are audited.
     pub(crate) audited_pods: usize,
     /// Objects of which something was not understood.
-    pub(crate) diagnostics: Vec<Diagnostic>,
+    pub(crate) diagnostics: Arc<[Diagnostic]>,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
     pub(crate) unenforced: Vec<String>,
     /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.

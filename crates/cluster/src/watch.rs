@@ -11,6 +11,7 @@ mod backoff;
 mod decode;
 mod failure;
 mod informer;
+mod lean;
 mod lines;
 mod lookup;
 mod resource;

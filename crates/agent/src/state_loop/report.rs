@@ -118,8 +118,8 @@ impl StateLoop {
         for new in diagnostics.iter().filter(|d| !self.status.diagnostics.contains(d)) {
             tracing::warn!("not understood: {new}");
         }
-        if self.status.diagnostics != diagnostics {
-            self.status.diagnostics = diagnostics.to_vec();
+        if *self.status.diagnostics != *diagnostics {
+            self.status.diagnostics = diagnostics.into();
         }
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Workload {
 impl Workload {
     /// None for a pod that no labels tell from the others.
     pub(super) fn of(pod: &Pod) -> Option<Workload> {
-        let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&&***key));
+        let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&key.as_ref()));
         let labels: Labels = lasting.map(|(key, value)| (key.clone(), value.clone())).collect();
         (!labels.is_empty()).then(|| Workload { namespace: pod.name.namespace.clone(), labels })
     }
