@@ -57,17 +57,13 @@ impl ClusterState {
         if self.object(object.kind(), object.name()).as_ref() == Some(&object) {
             return false;
         }
-        if let Object::Pod(_) | Object::Policy(_) = &object {
-            self.remove(object.kind(), object.name());
-        }
+        self.remove(object.kind(), object.name());
         self.sums.add(&object);
         match object {
             Object::Namespace(new) => {
                 let name = new.name.name.clone();
                 let before = self.enforcement_in(&name);
-                if let Some(old) = self.namespaces.insert(name.clone(), new) {
-                    self.sums.take(&Object::Namespace(old));
-                }
+                self.namespaces.insert(name.clone(), new);
                 self.tally.turn(&name, before, self.enforcement_in(&name));
             }
             Object::Policy(new) => {

@@ -109,7 +109,13 @@ mod tests {
 
     fn changes() -> impl Strategy<Value = Change> {
         let name = || prop_oneof!["a", "b", "c"];
-        let said = prop_oneof![Just(Value::Null), Just(json!("audit")), Just(json!("enforce")), Just(json!("off"))];
+        let said = prop_oneof![
+            Just(Value::Null),
+            Just(json!("audit")),
+            Just(json!("enforce")),
+            Just(json!("off")),
+            Just(json!("on"))
+        ];
         let policy = (name(), name(), said.clone(), prop_oneof![4 => Just("TCP"), 1 => Just("QUIC")]);
         let policy =
             policy.prop_map(|(ns, name, said, protocol)| object(Kind::NetworkPolicy, &ns, &name, &said, protocol));

@@ -202,9 +202,9 @@ impl Informer {
     async fn list_in_pages(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
         let mut heard = Vec::new();
-        let mut next = None;
+        let (mut next, mut text) = (None, Vec::new());
         loop {
-            let text = api::page(&self.connection, self.resource, self.page_objects, next).await?;
+            api::page(&self.connection, self.resource, self.page_objects, next, &mut text).await?;
             let page: Page =
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
