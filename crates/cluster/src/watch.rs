@@ -11,6 +11,7 @@ mod backoff;
 mod decode;
 mod failure;
 mod informer;
+mod last_told;
 mod lean;
 mod lines;
 mod lookup;

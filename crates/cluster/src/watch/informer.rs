@@ -11,6 +11,7 @@ use super::api::{self, Start};
 use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_name};
 use super::failure::{Failure, Verb};
+use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
 use super::resource::Resource;
 use crate::{Connection, Problem, Told};
@@ -60,6 +61,7 @@ pub(super) struct Informer {
     nameless: usize,
     /// What the objects share.
     interner: Interner,
+    last_told: LastTold,
 }
 
 /// What a list says, in the order in which it does. Of one name the last counts.
@@ -93,6 +95,7 @@ impl Informer {
             failure: None,
             nameless: 0,
             interner: Interner::new(),
+            last_told: LastTold::default(),
         }
     }
 
@@ -177,7 +180,7 @@ impl Informer {
             match line.kind {
                 LineKind::Added | LineKind::Modified => {
                     match decode(&mut self.interner, self.resource.kind, line.object) {
-                        Ok(decoded) => heard.push(Heard::Is(decoded.object)),
+                        Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
                         Err(Nameless) => self.nameless += 1,
                     }
                 }
@@ -209,7 +212,7 @@ impl Informer {
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
                 match decode(&mut self.interner, self.resource.kind, item) {
-                    Ok(decoded) => heard.push(Heard::Is(decoded.object)),
+                    Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
             }
@@ -224,6 +227,7 @@ impl Informer {
 
     async fn finish_list(&mut self, heard: Vec<Heard>, version: String) -> Result<(), Stop> {
         let objects = known_last(heard);
+        self.last_told.replace(&objects);
         tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
         let change = Change::Replace(self.resource.kind, objects);
         self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
@@ -265,9 +269,11 @@ impl Informer {
         let kind = self.resource.kind;
         let decoded = match line.kind {
             LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
-                .map(|decoded| (Change::Set(decoded.object), decoded.version)),
-            LineKind::Deleted => decode_name(&mut self.interner, kind, line.object)
-                .map(|(name, version)| (Change::Remove(kind, name), version)),
+                .map(|decoded| (Change::Set(self.last_told.tell(decoded.object)), decoded.version)),
+            LineKind::Deleted => decode_name(&mut self.interner, kind, line.object).map(|(name, version)| {
+                self.last_told.remove(&name);
+                (Change::Remove(kind, name), version)
+            }),
             LineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
