@@ -3,9 +3,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cluster::{Event, Problem, Sync, Timing, connect, watch_cluster};
-use policy::{Change, Kind, Object};
+use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
 use tests::fake_api::{DEADLINE, FakeApi, Faults, Verb};
+use tests::generate::draw_worlds;
+use tests::objects::kind_of;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -257,6 +259,31 @@ async fn an_object_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch()
         let Object::Pod(worse) = &known.objects[&(Kind::Pod, "shop/worse".into())] else { panic!("not a pod") };
         assert!(worse.unreadable && !worse.problems.is_empty());
         assert_eq!(known.lists_of_pods(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_a_list_and_a_watch_tell_means_what_the_whole_objects_mean() {
+    for (number, world) in draw_worlds(12).iter().enumerate() {
+        let mut documents = world.documents();
+        for document in documents.iter_mut().filter(|document| kind_of(document) == Kind::NetworkPolicy) {
+            // A server serves the version that it is asked for.
+            document["apiVersion"] = json!("networking.k8s.io/v1");
+        }
+        let object = |document| lower(kind_of(document), document).expect("generated objects have names");
+        let objects = documents.iter().map(object);
+        let expected: BTreeMap<_, _> =
+            objects.map(|object| ((object.kind(), object.name().to_string()), object)).collect();
+        let api = FakeApi::start();
+        api.faults(|f| f.no_streaming = number % 2 == 1);
+        let (listed, watched) = documents.split_at(documents.len() / 2);
+        listed.iter().for_each(|document| api.set(kind_of(document), document.clone()));
+        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        known.until_synced().await;
+        api.until_watched().await;
+        watched.iter().for_each(|document| api.set(kind_of(document), document.clone()));
+        known.until("every object", |known| known.objects.len() == expected.len()).await;
+        assert_eq!(known.objects, expected);
     }
 }
 

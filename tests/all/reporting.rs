@@ -114,8 +114,8 @@ fn attached(mut state: ClusterState) -> ClusterState {
         state.attach(Attachment {
             id: AttachmentId { container: interface.as_str().into(), interface: "eth0".into() },
             pod: pod.name.clone(),
-            uid: Some(pod.uid.clone()),
-            addresses: pod.addresses.clone(),
+            uid: Some(pod.uid.to_string().into()),
+            addresses: pod.addresses.iter().collect(),
             host_interface: Some(interface.parse().expect("a name")),
             bridged: index % 2 == 0,
             since: 1,

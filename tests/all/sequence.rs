@@ -135,7 +135,7 @@ fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterSt
                 id: AttachmentId { container: format!("c{}", number % 5).as_str().into(), interface: "eth0".into() },
                 pod: pod.name.clone(),
                 uid: (!known).then(|| "somebody else".into()),
-                addresses: pod.addresses.iter().copied().collect(),
+                addresses: pod.addresses.iter().collect(),
                 host_interface: nft::InterfaceName::new(&format!("veth{interface}")).ok(),
                 bridged: *bridged,
                 since: number,

@@ -291,9 +291,9 @@ impl StateLoop {
                 if completed {
                     self.status.synced = Some(Instant::now());
                     tracing::info!(
-                        namespaces = self.state.namespaces().count(),
-                        pods = self.state.pods().count(),
-                        policies = self.state.policies().count(),
+                        namespaces = self.state.namespace_count(),
+                        pods = self.state.pod_count(),
+                        policies = self.state.policy_count(),
                         "every kind has been listed"
                     );
                 }

@@ -11,6 +11,8 @@ mod backoff;
 mod decode;
 mod failure;
 mod informer;
+mod last_told;
+mod lean;
 mod lines;
 mod lookup;
 mod resource;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{ObjectName, Pod};
+use crate::{ObjectName, Pod, Uid};
 
 /// An interface of a container, as CNI names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +47,9 @@ impl Attachment {
 
 impl Pod {
     /// Whether a runtime on this node may know the pod by the UID. A pod of a folder of manifests may have none.
-    pub fn is_called(&self, uid: &Arc<str>) -> bool {
-        self.uid.is_empty() || *uid == self.uid || Some(uid) == self.mirror_of.as_ref()
+    pub fn is_called(&self, uid: &str) -> bool {
+        let uid = Uid::from(uid);
+        self.uid.is_empty() || uid == self.uid || Some(&uid) == self.mirror_of.as_deref()
     }
 }
 

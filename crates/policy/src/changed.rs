@@ -54,8 +54,6 @@ impl Changed {
     pub(crate) fn note_namespace(&mut self, old: Option<&Namespace>, new: Option<&Namespace>) {
         let Some(Namespace { name, .. }) = new.or(old) else { return };
         let matched = |n: &Namespace| (!n.unreadable).then(|| n.labels.clone());
-        self.any = true;
-        self.problems |= [old, new].into_iter().flatten().any(|n| !n.problems.is_empty());
         if old.and_then(matched) != new.and_then(matched) {
             self.relabelled.insert(name.name.clone());
         }
@@ -64,12 +62,10 @@ impl Changed {
         }
     }
 
-    pub(crate) fn note_policy(&mut self, old: Option<&Arc<Policy>>, new: Option<&Arc<Policy>>) {
-        for policy in [old, new].into_iter().flatten() {
-            self.any = true;
-            self.problems |= !policy.problems.is_empty();
-            self.policies.push(policy.clone());
-        }
+    /// An object is another now, or has come or gone; it has or had something that was not understood.
+    pub(crate) fn note_problems(&mut self, problems: bool) {
+        self.any = true;
+        self.problems |= problems;
     }
 
     pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {

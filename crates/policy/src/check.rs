@@ -28,8 +28,8 @@ fn check_addresses(state: &ClusterState, pod: &Pod, found: &mut Vec<Diagnostic>)
     if pod.finished || pod.host_network {
         return;
     }
-    for address in &pod.addresses {
-        if let Some(owner) = state.owner(*address).filter(|owner| owner.name != pod.name) {
+    for address in pod.addresses.iter() {
+        if let Some(owner) = state.owner(address).filter(|owner| owner.name != pod.name) {
             found.push(Diagnostic {
                 severity: Severity::Warning,
                 kind: Kind::Pod,

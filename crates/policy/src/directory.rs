@@ -1,38 +1,41 @@
 //! Who says that he has an address: pods through their status, and attachments through the CNI plugin.
 
+mod claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{Attachment, AttachmentId, ObjectName, Pod};
+use claims::Claims;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Directory {
     /// Pods that say they have the address. Pods that cannot have one (finished, on the host network) do not count.
-    claims: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    claims: Claims,
     /// Pods on the host network that say they have the address, which is their node's.
-    on_hosts: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    on_hosts: Claims,
     attachments: BTreeMap<AttachmentId, Arc<Attachment>>,
     attached: BTreeMap<IpAddr, BTreeSet<AttachmentId>>,
     attached_pods: BTreeMap<ObjectName, BTreeSet<AttachmentId>>,
 }
 
 impl Directory {
-    pub(crate) fn claim(&mut self, pod: &Pod) {
+    pub(crate) fn claim(&mut self, pod: &Arc<Pod>) {
         for address in claimed(pod) {
-            self.claims.entry(*address).or_default().insert(pod.name.clone());
+            self.claims.add(address, pod);
         }
         for address in of_host(pod) {
-            self.on_hosts.entry(*address).or_default().insert(pod.name.clone());
+            self.on_hosts.add(address, pod);
         }
     }
 
     pub(crate) fn release(&mut self, pod: &Pod) {
         for address in claimed(pod) {
-            remove(&mut self.claims, address, &pod.name);
+            self.claims.remove(address, &pod.name);
         }
         for address in of_host(pod) {
-            remove(&mut self.on_hosts, address, &pod.name);
+            self.on_hosts.remove(address, &pod.name);
         }
     }
 
@@ -78,43 +81,47 @@ impl Directory {
         self.attached.get(&address).into_iter().flatten().filter_map(|id| self.attachments.get(id))
     }
 
-    pub(crate) fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
-        self.claims.get(&address).into_iter().flatten()
+    /// The pods that claim the address, the one that has it first: one that is not terminating before one that is, then
+    /// the later start, the later creation, the greater UID, the greater name.
+    pub(crate) fn claimants(&self, address: IpAddr) -> &[Arc<Pod>] {
+        self.claims.of(address)
     }
 
     /// Pods on the host network of whoever has the address.
-    pub(crate) fn on_host(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
-        self.on_hosts.get(&address).into_iter().flatten()
+    pub(crate) fn on_host(&self, address: IpAddr) -> &[Arc<Pod>] {
+        self.on_hosts.of(address)
     }
 
     /// Every address that the pod claims or that a pod of its name is attached with, be it another one.
     pub(crate) fn may_have(&self, pod: &Pod) -> Vec<IpAddr> {
         let attached = self.attachments_of(&pod.name).flat_map(|attachment| attachment.addresses.iter().copied());
-        claimed(pod).iter().copied().chain(attached).collect()
+        claimed(pod).chain(attached).collect()
     }
 
     /// Every address that the pod claims or is attached with, each once.
-    pub(crate) fn of(&self, pod: &Pod) -> Vec<IpAddr> {
-        let mut addresses = claimed(pod).to_vec();
+    pub(crate) fn of(&self, pod: &Pod) -> impl Iterator<Item = IpAddr> {
+        let mut attached = Vec::new();
         for attachment in self.attachments_of(&pod.name).filter(|a| a.is_of(pod)) {
             for address in &attachment.addresses {
-                if !addresses.contains(address) {
-                    addresses.push(*address);
+                if !attached.contains(address) && !claimed(pod).any(|a| a == *address) {
+                    attached.push(*address);
                 }
             }
         }
-        addresses
+        claimed(pod).chain(attached)
     }
 }
 
 /// The addresses that a pod may have: none once it has finished, none of its own on the host network.
-fn claimed(pod: &Pod) -> &[IpAddr] {
-    if pod.finished || pod.host_network { &[] } else { &pod.addresses }
+fn claimed(pod: &Pod) -> impl Iterator<Item = IpAddr> {
+    let may_have = !pod.finished && !pod.host_network;
+    pod.addresses.iter().filter(move |_| may_have)
 }
 
 /// The addresses of the node that a pod is on the host network of.
-fn of_host(pod: &Pod) -> &[IpAddr] {
-    if pod.host_network && !pod.finished { &pod.addresses } else { &[] }
+fn of_host(pod: &Pod) -> impl Iterator<Item = IpAddr> {
+    let is_of_host = pod.host_network && !pod.finished;
+    pod.addresses.iter().filter(move |_| is_of_host)
 }
 
 fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {

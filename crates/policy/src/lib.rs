@@ -6,13 +6,18 @@
 //! seen. Everything is pure and total: no socket, no clock,
 //! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
+mod addresses;
 mod attachment;
+mod by_name;
 mod changed;
 mod check;
 mod diagnostic;
 mod directory;
 mod explain;
+mod footprint;
+mod interner;
 mod isolating;
+mod labels;
 mod lower;
 mod model;
 mod peers;
@@ -20,8 +25,12 @@ mod plain;
 mod selector;
 mod state;
 mod suggest;
+mod sums;
+mod tally;
 mod translate;
+mod uid;
 
+pub use addresses::Addresses;
 pub use attachment::{Attachment, AttachmentId, Holder};
 pub use changed::Changed;
 pub use check::check;
@@ -30,16 +39,20 @@ pub use explain::{
     Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
     explain, explain_named, explain_side,
 };
-pub use lower::{Nameless, lower};
+pub use interner::Interner;
+pub use labels::Labels;
+pub use lower::{Nameless, lower, lower_with};
 pub use model::{
-    Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Labels, NamedPort, Namespace, NamespaceScope,
-    NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
+    Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope,
+    NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,
 };
-pub use selector::{Operator, Requirement, Selector};
+pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
+pub use tally::PolicyCounts;
 pub use translate::{
     BadMask, Cause, DEFAULT_MARK_MASK, Direction, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout,
     Program, Reported, TABLE_COMMENT, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp,
     translate,
 };
+pub use uid::Uid;

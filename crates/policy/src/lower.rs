@@ -11,10 +11,12 @@ mod pod;
 mod policy;
 mod selector;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::plain::plain;
-use crate::{Diagnostic, Enforcement, Kind, Labels, Namespace, Object, ObjectName, Severity};
+use crate::{Diagnostic, Enforcement, Interner, Kind, Labels, Namespace, Object, ObjectName, Severity};
 
 /// The object has no `metadata.name`, so nothing can be said of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,11 @@ pub struct Nameless(pub Kind);
 ///
 /// A namespaced object without `metadata.namespace` is taken to be in `default`.
 pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
+    lower_with(&mut Interner::new(), kind, object)
+}
+
+/// The same, for one of many objects: it shares what others before it said, too.
+pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().filter(|n| !n.is_empty()).ok_or(Nameless(kind))?;
     let namespace = match (kind, &metadata["namespace"]) {
@@ -35,11 +42,15 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
         // YAML makes a number of `namespace: 123`; that is still where its author wants it.
         (Kind::Pod | Kind::NetworkPolicy, other) => other.to_string(),
     };
-    let name = ObjectName::new(&namespace, name);
+    let name = match kind {
+        // It is the value of a label, too.
+        Kind::Namespace => ObjectName { namespace: interner.text(&namespace), name: interner.text(name) },
+        Kind::Pod | Kind::NetworkPolicy => ObjectName { namespace: interner.text(&namespace), name: name.into() },
+    };
     Ok(match kind {
-        Kind::Namespace => Object::Namespace(lower_namespace(name, metadata)),
-        Kind::Pod => Object::Pod(pod::lower(name, object)),
-        Kind::NetworkPolicy => Object::Policy(policy::lower(name, object)),
+        Kind::Namespace => Object::Namespace(Arc::new(lower_namespace(name, metadata, interner))),
+        Kind::Pod => Object::Pod(Arc::new(pod::lower(name, object, interner))),
+        Kind::NetworkPolicy => Object::Policy(Arc::new(policy::lower(name, object, interner))),
     })
 }
 
@@ -49,16 +60,14 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// The label that the API server keeps on every namespace.
 pub(crate) const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-fn lower_namespace(name: ObjectName, metadata: &Value) -> Namespace {
+fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) -> Namespace {
     let mut problems = Vec::new();
     let mut take = |misread: Misread, consequence| problems.push(misread.diagnose(Kind::Namespace, &name, consequence));
     let labels = json::labels(metadata, "metadata");
     let unreadable = labels.is_err();
     let labels = match labels {
-        Ok(mut labels) => {
-            labels.insert(NAME_LABEL.into(), name.name.clone());
-            labels
-        }
+        // The last of a key counts.
+        Ok(labels) => interner.labels(labels.into_iter().chain([(NAME_LABEL, &*name.name)])),
         Err(e) => {
             take(e, "no namespaceSelector matches the namespace");
             Labels::new()

@@ -1,8 +1,7 @@
 //! The model: Kubernetes objects, reduced to what enforcement uses and free of doubt.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -10,7 +9,7 @@ use nft::Protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::plain::plain;
-use crate::{Diagnostic, Selector};
+use crate::{Addresses, Diagnostic, Labels, Selector, Uid};
 
 /// The kinds of object that enforcement rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,8 +79,6 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
-
 /// A change of one kind's objects, as a watch or a folder reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
@@ -94,9 +91,9 @@ pub enum Change {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Object {
-    Namespace(Namespace),
-    Pod(Pod),
-    Policy(Policy),
+    Namespace(Arc<Namespace>),
+    Pod(Arc<Pod>),
+    Policy(Arc<Policy>),
 }
 
 impl Object {
@@ -113,6 +110,14 @@ impl Object {
             Object::Namespace(o) => &o.name,
             Object::Pod(o) => &o.name,
             Object::Policy(o) => &o.name,
+        }
+    }
+
+    pub fn problems(&self) -> &[Diagnostic] {
+        match self {
+            Object::Namespace(o) => &o.problems,
+            Object::Pod(o) => &o.problems,
+            Object::Policy(o) => &o.problems,
         }
     }
 }
@@ -132,32 +137,63 @@ pub struct Namespace {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub name: ObjectName,
-    pub uid: Arc<str>,
+    pub uid: Uid,
     /// It stands for a static pod: the UID by which the node's kubelet knows that one.
-    pub mirror_of: Option<Arc<str>>,
+    pub mirror_of: Option<Box<Uid>>,
     pub labels: Labels,
     /// The node it was bound to.
     pub node: Option<Arc<str>>,
     /// Both families, without duplicates, in the order of the status.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Addresses,
     pub host_network: bool,
     /// Phase Succeeded or Failed: it has no address any more, whatever the status says.
     pub finished: bool,
     /// It has a deletion timestamp. It keeps its addresses until it is gone.
     pub terminating: bool,
-    /// Seconds since 1970.
-    pub started: Option<i64>,
-    /// Seconds since 1970.
-    pub created: Option<i64>,
+    pub started: Moment,
+    pub created: Moment,
     /// In the order in which a name is looked up: containers first, then restartable init containers.
-    pub ports: Vec<NamedPort>,
+    pub ports: Arc<[NamedPort]>,
     /// Something in the object was not understood: on its own node the pod is isolated and nothing is allowed, and
     /// it is nobody's peer.
     pub unreadable: bool,
-    pub problems: Vec<Diagnostic>,
+    pub problems: Problems,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A second, or none where an object does not say it, which is before all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(i64);
+
+impl Moment {
+    pub const UNKNOWN: Moment = Moment(i64::MIN);
+
+    pub fn at(time: jiff::Timestamp) -> Moment {
+        Moment(time.as_second())
+    }
+}
+
+/// What is wrong with an object. Most have nothing wrong with them, and are many.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Problems(Option<Box<Found>>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Found(Vec<Diagnostic>);
+
+impl FromIterator<Diagnostic> for Problems {
+    fn from_iter<I: IntoIterator<Item = Diagnostic>>(found: I) -> Problems {
+        let found: Vec<Diagnostic> = found.into_iter().collect();
+        Problems((!found.is_empty()).then(|| Box::new(Found(found))))
+    }
+}
+
+impl Deref for Problems {
+    type Target = [Diagnostic];
+    fn deref(&self) -> &[Diagnostic] {
+        self.0.as_ref().map_or(&[], |found| &found.0)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedPort {
     pub name: Arc<str>,
     pub protocol: Protocol,

@@ -1,17 +1,18 @@
 //! Label selectors in canonical form: equal meaning written in another order is an equal value.
 
-use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::Labels;
 
-/// Requirements that all have to hold; without any it selects everything.
+/// Requirements that all have to hold; without any it selects everything. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Selector {
-    requirements: BTreeSet<Requirement>,
+    /// Sorted, each once.
+    requirements: Arc<[Requirement]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -23,11 +24,41 @@ pub struct Requirement {
 /// The operators of `matchExpressions`; `matchLabels` is `In` with one value. The value sets are not empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Operator {
-    In(BTreeSet<Arc<str>>),
+    In(Values),
     /// Holds for objects without the key, too.
-    NotIn(BTreeSet<Arc<str>>),
+    NotIn(Values),
     Exists,
     DoesNotExist,
+}
+
+/// Sorted texts, each once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Values(Box<[Arc<str>]>);
+
+impl Values {
+    fn holds(&self, value: &str) -> bool {
+        self.0.binary_search_by(|held| (**held).cmp(value)).is_ok()
+    }
+}
+
+impl FromIterator<Arc<str>> for Values {
+    fn from_iter<I: IntoIterator<Item = Arc<str>>>(texts: I) -> Values {
+        Values(sorted(texts).into())
+    }
+}
+
+impl Deref for Values {
+    type Target = [Arc<str>];
+    fn deref(&self) -> &[Arc<str>] {
+        &self.0
+    }
+}
+
+fn sorted<T: Ord>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut values: Vec<T> = values.into_iter().collect();
+    values.sort();
+    values.dedup();
+    values
 }
 
 impl Selector {
@@ -36,7 +67,14 @@ impl Selector {
     }
 
     pub fn of(requirements: impl IntoIterator<Item = Requirement>) -> Selector {
-        Selector { requirements: requirements.into_iter().collect() }
+        let requirements = sorted(requirements);
+        // Nothing is one shared allocation, which a conversion would not use.
+        if requirements.is_empty() { Selector::default() } else { Selector { requirements: requirements.into() } }
+    }
+
+    /// With the requirements that `share` gives for its own, which have to be equal to them.
+    pub(crate) fn shared(self, share: impl FnOnce(&[Requirement]) -> Arc<[Requirement]>) -> Selector {
+        Selector { requirements: share(&self.requirements) }
     }
 
     pub fn requirements(&self) -> impl Iterator<Item = &Requirement> {
@@ -61,8 +99,8 @@ impl Requirement {
     fn holds(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match &self.operator {
-            Operator::In(values) => value.is_some_and(|v| values.contains(v)),
-            Operator::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
+            Operator::In(values) => value.is_some_and(|v| values.holds(v)),
+            Operator::NotIn(values) => value.is_none_or(|v| !values.holds(v)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
         }
@@ -84,7 +122,7 @@ impl fmt::Display for Selector {
 /// As `kubectl get -l` takes it.
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |values: &BTreeSet<Arc<str>>| values.iter().map(|v| &**v).collect::<Vec<_>>().join(",");
+        let list = |values: &Values| values.iter().map(|v| &**v).collect::<Vec<_>>().join(",");
         match &self.operator {
             Operator::In(values) if values.len() == 1 => write!(f, "{}={}", self.key, list(values)),
             Operator::In(values) => write!(f, "{} in ({})", self.key, list(values)),
@@ -110,7 +148,7 @@ mod tests {
 
     #[test]
     fn negative_operators_match_objects_without_the_key() {
-        let values: BTreeSet<Arc<str>> = ["web".into()].into();
+        let values: Values = ["web".into()].into_iter().collect();
         for (operator, web, api, none) in [
             (Operator::In(values.clone()), true, false, false),
             (Operator::NotIn(values), false, true, true),

@@ -7,20 +7,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::by_name::ByName;
 use crate::directory::Directory;
+use crate::sums::Sums;
+use crate::tally::Tally;
 use crate::{
     Attachment, AttachmentId, Change, Changed, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace,
-    Object, ObjectName, Pod, Policy, Selector,
+    Object, ObjectName, Pod, Policy, PolicyCounts, Selector,
 };
 
 /// Namespaces, pods and policies, and the directory of addresses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterState {
-    namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
-    pods: BTreeMap<ObjectName, Arc<Pod>>,
-    policies: BTreeMap<ObjectName, Arc<Policy>>,
+    namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
+    pods: ByName<Pod>,
+    policies: ByName<Policy>,
     addresses: Directory,
     default_enforcement: Enforcement,
+    tally: Tally,
+    sums: Sums,
 }
 
 impl ClusterState {
@@ -35,7 +40,7 @@ impl ClusterState {
             Change::Set(object) => self.set(object, &mut changed),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut changed),
             Change::Replace(kind, objects) => {
-                let kept: BTreeSet<ObjectName> = objects.iter().map(|o| o.name().clone()).collect();
+                let kept: BTreeSet<&ObjectName> = objects.iter().map(Object::name).collect();
                 let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(*n)).cloned().collect();
                 for name in gone {
                     self.remove(kind, &name, &mut changed);
@@ -49,65 +54,113 @@ impl ClusterState {
     }
 
     fn set(&mut self, object: Object, changed: &mut Changed) {
+        let old = self.object(object.kind(), object.name());
+        if old.as_ref() == Some(&object) {
+            return;
+        }
+        self.note(changed, old.as_ref(), Some(&object));
+        if let Some(old) = &old {
+            self.take_out(old);
+        }
+        self.sums.add(&object);
         match object {
             Object::Namespace(new) => {
-                let old = self.namespaces.get(&new.name);
-                if old.is_some_and(|old| **old == new) {
-                    return;
-                }
-                changed.note_namespace(old.map(|old| &**old), Some(&new));
-                self.namespaces.insert(new.name.clone(), Arc::new(new));
+                let name = new.name.name.clone();
+                let before = self.enforcement_in(&name);
+                self.namespaces.insert(name.clone(), new);
+                self.tally.turn(&name, before, self.enforcement_in(&name));
             }
             Object::Policy(new) => {
-                let new = Arc::new(new);
-                let old = self.policies.get(&new.name);
-                if old.is_some_and(|old| **old == *new) {
-                    return;
-                }
-                changed.note_policy(old, Some(&new));
+                self.tally.add(&new, self.enforcement_in(&new.name.namespace));
                 self.policies.insert(new.name.clone(), new);
             }
             Object::Pod(new) => {
-                if self.pods.get(&new.name).is_some_and(|old| **old == new) {
-                    return;
-                }
-                self.remove(Kind::Pod, &new.name, changed);
-                changed.note_pod(&new.name, self.addresses.may_have(&new));
-                changed.problems |= !new.problems.is_empty();
                 self.addresses.claim(&new);
-                self.pods.insert(new.name.clone(), Arc::new(new));
+                self.pods.insert(new.name.clone(), new);
             }
         }
     }
 
     fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
+        if let Some(old) = self.object(kind, name) {
+            self.note(changed, Some(&old), None);
+            self.take_out(&old);
+        }
+    }
+
+    fn take_out(&mut self, old: &Object) {
+        self.sums.take(old);
+        let name = old.name();
+        match old {
+            Object::Namespace(_) => {
+                let before = self.enforcement_in(&name.name);
+                self.namespaces.remove(&name.name);
+                self.tally.turn(&name.name, before, self.enforcement_in(&name.name));
+            }
+            Object::Policy(old) => {
+                self.tally.take(old, self.enforcement_in(&name.namespace));
+                self.policies.remove(name);
+            }
+            Object::Pod(old) => {
+                self.addresses.release(old);
+                self.pods.remove(name);
+            }
+        }
+    }
+
+    /// One of a kind is to take the place of another, or to come, or to go.
+    fn note(&self, changed: &mut Changed, old: Option<&Object>, new: Option<&Object>) {
+        changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
+        let namespace = |object: Option<&Object>| match object {
+            Some(Object::Namespace(namespace)) => Some(namespace.clone()),
+            Some(Object::Pod(_) | Object::Policy(_)) | None => None,
+        };
+        changed.note_namespace(namespace(old).as_deref(), namespace(new).as_deref());
+        for object in old.into_iter().chain(new) {
+            match object {
+                Object::Policy(policy) => changed.policies.push(policy.clone()),
+                Object::Pod(pod) => changed.note_pod(&pod.name, self.addresses.may_have(pod)),
+                Object::Namespace(_) => {}
+            }
+        }
+    }
+
+    fn object(&self, kind: Kind, name: &ObjectName) -> Option<Object> {
         match kind {
-            Kind::Namespace => {
-                if let Some(old) = self.namespaces.remove(name) {
-                    changed.note_namespace(Some(&old), None);
-                }
-            }
-            Kind::NetworkPolicy => {
-                if let Some(old) = self.policies.remove(name) {
-                    changed.note_policy(Some(&old), None);
-                }
-            }
-            Kind::Pod => {
-                if let Some(old) = self.pods.remove(name) {
-                    changed.note_pod(name, self.addresses.may_have(&old));
-                    changed.problems |= !old.problems.is_empty();
-                    self.addresses.release(&old);
-                }
-            }
+            Kind::Namespace => self.namespaces.get(&name.name).cloned().map(Object::Namespace),
+            Kind::Pod => self.pods.get(name).cloned().map(Object::Pod),
+            Kind::NetworkPolicy => self.policies.get(name).cloned().map(Object::Policy),
         }
     }
 
     fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &ObjectName> + '_> {
         match kind {
-            Kind::Namespace => Box::new(self.namespaces.keys()),
-            Kind::Pod => Box::new(self.pods.keys()),
-            Kind::NetworkPolicy => Box::new(self.policies.keys()),
+            Kind::Namespace => Box::new(self.namespaces.values().map(|o| &o.name)),
+            Kind::Pod => Box::new(self.pods.values().map(|o| &o.name)),
+            Kind::NetworkPolicy => Box::new(self.policies.values().map(|o| &o.name)),
         }
+    }
+
+    pub fn namespace_count(&self) -> usize {
+        self.namespaces.len()
+    }
+
+    pub fn pod_count(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn policy_count(&self) -> usize {
+        self.policies.len()
+    }
+
+    /// The policies by what becomes of them.
+    pub fn policy_counts(&self) -> PolicyCounts {
+        self.tally.counts()
+    }
+
+    /// What the objects of the kind take in memory, as far as they do not share it with others, in bytes: an estimate.
+    pub fn footprint(&self, kind: Kind) -> usize {
+        self.sums.footprint(kind)
     }
 
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
@@ -132,12 +185,19 @@ impl ClusterState {
 
     /// The labels of a namespace that selectors may look at; none while its object is unknown or unreadable.
     pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
-        self.namespaces.get(&ObjectName::new("", namespace)).filter(|n| !n.unreadable).map(|n| &n.labels)
+        self.namespaces.get(namespace).filter(|n| !n.unreadable).map(|n| &n.labels)
     }
 
     /// What becomes of policies that neither they nor their namespaces say anything of.
     pub fn set_default_enforcement(&mut self, default: Enforcement) {
+        let before = self.default_enforcement;
         self.default_enforcement = default;
+        let namespaces: Vec<Arc<str>> = self.tally.silent_namespaces().cloned().collect();
+        for namespace in namespaces {
+            if self.said_of(&namespace).is_none() {
+                self.tally.turn(&namespace, before, default);
+            }
+        }
     }
 
     /// Whether the policy is enforced. The nearest word counts: the policy's own, then its namespace's, then the default.
@@ -147,23 +207,27 @@ impl ClusterState {
 
     /// What becomes of policies of the namespace that say nothing of their own.
     pub fn enforcement_in(&self, namespace: &str) -> Enforcement {
-        let said = self.namespaces.get(&ObjectName::new("", namespace)).and_then(|n| n.enforcement);
-        said.unwrap_or(self.default_enforcement)
+        self.said_of(namespace).unwrap_or(self.default_enforcement)
+    }
+
+    /// What the namespace's object says.
+    fn said_of(&self, namespace: &str) -> Option<Enforcement> {
+        self.namespaces.get(namespace)?.enforcement
     }
 
     /// The pods of a namespace.
     pub fn pods_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Pod>> {
-        in_namespace(&self.pods, namespace)
+        self.pods.in_namespace(namespace)
     }
 
     /// The policies of a namespace.
     pub fn policies_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Policy>> {
-        in_namespace(&self.policies, namespace)
+        self.policies.in_namespace(namespace)
     }
 
     /// Namespaces whose labels a namespaceSelector matches.
     pub fn namespaces_matching<'a>(&'a self, selector: &'a Selector) -> impl Iterator<Item = &'a ObjectName> {
-        self.namespaces.iter().filter(|(_, n)| !n.unreadable && selector.matches(&n.labels)).map(|(name, _)| name)
+        self.namespaces.values().filter(|n| !n.unreadable && selector.matches(&n.labels)).map(|n| &n.name)
     }
 
     /// A pod was attached to this node's network. Says what is different now.
@@ -216,8 +280,7 @@ impl ClusterState {
             let pod = self.pods.get(&attachment.pod).filter(|pod| attachment.is_of(pod));
             return Some(pod.map_or(Holder::Unknown(attachment), Holder::Pod));
         }
-        let claimants = self.addresses.claimants(address).filter_map(|name| self.pods.get(name));
-        claimants.max_by(|a, b| seniority(a).cmp(&seniority(b))).map(Holder::Pod)
+        self.addresses.claimants(address).first().map(Holder::Pod)
     }
 
     /// The pod that has the address, if its object is known.
@@ -228,20 +291,20 @@ impl ClusterState {
     /// The nodes that have the address, as their pods on the host network say; none if a pod has it. It is one node, but
     /// for what the objects of two of them say at the same time.
     pub fn nodes_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<str>> {
-        let on_host = self.addresses.on_host(address).filter(move |_| self.holder(address).is_none());
-        on_host.filter_map(|name| self.pods.get(name)?.node.as_ref())
+        let on_host = self.addresses.on_host(address).iter().filter(move |_| self.holder(address).is_none());
+        on_host.filter_map(|pod| pod.node.as_ref())
     }
 
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         let claimed = self.addresses.of(pod);
-        claimed.into_iter().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+        claimed.filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
     }
 
     /// Every pod that says it has the address or was attached with it, whoever has it.
     pub(crate) fn contenders(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
         let attached = self.addresses.attached_with(address).map(|attachment| &attachment.pod);
-        self.addresses.claimants(address).chain(attached)
+        self.addresses.claimants(address).iter().map(|pod| &pod.name).chain(attached)
     }
 
     /// Whether the attachment is the one that has the address.
@@ -261,10 +324,8 @@ impl ClusterState {
 
     /// What was found wrong with the objects, worst first.
     pub fn problems(&self) -> Vec<Diagnostic> {
-        let namespaces = self.namespaces.values().flat_map(|o| &o.problems);
-        let pods = self.pods.values().flat_map(|o| &o.problems);
-        let policies = self.policies.values().flat_map(|o| &o.problems);
-        let mut found: Vec<Diagnostic> = namespaces.chain(pods).chain(policies).cloned().collect();
+        let with_problems = self.sums.with_problems().filter_map(|(kind, name)| self.object(*kind, name));
+        let mut found: Vec<Diagnostic> = with_problems.flat_map(|object| object.problems().to_vec()).collect();
         found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
         found
     }
@@ -276,13 +337,4 @@ impl Pod {
         let called = |p: &&NamedPort| *p.name == *name && p.protocol == protocol;
         self.ports.iter().find(called).map(|p| p.number)
     }
-}
-
-fn seniority(pod: &Pod) -> (bool, Option<i64>, Option<i64>, &str, &ObjectName) {
-    (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
-}
-
-fn in_namespace<'a, T>(map: &'a BTreeMap<ObjectName, Arc<T>>, namespace: &'a str) -> impl Iterator<Item = &'a Arc<T>> {
-    let first = ObjectName::new(namespace, "");
-    map.range(first..).take_while(move |(name, _)| *name.namespace == *namespace).map(|(_, object)| object)
 }

@@ -156,7 +156,7 @@ impl Shop {
 
 fn party(pod: &policy::Pod) -> anyhow::Result<Party> {
     let name = &pod.name;
-    let family = |v4: bool| pod.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+    let family = |v4: bool| pod.addresses.iter().find(|address| address.is_ipv4() == v4);
     let (Some(v4), Some(v6)) = (family(true), family(false)) else {
         bail!("pod {name} needs an address of each family to be shown here");
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use policy::{ClusterState, Enforcement, Policy, Severity};
+use policy::{ClusterState, PolicyCounts};
 
 use crate::api::status::Policies;
 use crate::gate::{Standing, standing};
@@ -30,31 +30,17 @@ impl Counts {
     };
 
     pub(crate) fn of(state: &ClusterState) -> Counts {
-        let mut policies = Counts::NONE.policies;
-        for policy in state.policies() {
-            match (is_understood(policy), state.enforcement(policy)) {
-                (false, Enforcement::Enforce | Enforcement::Audit) => policies.not_understood += 1,
-                (true, Enforcement::Audit) => policies.audit += 1,
-                (true, Enforcement::Enforce) => policies.enforced += 1,
-            }
-        }
+        let PolicyCounts { enforced, audited, not_understood } = state.policy_counts();
         let unknown = state.attachments().filter(|a| standing(state, a) == Standing::Unknown);
         Counts {
-            namespaces: state.namespaces().count(),
-            pods: state.pods().count(),
-            network_policies: state.policies().count(),
+            namespaces: state.namespace_count(),
+            pods: state.pod_count(),
+            network_policies: state.policy_count(),
             attachments: state.attachments().count(),
-            policies,
+            policies: Policies { enforced, audit: audited, not_understood },
             unknown_pods: unknown.map(|a| &a.pod).collect::<BTreeSet<_>>().len(),
         }
     }
-}
-
-fn is_understood(policy: &Policy) -> bool {
-    policy.problems.iter().all(|problem| match problem.severity {
-        Severity::Warning => true,
-        Severity::Error => false,
-    })
 }
 
 impl Default for Counts {
@@ -65,7 +51,7 @@ impl Default for Counts {
 
 #[cfg(test)]
 mod tests {
-    use policy::{Attachment, AttachmentId, Change, Kind, ObjectName, lower};
+    use policy::{Attachment, AttachmentId, Change, Enforcement, Kind, ObjectName, lower};
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,6 +1,6 @@
 //! What one file says: the objects that count, and what is wrong with the others.
 
-use policy::Kind;
+use policy::{Interner, Kind};
 use serde_json::Value;
 
 use super::{Found, Origin};
@@ -23,15 +23,15 @@ enum Meaning {
 }
 
 impl Contents {
-    pub(super) fn read(file: &str, text: &str) -> Result<Contents, ParseError> {
+    pub(super) fn read(file: &str, text: &str, interner: &mut Interner) -> Result<Contents, ParseError> {
         let mut contents = Contents::default();
         for document in parse(text)? {
-            contents.add(file, document);
+            contents.add(file, document, interner);
         }
         Ok(contents)
     }
 
-    fn add(&mut self, file: &str, document: Document) {
+    fn add(&mut self, file: &str, document: Document, interner: &mut Interner) {
         let Document { line, value } = document;
         let origin = Origin { file: file.to_owned(), line };
         let wrong = match meaning(&value) {
@@ -41,7 +41,7 @@ impl Contents {
             }
             Meaning::Wrong(message) => message.to_owned(),
             Meaning::Object(_) if !value["metadata"].is_object() => "an object without metadata".to_owned(),
-            Meaning::Object(kind) => match policy::lower(kind, &value) {
+            Meaning::Object(kind) => match policy::lower_with(interner, kind, &value) {
                 Ok(object) => {
                     self.objects.push(Found { object, origin });
                     return;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, objects: &[&str], problems: &[&str], ignored: usize) {
-        let contents = Contents::read("f.yaml", text).unwrap();
+        let contents = Contents::read("f.yaml", text, &mut Interner::new()).unwrap();
         let names: Vec<String> =
             contents.objects.iter().map(|f| format!("{} {}", f.object.kind(), f.object.name())).collect();
         let found: Vec<String> = contents.problems.iter().map(Problem::to_string).collect();

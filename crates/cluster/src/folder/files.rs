@@ -7,6 +7,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use policy::Interner;
+
 use super::contents::Contents;
 use super::{Folder, FolderError, assemble};
 use crate::Problem;
@@ -24,6 +26,8 @@ pub(super) struct Files {
     files: BTreeMap<PathBuf, Known>,
     /// What the last scan could not look at.
     problems: Vec<Problem>,
+    /// What the objects share.
+    interner: Interner,
 }
 
 /// A file as it is known.
@@ -49,7 +53,7 @@ struct Walk<'a> {
 
 impl Files {
     pub(super) fn new(root: &Path) -> Files {
-        Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new() }
+        Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new(), interner: Interner::new() }
     }
 
     /// Reads what is new or different, and forgets what is gone. `visit_folder` gets every folder that files come from,
@@ -84,7 +88,7 @@ impl Files {
                     self.files.remove(&path);
                 }
                 Err(e) => self.files.entry(path).or_default().fail(name, e.to_string()),
-                Ok(bytes) => self.files.entry(path).or_default().update(name, &bytes),
+                Ok(bytes) => self.files.entry(path).or_default().update(name, &bytes, &mut self.interner),
             }
         }
         Ok(())
@@ -100,7 +104,7 @@ impl Files {
 }
 
 impl Known {
-    fn update(&mut self, file: String, bytes: &[u8]) {
+    fn update(&mut self, file: String, bytes: &[u8], interner: &mut Interner) {
         let mut hasher = DefaultHasher::new();
         bytes.hash(&mut hasher);
         let hash = Some(hasher.finish());
@@ -113,7 +117,7 @@ impl Known {
             Ok(text) if text.trim().is_empty() && self.good != Contents::default() => {
                 self.fail(file, "the file has become empty".into());
             }
-            Ok(text) => match Contents::read(&file, text) {
+            Ok(text) => match Contents::read(&file, text, interner) {
                 Err(e) => self.fail(format!("{file}:{}", e.line), format!("column {}: {}", e.column, e.reason)),
                 Ok(contents) => *self = Known { hash: None, good: contents, problem: None },
             },

@@ -13,27 +13,28 @@ use crate::Connection;
 /// A page of a list in memory. Five hundred pods, of tens of kilobytes each, are a tenth of it.
 const PAGE_BYTES: usize = 256 << 20;
 
-/// The text of a page of at most `limit` objects, from the beginning or from where a page before ended.
+/// Reads a page of at most `limit` objects, from the beginning or from where a page before ended, in place of what the
+/// text was before: the pages of a list follow each other in the same memory.
 pub(super) async fn page(
     connection: &Connection,
     resource: Resource,
     limit: Option<u32>,
     next: Option<String>,
-) -> Result<Vec<u8>, Failure> {
+    text: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    text.clear();
     let params = ListParams { limit, continue_token: next, ..ListParams::default() };
     let patience = connection.timing.answer;
     let read = async {
         let request = request(resource).list(&params).map_err(kube::Error::BuildRequest)?;
         let body = connection.client.request_stream(request).await?;
-        let mut text = Vec::new();
-        body.take(PAGE_BYTES as u64 + 1).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)?;
-        Ok(text)
+        body.take(PAGE_BYTES as u64 + 1).read_to_end(text).await.map_err(kube::Error::ReadEvents)
     };
     match timeout(patience, read).await {
         Err(_) => Err(Failure::Silent(Verb::List, patience)),
         Ok(Err(e)) => Err(Failure::of(Verb::List, e)),
-        Ok(Ok(text)) if text.len() > PAGE_BYTES => Err(Failure::TooLarge(Verb::List, PAGE_BYTES)),
-        Ok(Ok(text)) => Ok(text),
+        Ok(Ok(bytes)) if bytes > PAGE_BYTES => Err(Failure::TooLarge(Verb::List, PAGE_BYTES)),
+        Ok(Ok(_)) => Ok(()),
     }
 }
 

@@ -3,11 +3,12 @@
 //! One object never spoils the list or the line it came in (docs/semantics.md, 16): an object stays raw until its turn,
 //! and one that cannot be decoded becomes an object of the same name whose content is plainly unreadable.
 
-use policy::{Kind, Object, ObjectName};
+use policy::{Interner, Kind, Object, ObjectName};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+use super::lean;
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -79,19 +80,23 @@ pub(super) struct Decoded {
 pub(super) struct Nameless;
 
 /// Lowers an object of a list or a watch.
-pub(super) fn decode(kind: Kind, raw: &RawValue) -> Result<Decoded, Nameless> {
-    let value = match serde_json::from_str::<Lean>(raw.get()) {
-        Ok(Lean(fields)) => Value::Object(fields),
+pub(super) fn decode(interner: &mut Interner, kind: Kind, raw: &RawValue) -> Result<Decoded, Nameless> {
+    let value = match lean::read(kind, raw.get()) {
+        Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
     };
     let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
-    let object = policy::lower(kind, &value).map_err(|_| Nameless)?;
+    let object = policy::lower_with(interner, kind, &value).map_err(|_| Nameless)?;
     Ok(Decoded { object, version })
 }
 
 /// The name of an object that is gone.
-pub(super) fn decode_name(kind: Kind, raw: &RawValue) -> Result<(ObjectName, Option<String>), Nameless> {
-    decode(kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
+pub(super) fn decode_name(
+    interner: &mut Interner,
+    kind: Kind,
+    raw: &RawValue,
+) -> Result<(ObjectName, Option<String>), Nameless> {
+    decode(interner, kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
 }
 
 /// What stands for an object that is not even JSON we can hold (nested too deep, a number out of range): its name, and
@@ -124,49 +129,6 @@ fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless
     }))
 }
 
-/// A JSON object without `metadata.managedFields`, which is most of many objects, of any depth, and never looked at.
-struct Lean(Map<String, Value>);
-
-impl<'de> Deserialize<'de> for Lean {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lean, D::Error> {
-        deserializer.deserialize_map(LeanVisitor { metadata: false }).map(Lean)
-    }
-}
-
-struct LeanMetadata(Value);
-
-impl<'de> Deserialize<'de> for LeanMetadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LeanMetadata, D::Error> {
-        deserializer.deserialize_map(LeanVisitor { metadata: true }).map(|fields| LeanMetadata(Value::Object(fields)))
-    }
-}
-
-struct LeanVisitor {
-    metadata: bool,
-}
-
-impl<'de> Visitor<'de> for LeanVisitor {
-    type Value = Map<String, Value>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Map::new();
-        while let Some(key) = access.next_key::<String>()? {
-            if self.metadata && key == "managedFields" {
-                access.next_value::<IgnoredAny>()?;
-            } else if !self.metadata && key == "metadata" {
-                fields.insert(key, access.next_value::<LeanMetadata>()?.0);
-            } else {
-                fields.insert(key, access.next_value()?);
-            }
-        }
-        Ok(fields)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +145,10 @@ mod tests {
         )
         .unwrap();
         let items = page.items.unwrap();
-        let names: Vec<_> = items.iter().map(|i| decode(Kind::Pod, i).map(|d| d.object.name().to_string())).collect();
+        let names: Vec<_> = items
+            .iter()
+            .map(|i| decode(&mut Interner::new(), Kind::Pod, i).map(|d| d.object.name().to_string()))
+            .collect();
         assert_eq!(names[0].as_deref().unwrap(), "default/a");
         assert_eq!(names[1].as_deref().unwrap(), "default/b");
         assert!(names[2].is_err() && names[3].is_err());
@@ -195,7 +160,7 @@ mod tests {
         let text = format!(r#"{{"metadata":{{"namespace":"shop","name":"web","resourceVersion":"3"}},"spec":{deep}}}"#);
         let line = format!(r#"{{"type":"ADDED","object":{text}}}"#);
         let line: Line = serde_json::from_str(&line).unwrap();
-        let decoded = decode(Kind::Pod, line.object).unwrap();
+        let decoded = decode(&mut Interner::new(), Kind::Pod, line.object).unwrap();
         assert_eq!(decoded.object.name().to_string(), "shop/web");
         assert_eq!(decoded.version.as_deref(), Some("3"));
         let Object::Pod(pod) = decoded.object else { panic!("not a pod") };
@@ -207,7 +172,9 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
         let text =
             format!(r#"{{"metadata":{{"name":"web","managedFields":{deep},"labels":{{"a":"b"}}}},"spec":{{}}}}"#);
-        let Object::Pod(pod) = decode(Kind::Pod, &raw(&text)).unwrap().object else { panic!("not a pod") };
+        let Object::Pod(pod) = decode(&mut Interner::new(), Kind::Pod, &raw(&text)).unwrap().object else {
+            panic!("not a pod")
+        };
         assert!(!pod.unreadable, "{pod:?}");
         assert_eq!(pod.labels.len(), 1);
     }

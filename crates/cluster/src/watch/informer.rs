@@ -1,9 +1,7 @@
 //! The watch of one kind, for ever: list, follow, and after a failure again from where it stood.
 
-use std::collections::BTreeMap;
-
 use kube::core::Status;
-use policy::{Change, Kind, Object, ObjectName};
+use policy::{Change, Interner, Kind, Object, ObjectName};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -13,6 +11,7 @@ use super::api::{self, Start};
 use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_name};
 use super::failure::{Failure, Verb};
+use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
 use super::resource::Resource;
 use crate::{Connection, Problem, Told};
@@ -60,6 +59,24 @@ pub(super) struct Informer {
     failure: Option<String>,
     /// Objects that came without a name since the last list began.
     nameless: usize,
+    /// What the objects share.
+    interner: Interner,
+    last_told: LastTold,
+}
+
+/// What a list says, in the order in which it does. Of one name the last counts.
+enum Heard {
+    Is(Object),
+    Gone(Box<ObjectName>),
+}
+
+impl Heard {
+    fn name(&self) -> &ObjectName {
+        match self {
+            Heard::Is(object) => object.name(),
+            Heard::Gone(name) => name,
+        }
+    }
 }
 
 impl Informer {
@@ -77,6 +94,8 @@ impl Informer {
             version_failures: 0,
             failure: None,
             nameless: 0,
+            interner: Interner::new(),
+            last_told: LastTold::default(),
         }
     }
 
@@ -150,7 +169,7 @@ impl Informer {
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
         let mut lines = api::watch(&self.connection, self.resource, Start::List).await?;
-        let mut objects = BTreeMap::new();
+        let mut heard = Vec::new();
         loop {
             let line = match lines.next(self.connection.timing.answer).await {
                 Read::Line(line) => line,
@@ -159,16 +178,14 @@ impl Informer {
             };
             let line = read_line(&line)?;
             match line.kind {
-                LineKind::Added | LineKind::Modified => match decode(self.resource.kind, line.object) {
-                    Ok(decoded) => {
-                        objects.insert(decoded.object.name().clone(), decoded.object);
+                LineKind::Added | LineKind::Modified => {
+                    match decode(&mut self.interner, self.resource.kind, line.object) {
+                        Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
+                        Err(Nameless) => self.nameless += 1,
                     }
-                    Err(Nameless) => self.nameless += 1,
-                },
-                LineKind::Deleted => match decode_name(self.resource.kind, line.object) {
-                    Ok((name, _)) => {
-                        objects.remove(&name);
-                    }
+                }
+                LineKind::Deleted => match decode_name(&mut self.interner, self.resource.kind, line.object) {
+                    Ok((name, _)) => heard.push(Heard::Gone(Box::new(name))),
                     Err(Nameless) => self.nameless += 1,
                 },
                 LineKind::Bookmark => {
@@ -177,7 +194,7 @@ impl Informer {
                         let version = known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?;
                         self.unfinished_streams = 0;
                         self.open = Some(lines);
-                        return self.finish_list(objects, version).await;
+                        return self.finish_list(heard, version).await;
                     }
                 }
                 LineKind::Error => return Err(read_status(line.object.get())?.into()),
@@ -187,17 +204,15 @@ impl Informer {
 
     async fn list_in_pages(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
-        let mut objects = BTreeMap::new();
-        let mut next = None;
+        let mut heard = Vec::new();
+        let (mut next, mut text) = (None, Vec::new());
         loop {
-            let text = api::page(&self.connection, self.resource, self.page_objects, next).await?;
+            api::page(&self.connection, self.resource, self.page_objects, next, &mut text).await?;
             let page: Page =
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
-                match decode(self.resource.kind, item) {
-                    Ok(decoded) => {
-                        objects.insert(decoded.object.name().clone(), decoded.object);
-                    }
+                match decode(&mut self.interner, self.resource.kind, item) {
+                    Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
             }
@@ -205,14 +220,16 @@ impl Informer {
             if next.is_none() {
                 let version = known_version(page.metadata.resource_version, Verb::List)?;
                 self.page_objects.get_or_insert(PAGE_OBJECTS);
-                return self.finish_list(objects, version).await;
+                return self.finish_list(heard, version).await;
             }
         }
     }
 
-    async fn finish_list(&mut self, objects: BTreeMap<ObjectName, Object>, version: String) -> Result<(), Stop> {
+    async fn finish_list(&mut self, heard: Vec<Heard>, version: String) -> Result<(), Stop> {
+        let objects = known_last(heard);
+        self.last_told.replace(&objects);
         tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
-        let change = Change::Replace(self.resource.kind, objects.into_values().collect());
+        let change = Change::Replace(self.resource.kind, objects);
         self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
@@ -251,12 +268,12 @@ impl Informer {
     async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
         let kind = self.resource.kind;
         let decoded = match line.kind {
-            LineKind::Added | LineKind::Modified => {
-                decode(kind, line.object).map(|decoded| (Change::Set(decoded.object), decoded.version))
-            }
-            LineKind::Deleted => {
-                decode_name(kind, line.object).map(|(name, version)| (Change::Remove(kind, name), version))
-            }
+            LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
+                .map(|decoded| (Change::Set(self.last_told.tell(decoded.object)), decoded.version)),
+            LineKind::Deleted => decode_name(&mut self.interner, kind, line.object).map(|(name, version)| {
+                self.last_told.remove(&name);
+                (Change::Remove(kind, name), version)
+            }),
             LineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
@@ -301,6 +318,19 @@ impl Informer {
     async fn report(&mut self, report: Report) -> Result<(), Stop> {
         self.report.send((self.resource.kind, report)).await.map_err(|_| Stop::Unheard)
     }
+}
+
+/// The objects of a list, sorted by name.
+fn known_last(mut heard: Vec<Heard>) -> Vec<Object> {
+    // Servers list in the order of the names, nearly, which makes it cheap. Of one name the last comes first.
+    heard.reverse();
+    heard.sort_by(|a, b| a.name().cmp(b.name()));
+    heard.dedup_by(|later, first| later.name() == first.name());
+    let object = |heard| match heard {
+        Heard::Is(object) => Some(object),
+        Heard::Gone(_) => None,
+    };
+    heard.into_iter().filter_map(object).collect()
 }
 
 /// The failure that ended the reading of a watch.

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use super::Misread;
-use crate::Labels;
 
 pub(super) type Fields = Map<String, Value>;
 
@@ -52,20 +51,20 @@ pub(super) fn join(path: &str, name: &str) -> String {
 }
 
 /// `labels` of an object's metadata.
-pub(super) fn labels(metadata: &Value, path: &str) -> Result<Labels, Misread> {
+pub(super) fn labels<'a>(metadata: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, Misread> {
     match metadata.get("labels").filter(|v| !v.is_null()) {
         Some(value) => strings(value, &join(path, "labels")),
-        None => Ok(Labels::new()),
+        None => Ok(vec![]),
     }
 }
 
 /// A map of strings.
-pub(super) fn strings(value: &Value, path: &str) -> Result<Labels, Misread> {
-    let mut map = Labels::new();
-    for (key, value) in object(value, path)? {
-        map.insert(key.as_str().into(), text(value, &join(path, key))?.into());
-    }
-    Ok(map)
+pub(super) fn strings<'a>(value: &'a Value, path: &str) -> Result<Vec<(&'a str, &'a str)>, Misread> {
+    let pair = |(key, value): (&'a String, &'a Value)| match value {
+        Value::String(text) => Ok((key.as_str(), text.as_str())),
+        other => text(other, &join(path, key)).map(|text| (key.as_str(), text)),
+    };
+    object(value, path)?.iter().map(pair).collect()
 }
 
 fn sort(value: &Value) -> &'static str {

@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::Misread;
 use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
-use crate::{Kind, Labels, NamedPort, ObjectName, Pod};
+use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
 const CONSEQUENCE: &str =
     "the pod is nobody's peer, and as far as its node and addresses are known it is isolated and allowed nothing";
 
-pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
+pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
     let mut reader = Reader { misread: Vec::new() };
     let metadata = object["metadata"].as_object();
     let stamp = |of: Option<&Fields>, path: &str, name: &str, reader: &mut Reader| {
         let value = of.and_then(|o| field(o, name))?;
-        reader.take(seconds(value, &join(path, name)))
+        reader.take(moment(value, &join(path, name)))
     };
     let spec = reader.part(object, "spec");
     let status = reader.part(object, "status");
@@ -26,9 +26,11 @@ pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
     let host_network = spec.and_then(|s| field(s, "hostNetwork"));
     let mut pod = Pod {
         uid: metadata.and_then(|m| field(m, "uid")).and_then(Value::as_str).unwrap_or("").into(),
-        mirror_of: object["metadata"]["annotations"]["kubernetes.io/config.mirror"].as_str().map(Arc::from),
+        mirror_of: object["metadata"]["annotations"]["kubernetes.io/config.mirror"]
+            .as_str()
+            .map(|uid| Box::new(Uid::from(uid))),
         labels: match labels(&object["metadata"], "metadata") {
-            Ok(labels) => labels,
+            Ok(labels) => interner.labels(labels),
             Err(misread) => {
                 reader.misread.push(misread);
                 Labels::new()
@@ -38,16 +40,16 @@ pub(super) fn lower(name: ObjectName, object: &Value) -> Pod {
             .and_then(|s| field(s, "nodeName"))
             .and_then(|v| reader.take(text(v, "spec.nodeName")))
             .filter(|n| !n.is_empty())
-            .map(Arc::from),
-        addresses: status.map_or_else(Vec::new, |s| addresses(s, &mut reader)),
+            .map(|node| interner.text(node)),
+        addresses: status.map_or_else(Addresses::default, |s| addresses(s, &mut reader)),
         host_network: host_network.and_then(|v| reader.take(boolean(v, "spec.hostNetwork"))).unwrap_or(false),
         finished: matches!(phase, Some("Succeeded" | "Failed")),
         terminating: metadata.and_then(|m| field(m, "deletionTimestamp")).is_some(),
-        started: stamp(status, "status", "startTime", &mut reader),
-        created: stamp(metadata, "metadata", "creationTimestamp", &mut reader),
-        ports: spec.map_or_else(Vec::new, |s| ports(s, &mut reader)),
+        started: stamp(status, "status", "startTime", &mut reader).unwrap_or(Moment::UNKNOWN),
+        created: stamp(metadata, "metadata", "creationTimestamp", &mut reader).unwrap_or(Moment::UNKNOWN),
+        ports: spec.map_or_else(Default::default, |s| ports(s, &mut reader, interner)),
         unreadable: false,
-        problems: Vec::new(),
+        problems: Problems::default(),
         name,
     };
     pod.unreadable = !reader.misread.is_empty();
@@ -78,8 +80,8 @@ impl Reader {
 }
 
 /// `podIPs` and `podIP`, each address once.
-fn addresses(status: &Fields, reader: &mut Reader) -> Vec<IpAddr> {
-    let mut found = Vec::new();
+fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
+    let mut found: Vec<IpAddr> = Vec::new();
     let mut add = |value: &Value, path: &str, reader: &mut Reader| {
         let Some(written) = reader.take(text(value, path)) else { return };
         match written.parse::<IpAddr>() {
@@ -100,38 +102,40 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Vec<IpAddr> {
     if let Some(ip) = field(status, "podIP") {
         add(ip, "status.podIP", reader);
     }
-    found
+    found.into_iter().collect()
 }
 
 /// Named ports of containers, then of init containers that go on running (`restartPolicy: Always`).
-fn ports(spec: &Fields, reader: &mut Reader) -> Vec<NamedPort> {
+fn ports(spec: &Fields, reader: &mut Reader, interner: &mut Interner) -> Arc<[NamedPort]> {
     let mut found = Vec::new();
     for (i, container) in reader.items(spec, "containers", "spec").iter().enumerate() {
-        container_ports(container, &format!("spec.containers[{i}]"), reader, &mut found);
+        found.extend(container_ports(container, &format!("spec.containers[{i}]"), reader, interner));
     }
     for (i, container) in reader.items(spec, "initContainers", "spec").iter().enumerate() {
         if container["restartPolicy"] == "Always" {
-            container_ports(container, &format!("spec.initContainers[{i}]"), reader, &mut found);
+            found.extend(container_ports(container, &format!("spec.initContainers[{i}]"), reader, interner));
+        }
+    }
+    interner.ports(&found)
+}
+
+fn container_ports(container: &Value, path: &str, reader: &mut Reader, interner: &mut Interner) -> Vec<NamedPort> {
+    let Some(container) = reader.take(object(container, path)) else { return vec![] };
+    let mut found = Vec::new();
+    for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {
+        let path = format!("{path}.ports[{i}]");
+        if let Some(Some(named)) = reader.take(named_port(entry, &path, interner)) {
+            found.push(named);
         }
     }
     found
 }
 
-fn container_ports(container: &Value, path: &str, reader: &mut Reader, found: &mut Vec<NamedPort>) {
-    let Some(container) = reader.take(object(container, path)) else { return };
-    for (i, entry) in reader.items(container, "ports", path).iter().enumerate() {
-        let path = format!("{path}.ports[{i}]");
-        if let Some(Some(named)) = reader.take(named_port(entry, &path)) {
-            found.push(named);
-        }
-    }
-}
-
 /// None for a port without a name, and for one of a protocol that no policy can speak of.
-fn named_port(entry: &Value, path: &str) -> Result<Option<NamedPort>, Misread> {
+fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Option<NamedPort>, Misread> {
     let entry = object(entry, path)?;
     let Some(name) = field(entry, "name") else { return Ok(None) };
-    let name: Arc<str> = text(name, &join(path, "name"))?.into();
+    let name = text(name, &join(path, "name"))?;
     if name.is_empty() {
         return Ok(None);
     }
@@ -143,13 +147,13 @@ fn named_port(entry: &Value, path: &str) -> Result<Option<NamedPort>, Misread> {
     };
     let path = join(path, "containerPort");
     let number = port(field(entry, "containerPort").ok_or_else(|| Misread::new(&path, "missing"))?, &path)?;
-    Ok(Some(NamedPort { name, protocol, number }))
+    Ok(Some(NamedPort { name: interner.text(name), protocol, number }))
 }
 
-/// A time of the API (RFC 3339), in seconds since 1970.
-fn seconds(value: &Value, path: &str) -> Result<i64, Misread> {
+/// A time of the API (RFC 3339).
+fn moment(value: &Value, path: &str) -> Result<Moment, Misread> {
     let written = text(value, path)?;
     let time: jiff::Timestamp =
         written.parse().map_err(|_| Misread::new(path, format!("'{written}' is not a time")))?;
-    Ok(time.as_second())
+    Ok(Moment::at(time))
 }

@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::json::{Fields, field, join, list, object, only, port, text};
 use super::{Misread, enforcement, selector};
 use crate::{
-    Block, Diagnostic, Enforcement, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule, PortMatch,
-    PortRange, Ports, Selector,
+    Block, Diagnostic, Enforcement, Interner, Kind, NamespaceScope, ObjectName, Peer, Peers, Policy, PolicyRule,
+    PortMatch, PortRange, Ports, Selector,
 };
 
 const API_VERSION: &str = "networking.k8s.io/v1";
 
 const DENIES_ALL: &str = "the policy isolates what it selects and allows nothing";
 
-pub(super) fn lower(name: ObjectName, value: &Value) -> Policy {
+pub(super) fn lower(name: ObjectName, value: &Value, interner: &mut Interner) -> Policy {
     let mut problems = Problems { name, found: Vec::new() };
     let said = problems.take(enforcement::lower(&value["metadata"]), "the policy is enforced");
-    Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems) }
+    Policy { enforcement: said.unwrap_or(Some(Enforcement::Enforce)), ..without_enforcement(value, problems, interner) }
 }
 
-fn without_enforcement(value: &Value, mut problems: Problems) -> Policy {
+fn without_enforcement(value: &Value, mut problems: Problems, interner: &mut Interner) -> Policy {
     let Some(spec) = problems.take(spec(value), "the policy isolates every pod of its namespace and allows nothing")
     else {
         return problems.policy(Selector::everything(), Some(vec![]), Some(vec![]));
@@ -31,7 +31,7 @@ fn without_enforcement(value: &Value, mut problems: Problems) -> Policy {
     let mut understood = problems.take(envelope(value, spec), DENIES_ALL).is_some();
     let selected = match field(spec, "podSelector") {
         None => Ok(Selector::everything()),
-        Some(value) => selector::lower(value, "spec.podSelector"),
+        Some(value) => selector::lower(value, "spec.podSelector", interner),
     };
     let consequence = "the policy isolates every pod of its namespace and allows nothing";
     let selector = problems.take(selected, consequence).unwrap_or_else(|| {
@@ -41,7 +41,7 @@ fn without_enforcement(value: &Value, mut problems: Problems) -> Policy {
     let types = types(spec, &mut problems);
     let mut direction = |which: Side, isolates: Isolates| match isolates {
         Isolates::No => None,
-        Isolates::Yes if understood => Some(rules(spec, which, &mut problems)),
+        Isolates::Yes if understood => Some(rules(spec, which, &mut problems, interner)),
         Isolates::Yes | Isolates::AllowingNothing => Some(vec![]),
     };
     let ingress = direction(Side::Ingress, types.ingress);
@@ -59,7 +59,13 @@ impl Problems {
         result.map_err(|e| self.found.push(e.diagnose(Kind::NetworkPolicy, &self.name, consequence))).ok()
     }
 
-    fn policy(self, selector: Selector, ingress: Option<Vec<PolicyRule>>, egress: Option<Vec<PolicyRule>>) -> Policy {
+    fn policy(
+        mut self,
+        selector: Selector,
+        ingress: Option<Vec<PolicyRule>>,
+        egress: Option<Vec<PolicyRule>>,
+    ) -> Policy {
+        self.found.shrink_to_fit();
         Policy { name: self.name, selector, ingress, egress, enforcement: None, problems: self.found }
     }
 }
@@ -153,7 +159,7 @@ fn types(spec: &Fields, problems: &mut Problems) -> Types {
     types
 }
 
-fn rules(spec: &Fields, side: Side, problems: &mut Problems) -> Vec<PolicyRule> {
+fn rules(spec: &Fields, side: Side, problems: &mut Problems, interner: &mut Interner) -> Vec<PolicyRule> {
     let path = join("spec", side.field());
     let Some(value) = field(spec, side.field()) else { return vec![] };
     let Some(entries) = problems.take(list(value, &path), "the direction allows nothing") else { return vec![] };
@@ -161,11 +167,12 @@ fn rules(spec: &Fields, side: Side, problems: &mut Problems) -> Vec<PolicyRule> 
     for (index, entry) in entries.iter().enumerate() {
         let path = format!("{path}[{index}]");
         if let Some(parts) = problems.take(rule_parts(entry, side, &path), "the rule allows nothing") {
-            let peers = peers(parts.peers, &join(&path, side.peers_field()), problems);
-            let ports = ports(parts.ports, &join(&path, "ports"), problems);
+            let peers = peers(parts.peers, &join(&path, side.peers_field()), problems, interner);
+            let ports = ports(parts.ports, &join(&path, "ports"), problems, interner);
             rules.push(PolicyRule { index, peers, ports });
         }
     }
+    rules.shrink_to_fit();
     rules
 }
 
@@ -185,18 +192,19 @@ fn rule_parts<'a>(entry: &'a Value, side: Side, path: &str) -> Result<RuleParts<
     Ok(RuleParts { peers: entries(side.peers_field())?, ports: entries("ports")? })
 }
 
-fn peers(entries: &[Value], path: &str, problems: &mut Problems) -> Peers {
+fn peers(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Peers {
     if entries.is_empty() {
         return Peers::Any;
     }
-    let lower = |(i, entry)| problems.take(peer(entry, &format!("{path}[{i}]")), "the peer matches nothing");
-    Peers::Of(entries.iter().enumerate().filter_map(lower).collect())
+    let lower = |(i, entry)| problems.take(peer(entry, &format!("{path}[{i}]"), interner), "the peer matches nothing");
+    Peers::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }
 
-fn peer(value: &Value, path: &str) -> Result<Peer, Misread> {
+fn peer(value: &Value, path: &str, interner: &mut Interner) -> Result<Peer, Misread> {
     let peer = object(value, path)?;
     only(peer, &["ipBlock", "namespaceSelector", "podSelector"], path)?;
-    let selected = |name: &str| field(peer, name).map(|v| selector::lower(v, &join(path, name))).transpose();
+    let mut selected =
+        |name: &str| field(peer, name).map(|v| selector::lower(v, &join(path, name), interner)).transpose();
     match (field(peer, "ipBlock"), selected("namespaceSelector")?, selected("podSelector")?) {
         (Some(value), None, None) => Ok(Peer::Block(block(value, &join(path, "ipBlock"))?)),
         (Some(_), _, _) => Err(Misread::new(path, "ipBlock cannot stand beside a selector")),
@@ -229,6 +237,7 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
     }
     except.sort();
     except.dedup();
+    except.shrink_to_fit();
     Ok(Block { cidr, except })
 }
 
@@ -246,16 +255,24 @@ fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
 }
 
-fn ports(entries: &[Value], path: &str, problems: &mut Problems) -> Ports {
+fn ports(entries: &[Value], path: &str, problems: &mut Problems, interner: &mut Interner) -> Ports {
     if entries.is_empty() {
         return Ports::Any;
     }
-    let lower =
-        |(i, entry)| problems.take(port_match(entry, &format!("{path}[{i}]")), "the port entry matches nothing");
-    Ports::Of(entries.iter().enumerate().filter_map(lower).collect())
+    let lower = |(i, entry)| {
+        problems.take(port_match(entry, &format!("{path}[{i}]"), interner), "the port entry matches nothing")
+    };
+    Ports::Of(fitting(entries.iter().enumerate().filter_map(lower)))
 }
 
-fn port_match(value: &Value, path: &str) -> Result<PortMatch, Misread> {
+/// In no more room than they need: policies are many, and stay.
+fn fitting<T>(parts: impl Iterator<Item = T>) -> Vec<T> {
+    let mut parts: Vec<T> = parts.collect();
+    parts.shrink_to_fit();
+    parts
+}
+
+fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<PortMatch, Misread> {
     let entry = object(value, path)?;
     only(entry, &["protocol", "port", "endPort"], path)?;
     let protocol_path = join(path, "protocol");
@@ -271,7 +288,7 @@ fn port_match(value: &Value, path: &str) -> Result<PortMatch, Misread> {
         (Some(Value::String(name)), None) if name.is_empty() => {
             return Err(Misread::new(port_path, "a named port without a name"));
         }
-        (Some(Value::String(name)), None) => PortRange::Named(name.as_str().into()),
+        (Some(Value::String(name)), None) => PortRange::Named(interner.text(name)),
         (Some(number), None) => {
             let number = port(number, &port_path)?;
             PortRange::Numbers(number, number)

@@ -1,50 +1,48 @@
 //! `LabelSelector` becomes [`Selector`].
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use super::Misread;
 use super::json::{field, join, list, object, only, strings, text};
-use crate::{Operator, Requirement, Selector};
+use crate::{Interner, Operator, Requirement, Selector};
 
-pub(super) fn lower(value: &Value, path: &str) -> Result<Selector, Misread> {
+pub(super) fn lower(value: &Value, path: &str, interner: &mut Interner) -> Result<Selector, Misread> {
     let selector = object(value, path)?;
     only(selector, &["matchLabels", "matchExpressions"], path)?;
     let mut requirements = Vec::new();
     if let Some(labels) = field(selector, "matchLabels") {
         for (key, value) in strings(labels, &join(path, "matchLabels"))? {
-            requirements.push(Requirement { key, operator: Operator::In([value].into()) });
+            let operator = Operator::In([interner.text(value)].into_iter().collect());
+            requirements.push(Requirement { key: interner.text(key), operator });
         }
     }
     if let Some(expressions) = field(selector, "matchExpressions") {
         let path = join(path, "matchExpressions");
         for (i, expression) in list(expressions, &path)?.iter().enumerate() {
-            requirements.push(lower_expression(expression, &format!("{path}[{i}]"))?);
+            requirements.push(lower_expression(expression, &format!("{path}[{i}]"), interner)?);
         }
     }
-    Ok(Selector::of(requirements))
+    Ok(interner.selector(requirements))
 }
 
-fn lower_expression(value: &Value, path: &str) -> Result<Requirement, Misread> {
+fn lower_expression(value: &Value, path: &str, interner: &mut Interner) -> Result<Requirement, Misread> {
     let expression = object(value, path)?;
     only(expression, &["key", "operator", "values"], path)?;
     let needed = |name: &str| match field(expression, name) {
         Some(value) => text(value, &join(path, name)),
         None => Err(Misread::new(join(path, name), "missing")),
     };
-    let key: Arc<str> = needed("key")?.into();
-    let mut values: BTreeSet<Arc<str>> = BTreeSet::new();
+    let key = interner.text(needed("key")?);
+    let mut values = Vec::new();
     let values_path = join(path, "values");
     if let Some(listed) = field(expression, "values") {
         for value in list(listed, &values_path)? {
-            values.insert(text(value, &values_path)?.into());
+            values.push(interner.text(text(value, &values_path)?));
         }
     }
     let operator = match (needed("operator")?, values.is_empty()) {
-        ("In", false) => Operator::In(values),
-        ("NotIn", false) => Operator::NotIn(values),
+        ("In", false) => Operator::In(values.into_iter().collect()),
+        ("NotIn", false) => Operator::NotIn(values.into_iter().collect()),
         ("Exists", true) => Operator::Exists,
         ("DoesNotExist", true) => Operator::DoesNotExist,
         ("In" | "NotIn", true) => return Err(Misread::new(values_path, "this operator needs values")),

@@ -191,7 +191,7 @@ mod tests {
         let Object::Policy(policy) = lower(Kind::NetworkPolicy, &suggestion.policies[0]).unwrap() else {
             unreachable!()
         };
-        assert_eq!((policy.problems, policy.enforcement), (vec![], Some(Enforcement::Audit)));
+        assert_eq!((&policy.problems[..], policy.enforcement), (&[][..], Some(Enforcement::Audit)));
     }
 
     #[test]
@@ -299,8 +299,10 @@ mod tests {
             [of(0, json!({"app": value})), of(1, json!({"app": value, "tier": value}))]
         });
         let state = state(pods.collect());
-        let flows: Vec<FlowSeen> =
-            state.pods().map(|pod| seen(Direction::Egress, &pod.addresses[0].to_string(), "192.0.2.1", 80)).collect();
+        let flows: Vec<FlowSeen> = state
+            .pods()
+            .map(|pod| seen(Direction::Egress, &pod.addresses.iter().next().unwrap().to_string(), "192.0.2.1", 80))
+            .collect();
         let suggestion = in_shop(&state, &flows);
         let names: BTreeSet<&str> =
             suggestion.policies.iter().filter_map(|policy| policy["metadata"]["name"].as_str()).collect();

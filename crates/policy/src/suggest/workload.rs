@@ -45,7 +45,7 @@ pub(super) struct Workload {
 impl Workload {
     /// None for a pod that no labels tell from the others.
     pub(super) fn of(pod: &Pod) -> Option<Workload> {
-        let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&&***key));
+        let lasting = pod.labels.iter().filter(|(key, _)| !PASSING_LABELS.contains(&key.as_ref()));
         let labels: Labels = lasting.map(|(key, value)| (key.clone(), value.clone())).collect();
         (!labels.is_empty()).then(|| Workload { namespace: pod.name.namespace.clone(), labels })
     }
@@ -65,7 +65,7 @@ impl Workload {
         let wider = others.keys().filter(|other| *other != self && self.is_part_of(other));
         for other in wider {
             let more: Vec<&str> =
-                other.labels.keys().map(|key| &**key).filter(|key| !self.labels.contains_key(*key)).collect();
+                other.labels.keys().map(|key| &**key).filter(|key| !self.labels.contains_key(key)).collect();
             if !more.iter().any(|key| absent.contains(key)) {
                 absent.extend(more.first());
             }
@@ -85,7 +85,7 @@ impl Workload {
 
     /// What a person would call it, in the characters of a name.
     fn plain_name(&self) -> String {
-        let named = NAMING_LABELS.iter().filter_map(|key| self.labels.get(*key));
+        let named = NAMING_LABELS.iter().filter_map(|key| self.labels.get(key));
         let mut candidates = named.chain(self.labels.values()).map(|value| as_name(value));
         candidates.find(|name| !name.is_empty()).unwrap_or_else(|| "pods".into())
     }

@@ -186,7 +186,7 @@ mod tests {
     use crate::{Requirement, Selector};
 
     fn set_of(key: &str, value: &str) -> String {
-        let operator = Operator::In([value.into()].into());
+        let operator = Operator::In([value.into()].into_iter().collect());
         let pods = Selector::of([Requirement { key: key.into(), operator }]);
         let peer = PodPeer { namespaces: Namespaces::Named("shop".into()), pods };
         pod_set(Family::V4, &[peer].into()).to_string()

@@ -1,0 +1,103 @@
+//! The objects of a watch as they were told of last.
+//!
+//! A list that is read again says mostly what is known already. What is equal becomes the object that is known, so that
+//! the whole cluster is not in memory twice until the list has ended.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+
+use policy::{Object, ObjectName};
+
+#[derive(Debug, Default)]
+pub(super) struct LastTold {
+    objects: HashSet<Named>,
+}
+
+/// An object that counts as its name.
+#[derive(Debug)]
+struct Named(Object);
+
+impl LastTold {
+    /// The object, or the one that is known and equal to it.
+    pub(super) fn share(&self, object: Object) -> Object {
+        match self.objects.get(object.name()) {
+            Some(Named(known)) if *known == object => known.clone(),
+            Some(_) | None => object,
+        }
+    }
+
+    /// The same, and it is known from now on.
+    pub(super) fn tell(&mut self, object: Object) -> Object {
+        let object = self.share(object);
+        self.objects.replace(Named(object.clone()));
+        object
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) {
+        self.objects.remove(name);
+    }
+
+    /// These are all there are.
+    pub(super) fn replace(&mut self, objects: &[Object]) {
+        self.objects.clear();
+        self.objects.shrink_to(objects.len());
+        self.objects.extend(objects.iter().cloned().map(Named));
+    }
+}
+
+impl Borrow<ObjectName> for Named {
+    fn borrow(&self) -> &ObjectName {
+        self.0.name()
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name().hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Named) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl Eq for Named {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use policy::{Kind, lower};
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, app: &str) -> Object {
+        lower(Kind::Pod, &json!({"metadata": {"name": name, "labels": {"app": app}}})).unwrap()
+    }
+
+    fn is_same(a: &Object, b: &Object) -> bool {
+        let (Object::Pod(a), Object::Pod(b)) = (a, b) else { return false };
+        Arc::ptr_eq(a, b)
+    }
+
+    #[test]
+    fn an_object_that_is_known_is_not_held_twice() {
+        let mut told = LastTold::default();
+        let listed = [pod("a", "web"), pod("b", "web"), pod("c", "web")];
+        told.replace(&listed);
+        assert!(is_same(&told.share(pod("a", "web")), &listed[0]));
+        let changed = told.tell(pod("a", "api"));
+        assert_eq!(changed, pod("a", "api"));
+        assert!(is_same(&told.tell(pod("a", "api")), &changed));
+        assert!(is_same(&told.share(pod("a", "api")), &changed));
+        told.remove(listed[1].name());
+        assert!(!is_same(&told.share(pod("b", "web")), &listed[1]));
+        told.replace(&listed[..1]);
+        assert!(is_same(&told.share(pod("a", "web")), &listed[0]));
+        assert!(!is_same(&told.share(pod("c", "web")), &listed[2]));
+    }
+}

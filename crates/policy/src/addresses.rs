@@ -1,0 +1,91 @@
+//! The addresses of a pod: one, or one of each family; room for more is made only for those that have more.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// A list of addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses(Held);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Held {
+    /// At most one of each family.
+    Few { v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>, v6_first: bool },
+    /// Any others.
+    Many(Arc<[IpAddr]>),
+}
+
+impl Addresses {
+    /// In their order.
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let (few, many) = match &self.0 {
+            Held::Few { v4, v6, v6_first } => {
+                let (v4, v6) = (v4.map(IpAddr::V4), v6.map(IpAddr::V6));
+                (if *v6_first { [v6, v4] } else { [v4, v6] }, &[][..])
+            }
+            Held::Many(addresses) => ([None, None], &addresses[..]),
+        };
+        few.into_iter().flatten().chain(many.iter().copied())
+    }
+
+    /// The bytes that they take beyond themselves.
+    pub(crate) fn bytes_apart(&self) -> usize {
+        match &self.0 {
+            Held::Few { .. } => 0,
+            Held::Many(addresses) => size_of_val(&addresses[..]),
+        }
+    }
+}
+
+impl Default for Addresses {
+    fn default() -> Addresses {
+        Addresses(Held::Few { v4: None, v6: None, v6_first: false })
+    }
+}
+
+impl FromIterator<IpAddr> for Addresses {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Addresses {
+        let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+        Addresses(match addresses[..] {
+            [] => return Addresses::default(),
+            [IpAddr::V4(v4)] => Held::Few { v4: Some(v4), v6: None, v6_first: false },
+            [IpAddr::V6(v6)] => Held::Few { v4: None, v6: Some(v6), v6_first: false },
+            [IpAddr::V4(v4), IpAddr::V6(v6)] => Held::Few { v4: Some(v4), v6: Some(v6), v6_first: false },
+            [IpAddr::V6(v6), IpAddr::V4(v4)] => Held::Few { v4: Some(v4), v6: Some(v6), v6_first: true },
+            _ => Held::Many(addresses.into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_keep_their_order_and_are_equal_if_it_is() {
+        let lists: [&[&str]; 8] = [
+            &[],
+            &["10.0.0.1"],
+            &["fd00::1"],
+            &["10.0.0.1", "fd00::1"],
+            &["fd00::1", "10.0.0.1"],
+            &["10.0.0.1", "10.0.0.2"],
+            &["fd00::1", "10.0.0.1", "fd00::2"],
+            &["10.0.0.1", "fd00::1", "fd00::2"],
+        ];
+        let parse = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        for a in lists {
+            let addresses: Addresses = parse(a).into_iter().collect();
+            assert_eq!(addresses.iter().collect::<Vec<_>>(), parse(a));
+            for b in lists {
+                assert_eq!(addresses == parse(b).into_iter().collect(), a == b);
+            }
+        }
+    }
+
+    #[test]
+    fn one_of_each_family_takes_nothing_beyond_itself() {
+        let both: Addresses = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).into_iter().collect();
+        assert_eq!((size_of::<Addresses>(), both.bytes_apart()), (24, 0));
+    }
+}

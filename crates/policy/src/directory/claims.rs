@@ -1,0 +1,93 @@
+//! Pods by the address that they say they have.
+//!
+//! Nearly every address is one pod's, and there are as many as pods: an address takes no room beside its entry.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::{Moment, ObjectName, Pod, Uid};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Claims {
+    v4: BTreeMap<Ipv4Addr, Claimants>,
+    v6: BTreeMap<Ipv6Addr, Claimants>,
+}
+
+/// At least one, the senior first, so that it is the same list in whatever order they came.
+#[derive(Debug, Clone, PartialEq)]
+enum Claimants {
+    One(Arc<Pod>),
+    Several(Box<Several>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Several(Vec<Arc<Pod>>);
+
+impl Claims {
+    /// The senior first.
+    pub(super) fn of(&self, address: IpAddr) -> &[Arc<Pod>] {
+        let claimants = match address {
+            IpAddr::V4(address) => self.v4.get(&address),
+            IpAddr::V6(address) => self.v6.get(&address),
+        };
+        claimants.map_or(&[], Claimants::list)
+    }
+
+    pub(super) fn add(&mut self, address: IpAddr, pod: &Arc<Pod>) {
+        match address {
+            IpAddr::V4(address) => add(&mut self.v4, address, pod),
+            IpAddr::V6(address) => add(&mut self.v6, address, pod),
+        }
+    }
+
+    pub(super) fn remove(&mut self, address: IpAddr, name: &ObjectName) {
+        match address {
+            IpAddr::V4(address) => remove(&mut self.v4, &address, name),
+            IpAddr::V6(address) => remove(&mut self.v6, &address, name),
+        }
+    }
+}
+
+impl Claimants {
+    fn list(&self) -> &[Arc<Pod>] {
+        match self {
+            Claimants::One(pod) => std::slice::from_ref(pod),
+            Claimants::Several(several) => &several.0,
+        }
+    }
+
+    /// None of no pods.
+    fn of(pods: &[Arc<Pod>]) -> Option<Claimants> {
+        match pods {
+            [] => None,
+            [pod] => Some(Claimants::One(pod.clone())),
+            several => Some(Claimants::Several(Box::new(Several(several.to_vec())))),
+        }
+    }
+}
+
+fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) {
+    let mut pods = claims.get(&address).map_or_else(Vec::new, |claimants| claimants.list().to_vec());
+    let place = pods.partition_point(|other| seniority(other) > seniority(pod));
+    pods.insert(place, pod.clone());
+    if let Some(claimants) = Claimants::of(&pods) {
+        claims.insert(address, claimants);
+    }
+}
+
+fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &ObjectName) {
+    let Some(known) = claims.get_mut(address) else { return };
+    let others: Vec<Arc<Pod>> = known.list().iter().filter(|pod| pod.name != *name).cloned().collect();
+    match Claimants::of(&others) {
+        Some(claimants) => *known = claimants,
+        None => {
+            claims.remove(address);
+        }
+    }
+}
+
+/// Of pods that claim one address the greatest has it.
+fn seniority(pod: &Pod) -> (bool, Moment, Moment, &Uid, &ObjectName) {
+    (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
+}

@@ -1,0 +1,77 @@
+//! An estimate of what an object takes in memory, computed from the values in it.
+//!
+//! An object counts with its own size, with the texts and lists that nobody shares with it, and with its entries in the
+//! maps of the state. An entry of a map counts half as much again as its key and value, since the nodes of a B-tree are two
+//! thirds full. What objects share through an [`crate::Interner`] (sets of labels, selectors, names of namespaces, nodes
+//! and ports) is left out, since whose part it is changes with every other object; so is what the allocator adds.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use crate::{Diagnostic, Namespace, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid};
+
+/// The two counters before a value in an `Arc`.
+const ARC: usize = 2 * size_of::<usize>();
+
+/// In bytes.
+pub(crate) fn footprint(object: &Object) -> usize {
+    match object {
+        Object::Namespace(namespace) => stored::<Namespace>() + problems(&namespace.problems),
+        Object::Pod(pod) => stored::<Pod>() + text(&pod.name.name) + of_pod(pod),
+        Object::Policy(policy) => stored::<Policy>() + text(&policy.name.name) + of_policy(policy),
+    }
+}
+
+/// An object in its `Arc`, and its entry in the map of its kind.
+fn stored<T>() -> usize {
+    ARC + size_of::<T>() + entry(size_of::<Arc<str>>() + size_of::<Arc<T>>())
+}
+
+fn entry(bytes: usize) -> usize {
+    bytes * 3 / 2
+}
+
+fn text(text: &Arc<str>) -> usize {
+    ARC + text.len()
+}
+
+fn problems(problems: &[Diagnostic]) -> usize {
+    let one = |p: &Diagnostic| size_of::<Diagnostic>() + p.field.len() + p.message.len();
+    let index = if problems.is_empty() { 0 } else { entry(size_of::<ObjectName>()) };
+    problems.iter().map(one).sum::<usize>() + index
+}
+
+/// With its entries in the directory of addresses.
+fn of_pod(pod: &Pod) -> usize {
+    let directory = entry(size_of::<Ipv6Addr>() + size_of::<Arc<Pod>>());
+    let uids = [Some(&pod.uid), pod.mirror_of.as_deref()].into_iter().flatten();
+    uids.filter_map(Uid::text_apart).map(text).sum::<usize>()
+        + pod.addresses.bytes_apart()
+        + pod.addresses.iter().count() * directory
+        + problems(&pod.problems)
+}
+
+fn of_policy(policy: &Policy) -> usize {
+    let rules = [&policy.ingress, &policy.egress].into_iter().flatten().flatten();
+    rules.map(of_rule).sum::<usize>() + problems(&policy.problems)
+}
+
+fn of_rule(rule: &PolicyRule) -> usize {
+    let peers = match &rule.peers {
+        Peers::Any => 0,
+        Peers::Of(peers) => peers.iter().map(of_peer).sum(),
+    };
+    let ports = match &rule.ports {
+        Ports::Any => 0,
+        Ports::Of(ports) => ports.len() * size_of::<PortMatch>(),
+    };
+    size_of::<PolicyRule>() + peers + ports
+}
+
+fn of_peer(peer: &Peer) -> usize {
+    size_of::<Peer>()
+        + match peer {
+            Peer::Pods { .. } => 0,
+            Peer::Block(block) => size_of_val(&block.except[..]),
+        }
+}

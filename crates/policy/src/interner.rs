@@ -1,0 +1,121 @@
+//! One allocation for what many objects say: texts, sets of labels, lists of named ports, selectors.
+//!
+//! It speeds nothing up and changes no meaning: what comes out is equal to what goes in.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use crate::{Labels, NamedPort, Requirement, Selector, labels};
+
+/// What was said before and may be said again. It keeps nothing alive for long: whenever it holds twice as much as was in
+/// use when it last looked, it forgets what nobody else holds.
+#[derive(Debug, Default)]
+pub struct Interner {
+    texts: Pool<str>,
+    labels: Pool<[(Arc<str>, Arc<str>)]>,
+    ports: Pool<[NamedPort]>,
+    selectors: Pool<[Requirement]>,
+}
+
+/// A pool that holds less is not worth a look.
+const LEAST_LOOKED_AT: usize = 256;
+
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    held: HashSet<Arc<T>>,
+    /// How many it held when it last looked, and all of them were in use.
+    in_use: usize,
+}
+
+impl Interner {
+    pub fn new() -> Interner {
+        Interner::default()
+    }
+
+    pub fn text(&mut self, text: &str) -> Arc<str> {
+        if text.is_empty() { Arc::default() } else { self.texts.share(text) }
+    }
+
+    /// Of values of one key the last counts.
+    pub(crate) fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
+        let pairs = pairs.into_iter().map(|(key, value)| (self.text(key), self.text(value)));
+        let pairs = labels::in_order(pairs.collect());
+        if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
+    }
+
+    pub(crate) fn ports(&mut self, ports: &[NamedPort]) -> Arc<[NamedPort]> {
+        if ports.is_empty() { Arc::default() } else { self.ports.share(ports) }
+    }
+
+    pub(crate) fn selector(&mut self, requirements: Vec<Requirement>) -> Selector {
+        let selector = Selector::of(requirements);
+        if selector.selects_everything() { selector } else { selector.shared(|held| self.selectors.share(held)) }
+    }
+}
+
+impl<T: ?Sized + Hash + Eq> Pool<T>
+where
+    for<'a> Arc<T>: From<&'a T>,
+{
+    fn share(&mut self, value: &T) -> Arc<T> {
+        if let Some(held) = self.held.get(value) {
+            return held.clone();
+        }
+        if self.held.len() >= 2 * self.in_use.max(LEAST_LOOKED_AT) {
+            self.held.retain(|held| Arc::strong_count(held) > 1);
+            self.in_use = self.held.len();
+            self.held.shrink_to(2 * self.in_use);
+        }
+        let new: Arc<T> = value.into();
+        self.held.insert(new.clone());
+        new
+    }
+}
+
+impl<T: ?Sized> Default for Pool<T> {
+    fn default() -> Pool<T> {
+        Pool { held: HashSet::new(), in_use: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_equal_is_one_allocation() {
+        let mut interner = Interner::new();
+        assert!(Arc::ptr_eq(&interner.text("web"), &interner.text("web")));
+        let a = interner.labels([("app", "web"), ("tier", "front")]);
+        let b = interner.labels([("tier", "front"), ("app", "web")]);
+        // The pairs are the same ones, not equal ones.
+        assert!(a.keys().zip(b.keys()).all(|(a, b)| std::ptr::eq(a, b)) && a.len() == 2);
+        assert_eq!(interner.labels([("app", "api"), ("app", "web"), ("tier", "front")]), a);
+    }
+
+    #[test]
+    fn it_forgets_what_nobody_else_holds() {
+        let mut interner = Interner::new();
+        let kept: Vec<Arc<str>> = (0..1000).map(|n| interner.text(&format!("kept-{n}"))).collect();
+        let mut most = 0;
+        for n in 0..100_000 {
+            interner.text(&format!("passing-{n}"));
+            most = most.max(interner.texts.held.len());
+        }
+        assert!(most <= 2 * kept.len() + 1, "{most}");
+        for (n, text) in kept.iter().enumerate() {
+            assert!(Arc::ptr_eq(text, &interner.text(&format!("kept-{n}"))));
+        }
+    }
+
+    #[test]
+    fn labels_that_are_forgotten_let_go_of_their_texts() {
+        let mut interner = Interner::new();
+        for n in 0..100_000 {
+            interner.labels([("pod", format!("web-{n}").as_str())]);
+        }
+        let held = (interner.labels.held.len(), interner.texts.held.len());
+        assert!(held.0 <= 2 * LEAST_LOOKED_AT && held.1 <= 8 * LEAST_LOOKED_AT, "{held:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Labels of an object: texts by key, in the order of the keys.
+//!
+//! Pods of one workload have the same labels, and there are many pods: a set of labels is one allocation that all who
+//! have it may share.
+
+use std::sync::Arc;
+
+/// Cheap to clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels {
+    /// Sorted by key, each key once.
+    pairs: Arc<[(Arc<str>, Arc<str>)]>,
+}
+
+impl Labels {
+    pub fn new() -> Labels {
+        Labels::default()
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Arc<str>> {
+        let at = self.pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
+        Some(&self.pairs[at].1)
+    }
+
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// In the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.pairs.iter().map(|(key, value)| (key, value))
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.pairs.iter().map(|(key, _)| key)
+    }
+
+    /// In the order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.pairs.iter().map(|(_, value)| value)
+    }
+
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// Of pairs that are sorted by key, each key once.
+    pub(crate) fn of_pairs(pairs: Arc<[(Arc<str>, Arc<str>)]>) -> Labels {
+        debug_assert!(pairs.is_sorted_by(|(a, _), (b, _)| a < b));
+        Labels { pairs }
+    }
+}
+
+/// Of values of one key the last counts.
+impl FromIterator<(Arc<str>, Arc<str>)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>)>>(pairs: I) -> Labels {
+        let sorted = in_order(pairs.into_iter().collect());
+        // Nothing is one shared allocation, which a conversion would not use.
+        if sorted.is_empty() { Labels::default() } else { Labels { pairs: sorted.into() } }
+    }
+}
+
+/// Sorted by key; of values of one key the last is kept.
+pub(crate) fn in_order(mut pairs: Vec<(Arc<str>, Arc<str>)>) -> Vec<(Arc<str>, Arc<str>)> {
+    // Stable, so that the last of a key comes first when the order is turned around.
+    pairs.reverse();
+    pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+    pairs.dedup_by(|(a, _), (b, _)| a == b);
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn pairs(texts: &[(&str, &str)]) -> Vec<(Arc<str>, Arc<str>)> {
+        texts.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn labels_are_what_a_map_of_the_same_pairs_is() {
+        for texts in
+            [&[][..], &[("b", "1"), ("a", "2")], &[("a", "1"), ("b", "2"), ("a", "3"), ("aa", "4"), ("a", "5")]]
+        {
+            let labels: Labels = pairs(texts).into_iter().collect();
+            let map: BTreeMap<Arc<str>, Arc<str>> = pairs(texts).into_iter().collect();
+            assert!(labels.iter().eq(&map), "{labels:?}");
+            assert!(labels.keys().eq(map.keys()) && labels.values().eq(map.values()));
+            assert_eq!((labels.len(), labels.is_empty()), (map.len(), map.is_empty()));
+            for key in ["a", "aa", "b", "c", ""] {
+                assert_eq!(labels.get(key), map.get(key));
+                assert_eq!(labels.contains_key(key), map.contains_key(key));
+            }
+        }
+    }
+
+    #[test]
+    fn no_labels_take_no_memory_of_their_own() {
+        let none: Labels = pairs(&[]).into_iter().collect();
+        assert!(Arc::ptr_eq(&none.pairs, &Labels::new().pairs));
+    }
+}

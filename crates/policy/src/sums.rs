@@ -1,0 +1,49 @@
+//! What is known of all objects together, kept up as they come and go.
+
+use std::collections::BTreeSet;
+
+use crate::footprint::footprint;
+use crate::{Kind, Object, ObjectName};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Sums {
+    /// Bytes, by kind.
+    footprints: [usize; Kind::ALL.len()],
+    with_problems: BTreeSet<(Kind, ObjectName)>,
+}
+
+impl Sums {
+    /// The object is new.
+    pub(crate) fn add(&mut self, object: &Object) {
+        self.footprints[place(object.kind())] += footprint(object);
+        if !object.problems().is_empty() {
+            self.with_problems.insert((object.kind(), object.name().clone()));
+        }
+    }
+
+    /// The object is gone.
+    pub(crate) fn take(&mut self, object: &Object) {
+        self.footprints[place(object.kind())] -= footprint(object);
+        if !object.problems().is_empty() {
+            self.with_problems.remove(&(object.kind(), object.name().clone()));
+        }
+    }
+
+    /// In bytes.
+    pub(crate) fn footprint(&self, kind: Kind) -> usize {
+        self.footprints[place(kind)]
+    }
+
+    /// The objects with which something is wrong.
+    pub(crate) fn with_problems(&self) -> impl Iterator<Item = &(Kind, ObjectName)> {
+        self.with_problems.iter()
+    }
+}
+
+fn place(kind: Kind) -> usize {
+    match kind {
+        Kind::Namespace => 0,
+        Kind::Pod => 1,
+        Kind::NetworkPolicy => 2,
+    }
+}
