@@ -166,7 +166,7 @@ impl Enforcer {
         self.translator.has_begun()
     }
 
-    /// What the state asks for, without what the kernel refused.
+    /// What the state asks for, without what the kernel refused, in whatever generation.
     fn translation(&self) -> Translation {
         let mut translation = self.translator.translation();
         for (operation, _) in &self.left_out.parts {
@@ -237,7 +237,8 @@ impl Enforcer {
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let translation = self.translation();
+        let mut translation = self.translation();
+        stamp(&mut translation.ruleset, &self.layout);
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
         match operations.len() - shown.len() {
