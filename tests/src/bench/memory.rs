@@ -39,7 +39,7 @@ struct Run {
     started: Memory,
     /// After so many events, with as many objects as at the start.
     later: Vec<(usize, Memory)>,
-    /// What the agent says its stores have, after its start.
+    /// What the agent says its stores have, at the end.
     estimated_bytes: u64,
 }
 
@@ -62,7 +62,6 @@ fn run(program: &Path, pods: usize, events: usize) -> Run {
     agent.until_ready();
     agent.until_idle();
     let started = agent.memory();
-    let estimated_bytes = agent.0.metric("ringfence_store_memory_bytes");
     let mut later = Vec::new();
     agent.forget_peak();
     for point in 1..=POINTS {
@@ -71,5 +70,7 @@ fn run(program: &Path, pods: usize, events: usize) -> Run {
         agent.until_idle();
         later.push((events * point / POINTS, agent.memory()));
     }
+    // It is computed anew every few seconds only, so that right after the start it would be that of nothing.
+    let estimated_bytes = agent.0.metric("ringfence_store_memory_bytes");
     Run { cluster: size, json_bytes, started, later, estimated_bytes }
 }

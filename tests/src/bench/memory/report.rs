@@ -10,7 +10,7 @@ use super::Run;
 
 const MEBI: f64 = (1 << 20) as f64;
 
-/// The bar for what is there after the start is that of a cluster of this size.
+/// The bars are those of a cluster of this size: in a small one most is what the program and its queues take.
 const BAR_AT_PODS: usize = 100_000;
 const STARTED_BELOW_MIB: f64 = 150.0;
 /// The peak of the start, by what is there after it.
@@ -68,10 +68,11 @@ impl fmt::Display for Report {
             let (json, estimated) = (run.json_bytes as f64 / MEBI, run.estimated_bytes as f64 / MEBI);
             let (started, most) = (resident(run.started), peak(run.started));
             writeln!(f, "  {pods:<8} {json:>9.1} {started:>12.1} {most:>9.1} {estimated:>15.1}")?;
-            if run.cluster.pods == BAR_AT_PODS {
-                let bar = Bar { figure: started, below: STARTED_BELOW_MIB };
-                writeln!(bars, "  after start, MiB, {pods} pods: {bar}")?;
+            if run.cluster.pods != BAR_AT_PODS {
+                continue;
             }
+            let bar = Bar { figure: started, below: STARTED_BELOW_MIB };
+            writeln!(bars, "  after start, MiB, {pods} pods: {bar}")?;
             let bar = Bar { figure: most / started, below: PEAK_BELOW };
             writeln!(bars, "  peak of the start by what is there after it, {pods} pods: {bar}")?;
             if let (Some(figure), Some((events, _))) = (run.growth(), run.later.last()) {
@@ -85,6 +86,6 @@ impl fmt::Display for Report {
                 writeln!(f, "  {events:>12} {:>9.1}, at most so far {:.1}", resident(*memory), peak(*memory))?;
             }
         }
-        write!(f, "bars\n{bars}")
+        if bars.is_empty() { Ok(()) } else { write!(f, "bars\n{bars}") }
     }
 }
