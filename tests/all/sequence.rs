@@ -1,9 +1,13 @@
 //! Any sequence of changes, relists and duplicates ends byte for byte in the ruleset of a fresh start, and the
-//! committed differences leave the kernel's table equal to it.
+//! committed differences leave the kernel's table equal to it. A translation that follows the changes is that of a fresh
+//! start after each of them.
 
 use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
-use policy::{Change, ClusterState, Enforcement, Kind, Layout, Object, Translation, narrows, translate};
+use policy::{
+    Attachment, AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Layout, Object, Translation,
+    Translator, narrows, translate,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -80,12 +84,107 @@ fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
         state.set_default_enforcement(default_enforcement(&worlds[2]));
         for change in changes(&worlds, &steps, &order) {
             let before = state.clone();
-            let changed = state.apply(change);
+            let changed = state.apply(change).any();
             prop_assert_eq!(changed, state != before, "apply says whether anything is different");
         }
         let fresh = state_of(&worlds[2]);
         prop_assert_eq!(ruleset(&state).to_string(), ruleset(&fresh).to_string());
         prop_assert_eq!(state, fresh);
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+}
+
+/// What happens to the attachments of a node between two changes of objects.
+#[derive(Debug, Clone)]
+enum Link {
+    /// A pod is attached, or one of its name that nobody knows; the number chooses the interface.
+    Attach {
+        pod: Index,
+        known: bool,
+        interface: u8,
+        bridged: bool,
+    },
+    Detach(Index),
+    /// The folder is read again and holds only some.
+    Reread(Vec<bool>),
+}
+
+fn link() -> impl Strategy<Value = Link> {
+    let attach = (any::<Index>(), prop::bool::weighted(0.8), 0..4_u8, any::<bool>());
+    prop_oneof![
+        4 => attach.prop_map(|(pod, known, interface, bridged)| Link::Attach { pod, known, interface, bridged }),
+        2 => any::<Index>().prop_map(Link::Detach),
+        1 => prop::collection::vec(any::<bool>(), 8).prop_map(Link::Reread),
+    ]
+}
+
+/// The attachments have numbers in their order.
+fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterState) -> Changed {
+    let attachments: Vec<Attachment> = state.attachments().map(|a| (**a).clone()).collect();
+    match link {
+        Link::Attach { pod, known, interface, bridged } => {
+            let pods: Vec<&policy::Pod> = objects.iter().filter_map(pod_of).collect();
+            if pods.is_empty() {
+                return Changed::default();
+            }
+            let pod = pod.get(&pods);
+            state.attach(Attachment {
+                id: AttachmentId { container: format!("c{}", number % 5).as_str().into(), interface: "eth0".into() },
+                pod: pod.name.clone(),
+                uid: (!known).then(|| "somebody else".into()),
+                addresses: pod.addresses.iter().copied().collect(),
+                host_interface: nft::InterfaceName::new(&format!("veth{interface}")).ok(),
+                bridged: *bridged,
+                since: number,
+            })
+        }
+        Link::Detach(_) if attachments.is_empty() => Changed::default(),
+        Link::Detach(index) => state.detach(&index.get(&attachments).id),
+        Link::Reread(kept) => {
+            let kept = attachments.into_iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept);
+            state.replace_attachments(kept.map(|(attachment, _)| attachment).collect())
+        }
+    }
+}
+
+fn pod_of(object: &Object) -> Option<&policy::Pod> {
+    match object {
+        Object::Pod(pod) => Some(pod),
+        Object::Namespace(_) | Object::Policy(_) => None,
+    }
+}
+
+#[test]
+fn a_translation_that_follows_is_that_of_a_fresh_start_after_every_change() {
+    let denying = layout().denying_unknown(vec!["10.1.0.0/24".parse().unwrap()]);
+    let layouts = [layout(), denying, layout().checking_sources(false)];
+    let drawn = (story(), prop::collection::vec(link(), 0..30), prop::sample::select(layouts.to_vec()), 1..4_usize);
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let checked = runner.run(&drawn, |((worlds, steps, order), links, layout, together)| {
+        let objects: Vec<Object> = worlds.iter().flat_map(lowered).collect();
+        let (mut state, mut translator) = (ClusterState::new(), Translator::new(NODE, layout.clone()));
+        state.set_default_enforcement(default_enforcement(&worlds[2]));
+        let (mut links, mut changed) = (links.iter().zip(1..), Changed::default());
+        for (number, change) in changes(&worlds, &steps, &order).into_iter().enumerate() {
+            changed.join(state.apply(change));
+            if let Some((link, number)) = links.next() {
+                changed.join(carry_out(link, number, &objects, &mut state));
+            }
+            // Several changes may be followed at once.
+            if number % together == 0 {
+                translator.update(&state, &std::mem::take(&mut changed));
+                let (followed, fresh) = (translator.translation(), translate(&state, NODE, &layout));
+                prop_assert_eq!(followed.ruleset.to_string(), fresh.ruleset.to_string());
+                prop_assert_eq!(&followed.ruleset, &fresh.ruleset);
+                prop_assert_eq!(&followed.bridge, &fresh.bridge);
+                prop_assert_eq!(&followed.programs, &fresh.programs);
+                prop_assert_eq!(&followed.diagnostics, &fresh.diagnostics);
+                prop_assert_eq!(followed.pods_on_node, fresh.pods_on_node);
+            }
+        }
         Ok(())
     });
     if let Err(failure) = checked {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
 use nft::{Operation, Ruleset, Table, TableFamily};
-use policy::{ClusterState, Layout, TABLE_COMMENT, Translation, leave_out, narrows, stamp, translate};
+use policy::{Changed, ClusterState, Layout, TABLE_COMMENT, Translation, Translator, leave_out, narrows, stamp};
 
 use crate::api::TableVerdict;
 use crate::isolation::Release;
@@ -49,7 +49,8 @@ type CommitWith = fn(&mut Kernel, &[Operation], u32) -> Result<Committed, Commit
 pub(crate) struct Enforcer {
     kernel: Kernel,
     commit: CommitWith,
-    node: String,
+    /// Follows the state.
+    translator: Translator,
     layout: Layout,
     /// Tables of an earlier agent are protected again.
     pub(crate) claimed: bool,
@@ -108,12 +109,13 @@ pub(crate) enum Trouble {
 impl Enforcer {
     /// Opens the kernel, makes sure that the tables, if they are there, are ours, and claims those that an earlier
     /// agent left, so that from now on nobody else can change them.
-    pub(crate) fn start(node: String, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
+    pub(crate) fn start(node: &str, layout: Layout, metrics: Arc<Metrics>) -> anyhow::Result<Enforcer> {
         let mut kernel = Kernel::open()?;
         let claimed = claim(&mut kernel, &layout)?;
         let left_out = LeftOut::default();
         let commit = Kernel::commit;
-        Ok(Enforcer { kernel, commit, node, layout, claimed, live: None, left: None, left_out, metrics })
+        let translator = Translator::new(node, layout.clone());
+        Ok(Enforcer { kernel, commit, translator, layout, claimed, live: None, left: None, left_out, metrics })
     }
 
     /// A subscription to the commits that others make.
@@ -154,18 +156,28 @@ impl Enforcer {
         self.left_out.parts.iter().map(|(_, reason)| reason.clone()).collect()
     }
 
+    /// Takes in what changed in the state. Nothing is enforced by it yet.
+    pub(crate) fn follow(&mut self, state: &ClusterState, changed: &Changed) {
+        self.translator.update(state, changed);
+    }
+
+    /// Whether it follows the state, and has to be told of every change.
+    pub(crate) fn follows(&self) -> bool {
+        self.translator.has_begun()
+    }
+
     /// What the state asks for, without what the kernel refused.
-    fn translate(&self, state: &ClusterState) -> Translation {
-        let mut translation = translate(state, &self.node, &self.layout);
+    fn translation(&self) -> Translation {
+        let mut translation = self.translator.translation();
         for (operation, _) in &self.left_out.parts {
             take_out(&mut translation, operation);
         }
         translation
     }
 
-    /// Makes the kernel's rules those that the state asks for.
-    pub(crate) fn enforce(&mut self, state: &ClusterState) -> Result<Enforced, Trouble> {
-        let mut translation = self.translate(state);
+    /// Makes the kernel's rules those that the state asks for, as far as it was followed.
+    pub(crate) fn enforce(&mut self) -> Result<Enforced, Trouble> {
+        let mut translation = self.translation();
         let started = Instant::now();
         let commit = match self.live.take() {
             Some(live) => self.step(live, &mut translation)?,
@@ -195,7 +207,7 @@ impl Enforcer {
 
     /// Compares the kernel's rules with what was committed, at the cost of one small request if nobody has touched
     /// them since; repairs what differs.
-    pub(crate) fn verify(&mut self, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
+    pub(crate) fn verify(&mut self) -> Result<Option<Enforced>, Trouble> {
         let trial = self.left_out.trial.is_some_and(|(at, _)| Instant::now() >= at);
         if let Some(live) = &mut self.live {
             let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
@@ -209,7 +221,7 @@ impl Enforcer {
             self.left_out.parts.clear();
         }
         self.live = None;
-        let enforced = self.enforce(state);
+        let enforced = self.enforce();
         if self.left_out.parts.is_empty() {
             self.left_out.trial = None;
         }
@@ -217,7 +229,7 @@ impl Enforcer {
     }
 
     /// Compares the kernel's tables, read anew, with what the state asks for, and changes nothing.
-    pub(crate) fn compare(&mut self, state: &ClusterState) -> TableVerdict {
+    pub(crate) fn compare(&mut self) -> TableVerdict {
         let observed = match tables::read(&mut self.kernel, &self.layout) {
             Ok(observed) => observed,
             Err(trouble) => return TableVerdict::Unknown { reason: trouble.to_string() },
@@ -225,7 +237,7 @@ impl Enforcer {
         if observed.policy.is_none() {
             return TableVerdict::Missing;
         }
-        let translation = self.translate(state);
+        let translation = self.translation();
         let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
         let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
         match operations.len() - shown.len() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cluster::Told;
 use nfnetlink::Notification;
-use policy::{AttachmentId, Change, ClusterState, Enforcement, Kind, Object, ObjectName};
+use policy::{AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Object, ObjectName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
@@ -94,6 +94,8 @@ pub(crate) struct StateLoop {
     last_attempt: Option<Instant>,
     /// Something was enforced, so that this process knows its node.
     enforced: bool,
+    /// What has changed since the enforcer followed the state.
+    changed: Changed,
     /// Events that the rules do not cover yet.
     pending: Pending,
     /// The state has changed since its objects were counted.
@@ -149,6 +151,7 @@ impl StateLoop {
             retry: None,
             last_attempt: None,
             enforced: false,
+            changed: Changed::default(),
             pending: Pending::default(),
             uncounted: true,
             unmeasured: true,
@@ -228,7 +231,8 @@ impl StateLoop {
         match self.waits_for_pods() {
             Some(reason) => self.wait_for_pods(reason),
             None => {
-                let result = self.enforcer.enforce(&self.state).map(Some);
+                self.follow();
+                let result = self.enforcer.enforce().map(Some);
                 self.note(result);
             }
         }
@@ -236,9 +240,25 @@ impl StateLoop {
 
     fn verify(&mut self) {
         if self.sync.is_complete() && self.waits_for_pods().is_none() {
-            let result = self.enforcer.verify(&self.state);
+            self.follow();
+            let result = self.enforcer.verify();
             self.note(result);
         }
+    }
+
+    /// Lets the enforcer know what has changed.
+    fn follow(&mut self) {
+        self.enforcer.follow(&self.state, &std::mem::take(&mut self.changed));
+    }
+
+    /// Keeps in mind what has changed, for whoever follows the state. Says whether anything has.
+    fn keep_in_mind(&mut self, changed: Changed) -> bool {
+        let any = changed.any();
+        // Whoever has not begun to follow begins with the whole state.
+        if self.enforcer.follows() {
+            self.changed.join(changed);
+        }
+        any
     }
 
     /// Says whether the rules may have to change.
@@ -252,7 +272,8 @@ impl StateLoop {
                 let mut changed = false;
                 for Told { change, at } in changes {
                     self.pending.add(Watched::of(&change), at, &self.metrics);
-                    changed |= self.state.apply(change);
+                    let applied = self.state.apply(change);
+                    changed |= self.keep_in_mind(applied);
                 }
                 if completed {
                     self.status.synced = Some(Instant::now());
@@ -289,10 +310,11 @@ impl StateLoop {
                 // any more may be gone.
                 Ok(object) => {
                     let asked = self.state.pod(&pod).is_none_or(|known| !self.state.is_attached(known));
-                    asked
-                        && self.gate.waits_for(&pod)
-                        && object.kind() == Kind::Pod
-                        && self.state.apply(Change::Set(object))
+                    if !asked || !self.gate.waits_for(&pod) || object.kind() != Kind::Pod {
+                        return false;
+                    }
+                    let applied = self.state.apply(Change::Set(object));
+                    self.keep_in_mind(applied)
                 }
                 Err(reason) => {
                     self.gate.note_unknown(&pod, &reason);

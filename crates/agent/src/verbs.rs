@@ -39,7 +39,7 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     manifests.report_problems();
     let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
     let translation = translate(&manifests.state, &arguments.node_name, &layout);
-    for diagnostic in &translation.diagnostics {
+    for diagnostic in translation.diagnostics.iter() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
     }
     let defects = translation.ruleset.validate();

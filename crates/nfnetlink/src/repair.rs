@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nft::{Chain, Element, Key, Name, Operation, Ruleset, Set, Table, TableFamily};
+use nft::{Chain, Element, Key, Name, Named, Operation, Ruleset, Set, Table, TableFamily};
 
 use crate::encode::{OWNER, PERSIST, observed_hook};
 use crate::expression::Verdict;
@@ -78,7 +78,7 @@ fn protection(flags: u32, wanted: &Ruleset) -> Option<Vec<Operation>> {
 }
 
 /// Names that the kernel has and that are not wanted; none if one of them cannot be said in the language.
-fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &BTreeMap<Name, U>) -> Option<Vec<Name>> {
+fn going<T, U>(observed: &BTreeMap<String, T>, wanted: &Named<U>) -> Option<Vec<Name>> {
     let unwanted = |name: &&String| !wanted.keys().any(|w| w.as_str() == name.as_str());
     // Few are left after the cheap test of equal names, which is the usual case.
     if observed.len() == wanted.len() && observed.keys().zip(wanted.keys()).all(|(o, w)| o == w.as_str()) {
@@ -130,7 +130,7 @@ fn mend_set(
             }
             compare_elements(&raise_elements(wanted, &observed.elements).ok()?, wanted)
         }
-        None => (Vec::new(), wanted.elements.iter().map(|(k, e)| (*k, e.clone())).collect()),
+        None => (Vec::new(), wanted.elements.iter().map(|(k, e)| (k, e.clone())).collect()),
     };
     let (table, name, set) = (table.clone(), name.clone(), wanted.clone());
     if !removed.is_empty() {
@@ -165,7 +165,7 @@ fn compare_elements(observed: &[(Key, &RawElement)], wanted: &Set) -> (Elements,
         }
         // Deleting goes by the key alone; what the element carried does not matter.
         removed.extend(theirs.map(|(key, _)| (*key, Element::default())));
-        added.extend(ours.map(|(key, element)| (*key, element.clone())));
+        added.extend(ours.map(|(key, element)| (key, element.clone())));
     }
 }
 

@@ -4,10 +4,11 @@
 //! away goes in reverse. So every step finds what it refers to, and nothing is deleted while it is in use. The base
 //! chain is never deleted: that would flush every NFQUEUE of the namespace.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Chain, Element, Key, Name, Operation, Ruleset, Set, Table};
+use imbl::ordmap::DiffItem;
+
+use crate::{Chain, Element, ElementChange, Key, Name, Named, Operation, Ruleset, Set, Table};
 
 /// The operations that create the table from nothing.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
@@ -38,70 +39,79 @@ pub fn replace(live: &Table, wanted: &Ruleset) -> Vec<Operation> {
 }
 
 fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
-    let set_changed = |(name, set): (&Name, &Arc<Set>)| match live.sets.get(name) {
-        Some(old) => !Arc::ptr_eq(old, set) && !old.same_header(set),
-        None => false,
+    let set_changed = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
+        DiffItem::Update { old: (_, old), new: (_, new) } => !Set::same_header(old, new),
+        DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
-    let chain_changed = |(name, chain): (&Name, &Arc<Chain>)| match live.chains.get(name) {
-        Some(old) => old.hook != chain.hook,
-        None => false,
+    let chain_changed = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
+        DiffItem::Update { old: (_, old), new: (_, new) } => old.hook != new.hook,
+        DiffItem::Remove(_, old) => old.hook.is_some(),
+        DiffItem::Add(..) => false,
     };
-    let base_chain_goes = live.chains.iter().any(|(n, c)| c.hook.is_some() && !wanted.chains.contains_key(n));
     live.table != wanted.table
         || live.protected != wanted.protected
         || live.comment != wanted.comment
-        || base_chain_goes
-        || wanted.sets.iter().any(set_changed)
-        || wanted.chains.iter().any(chain_changed)
+        || live.sets.diff(&wanted.sets).any(set_changed)
+        || live.chains.diff(&wanted.chains).any(chain_changed)
 }
 
 fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     let table = &wanted.table;
+    let sets = Changes::between(&live.sets, &wanted.sets);
+    let chains = Changes::between(&live.chains, &wanted.chains);
     let mut operations = Vec::new();
-    for (name, set) in added(&live.sets, &wanted.sets) {
+    for (name, set) in sets.added() {
         operations.push(Operation::AddSet { table: table.clone(), name: name.clone(), set: set.clone() });
     }
-    for (name, chain) in added(&live.chains, &wanted.chains) {
+    for (name, chain) in chains.added() {
         operations.push(Operation::AddChain { table: table.clone(), chain: name.clone(), hook: chain.hook });
     }
-    for (name, chain) in &wanted.chains {
-        rewrite_chain(&mut operations, table, name, live.chains.get(name), chain);
+    for (name, old, new) in &chains.come {
+        rewrite_chain(&mut operations, table, name, *old, new);
     }
-    let gone: Vec<_> = added(&wanted.chains, &live.chains).map(|(name, _)| name).collect();
-    for name in &gone {
+    for name in &chains.gone {
         operations.push(Operation::FlushChain { table: table.clone(), chain: (*name).clone() });
     }
-    for (name, set) in &wanted.sets {
-        change_elements(&mut operations, table, name, live.sets.get(name), set);
+    for (name, old, new) in &sets.come {
+        change_elements(&mut operations, table, name, *old, new);
     }
-    for (name, _) in added(&wanted.sets, &live.sets) {
+    for name in sets.gone {
         operations.push(Operation::DeleteSet { table: table.clone(), name: name.clone() });
     }
-    for name in gone {
+    for name in chains.gone {
         operations.push(Operation::DeleteChain { table: table.clone(), chain: name.clone() });
     }
     operations
 }
 
-/// Entries of `new` whose names `old` lacks.
-fn added<'a, T>(
-    old: &'a BTreeMap<Name, Arc<T>>,
-    new: &'a BTreeMap<Name, Arc<T>>,
-) -> impl Iterator<Item = (&'a Name, &'a Arc<T>)> {
-    new.iter().filter(|(name, _)| !old.contains_key(*name))
+/// What differs between two maps, in the order of names.
+struct Changes<'a, T> {
+    /// New or changed: the name, what had it before, and what has it now.
+    come: Vec<(&'a Name, Option<&'a Arc<T>>, &'a Arc<T>)>,
+    gone: Vec<&'a Name>,
 }
 
-fn rewrite_chain(
-    operations: &mut Vec<Operation>,
-    table: &Table,
-    name: &Name,
-    old: Option<&Arc<Chain>>,
-    new: &Arc<Chain>,
-) {
-    match old {
-        Some(old) if Arc::ptr_eq(old, new) || old.rules == new.rules => return,
-        Some(_) => operations.push(Operation::FlushChain { table: table.clone(), chain: name.clone() }),
-        None => {}
+impl<'a, T: Eq> Changes<'a, T> {
+    fn between(old: &'a Named<T>, new: &'a Named<T>) -> Changes<'a, T> {
+        let mut changes = Changes { come: Vec::new(), gone: Vec::new() };
+        for item in old.diff(new) {
+            match item {
+                DiffItem::Add(name, new) => changes.come.push((name, None, new)),
+                DiffItem::Update { old: (_, old), new: (name, new) } => changes.come.push((name, Some(old), new)),
+                DiffItem::Remove(name, _) => changes.gone.push(name),
+            }
+        }
+        changes
+    }
+
+    fn added(&self) -> impl Iterator<Item = (&'a Name, &'a Arc<T>)> {
+        self.come.iter().filter(|(_, old, _)| old.is_none()).map(|(name, _, new)| (*name, *new))
+    }
+}
+
+fn rewrite_chain(operations: &mut Vec<Operation>, table: &Table, name: &Name, old: Option<&Arc<Chain>>, new: &Chain) {
+    if old.is_some() {
+        operations.push(Operation::FlushChain { table: table.clone(), chain: name.clone() });
     }
     for rule in &new.rules {
         operations.push(Operation::AddRule { table: table.clone(), chain: name.clone(), rule: rule.clone() });
@@ -115,17 +125,23 @@ fn change_elements(
     old: Option<&Arc<Set>>,
     new: &Arc<Set>,
 ) {
-    if old.is_some_and(|old| Arc::ptr_eq(old, new)) {
-        return;
+    let (mut removed, mut added): (Vec<(Key, Element)>, Vec<(Key, Element)>) = (Vec::new(), Vec::new());
+    match old {
+        None => added.extend(new.elements.iter().map(|(key, element)| (key, element.clone()))),
+        Some(old) => {
+            for change in old.elements.changes_to(&new.elements) {
+                match change {
+                    ElementChange::Added(key, element) => added.push((key, element.clone())),
+                    ElementChange::Removed(key, element) => removed.push((key, element.clone())),
+                    ElementChange::Replaced { key, old, new } => {
+                        removed.push((key, old.clone()));
+                        added.push((key, new.clone()));
+                    }
+                }
+            }
+        }
     }
-    let nothing = BTreeMap::new();
-    let before: &BTreeMap<Key, Element> = old.map_or(&nothing, |old| &old.elements);
-    let unlike = |from: &BTreeMap<Key, Element>, to: &BTreeMap<Key, Element>| -> Vec<(Key, Element)> {
-        from.iter().filter(|(k, e)| to.get(k) != Some(e)).map(|(k, e)| (*k, e.clone())).collect()
-    };
     let (table, name, set) = (table.clone(), name.clone(), new.clone());
-    let removed = unlike(before, &new.elements);
-    let added = unlike(&new.elements, before);
     if !removed.is_empty() {
         let (table, name, set) = (table.clone(), name.clone(), set.clone());
         operations.push(Operation::DeleteElements { table, name, set, elements: removed });

@@ -6,6 +6,7 @@
 
 mod comment;
 mod difference;
+mod elements;
 mod evaluate;
 mod interface;
 mod key;
@@ -20,13 +21,14 @@ mod validate;
 
 pub use comment::Comment;
 pub use difference::{add_table, create, difference, replace};
+pub use elements::{ElementChange, Elements};
 pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate, evaluate_at};
 pub use interface::{InterfaceName, InterfaceNameError};
 pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};
 pub use operation::Operation;
 pub use rule::{Action, Chain, Direction, EtherType, Field, Hook, Limit, Log, Match, Period, Rule, State, Verdict};
-pub use ruleset::Ruleset;
+pub use ruleset::{Named, Ruleset};
 pub use set::{Dynamic, Element, Set};
 pub use table::{Table, TableFamily};
 pub use validate::Invalid;

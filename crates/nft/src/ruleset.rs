@@ -1,12 +1,15 @@
 //! The ruleset value: one table.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use imbl::OrdMap;
 
 use crate::{Chain, Comment, Name, Set, Table};
 
-/// One table, complete. Sets and chains are shared between rulesets, so that an unchanged one is
-/// recognised by its address.
+/// Sets or chains by their names. Copies share what is the same, and comparing them steps over it.
+pub type Named<T> = OrdMap<Name, Arc<T>>;
+
+/// One table, complete. A copy costs nothing, and the difference of two costs what differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     pub table: Table,
@@ -16,13 +19,13 @@ pub struct Ruleset {
     /// Says whose table it is; a table of the same name without this comment is somebody else's.
     pub comment: Comment,
     /// Sets and verdict maps.
-    pub sets: BTreeMap<Name, Arc<Set>>,
-    pub chains: BTreeMap<Name, Arc<Chain>>,
+    pub sets: Named<Set>,
+    pub chains: Named<Chain>,
 }
 
 impl Ruleset {
     pub fn new(table: Table, comment: Comment) -> Ruleset {
-        Ruleset { table, protected: false, comment, sets: BTreeMap::new(), chains: BTreeMap::new() }
+        Ruleset { table, protected: false, comment, sets: OrdMap::new(), chains: OrdMap::new() }
     }
 
     /// The same ruleset, protected or not.

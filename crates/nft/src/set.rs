@@ -1,8 +1,6 @@
 //! Named sets and verdict maps.
 
-use std::collections::BTreeMap;
-
-use crate::{Comment, Datum, Key, KeyType, Verdict};
+use crate::{Comment, Datum, Elements, Key, KeyType, Verdict};
 
 /// What an element carries beside its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +22,7 @@ pub struct Set {
     /// Rules put elements into it ([`crate::Action::Record`]) and time takes them out, so that it has none here.
     pub dynamic: Option<Dynamic>,
     pub comment: Option<Comment>,
-    pub elements: BTreeMap<Key, Element>,
+    pub elements: Elements,
 }
 
 /// The bounds of a set that rules fill.
@@ -40,7 +38,7 @@ impl Set {
     /// An empty set of exact keys.
     pub fn of(types: &[KeyType]) -> Set {
         let types = types.to_vec();
-        Set { types, verdicts: false, interval: false, dynamic: None, comment: None, elements: BTreeMap::new() }
+        Set { types, verdicts: false, interval: false, dynamic: None, comment: None, elements: Elements::new() }
     }
 
     /// The element that a packet's fields hit: an equal key, or the range that holds the field.
@@ -49,8 +47,8 @@ impl Set {
             return self.elements.get(&Key::exact(fields)?);
         }
         let &[datum] = fields else { return None };
-        let (key, element) = self.elements.range(..=Key::Range(datum, datum.largest_alike())).next_back()?;
-        match *key {
+        let (key, element) = self.elements.last_up_to(&Key::Range(datum, datum.largest_alike()))?;
+        match key {
             Key::Range(first, last) if first <= datum && datum <= last => Some(element),
             _ => None,
         }

@@ -42,7 +42,7 @@ fn write_set(f: &mut Formatter<'_>, name: &Name, set: &Set) -> fmt::Result {
     for (i, (key, element)) in set.elements.iter().enumerate() {
         let lead = if i == 0 { "elements = { " } else { "             " };
         let tail = if i + 1 == set.elements.len() { " }" } else { "," };
-        writeln!(f, "\t\t{lead}{}{tail}", ElementText(key, element))?;
+        writeln!(f, "\t\t{lead}{}{tail}", ElementText(&key, element))?;
     }
     writeln!(f, "\t}}")
 }

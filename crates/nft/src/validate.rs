@@ -75,18 +75,18 @@ impl Ruleset {
                 || element.verdict.is_some() != set.verdicts
                 || !ordered
             {
-                found.push(Invalid::WrongElement { set: name.clone(), key: *key });
+                found.push(Invalid::WrongElement { set: name.clone(), key });
             }
             if let (Some((Key::Range(_, end), verdict)), Key::Range(start, _)) = (previous, key) {
-                let touches = end.successor().is_none_or(|next| next == *start && *verdict == element.verdict);
-                if end >= *start || touches {
-                    found.push(Invalid::Overlap { set: name.clone(), key: *key });
+                let touches = end.successor().is_none_or(|next| next == start && *verdict == element.verdict);
+                if end >= start || touches {
+                    found.push(Invalid::Overlap { set: name.clone(), key });
                 }
             }
             if let Some(chain) = element.verdict.as_ref().and_then(Verdict::target) {
                 self.validate_target(&format!("map {name}"), chain, found);
             }
-            previous = Some((*key, &element.verdict));
+            previous = Some((key, &element.verdict));
         }
     }
 

@@ -36,10 +36,8 @@ impl Directory {
         }
     }
 
-    pub(crate) fn attach(&mut self, attachment: Attachment) -> bool {
-        if self.attachments.get(&attachment.id).is_some_and(|old| **old == attachment) {
-            return false;
-        }
+    /// Takes the place of an attachment with the same name.
+    pub(crate) fn attach(&mut self, attachment: Attachment) {
         self.detach(&attachment.id);
         let id = &attachment.id;
         for address in &attachment.addresses {
@@ -47,29 +45,15 @@ impl Directory {
         }
         self.attached_pods.entry(attachment.pod.clone()).or_default().insert(id.clone());
         self.attachments.insert(id.clone(), Arc::new(attachment));
-        true
     }
 
-    pub(crate) fn detach(&mut self, id: &AttachmentId) -> bool {
-        let Some(old) = self.attachments.remove(id) else { return false };
+    pub(crate) fn detach(&mut self, id: &AttachmentId) -> Option<Arc<Attachment>> {
+        let old = self.attachments.remove(id)?;
         for address in &old.addresses {
             remove(&mut self.attached, address, id);
         }
         remove(&mut self.attached_pods, &old.pod, id);
-        true
-    }
-
-    pub(crate) fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
-        let kept: BTreeSet<&AttachmentId> = attachments.iter().map(|a| &a.id).collect();
-        let gone: Vec<AttachmentId> = self.attachments.keys().filter(|id| !kept.contains(id)).cloned().collect();
-        let mut changed = false;
-        for id in gone {
-            changed |= self.detach(&id);
-        }
-        for attachment in attachments {
-            changed |= self.attach(attachment);
-        }
-        changed
+        Some(old)
     }
 
     pub(crate) fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
@@ -86,8 +70,12 @@ impl Directory {
 
     /// The latest attachment with the address.
     pub(crate) fn attached(&self, address: IpAddr) -> Option<&Arc<Attachment>> {
-        let ids = self.attached.get(&address)?;
-        ids.iter().filter_map(|id| self.attachments.get(id)).max_by_key(|a| (a.since, &a.id))
+        self.attached_with(address).max_by_key(|a| (a.since, &a.id))
+    }
+
+    /// Every attachment with the address.
+    pub(crate) fn attached_with(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Attachment>> {
+        self.attached.get(&address).into_iter().flatten().filter_map(|id| self.attachments.get(id))
     }
 
     pub(crate) fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
@@ -97,6 +85,12 @@ impl Directory {
     /// Pods on the host network of whoever has the address.
     pub(crate) fn on_host(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
         self.on_hosts.get(&address).into_iter().flatten()
+    }
+
+    /// Every address that the pod claims or that a pod of its name is attached with, be it another one.
+    pub(crate) fn may_have(&self, pod: &Pod) -> Vec<IpAddr> {
+        let attached = self.attachments_of(&pod.name).flat_map(|attachment| attachment.addresses.iter().copied());
+        claimed(pod).iter().copied().chain(attached).collect()
     }
 
     /// Every address that the pod claims or is attached with, each once.
@@ -177,10 +171,10 @@ mod tests {
         state.apply(pod("web", "1", "node-a", "Running"));
         state.apply(pod("thief", "2", "node-b", "Running"));
         assert_eq!(holder(&state), "thief");
-        assert!(state.attach(attachment("c1", "web", "1", 1)));
-        assert!(!state.attach(attachment("c1", "web", "1", 1)));
+        assert!(state.attach(attachment("c1", "web", "1", 1)).any());
+        assert!(state.attach(attachment("c1", "web", "1", 1)).is_nothing());
         assert_eq!(holder(&state), "web");
-        assert!(state.detach(&attachment("c1", "web", "1", 1).id));
+        assert!(state.detach(&attachment("c1", "web", "1", 1).id).any());
         assert_eq!(holder(&state), "thief");
     }
 

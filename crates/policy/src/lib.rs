@@ -7,6 +7,7 @@
 //! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
 mod attachment;
+mod changed;
 mod check;
 mod diagnostic;
 mod directory;
@@ -22,6 +23,7 @@ mod suggest;
 mod translate;
 
 pub use attachment::{Attachment, AttachmentId, Holder};
+pub use changed::Changed;
 pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
 pub use explain::{
@@ -38,5 +40,6 @@ pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use translate::{
     BadMask, Cause, DEFAULT_MARK_MASK, Direction, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout,
-    Program, Reported, TABLE_COMMENT, Translation, counting_chains, flow_tables, leave_out, narrows, stamp, translate,
+    Program, Reported, TABLE_COMMENT, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp,
+    translate,
 };

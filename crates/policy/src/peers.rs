@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nft::{Datum, Family, Protocol};
 use serde::Serialize;
 
-use crate::{Block, ClusterState, NamespaceScope, Peer, Peers, Pod, Selector};
+use crate::{Block, ClusterState, Labels, NamespaceScope, Peer, Peers, Pod, Selector};
 
 /// Pods by selector, anywhere in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -94,10 +94,14 @@ impl PodPeer {
     }
 
     pub(crate) fn contains(&self, state: &ClusterState, pod: &Pod) -> bool {
-        let namespace = &pod.name.namespace;
+        self.selects(pod, state.namespace_labels(&pod.name.namespace))
+    }
+
+    /// Whether it stands for the pod, whose namespace has these labels, as far as they are known.
+    pub(crate) fn selects(&self, pod: &Pod, namespace: Option<&Labels>) -> bool {
         let in_namespace = match &self.namespaces {
-            Namespaces::Named(name) => name == namespace,
-            Namespaces::Selected(selector) => state.namespace_labels(namespace).is_some_and(|l| selector.matches(l)),
+            Namespaces::Named(name) => *name == pod.name.namespace,
+            Namespaces::Selected(selector) => namespace.is_some_and(|labels| selector.matches(labels)),
             Namespaces::Every => true,
         };
         in_namespace && !pod.unreadable && self.pods.matches(&pod.labels)

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::directory::Directory;
 use crate::{
-    Attachment, AttachmentId, Change, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace, Object,
-    ObjectName, Pod, Policy, Selector,
+    Attachment, AttachmentId, Change, Changed, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace,
+    Object, ObjectName, Pod, Policy, Selector,
 };
 
 /// Namespaces, pods and policies, and the directory of addresses.
@@ -28,50 +28,76 @@ impl ClusterState {
         ClusterState::default()
     }
 
-    /// Takes a change in; says whether anything is different now.
-    pub fn apply(&mut self, change: Change) -> bool {
+    /// Takes a change in; says what is different now.
+    pub fn apply(&mut self, change: Change) -> Changed {
+        let mut changed = Changed::default();
         match change {
-            Change::Set(object) => self.set(object),
-            Change::Remove(kind, name) => self.remove(kind, &name),
+            Change::Set(object) => self.set(object, &mut changed),
+            Change::Remove(kind, name) => self.remove(kind, &name, &mut changed),
             Change::Replace(kind, objects) => {
                 let kept: BTreeSet<ObjectName> = objects.iter().map(|o| o.name().clone()).collect();
                 let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(*n)).cloned().collect();
-                let mut changed = false;
                 for name in gone {
-                    changed |= self.remove(kind, &name);
+                    self.remove(kind, &name, &mut changed);
                 }
                 for object in objects.into_iter().filter(|o| o.kind() == kind) {
-                    changed |= self.set(object);
+                    self.set(object, &mut changed);
                 }
-                changed
             }
         }
+        changed
     }
 
-    fn set(&mut self, object: Object) -> bool {
+    fn set(&mut self, object: Object, changed: &mut Changed) {
         match object {
-            Object::Namespace(new) => put(&mut self.namespaces, new.name.clone(), new),
-            Object::Policy(new) => put(&mut self.policies, new.name.clone(), new),
+            Object::Namespace(new) => {
+                let old = self.namespaces.get(&new.name);
+                if old.is_some_and(|old| **old == new) {
+                    return;
+                }
+                changed.note_namespace(old.map(|old| &**old), Some(&new));
+                self.namespaces.insert(new.name.clone(), Arc::new(new));
+            }
+            Object::Policy(new) => {
+                let new = Arc::new(new);
+                let old = self.policies.get(&new.name);
+                if old.is_some_and(|old| **old == *new) {
+                    return;
+                }
+                changed.note_policy(old, Some(&new));
+                self.policies.insert(new.name.clone(), new);
+            }
             Object::Pod(new) => {
                 if self.pods.get(&new.name).is_some_and(|old| **old == new) {
-                    return false;
+                    return;
                 }
-                self.remove(Kind::Pod, &new.name.clone());
+                self.remove(Kind::Pod, &new.name, changed);
+                changed.note_pod(&new.name, self.addresses.may_have(&new));
+                changed.problems |= !new.problems.is_empty();
                 self.addresses.claim(&new);
                 self.pods.insert(new.name.clone(), Arc::new(new));
-                true
             }
         }
     }
 
-    fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
+    fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
         match kind {
-            Kind::Namespace => self.namespaces.remove(name).is_some(),
-            Kind::NetworkPolicy => self.policies.remove(name).is_some(),
+            Kind::Namespace => {
+                if let Some(old) = self.namespaces.remove(name) {
+                    changed.note_namespace(Some(&old), None);
+                }
+            }
+            Kind::NetworkPolicy => {
+                if let Some(old) = self.policies.remove(name) {
+                    changed.note_policy(Some(&old), None);
+                }
+            }
             Kind::Pod => {
-                let Some(old) = self.pods.remove(name) else { return false };
-                self.addresses.release(&old);
-                true
+                if let Some(old) = self.pods.remove(name) {
+                    changed.note_pod(name, self.addresses.may_have(&old));
+                    changed.problems |= !old.problems.is_empty();
+                    self.addresses.release(&old);
+                }
             }
         }
     }
@@ -140,19 +166,38 @@ impl ClusterState {
         self.namespaces.iter().filter(|(_, n)| !n.unreadable && selector.matches(&n.labels)).map(|(name, _)| name)
     }
 
-    /// A pod was attached to this node's network. Says whether anything is different now.
-    pub fn attach(&mut self, attachment: Attachment) -> bool {
-        self.addresses.attach(attachment)
+    /// A pod was attached to this node's network. Says what is different now.
+    pub fn attach(&mut self, attachment: Attachment) -> Changed {
+        let mut changed = Changed::default();
+        let old = self.addresses.attachment(&attachment.id).cloned();
+        if old.as_deref() != Some(&attachment) {
+            changed.note_attachment(old.as_deref());
+            changed.note_attachment(Some(&attachment));
+            self.addresses.attach(attachment);
+        }
+        changed
     }
 
-    /// The attachment has ended. Says whether anything is different now.
-    pub fn detach(&mut self, id: &AttachmentId) -> bool {
-        self.addresses.detach(id)
+    /// The attachment has ended. Says what is different now.
+    pub fn detach(&mut self, id: &AttachmentId) -> Changed {
+        let mut changed = Changed::default();
+        changed.note_attachment(self.addresses.detach(id).as_deref());
+        changed
     }
 
-    /// These are all the attachments there are. Says whether anything is different now.
-    pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> bool {
-        self.addresses.replace_attachments(attachments)
+    /// These are all the attachments there are. Says what is different now.
+    pub fn replace_attachments(&mut self, attachments: Vec<Attachment>) -> Changed {
+        let mut changed = Changed::default();
+        let kept: BTreeSet<&AttachmentId> = attachments.iter().map(|a| &a.id).collect();
+        let gone: Vec<AttachmentId> =
+            self.attachments().map(|a| &a.id).filter(|id| !kept.contains(id)).cloned().collect();
+        for id in gone {
+            changed.join(self.detach(&id));
+        }
+        for attachment in attachments {
+            changed.join(self.attach(attachment));
+        }
+        changed
     }
 
     pub fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {
@@ -193,6 +238,12 @@ impl ClusterState {
         claimed.into_iter().filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
     }
 
+    /// Every pod that says it has the address or was attached with it, whoever has it.
+    pub(crate) fn contenders(&self, address: IpAddr) -> impl Iterator<Item = &ObjectName> {
+        let attached = self.addresses.attached_with(address).map(|attachment| &attachment.pod);
+        self.addresses.claimants(address).chain(attached)
+    }
+
     /// Whether the attachment is the one that has the address.
     pub fn is_attached_as(&self, attachment: &Attachment, address: IpAddr) -> bool {
         self.addresses.attached(address).is_some_and(|latest| latest.id == attachment.id)
@@ -229,14 +280,6 @@ impl Pod {
 
 fn seniority(pod: &Pod) -> (bool, Option<i64>, Option<i64>, &str, &ObjectName) {
     (!pod.terminating, pod.started, pod.created, &pod.uid, &pod.name)
-}
-
-fn put<T: PartialEq>(map: &mut BTreeMap<ObjectName, Arc<T>>, name: ObjectName, new: T) -> bool {
-    if map.get(&name).is_some_and(|old| **old == new) {
-        return false;
-    }
-    map.insert(name, Arc::new(new));
-    true
 }
 
 fn in_namespace<'a, T>(map: &'a BTreeMap<ObjectName, Arc<T>>, namespace: &'a str) -> impl Iterator<Item = &'a Arc<T>> {

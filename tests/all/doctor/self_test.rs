@@ -12,13 +12,12 @@ use tests::netns::in_new_namespace;
 /// Changes the rules of every program of ingress.
 fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {
     let mut rules = ruleset();
-    let programs = rules.chains.iter_mut().filter(|(name, _)| name.as_str().starts_with("ingress/"));
-    let mut found = false;
-    for (_, chain) in programs {
-        change(&mut Arc::make_mut(chain).rules);
-        found = true;
+    let programs: Vec<Name> =
+        rules.chains.keys().filter(|name| name.as_str().starts_with("ingress/")).cloned().collect();
+    assert!(!programs.is_empty(), "no program in {rules}");
+    for name in programs {
+        change(&mut Arc::make_mut(&mut rules.chains[&name]).rules);
     }
-    assert!(found, "no program in {rules}");
     rules
 }
 

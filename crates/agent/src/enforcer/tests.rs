@@ -53,9 +53,24 @@ fn state(web: &[&str]) -> ClusterState {
     state
 }
 
+fn enforce(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Enforced, Trouble> {
+    enforcer.translator.begin(state);
+    enforcer.enforce()
+}
+
+fn verify(enforcer: &mut Enforcer, state: &ClusterState) -> Result<Option<Enforced>, Trouble> {
+    enforcer.translator.begin(state);
+    enforcer.verify()
+}
+
+fn compare(enforcer: &mut Enforcer, state: &ClusterState) -> TableVerdict {
+    enforcer.translator.begin(state);
+    enforcer.compare()
+}
+
 fn enforcer(commit: CommitWith) -> Enforcer {
     let layout = Layout::for_table("ringfence").unwrap();
-    let mut enforcer = Enforcer::start("node-a".into(), layout, Arc::new(Metrics::new())).unwrap();
+    let mut enforcer = Enforcer::start("node-a", layout, Arc::new(Metrics::new())).unwrap();
     enforcer.commit = commit;
     enforcer
 }
@@ -119,15 +134,15 @@ fn what_the_kernel_refuses_is_left_out_and_the_rest_is_enforced() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
         let whole = state(&["10.2.0.1", REFUSED]);
-        enforcer.enforce(&whole).unwrap();
+        enforce(&mut enforcer, &whole).unwrap();
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1"]));
         let left_out = enforcer.left_out();
         assert!(left_out.len() == 1 && left_out[0].contains(REFUSED) && left_out[0].contains("memory"), "{left_out:?}");
-        assert_eq!(enforcer.compare(&whole), TableVerdict::Equal);
+        assert_eq!(compare(&mut enforcer, &whole), TableVerdict::Equal);
 
         // It stays out of what comes later, which is committed all the same and without another refusal.
         let refused = enforcer.metrics.refused_commits.get();
-        enforcer.enforce(&state(&["10.2.0.1", REFUSED, "10.2.0.3"])).unwrap();
+        enforce(&mut enforcer, &state(&["10.2.0.1", REFUSED, "10.2.0.3"])).unwrap();
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1", "10.2.0.3"]));
         assert_eq!(enforcer.metrics.refused_commits.get(), refused);
     });
@@ -137,8 +152,8 @@ fn what_the_kernel_refuses_is_left_out_and_the_rest_is_enforced() {
 fn a_change_that_is_refused_in_part_is_made_for_the_rest() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
-        enforcer.enforce(&state(&["10.2.0.1"])).unwrap();
-        enforcer.enforce(&state(&["10.2.0.3", REFUSED])).unwrap();
+        enforce(&mut enforcer, &state(&["10.2.0.1"])).unwrap();
+        enforce(&mut enforcer, &state(&["10.2.0.3", REFUSED])).unwrap();
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.3"]));
         assert_eq!(enforcer.left_out().len(), 1);
     });
@@ -149,22 +164,22 @@ fn what_was_left_out_is_tried_again_and_then_forgotten() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
         let whole = state(&["10.2.0.1", REFUSED]);
-        enforcer.enforce(&whole).unwrap();
+        enforce(&mut enforcer, &whole).unwrap();
         let due = |enforcer: &mut Enforcer| {
             let (_, wait) = enforcer.left_out.trial.expect("a trial to come");
             enforcer.left_out.trial = Some((Instant::now(), wait));
             wait
         };
         let first = due(&mut enforcer);
-        enforcer.verify(&whole).unwrap().expect("a trial");
+        verify(&mut enforcer, &whole).unwrap().expect("a trial");
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1"]));
         assert_eq!(due(&mut enforcer), first * 2, "a refused commit is dear, so the next trial comes later");
 
         enforcer.commit = Kernel::commit;
-        enforcer.verify(&whole).unwrap().expect("a trial");
+        verify(&mut enforcer, &whole).unwrap().expect("a trial");
         assert_eq!(in_kernel(&mut enforcer), texts(&["10.2.0.1", REFUSED]));
         assert_eq!(enforcer.left_out(), Vec::<String>::new());
-        assert!(enforcer.verify(&whole).unwrap().is_none(), "there is nothing to try any more");
+        assert!(verify(&mut enforcer, &whole).unwrap().is_none(), "there is nothing to try any more");
     });
 }
 
@@ -173,7 +188,7 @@ fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(Kernel::commit);
         let old = state(&["10.2.0.1"]);
-        enforcer.enforce(&old).unwrap();
+        enforce(&mut enforcer, &old).unwrap();
         let generation = enforcer.kernel.generation().unwrap();
         enforcer.commit = refuses_isolation;
         // The database has another address now, and no rule can be had for it.
@@ -183,13 +198,13 @@ fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
             "spec": {"nodeName": "node-a"}, "status": {"podIPs": [{"ip": "10.1.0.9"}]},
         });
         new.apply(Change::Set(lower(Kind::Pod, &moved).unwrap()));
-        let Err(trouble) = enforcer.enforce(&new) else { panic!("it was refused") };
+        let Err(trouble) = enforce(&mut enforcer, &new) else { panic!("it was refused") };
         assert!(matches!(&trouble, Trouble::Refused(_)) && trouble.to_string().contains("10.1.0.9"), "{trouble}");
         assert_eq!(enforcer.kernel.generation().unwrap(), generation);
-        assert_eq!(enforcer.compare(&old), TableVerdict::Equal);
+        assert_eq!(compare(&mut enforcer, &old), TableVerdict::Equal);
 
         enforcer.commit = Kernel::commit;
-        enforcer.enforce(&new).unwrap();
-        assert_eq!(enforcer.compare(&new), TableVerdict::Equal);
+        enforce(&mut enforcer, &new).unwrap();
+        assert_eq!(compare(&mut enforcer, &new), TableVerdict::Equal);
     });
 }

@@ -14,7 +14,7 @@ impl StateLoop {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
                 let changed = self.state.replace_attachments(attached.attachments);
-                (changed, attached.problems, attached.unchecked)
+                (self.keep_in_mind(changed), attached.problems, attached.unchecked)
             }
             Err(problem) => (false, vec![problem], std::mem::take(&mut self.status.unchecked)),
         };
@@ -38,7 +38,8 @@ impl StateLoop {
                 Ok(None) => {
                     self.gate.withdraw(&id);
                     self.pending.add(Watched::Attachment, at, &self.metrics);
-                    self.state.detach(&id)
+                    let changed = self.state.detach(&id);
+                    self.keep_in_mind(changed)
                 }
                 Ok(Some(_)) => {
                     tracing::info!("{id} stays, since it is kept");
@@ -96,6 +97,7 @@ impl StateLoop {
         }
         self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
         let changed = self.state.attach(attachment.clone());
+        let changed = self.keep_in_mind(changed);
         self.release |= self.unreleased;
         if changed && attachment.bridged {
             self.examine_node();

@@ -51,7 +51,10 @@ impl StateLoop {
 
     fn compare(&mut self) -> TableVerdict {
         match self.listed() {
-            Ok(()) => self.enforcer.compare(&self.state),
+            Ok(()) => {
+                self.follow();
+                self.enforcer.compare()
+            }
             Err(not_listed) => TableVerdict::Unknown { reason: not_listed.to_string() },
         }
     }

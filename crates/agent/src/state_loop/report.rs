@@ -87,8 +87,7 @@ impl StateLoop {
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
         self.status.bridge_table = translation.bridge.is_some();
-        let on_node = self.state.pods().filter(|p| p.node.as_deref() == Some(&*self.status.node));
-        self.status.pods_on_node = on_node.filter(|p| self.state.addresses_of(p).next().is_some()).count();
+        self.status.pods_on_node = translation.pods_on_node;
         if let Some(commit) = &enforced.commit {
             let (at, time) = (Instant::now(), Timestamp::now());
             let (duration, operations) = (commit.duration, commit.operations);

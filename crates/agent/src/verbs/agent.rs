@@ -61,7 +61,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, observations, metrics.clone())?;
-    let enforcer = Enforcer::start(arguments.node_name.clone(), layout, metrics.clone())?;
+    let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
     let port = TcpListener::bind(arguments.listen)

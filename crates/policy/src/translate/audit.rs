@@ -18,11 +18,8 @@ pub(super) fn self_set(family: Family) -> Name {
     })
 }
 
-/// Adds where audited programs end, unless it is there.
+/// Adds where audited programs end.
 pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Family>) {
-    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
-        return;
-    }
     for &family in families {
         let address = address_type(family);
         let comment = Some(Comment::new("pods of this node whose policies are audited, each with itself"));

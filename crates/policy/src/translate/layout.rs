@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use nft::{
-    Action, Chain, Comment, Datum, Element, Family, Field, Hook, Key, KeyType, Match, Name, NameError, Rule, Ruleset,
-    Set, State, Table, Verdict,
+    Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Hook, Key, KeyType, Match, Name, NameError,
+    Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
@@ -414,34 +415,35 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
 /// Whether a flow that `old` allows could be one that `new` does not: then the generation has to move. It errs on the
 /// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
-    let of_pods = |d: &Direction| Family::BOTH.map(|f| [dispatch_map(*d, f), guard_set(*d, f)]);
-    let restricting: BTreeSet<Name> = Direction::BOTH.iter().flat_map(of_pods).flatten().collect();
-    let set_narrows = |(name, new_set): (&Name, &Arc<Set>)| {
-        let nothing = Set::of(&[]);
-        let old_set: &Set = match old.sets.get(name) {
-            Some(set) if Arc::ptr_eq(set, new_set) => return false,
-            Some(set) => set,
-            None => &nothing,
-        };
-        if sources::is_of_sources(name) {
-            return false;
-        }
-        let (from, to) = match restricting.contains(name) || unknown::restricts(name) {
-            true => (&new_set.elements, &old_set.elements),
-            false => (&old_set.elements, &new_set.elements),
-        };
-        from.iter().any(|(key, element)| lacks(to, key, element))
+    let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
+        DiffItem::Add(name, new) => elements_narrow(name, &Set::of(&[]), new),
+        DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
+        DiffItem::Remove(..) => false,
     };
     let stamped = [fixed(FORWARD), fixed(APPROVE)];
-    let chain_narrows = |(name, new_chain): (&Name, &Arc<Chain>)| match old.chains.get(name) {
-        Some(chain) => !Arc::ptr_eq(chain, new_chain) && !is_subsequence(&chain.rules, &new_chain.rules),
-        None => false,
+    let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
+        DiffItem::Update { old: (_, old), new: (name, new) } => {
+            !stamped.contains(name) && !is_subsequence(&old.rules, &new.rules)
+        }
+        DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
-    new.sets.iter().any(set_narrows) || new.chains.iter().filter(|(n, _)| !stamped.contains(n)).any(chain_narrows)
+    old.sets.diff(&new.sets).any(set_narrows) || old.chains.diff(&new.chains).any(chain_narrows)
 }
 
-fn lacks(elements: &std::collections::BTreeMap<Key, nft::Element>, key: &Key, element: &nft::Element) -> bool {
-    elements.get(key).is_none_or(|found| found.verdict != element.verdict)
+fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
+    let restricts = is_of_pods(name) || unknown::restricts(name);
+    let narrows = |change: &ElementChange<'_>| match change {
+        ElementChange::Added(..) => restricts,
+        ElementChange::Removed(..) => !restricts,
+        ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
+    };
+    !sources::is_of_sources(name) && old.elements.changes_to(&new.elements).iter().any(narrows)
+}
+
+/// Whether the set says which pods are isolated.
+fn is_of_pods(name: &Name) -> bool {
+    let of_pods = |d: Direction| Family::BOTH.map(|f| [dispatch_map(d, f), guard_set(d, f)]);
+    Direction::BOTH.into_iter().flat_map(of_pods).flatten().any(|set| set == *name)
 }
 
 /// Whether the old rules are still there in their order. Programs only ever add what is allowed and end in a denial,
@@ -454,6 +456,15 @@ fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_layout_names_its_own_chains() {
+        // Every fixed name is asked for once, so that a reserved word among them cannot go unnoticed.
+        let layout = Layout::for_table("ringfence").unwrap();
+        let mut ruleset = skeleton(&layout, &Family::BOTH.into());
+        stamp(&mut ruleset, &layout);
+        assert_eq!(ruleset.validate(), vec![]);
+    }
 
     #[test]
     fn no_flow_carries_a_generation_that_comes_again() {

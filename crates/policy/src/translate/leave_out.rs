@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Element, Family, Key, Match, Name, Operation, Rule, Ruleset, TableFamily, Verdict};
+use nft::{Action, Chain, Element, Family, Key, Match, Name, Named, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
 use super::names::enforcement_of;
@@ -79,9 +79,8 @@ fn without_report(ruleset: &mut Ruleset, chain: &Name, rule: &Rule) -> bool {
 
 fn without_elements(ruleset: &mut Ruleset, set: &Name, keys: &BTreeSet<Key>) -> bool {
     let Some(found) = ruleset.sets.get_mut(set).filter(|_| allows(set)) else { return false };
-    let before = found.elements.len();
-    Arc::make_mut(found).elements.retain(|key, _| !keys.contains(key));
-    found.elements.len() < before
+    let elements = &mut Arc::make_mut(found).elements;
+    keys.iter().filter(|key| elements.remove(key)).count() > 0
 }
 
 fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
@@ -90,9 +89,11 @@ fn without_set(ruleset: &mut Ruleset, set: &Name) -> bool {
         return false;
     }
     if filled_by_rules {
-        for chain in ruleset.chains.values_mut().filter(|chain| chain.rules.iter().any(|rule| looks_at(rule, set))) {
-            Arc::make_mut(chain).rules.retain(|rule| !looks_at(rule, set));
-        }
+        rewrite(&mut ruleset.chains, |_, chain| {
+            let mut chain = chain.clone();
+            chain.rules.retain(|rule| !looks_at(rule, set));
+            chain
+        });
         return true;
     }
     retain_rules(ruleset, |_, rule| !looks_at(rule, set));
@@ -106,39 +107,52 @@ fn without_chain(ruleset: &mut Ruleset, chain: &Name) -> bool {
     }
     retain_rules(ruleset, |_, rule| !goes_to(rule, |target| target == chain));
     let leads_there = |element: &Element| element.verdict.as_ref().and_then(Verdict::target) == Some(chain);
-    for (name, set) in &mut ruleset.sets {
-        if !set.elements.values().any(leads_there) {
-            continue;
-        }
-        let elements = &mut Arc::make_mut(set).elements;
-        match Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name)) {
-            Some(direction) => {
-                for element in elements.values_mut().filter(|element| leads_there(element)) {
-                    element.verdict = Some(Verdict::Jump(end_chain(direction, enforcement_of(chain))));
+    rewrite(&mut ruleset.sets, |name, set| {
+        let direction = Direction::BOTH.into_iter().find(|direction| dispatch_maps(*direction).contains(name));
+        let mut set = set.clone();
+        for (key, element) in &set.elements.clone() {
+            match direction {
+                _ if !leads_there(element) => {}
+                Some(direction) => {
+                    let verdict = Some(Verdict::Jump(end_chain(direction, enforcement_of(chain))));
+                    set.elements.insert(key, Element { verdict, ..element.clone() });
+                }
+                None => {
+                    set.elements.remove(&key);
                 }
             }
-            None => elements.retain(|_, element| !leads_there(element)),
         }
-    }
+        set
+    });
     true
+}
+
+/// Puts what `change` makes of each in its place, where that is something else. Says whether any was.
+fn rewrite<T: Clone + Eq>(all: &mut Named<T>, change: impl Fn(&Name, &T) -> T) -> bool {
+    let changed = |(name, old): (&Name, &Arc<T>)| {
+        let new = change(name, old);
+        (new != **old).then(|| (name.clone(), Arc::new(new)))
+    };
+    let others: Vec<(Name, Arc<T>)> = all.iter().filter_map(changed).collect();
+    let any = !others.is_empty();
+    all.extend(others);
+    any
 }
 
 /// Keeps the rules of programs that `keep` says; says whether any went.
 fn retain_rules(ruleset: &mut Ruleset, keep: impl Fn(&Name, &Rule) -> bool) -> bool {
-    let mut went = false;
-    for (name, chain) in ruleset.chains.iter_mut().filter(|(name, _)| !is_fixed_chain(name)) {
-        if chain.rules.iter().all(|rule| keep(name, rule)) {
-            continue;
+    rewrite(&mut ruleset.chains, |name, chain| {
+        let mut chain = chain.clone();
+        if is_fixed_chain(name) {
+            return chain;
         }
-        let chain: &mut Chain = Arc::make_mut(chain);
-        let open = lets_all_through(chain);
+        let open = lets_all_through(&chain);
         chain.rules.retain(|rule| keep(name, rule));
-        if let Some(direction) = open.filter(|_| lets_all_through(chain).is_none()) {
+        if let Some(direction) = open.filter(|_| lets_all_through(&chain).is_none()) {
             chain.rules.push(end(direction, enforcement_of(name)));
         }
-        went = true;
-    }
-    went
+        chain
+    })
 }
 
 /// The direction of a program that ends by letting everything through.

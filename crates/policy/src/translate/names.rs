@@ -39,7 +39,7 @@ fn prefix(enforcement: Enforcement, word: &str) -> String {
 pub(super) fn program(
     direction: Direction,
     enforcement: Enforcement,
-    policies: &[&Arc<Policy>],
+    policies: &[Arc<Policy>],
     named: &NamedPorts,
 ) -> Name {
     let namespace = policies.first().map_or("", |p| &*p.name.namespace);

@@ -45,7 +45,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn of(direction: Direction, policies: &[&Arc<Policy>], named: &NamedPorts) -> Plan {
+    pub(super) fn of(direction: Direction, policies: &[Arc<Policy>], named: &NamedPorts) -> Plan {
         let mut plan = Plan::default();
         let mut ranges: BTreeMap<Protocol, Vec<Span>> = BTreeMap::new();
         for policy in policies {

@@ -12,7 +12,7 @@
 //! one that a pod gave itself. A pod that is isolated for ingress gets what is sent to its own addresses, as its
 //! policies judge that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -23,9 +23,8 @@ use nft::{
 
 use super::Direction;
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
-use super::reporting::{Cause, add_deny_chain, denied_for};
-use crate::isolating::Isolating;
-use crate::{Attachment, ClusterState, Holder};
+use super::reporting::{Cause, add_deny_chain, chain_of, denied_for};
+use crate::{Attachment, ClusterState};
 
 /// Interfaces whose sources are checked.
 const INTERFACES: &str = "pod-interfaces";
@@ -72,18 +71,26 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// Of the attachments that are ports of a bridge, or of the others.
-    fn of(state: &ClusterState, bridged: bool) -> Pairs {
+    /// Of the attachments that are ports of a bridge, or of the others. `isolated` says of an attached address whether
+    /// something isolates its pod in a direction: an enforced policy, or that it is not known or not understood.
+    fn of(state: &ClusterState, bridged: bool, isolated: impl Fn(IpAddr, Direction) -> bool) -> Pairs {
+        // Names of interfaces come again; what an earlier pod had is of no meaning then.
+        let mut latest: BTreeMap<InterfaceName, &Arc<Attachment>> = BTreeMap::new();
+        for attachment in state.attachments() {
+            let Some(interface) = attachment.host_interface else { continue };
+            let last = latest.entry(interface).or_insert(attachment);
+            if (attachment.since, &attachment.id) > (last.since, &last.id) {
+                *last = attachment;
+            }
+        }
         let mut pairs = Pairs::default();
-        for attachment in state.attachments().filter(|a| a.bridged == bridged) {
-            let Some(interface) = attachment.host_interface.filter(|name| is_last(state, attachment, *name)) else {
-                continue;
-            };
+        for (interface, attachment) in latest.into_iter().filter(|(_, attachment)| attachment.bridged == bridged) {
             pairs.interfaces.insert(interface);
-            if is_isolated(state, attachment, Direction::Ingress) {
+            let isolated = |direction| attachment.addresses.iter().any(|address| isolated(*address, direction));
+            if isolated(Direction::Ingress) {
                 pairs.closed.insert(interface);
             }
-            if is_isolated(state, attachment, Direction::Egress) {
+            if isolated(Direction::Egress) {
                 pairs.confined.insert(interface);
             }
             let own = attachment.addresses.iter().filter(|address| state.is_attached_as(attachment, **address));
@@ -111,21 +118,6 @@ impl Pairs {
     }
 }
 
-/// Whether something isolates the pod in the direction: an enforced policy, or that it is not known or not understood.
-fn is_isolated(state: &ClusterState, attachment: &Attachment, direction: Direction) -> bool {
-    attachment.addresses.iter().any(|address| match state.holder(*address) {
-        Some(Holder::Pod(pod)) => pod.unreadable || !Isolating::of(state, pod, direction).enforced.is_empty(),
-        Some(Holder::Unknown(_)) => true,
-        None => false,
-    })
-}
-
-/// Names of interfaces come again; what an earlier pod had is of no meaning then.
-fn is_last(state: &ClusterState, attachment: &Attachment, interface: InterfaceName) -> bool {
-    let same = state.attachments().filter(|a| a.host_interface == Some(interface));
-    same.map(|a| (a.since, &a.id)).max() == Some((attachment.since, &attachment.id))
-}
-
 fn deny(matches: Vec<Match>, cause: Cause) -> Rule {
     Rule::new(matches, denied_for(cause))
 }
@@ -145,14 +137,27 @@ fn forged(of_family: Match, family: Family) -> Rule {
         .commented("a pod sends with its own addresses only")
 }
 
-/// Adds what the rules of [`rules`] look at, if any routed pod's interface is known. The chain at the input hook is
-/// always there: base chains do not come and go.
-pub(super) fn add_routed(ruleset: &mut Ruleset, layout: &Layout, state: &ClusterState) {
-    let pairs = Pairs::of(state, false);
+/// Brings what the rules of [`rules`] look at up to date: there is nothing to look at unless a routed pod's interface is
+/// known. The chain at the input hook is always there: base chains do not come and go.
+pub(super) fn refresh_routed(
+    ruleset: &mut Ruleset,
+    layout: &Layout,
+    state: &ClusterState,
+    isolated: impl Fn(IpAddr, Direction) -> bool,
+) {
+    let pairs = Pairs::of(state, false, isolated);
+    let causes = [Cause::ForgedSource, Cause::Tunnel];
     let mut rules = vec![];
-    if !pairs.interfaces.is_empty() {
+    if pairs.interfaces.is_empty() {
+        for set in [fixed(INTERFACES), fixed(TUNNEL_PORTS), sources(Family::V4), sources(Family::V6)] {
+            ruleset.sets.remove(&set);
+        }
+        for cause in causes {
+            ruleset.chains.remove(&chain_of(cause));
+        }
+    } else {
         pairs.add_to(ruleset);
-        for cause in [Cause::ForgedSource, Cause::Tunnel] {
+        for cause in causes {
             add_deny_chain(ruleset, layout, cause);
         }
         rules = tunnels();
@@ -183,8 +188,12 @@ pub(super) fn tunnel_rules(ruleset: &Ruleset) -> Vec<Rule> {
 }
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
-pub(super) fn bridged(layout: &Layout, state: &ClusterState) -> Option<Ruleset> {
-    let pairs = Pairs::of(state, true);
+pub(super) fn bridged(
+    layout: &Layout,
+    state: &ClusterState,
+    isolated: impl Fn(IpAddr, Direction) -> bool,
+) -> Option<Ruleset> {
+    let pairs = Pairs::of(state, true, isolated);
     if pairs.interfaces.is_empty() {
         return None;
     }
@@ -284,7 +293,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{AttachmentId, Change, Enforcement, Kind, ObjectName, lower};
+    use crate::{AttachmentId, Change, Enforcement, Kind, ObjectName, lower, translate};
 
     /// Of a pod on a bridge that a policy selects in both directions: the interfaces of the two sets.
     fn closed_and_confined(enforcement: Enforcement) -> [usize; 2] {
@@ -308,7 +317,7 @@ mod tests {
             bridged: true,
             since: 1,
         });
-        let bridge = bridged(&Layout::for_table("ringfence").unwrap(), &state).unwrap();
+        let bridge = translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).bridge.unwrap();
         assert_eq!(bridge.sets[&fixed(INTERFACES)].elements.len(), 1);
         [CLOSED, CONFINED].map(|set| bridge.sets[&fixed(set)].elements.len())
     }

@@ -2,14 +2,13 @@
 //! anybody has told of it.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Family, Field, Key, Match, Name, Rule, Ruleset, Set};
 
+use super::layout;
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
-use super::{address_key, layout};
 use crate::Block;
 use crate::peers::block_ranges;
 
@@ -20,7 +19,8 @@ fn cidrs(family: Family) -> Name {
     })
 }
 
-fn known(family: Family) -> Name {
+/// The addresses of pods of this node.
+pub(super) fn known(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "known4",
         Family::V6 => "known6",
@@ -37,8 +37,8 @@ pub(super) fn families(layout: &Layout) -> impl Iterator<Item = Family> {
     layout.denied_cidrs().iter().map(|cidr| Family::of(cidr.addr()))
 }
 
-/// Adds what the rules look at: the ranges of this node's pods, and the pods that are known.
-pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<IpAddr>) {
+/// Adds what the rules look at: the ranges of this node's pods, and the set of the pods that are known.
+pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout) {
     for family in families(layout).collect::<BTreeSet<Family>>() {
         let of = |comment: &str| Set { comment: Some(Comment::new(comment)), ..Set::of(&[address_type(family)]) };
         let blocks: BTreeSet<Block> =
@@ -50,10 +50,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, addresses: &BTreeSet<I
             .map(|(first, last): (Datum, Datum)| (Key::Range(first, last), Element::default()))
             .collect();
         ruleset.sets.insert(cidrs(family), Arc::new(ranges));
-        let mut pods = of("pods of this node");
-        let own = addresses.iter().filter(|address| Family::of(**address) == family);
-        pods.elements = own.map(|address| (address_key(*address), Element::default())).collect();
-        ruleset.sets.insert(known(family), Arc::new(pods));
+        ruleset.sets.insert(known(family), Arc::new(of("pods of this node")));
         add_deny_chain(ruleset, layout, Cause::UnknownAddress);
     }
     let strays = stray_rules(ruleset);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::Kernel;
 use nft::{Operation, Ruleset, create, difference};
-use policy::{Change, ClusterState, Layout, narrows, stamp, translate};
+use policy::{Change, ClusterState, Layout, Translator, narrows, stamp};
 
 use crate::netns::in_new_namespace;
 use crate::scale::NODE;
@@ -15,6 +15,7 @@ const LOG_GROUP: u16 = 5;
 
 pub(super) struct Committer {
     state: ClusterState,
+    translator: Translator,
     layout: Layout,
     live: Ruleset,
     kernel: Kernel,
@@ -34,19 +35,22 @@ impl Committer {
     /// With the rules of the state in the kernel.
     pub(super) fn new(state: ClusterState) -> Committer {
         let layout = Layout::for_table("ringfence").expect("a name").logging_to(Some(LOG_GROUP));
-        let live = translate(&state, NODE, &layout).ruleset;
+        let mut translator = Translator::new(NODE, layout.clone());
+        translator.begin(&state);
+        let live = translator.translation().ruleset;
         let (kernel, generation) = table_of(&live);
-        Committer { state, layout, live, kernel, generation }
+        Committer { state, translator, layout, live, kernel, generation }
     }
 
     pub(super) fn take(&mut self, change: Change) -> Step {
         let begun = Instant::now();
-        self.state.apply(change);
-        let mut wanted = translate(&self.state, NODE, &self.layout).ruleset;
+        let changed = self.state.apply(change);
+        self.translator.update(&self.state, &changed);
+        let mut wanted = self.translator.translation().ruleset;
         if narrows(&self.live, &wanted) {
             self.layout = self.layout.next();
-            stamp(&mut wanted, &self.layout);
         }
+        stamp(&mut wanted, &self.layout);
         let operations = difference(&self.live, &wanted);
         if operations.is_empty() {
             return Step { took: begun.elapsed(), commit: None, operations };

@@ -1,0 +1,304 @@
+//! The elements of a set, in the order of their keys, as a value that copies share.
+//!
+//! A copy costs nothing, a change of one element costs its way down a tree, and comparing two copies steps over what
+//! they share. So a change of a set of a hundred thousand addresses costs what changes. Sets of plain addresses are the
+//! ones that grow with the cluster; they are kept as addresses alone.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use imbl::{OrdMap, OrdSet, ordmap, ordset};
+
+use crate::{Datum, Element, Key};
+
+/// What every element of a set of plain addresses carries.
+static PLAIN: Element = Element { verdict: None, comment: None };
+
+/// Elements by their keys.
+#[derive(Clone)]
+pub struct Elements(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    V4(OrdSet<Ipv4Addr>),
+    V6(OrdSet<Ipv6Addr>),
+    Any(OrdMap<Key, Element>),
+}
+
+/// How two values differ in a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementChange<'a> {
+    Added(Key, &'a Element),
+    Removed(Key, &'a Element),
+    /// The key stays and carries something else.
+    Replaced {
+        key: Key,
+        old: &'a Element,
+        new: &'a Element,
+    },
+}
+
+impl Elements {
+    pub fn new() -> Elements {
+        Elements(Kept::Any(OrdMap::new()))
+    }
+
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kept::V4(addresses) => addresses.len(),
+            Kept::V6(addresses) => addresses.len(),
+            Kept::Any(elements) => elements.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Element> {
+        match (&self.0, key) {
+            (Kept::V4(addresses), Key::One(Datum::V4(address))) => addresses.contains(address).then_some(&PLAIN),
+            (Kept::V6(addresses), Key::One(Datum::V6(address))) => addresses.contains(address).then_some(&PLAIN),
+            (Kept::V4(_) | Kept::V6(_), _) => None,
+            (Kept::Any(elements), key) => elements.get(key),
+        }
+    }
+
+    pub fn contains(&self, key: &Key) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The element with the greatest key up to this one.
+    pub fn last_up_to(&self, key: &Key) -> Option<(Key, &Element)> {
+        match &self.0 {
+            Kept::V4(_) | Kept::V6(_) => self.iter().take_while(|(k, _)| k <= key).last(),
+            Kept::Any(elements) => elements.get_prev(key).map(|(key, element)| (*key, element)),
+        }
+    }
+
+    /// The elements whose keys are this one or greater.
+    pub fn starting_at(&self, key: Key) -> impl Iterator<Item = (Key, &Element)> {
+        let (plain, any) = match &self.0 {
+            Kept::V4(_) | Kept::V6(_) => (Some(self.iter().skip_while(move |(k, _)| *k < key)), None),
+            Kept::Any(elements) => (None, Some(elements.range(key..).map(|(key, element)| (*key, element)))),
+        };
+        plain.into_iter().flatten().chain(any.into_iter().flatten())
+    }
+
+    /// Puts the element in the place of one with the same key.
+    pub fn insert(&mut self, key: Key, element: Element) {
+        let plain = element == PLAIN;
+        match (&mut self.0, key) {
+            (Kept::V4(addresses), Key::One(Datum::V4(address))) if plain => {
+                addresses.insert(address);
+            }
+            (Kept::V6(addresses), Key::One(Datum::V6(address))) if plain => {
+                addresses.insert(address);
+            }
+            (Kept::Any(elements), Key::One(Datum::V4(address))) if plain && elements.is_empty() => {
+                self.0 = Kept::V4(OrdSet::unit(address));
+            }
+            (Kept::Any(elements), Key::One(Datum::V6(address))) if plain && elements.is_empty() => {
+                self.0 = Kept::V6(OrdSet::unit(address));
+            }
+            (Kept::Any(elements), key) => {
+                elements.insert(key, element);
+            }
+            (Kept::V4(_) | Kept::V6(_), key) => {
+                let mut elements: OrdMap<Key, Element> = self.iter().map(|(key, e)| (key, e.clone())).collect();
+                elements.insert(key, element);
+                self.0 = Kept::Any(elements);
+            }
+        }
+    }
+
+    /// Says whether it was there.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        match (&mut self.0, key) {
+            (Kept::V4(addresses), Key::One(Datum::V4(address))) => addresses.remove(address).is_some(),
+            (Kept::V6(addresses), Key::One(Datum::V6(address))) => addresses.remove(address).is_some(),
+            (Kept::V4(_) | Kept::V6(_), _) => false,
+            (Kept::Any(elements), key) => elements.remove(key).is_some(),
+        }
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        Iter(match &self.0 {
+            Kept::V4(addresses) => Addresses::V4(addresses.iter()),
+            Kept::V6(addresses) => Addresses::V6(addresses.iter()),
+            Kept::Any(elements) => Addresses::Any(elements.iter()),
+        })
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = Key> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &Element> {
+        self.iter().map(|(_, element)| element)
+    }
+
+    /// What leads from this value to the other one. Costs what differs, where one was made from a copy of the other.
+    pub fn changes_to<'a>(&'a self, other: &'a Elements) -> Vec<ElementChange<'a>> {
+        let v4 = |address: &Ipv4Addr| Key::One(Datum::V4(*address));
+        let v6 = |address: &Ipv6Addr| Key::One(Datum::V6(*address));
+        match (&self.0, &other.0) {
+            (Kept::V4(old), Kept::V4(new)) => old.diff(new).map(|item| of_address(&item, v4)).collect(),
+            (Kept::V6(old), Kept::V6(new)) => old.diff(new).map(|item| of_address(&item, v6)).collect(),
+            (Kept::Any(old), Kept::Any(new)) => old.diff(new).map(of_entry).collect(),
+            (Kept::V4(_) | Kept::V6(_) | Kept::Any(_), _) => self.compared_with(other),
+        }
+    }
+
+    /// For values of different kinds, which share nothing.
+    fn compared_with<'a>(&'a self, other: &'a Elements) -> Vec<ElementChange<'a>> {
+        let gone = self.iter().filter(|(key, _)| !other.contains(key));
+        let come = other.iter().filter_map(|(key, new)| match self.get(&key) {
+            None => Some(ElementChange::Added(key, new)),
+            Some(old) if old != new => Some(ElementChange::Replaced { key, old, new }),
+            Some(_) => None,
+        });
+        gone.map(|(key, element)| ElementChange::Removed(key, element)).chain(come).collect()
+    }
+}
+
+fn of_address<'a, A>(item: &ordset::DiffItem<'_, '_, A>, key: impl Fn(&A) -> Key) -> ElementChange<'a> {
+    match item {
+        ordset::DiffItem::Add(address) => ElementChange::Added(key(address), &PLAIN),
+        ordset::DiffItem::Remove(address) => ElementChange::Removed(key(address), &PLAIN),
+    }
+}
+
+fn of_entry<'a>(item: ordmap::DiffItem<'a, 'a, Key, Element>) -> ElementChange<'a> {
+    match item {
+        ordmap::DiffItem::Add(key, element) => ElementChange::Added(*key, element),
+        ordmap::DiffItem::Remove(key, element) => ElementChange::Removed(*key, element),
+        ordmap::DiffItem::Update { old: (key, old), new: (_, new) } => ElementChange::Replaced { key: *key, old, new },
+    }
+}
+
+/// Elements in the order of their keys.
+pub struct Iter<'a>(Addresses<'a>);
+
+enum Addresses<'a> {
+    V4(ordset::Iter<'a, Ipv4Addr, imbl::shared_ptr::DefaultSharedPtr>),
+    V6(ordset::Iter<'a, Ipv6Addr, imbl::shared_ptr::DefaultSharedPtr>),
+    Any(ordmap::Iter<'a, Key, Element, imbl::shared_ptr::DefaultSharedPtr>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (Key, &'a Element);
+
+    fn next(&mut self) -> Option<(Key, &'a Element)> {
+        match &mut self.0 {
+            Addresses::V4(addresses) => addresses.next().map(|address| (Key::One(Datum::V4(*address)), &PLAIN)),
+            Addresses::V6(addresses) => addresses.next().map(|address| (Key::One(Datum::V6(*address)), &PLAIN)),
+            Addresses::Any(elements) => elements.next().map(|(key, element)| (*key, element)),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Elements {
+    type Item = (Key, &'a Element);
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl Extend<(Key, Element)> for Elements {
+    fn extend<I: IntoIterator<Item = (Key, Element)>>(&mut self, elements: I) {
+        elements.into_iter().for_each(|(key, element)| self.insert(key, element));
+    }
+}
+
+impl FromIterator<(Key, Element)> for Elements {
+    fn from_iter<I: IntoIterator<Item = (Key, Element)>>(elements: I) -> Elements {
+        let mut all = Elements::new();
+        all.extend(elements);
+        all
+    }
+}
+
+impl Default for Elements {
+    fn default() -> Elements {
+        Elements::new()
+    }
+}
+
+impl PartialEq for Elements {
+    fn eq(&self, other: &Elements) -> bool {
+        match (&self.0, &other.0) {
+            (Kept::V4(a), Kept::V4(b)) => a == b,
+            (Kept::V6(a), Kept::V6(b)) => a == b,
+            (Kept::Any(a), Kept::Any(b)) => a == b,
+            (Kept::V4(_) | Kept::V6(_) | Kept::Any(_), _) => self.len() == other.len() && self.iter().eq(other.iter()),
+        }
+    }
+}
+
+impl Eq for Elements {}
+
+impl fmt::Debug for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Comment;
+
+    fn v4(n: u32) -> Key {
+        Key::One(Datum::V4(n.into()))
+    }
+
+    fn addresses(numbers: impl IntoIterator<Item = u32>) -> Elements {
+        numbers.into_iter().map(|n| (v4(n), Element::default())).collect()
+    }
+
+    fn commented() -> Element {
+        Element { comment: Some(Comment::new("x")), ..Element::default() }
+    }
+
+    #[test]
+    fn elements_come_in_the_order_of_their_keys_whatever_they_are_kept_as() {
+        let plain = addresses([3, 1, 2]);
+        let mut mixed = plain.clone();
+        mixed.insert(v4(2), commented());
+        for elements in [&plain, &mixed] {
+            assert_eq!(elements.keys().collect::<Vec<_>>(), [v4(1), v4(2), v4(3)]);
+            assert_eq!(elements.starting_at(v4(2)).map(|(key, _)| key).collect::<Vec<_>>(), [v4(2), v4(3)]);
+            assert_eq!(elements.last_up_to(&v4(9)).map(|(key, _)| key), Some(v4(3)));
+            assert_eq!(elements.last_up_to(&v4(0)), None);
+        }
+        assert_eq!(mixed.get(&v4(2)), Some(&commented()));
+    }
+
+    #[test]
+    fn what_was_kept_otherwise_and_holds_the_same_is_equal() {
+        let plain = addresses([1, 2]);
+        let mut once_commented = plain.clone();
+        once_commented.insert(v4(2), commented());
+        assert_ne!(plain, once_commented);
+        once_commented.insert(v4(2), Element::default());
+        assert_eq!(plain, once_commented);
+        assert_eq!(plain.changes_to(&once_commented), []);
+    }
+
+    #[test]
+    fn changes_lead_from_one_value_to_the_other() {
+        let mut other = addresses(0..1000);
+        let first = other.clone();
+        other.remove(&v4(17));
+        other.insert(v4(5000), Element::default());
+        let expected = [ElementChange::Removed(v4(17), &PLAIN), ElementChange::Added(v4(5000), &PLAIN)];
+        assert_eq!(first.changes_to(&other), expected);
+        other.insert(v4(3), commented());
+        assert_eq!(first.changes_to(&other).len(), 3);
+        let element = commented();
+        assert!(first.changes_to(&other).contains(&ElementChange::Replaced { key: v4(3), old: &PLAIN, new: &element }));
+    }
+}

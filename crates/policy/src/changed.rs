@@ -1,0 +1,88 @@
+//! What is different after changes: enough for whoever keeps something that was made from the state to bring it up to
+//! date without looking at the rest.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{Attachment, Namespace, ObjectName, Policy};
+
+/// What [`crate::ClusterState::apply`] and its like have altered.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Changed {
+    /// Something is different, be it of no meaning for any of what follows.
+    any: bool,
+    /// Pods whose objects or attachments are others now, or came, or went.
+    pub(crate) pods: BTreeSet<ObjectName>,
+    /// Policies as they were and as they are.
+    pub(crate) policies: Vec<Arc<Policy>>,
+    /// Namespaces that other selectors may match now.
+    pub(crate) relabelled: BTreeSet<Arc<str>>,
+    /// Namespaces that say something else now of what becomes of their policies.
+    pub(crate) enforcement: BTreeSet<Arc<str>>,
+    /// Addresses whose holder may be another or may have other labels, each with the namespace of a pod that has or had
+    /// to do with it.
+    pub(crate) addresses: Vec<(IpAddr, Arc<str>)>,
+    pub(crate) attachments: bool,
+    /// Objects with something that was not understood came or went.
+    pub(crate) problems: bool,
+}
+
+impl Changed {
+    /// Whether anything is different.
+    pub fn any(&self) -> bool {
+        self.any
+    }
+
+    pub fn is_nothing(&self) -> bool {
+        !self.any
+    }
+
+    /// Takes in what changed after this.
+    pub fn join(&mut self, later: Changed) {
+        let Changed { any, pods, policies, relabelled, enforcement, addresses, attachments, problems } = later;
+        self.any |= any;
+        self.pods.extend(pods);
+        self.policies.extend(policies);
+        self.relabelled.extend(relabelled);
+        self.enforcement.extend(enforcement);
+        self.addresses.extend(addresses);
+        self.attachments |= attachments;
+        self.problems |= problems;
+    }
+
+    pub(crate) fn note_namespace(&mut self, old: Option<&Namespace>, new: Option<&Namespace>) {
+        let Some(Namespace { name, .. }) = new.or(old) else { return };
+        let matched = |n: &Namespace| (!n.unreadable).then(|| n.labels.clone());
+        self.any = true;
+        self.problems |= [old, new].into_iter().flatten().any(|n| !n.problems.is_empty());
+        if old.and_then(matched) != new.and_then(matched) {
+            self.relabelled.insert(name.name.clone());
+        }
+        if old.and_then(|n| n.enforcement) != new.and_then(|n| n.enforcement) {
+            self.enforcement.insert(name.name.clone());
+        }
+    }
+
+    pub(crate) fn note_policy(&mut self, old: Option<&Arc<Policy>>, new: Option<&Arc<Policy>>) {
+        for policy in [old, new].into_iter().flatten() {
+            self.any = true;
+            self.problems |= !policy.problems.is_empty();
+            self.policies.push(policy.clone());
+        }
+    }
+
+    pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {
+        if let Some(attachment) = attachment {
+            self.attachments = true;
+            self.note_pod(&attachment.pod, attachment.addresses.iter().copied());
+        }
+    }
+
+    /// The pod has or had the addresses.
+    pub(crate) fn note_pod(&mut self, pod: &ObjectName, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.any = true;
+        self.pods.insert(pod.clone());
+        self.addresses.extend(addresses.into_iter().map(|address| (address, pod.namespace.clone())));
+    }
+}

@@ -1,0 +1,81 @@
+//! What is in the ruleset whatever the programs are, and the elements that lead the packets of an address to its program.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Datum, Element, Family, Key, Name, Ruleset};
+
+use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
+use super::{Direction, address_key, audit, dispatch_element, unknown};
+use crate::Enforcement;
+
+/// What the fixed part depends on beside the layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Families of this node's pods, and those that unknown addresses are denied in.
+    pub(super) families: BTreeSet<Family>,
+    /// A program is audited.
+    pub(super) audited: bool,
+}
+
+impl Frame {
+    /// The ruleset without any pod and program.
+    pub(super) fn ruleset(&self, layout: &Layout) -> Ruleset {
+        let mut ruleset = skeleton(layout, &self.families);
+        if self.audited {
+            audit::add(&mut ruleset, layout, &self.families);
+        }
+        unknown::add(&mut ruleset, layout);
+        ruleset
+    }
+}
+
+/// What judges the flows of an address in a direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Judge {
+    pub(super) direction: Direction,
+    pub(super) enforcement: Enforcement,
+    pub(super) chain: Name,
+}
+
+/// The address is a pod's: sends its flows to what judges them.
+pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, judges: &[Judge]) {
+    let family = Family::of(address);
+    let mut add = |set: Name, key: Key, element: Element| {
+        if let Some(set) = ruleset.sets.get_mut(&set) {
+            Arc::make_mut(set).elements.insert(key, element);
+        }
+    };
+    let (alone, with_itself) = keys(address);
+    add(unknown::known(family), alone, Element::default());
+    for Judge { direction, enforcement, chain } in judges {
+        add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
+        let pairs = match enforcement {
+            Enforcement::Enforce => {
+                add(guard_set(*direction, family), alone, Element::default());
+                self_set(family)
+            }
+            Enforcement::Audit => audit::self_set(family),
+        };
+        add(pairs, with_itself, Element::default());
+    }
+}
+
+/// The address is nobody's any more.
+pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr) {
+    let family = Family::of(address);
+    let (alone, with_itself) = keys(address);
+    let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
+    let others =
+        [(self_set(family), with_itself), (audit::self_set(family), with_itself), (unknown::known(family), alone)];
+    for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
+        if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
+            Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);
+        }
+    }
+}
+
+fn keys(address: IpAddr) -> (Key, Key) {
+    (address_key(address), Key::Two(Datum::from(address), Datum::from(address)))
+}

@@ -1,0 +1,73 @@
+//! What is to be done with a pod's flows in one direction: which policies judge them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nft::{Name, Protocol};
+
+use super::{Direction, layout, names};
+use crate::isolating::Isolating;
+use crate::{ClusterState, Enforcement, Pod, Policy, PortRange, Ports};
+
+/// What a program is compiled from.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Job {
+    pub(super) direction: Direction,
+    pub(super) enforcement: Enforcement,
+    /// In the order of their names. None judge a pod that was not understood, which is denied everything.
+    pub(super) policies: Vec<Arc<Policy>>,
+    pub(super) named: NamedPorts,
+}
+
+/// Named ports of ingress rules that the pod resolves, with their numbers.
+pub(crate) type NamedPorts = BTreeMap<(Arc<str>, Protocol), u16>;
+
+impl Job {
+    /// None for a pod that no policy selects in the direction.
+    pub(super) fn of(state: &ClusterState, pod: &Pod, direction: Direction) -> Option<Job> {
+        let (enforcement, policies) = match pod.unreadable {
+            true => (Enforcement::Enforce, vec![]),
+            false => {
+                let Isolating { enforced, audited } = Isolating::of(state, pod, direction);
+                match (enforced.is_empty(), audited.is_empty()) {
+                    (true, true) => return None,
+                    (false, _) => (Enforcement::Enforce, enforced),
+                    (true, false) => (Enforcement::Audit, audited),
+                }
+            }
+        };
+        let named = match direction {
+            Direction::Egress => NamedPorts::new(),
+            Direction::Ingress => resolved_ports(&policies, pod),
+        };
+        Some(Job { direction, enforcement, policies: policies.into_iter().cloned().collect(), named })
+    }
+
+    pub(super) fn chain(&self) -> Name {
+        match &self.policies[..] {
+            [] => layout::deny_chain(self.direction),
+            policies => names::program(self.direction, self.enforcement, policies, &self.named),
+        }
+    }
+
+    /// Whether the same comes of it. Two jobs of one chain differ only if a policy does.
+    pub(super) fn is_same(&self, other: &Job) -> bool {
+        let same = |(a, b): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(a, b);
+        self.policies.len() == other.policies.len() && self.policies.iter().zip(&other.policies).all(same)
+    }
+}
+
+fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
+    let mut resolved = NamedPorts::new();
+    for rule in policies.iter().filter_map(|p| p.ingress.as_ref()).flatten() {
+        let Ports::Of(matches) = &rule.ports else { continue };
+        for port in matches {
+            if let PortRange::Named(name) = &port.range
+                && let Some(number) = pod.resolve(name, port.protocol)
+            {
+                resolved.insert((name.clone(), port.protocol), number);
+            }
+        }
+    }
+    resolved
+}

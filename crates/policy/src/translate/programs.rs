@@ -1,0 +1,224 @@
+//! The compiled programs of a node, who goes by them, and what they have brought into the ruleset.
+//!
+//! A program is compiled anew when a policy of it changes, and not otherwise. What programs share is counted, and goes
+//! with the last one that needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nft::{Family, Name, Named, Ruleset, Set};
+
+use super::Program;
+use super::emit::{Fragment, SharedSet, compile};
+use super::job::Job;
+use super::peer_sets::PeerSets;
+use super::plan::Plan;
+use crate::{Changed, ClusterState, Enforcement, ObjectName};
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Programs {
+    compiled: BTreeMap<Name, Compiled>,
+    /// As a translation tells of them.
+    told: Named<Program>,
+    /// How many programs need what is shared.
+    needed_by: BTreeMap<Name, usize>,
+    peer_sets: PeerSets,
+    /// Programs whose pods or policies have changed since they were settled.
+    unsettled: BTreeSet<Name>,
+}
+
+#[derive(Debug, Clone)]
+struct Compiled {
+    job: Job,
+    pods: BTreeSet<ObjectName>,
+    /// None until it is compiled.
+    brought: Option<Brought>,
+    /// A policy has changed since it was compiled.
+    outdated: bool,
+}
+
+/// The names of what a program has brought.
+#[derive(Debug, Clone, Default)]
+struct Brought {
+    own_chains: Vec<Name>,
+    own_sets: Vec<Name>,
+    chains: Vec<Name>,
+    sets: Vec<Name>,
+}
+
+impl Programs {
+    pub(super) fn told(&self) -> &Named<Program> {
+        &self.told
+    }
+
+    /// Whether one of them is audited.
+    pub(super) fn any_audited(&self) -> bool {
+        self.compiled.values().any(|program| !program.pods.is_empty() && program.job.enforcement == Enforcement::Audit)
+    }
+
+    /// The pod goes by this one. Gives its chain.
+    pub(super) fn assign(&mut self, pod: &ObjectName, job: Job) -> Name {
+        let chain = job.chain();
+        let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: None, outdated: true };
+        let program = self.compiled.entry(chain.clone()).or_insert_with(new);
+        if !program.job.is_same(&job) {
+            (program.job, program.outdated) = (job, true);
+        }
+        program.pods.insert(pod.clone());
+        self.unsettled.insert(chain.clone());
+        chain
+    }
+
+    pub(super) fn withdraw(&mut self, pod: &ObjectName, chain: &Name) {
+        if let Some(program) = self.compiled.get_mut(chain) {
+            program.pods.remove(pod);
+            self.unsettled.insert(chain.clone());
+        }
+    }
+
+    /// Carries out what changed in the sets of pods' addresses.
+    pub(super) fn follow(&self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
+        self.peer_sets.follow(sets, state, changed);
+    }
+
+    /// Brings the ruleset up to date with who goes by what.
+    pub(super) fn settle(&mut self, ruleset: &mut Ruleset, families: &BTreeSet<Family>, state: &ClusterState) {
+        for chain in std::mem::take(&mut self.unsettled) {
+            let Some(mut program) = self.compiled.remove(&chain) else { continue };
+            if program.pods.is_empty() {
+                self.told.remove(&chain);
+                self.take_out(ruleset, program.brought.unwrap_or_default(), &Brought::default());
+                continue;
+            }
+            if program.outdated {
+                let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &Named::new());
+                self.take_out(ruleset, program.brought.take().unwrap_or_default(), &brought);
+                (program.brought, program.outdated) = (Some(brought), false);
+            }
+            self.told.insert(chain.clone(), Arc::new(program.tell()));
+            self.compiled.insert(chain, program);
+        }
+    }
+
+    /// Brings all of it into a ruleset that has none of it. `before` are sets of this state that need not be filled
+    /// again.
+    pub(super) fn settle_anew(
+        &mut self,
+        ruleset: &mut Ruleset,
+        families: &BTreeSet<Family>,
+        state: &ClusterState,
+        before: &Named<Set>,
+    ) {
+        self.unsettled.clear();
+        self.needed_by.clear();
+        let known = std::mem::take(&mut self.peer_sets);
+        let reusable: Named<Set> =
+            before.iter().filter(|(name, _)| known.get(name).is_some()).map(|(n, s)| (n.clone(), s.clone())).collect();
+        self.compiled.retain(|_, program| !program.pods.is_empty());
+        self.told = self.compiled.iter().map(|(chain, program)| (chain.clone(), Arc::new(program.tell()))).collect();
+        for (chain, mut program) in std::mem::take(&mut self.compiled) {
+            let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
+            (program.brought, program.outdated) = (Some(brought), false);
+            self.compiled.insert(chain, program);
+        }
+    }
+
+    fn bring(
+        &mut self,
+        ruleset: &mut Ruleset,
+        fragment: Fragment,
+        state: &ClusterState,
+        reusable: &Named<Set>,
+    ) -> Brought {
+        let Fragment { own_chains, own_sets, chains, sets } = fragment;
+        let mut brought = Brought {
+            own_chains: own_chains.keys().cloned().collect(),
+            own_sets: own_sets.keys().cloned().collect(),
+            ..Brought::default()
+        };
+        ruleset.chains.extend(own_chains);
+        ruleset.sets.extend(own_sets);
+        for (name, chain) in chains {
+            if self.need(&name) {
+                ruleset.chains.insert(name.clone(), chain);
+            }
+            brought.chains.push(name);
+        }
+        for (name, SharedSet { set, peers }) in sets {
+            if self.need(&name) {
+                let set = match (peers, reusable.get(&name)) {
+                    (None, _) => Arc::new(set),
+                    (Some(peers), reusable) => {
+                        let set = reusable
+                            .cloned()
+                            .unwrap_or_else(|| Arc::new(Set { elements: peers.elements(state), ..set }));
+                        self.peer_sets.add(name.clone(), peers);
+                        set
+                    }
+                };
+                ruleset.sets.insert(name.clone(), set);
+            }
+            brought.sets.push(name);
+        }
+        brought
+    }
+
+    /// One more program needs it. Says whether it is the first.
+    fn need(&mut self, name: &Name) -> bool {
+        let programs = self.needed_by.entry(name.clone()).or_default();
+        *programs += 1;
+        *programs == 1
+    }
+
+    /// One program less needs it. Says whether it was the last.
+    fn need_not(&mut self, name: &Name) -> bool {
+        let Some(programs) = self.needed_by.get_mut(name) else { return false };
+        *programs -= 1;
+        let last = *programs == 0;
+        if last {
+            self.needed_by.remove(name);
+        }
+        last
+    }
+
+    /// Takes out what a program has brought and does not bring any more.
+    fn take_out(&mut self, ruleset: &mut Ruleset, old: Brought, new: &Brought) {
+        for name in old.own_chains.iter().filter(|name| !new.own_chains.contains(name)) {
+            ruleset.chains.remove(name);
+        }
+        for name in old.own_sets.iter().filter(|name| !new.own_sets.contains(name)) {
+            ruleset.sets.remove(name);
+        }
+        for name in &old.chains {
+            if self.need_not(name) {
+                ruleset.chains.remove(name);
+            }
+        }
+        for name in &old.sets {
+            if self.need_not(name) {
+                ruleset.sets.remove(name);
+                self.peer_sets.remove(name);
+            }
+        }
+    }
+}
+
+impl Compiled {
+    fn tell(&self) -> Program {
+        Program {
+            direction: self.job.direction,
+            enforcement: self.job.enforcement,
+            policies: self.job.policies.iter().map(|policy| policy.name.clone()).collect(),
+            pods: self.pods.iter().cloned().collect(),
+        }
+    }
+}
+
+/// What the job's program brings; nothing where everything is denied, for which there is a chain in any case.
+fn fragment(chain: &Name, job: &Job, families: &BTreeSet<Family>) -> Fragment {
+    let Job { direction, enforcement, policies, named } = job;
+    match &policies[..] {
+        [] => Fragment::default(),
+        policies => compile(*direction, *enforcement, chain, &Plan::of(*direction, policies, named), families),
+    }
+}

@@ -1,0 +1,271 @@
+//! The ruleset of a node, kept up with the state at the cost of what changes.
+//!
+//! A pod elsewhere in the cluster is an element of the sets that stand for it. A pod of this node is a few elements and,
+//! where nobody went by it yet, a program. A policy is the programs of the pods that it selects here. Whatever the
+//! sequence of changes was, the result is that of a fresh start on the same state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Family, Ruleset};
+
+use super::frame::{Frame, Judge, dispatch, forget};
+use super::job::Job;
+use super::layout::{Layout, deny_chain, stamp};
+use super::programs::Programs;
+use super::{Direction, Translation, sources, unknown};
+use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, ObjectName};
+
+/// A translation that follows the state. It starts without anything; [`Translator::begin`] takes the state in.
+#[derive(Debug, Clone)]
+pub struct Translator {
+    node: Arc<str>,
+    layout: Layout,
+    ruleset: Ruleset,
+    bridge: Option<Ruleset>,
+    diagnostics: Arc<[Diagnostic]>,
+    /// None before it has begun.
+    frame: Option<Frame>,
+    /// Pods of the node that have an address.
+    locals: BTreeMap<ObjectName, Local>,
+    on_node: BTreeMap<IpAddr, OnNode>,
+    programs: Programs,
+}
+
+#[derive(Debug, Clone)]
+struct Local {
+    addresses: Vec<IpAddr>,
+    judges: Vec<Judge>,
+}
+
+/// Who has an address of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum OnNode {
+    Pod(ObjectName),
+    /// A pod was attached whose object is not known: it is denied everything.
+    Unknown(ObjectName),
+}
+
+/// What has to be looked at again.
+#[derive(Default)]
+struct Concerned {
+    pods: BTreeSet<ObjectName>,
+    /// Those that a pod may be attached with whose object is not known.
+    addresses: BTreeSet<IpAddr>,
+    attachments: bool,
+}
+
+impl Translator {
+    pub fn new(node: &str, layout: Layout) -> Translator {
+        let empty = Frame { families: BTreeSet::new(), audited: false };
+        Translator {
+            node: node.into(),
+            ruleset: empty.ruleset(&layout),
+            layout,
+            bridge: None,
+            diagnostics: Arc::default(),
+            frame: None,
+            locals: BTreeMap::new(),
+            on_node: BTreeMap::new(),
+            programs: Programs::default(),
+        }
+    }
+
+    /// Whether it has taken in a state, which it follows from now on.
+    pub fn has_begun(&self) -> bool {
+        self.frame.is_some()
+    }
+
+    /// Takes the whole state in, whatever it had taken in before.
+    pub fn begin(&mut self, state: &ClusterState) {
+        *self = Translator::new(&self.node, self.layout.clone());
+        let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
+        let concerned = Concerned {
+            pods: local.map(|pod| pod.name.clone()).collect(),
+            addresses: state.attachments().flat_map(|a| a.addresses.iter().copied()).collect(),
+            attachments: true,
+        };
+        self.settle(state, &concerned);
+        self.diagnostics = state.problems().into();
+    }
+
+    /// Takes in what changed since the state was taken in last. The state is the one after the changes; they may be more
+    /// than there were, and have to be all.
+    pub fn update(&mut self, state: &ClusterState, changed: &Changed) {
+        if !self.has_begun() {
+            return self.begin(state);
+        }
+        self.programs.follow(&mut self.ruleset.sets, state, changed);
+        let concerned = self.concerned(state, changed);
+        if !concerned.is_nothing() {
+            self.settle(state, &concerned);
+        }
+        if changed.problems {
+            self.diagnostics = state.problems().into();
+        }
+    }
+
+    /// The translation of the state that was taken in.
+    pub fn translation(&self) -> Translation {
+        Translation {
+            ruleset: self.ruleset.clone(),
+            bridge: self.bridge.clone(),
+            programs: self.programs.told().clone(),
+            diagnostics: self.diagnostics.clone(),
+            pods_on_node: self.locals.len(),
+        }
+    }
+
+    /// What of this node a change is about.
+    fn concerned(&self, state: &ClusterState, changed: &Changed) -> Concerned {
+        let is_local = |name: &ObjectName| state.pod(name).is_some_and(|pod| state.is_local(pod, &self.node));
+        let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
+        let mut concerned = Concerned { attachments: changed.attachments, ..Concerned::default() };
+        concerned.pods.extend(changed.pods.iter().filter(|name| here(name)).cloned());
+        for (address, _) in &changed.addresses {
+            match self.on_node.get(address) {
+                Some(OnNode::Pod(name)) => {
+                    concerned.pods.insert(name.clone());
+                }
+                Some(OnNode::Unknown(_)) => {
+                    concerned.addresses.insert(*address);
+                }
+                None => {}
+            }
+            if let Some(Holder::Unknown(_)) = state.holder(*address) {
+                concerned.addresses.insert(*address);
+            }
+            concerned.pods.extend(state.contenders(*address).filter(|name| here(name)).cloned());
+        }
+        for policy in &changed.policies {
+            let selects = |name: &&ObjectName| state.pod(name).is_some_and(|pod| policy.selector.matches(&pod.labels));
+            concerned.pods.extend(self.locals_in(&policy.name.namespace).filter(selects).cloned());
+        }
+        for namespace in &changed.enforcement {
+            concerned.pods.extend(self.locals_in(namespace).cloned());
+        }
+        concerned
+    }
+
+    fn locals_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a ObjectName> {
+        let first = ObjectName::new(namespace, "");
+        self.locals.range(first..).map(|(name, _)| name).take_while(move |name| *name.namespace == *namespace)
+    }
+
+    /// Looks at the pods and addresses again, and brings the ruleset up to date.
+    fn settle(&mut self, state: &ClusterState, concerned: &Concerned) {
+        self.take_away(concerned);
+        let mut come = self.put(state, concerned);
+        let frame = self.wanted_frame();
+        if self.frame.as_ref() == Some(&frame) {
+            self.programs.settle(&mut self.ruleset, &frame.families, state);
+        } else {
+            // Sets of pods' addresses are up to date as they are.
+            let before = std::mem::replace(&mut self.ruleset, frame.ruleset(&self.layout));
+            self.programs.settle_anew(&mut self.ruleset, &frame.families, state, &before.sets);
+            come = self.on_node.keys().copied().collect();
+            self.frame = Some(frame);
+        }
+        for address in come {
+            let (about, judges) = self.judges_of(address);
+            dispatch(&mut self.ruleset, address, &about, &judges);
+        }
+        self.check_sources(state);
+        stamp(&mut self.ruleset, &self.layout);
+    }
+
+    fn take_away(&mut self, concerned: &Concerned) {
+        for name in &concerned.pods {
+            let Some(local) = self.locals.remove(name) else { continue };
+            for address in local.addresses {
+                self.on_node.remove(&address);
+                forget(&mut self.ruleset, address);
+            }
+            local.judges.iter().for_each(|judge| self.programs.withdraw(name, &judge.chain));
+        }
+        for address in &concerned.addresses {
+            if let Some(OnNode::Unknown(_)) = self.on_node.get(address) {
+                self.on_node.remove(address);
+                forget(&mut self.ruleset, *address);
+            }
+        }
+    }
+
+    /// Gives the addresses that have come.
+    fn put(&mut self, state: &ClusterState, concerned: &Concerned) -> Vec<IpAddr> {
+        let mut come = Vec::new();
+        for name in &concerned.pods {
+            let Some(pod) = state.pod(name).filter(|pod| state.is_local(pod, &self.node)) else { continue };
+            let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
+            if addresses.is_empty() {
+                continue;
+            }
+            let jobs = Direction::BOTH.into_iter().filter_map(|direction| Job::of(state, pod, direction));
+            let judges = jobs.map(|job| Judge {
+                direction: job.direction,
+                enforcement: job.enforcement,
+                chain: self.programs.assign(name, job),
+            });
+            let judges = judges.collect();
+            self.on_node.extend(addresses.iter().map(|address| (*address, OnNode::Pod(name.clone()))));
+            come.extend(&addresses);
+            self.locals.insert(name.clone(), Local { addresses, judges });
+        }
+        for address in &concerned.addresses {
+            if let Some(Holder::Unknown(attachment)) = state.holder(*address) {
+                self.on_node.insert(*address, OnNode::Unknown(attachment.pod.clone()));
+                come.push(*address);
+            }
+        }
+        come
+    }
+
+    fn wanted_frame(&self) -> Frame {
+        let (first, last) = (self.on_node.first_key_value(), self.on_node.last_key_value());
+        // All addresses of IPv4 come before those of IPv6.
+        let of_pods = [first, last].into_iter().flatten().map(|(address, _)| Family::of(*address));
+        Frame {
+            families: of_pods.chain(unknown::families(&self.layout)).collect(),
+            audited: self.programs.any_audited(),
+        }
+    }
+
+    /// What is said of an address of this node, and what judges its flows.
+    fn judges_of(&self, address: IpAddr) -> (String, Vec<Judge>) {
+        match self.on_node.get(&address) {
+            Some(OnNode::Pod(name)) => {
+                let judges = self.locals.get(name).map_or_else(Vec::new, |local| local.judges.clone());
+                (name.to_string(), judges)
+            }
+            Some(OnNode::Unknown(pod)) => {
+                let deny =
+                    |direction| Judge { direction, enforcement: Enforcement::Enforce, chain: deny_chain(direction) };
+                (format!("{pod}, not known yet"), Direction::BOTH.map(deny).into())
+            }
+            None => (String::new(), vec![]),
+        }
+    }
+
+    fn check_sources(&mut self, state: &ClusterState) {
+        if !self.layout.checks_sources() {
+            return;
+        }
+        let isolated = |address: IpAddr, direction: Direction| match self.on_node.get(&address) {
+            Some(OnNode::Pod(name)) => self.locals.get(name).is_some_and(|local| {
+                local.judges.iter().any(|j| j.direction == direction && j.enforcement == Enforcement::Enforce)
+            }),
+            Some(OnNode::Unknown(_)) => true,
+            None => false,
+        };
+        sources::refresh_routed(&mut self.ruleset, &self.layout, state, isolated);
+        self.bridge = sources::bridged(&self.layout, state, isolated);
+    }
+}
+
+impl Concerned {
+    fn is_nothing(&self) -> bool {
+        let Concerned { pods, addresses, attachments } = self;
+        pods.is_empty() && addresses.is_empty() && !attachments
+    }
+}
