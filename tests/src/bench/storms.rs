@@ -120,7 +120,8 @@ fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize)
     Storm { events, commits: seen.commits.len(), sent, right, agent: used, operations_missing }
 }
 
-/// Every second event is a pod whose address has to come into the kernel; the others are of the mixture.
+/// Every third event is a pod whose address has to come into the kernel; for each of them another one goes, and
+/// something of the mixture happens.
 fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, lasting: Duration) -> Steady {
     let commits = stage.commits();
     let (used, own) = (agent.processor_time(), own_latency(agent));
@@ -131,12 +132,13 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
     let begun = Instant::now();
     for number in 0..events {
         thread::sleep((between * number as u32).saturating_sub(begun.elapsed()));
-        match number % 2 {
+        match number % 3 {
             0 => watched.push(api.happen(|cluster| {
                 let (event, address) = cluster.peer_added();
                 let version = event.version;
                 (vec![event], (version, address))
             })),
+            1 => api.happen(|cluster| (vec![cluster.settle_one().unwrap_or_else(|| cluster.next_event())], ())),
             _ => api.happen(|cluster| (vec![cluster.next_event()], ())),
         }
     }

@@ -166,27 +166,29 @@ impl Cluster {
 
     /// Events that bring the number of objects back to what it was.
     pub fn settle(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.settle_one()).collect()
+    }
+
+    /// An event towards the number of objects that there was; none if it is that.
+    pub fn settle_one(&mut self) -> Option<Event> {
         let Size { pods, policies, local_pods, .. } = self.size;
-        let mut events = Vec::new();
-        loop {
-            let remote = self.pods.len() - self.local_pods;
-            let happening = if self.local_pods > local_pods {
-                Happening::LocalPodRemoved
-            } else if self.local_pods < local_pods {
-                Happening::LocalPodAdded
-            } else if remote > pods - local_pods {
-                Happening::PodRemoved
-            } else if remote < pods - local_pods {
-                Happening::PodAdded
-            } else if self.policies.len() > policies {
-                Happening::PolicyDeleted
-            } else if self.policies.len() < policies {
-                Happening::PolicyAdded
-            } else {
-                return events;
-            };
-            events.push(self.happen(happening, Place::Anywhere));
-        }
+        let remote = self.pods.len() - self.local_pods;
+        let happening = if self.local_pods > local_pods {
+            Happening::LocalPodRemoved
+        } else if self.local_pods < local_pods {
+            Happening::LocalPodAdded
+        } else if remote > pods - local_pods {
+            Happening::PodRemoved
+        } else if remote < pods - local_pods {
+            Happening::PodAdded
+        } else if self.policies.len() > policies {
+            Happening::PolicyDeleted
+        } else if self.policies.len() < policies {
+            Happening::PolicyAdded
+        } else {
+            return None;
+        };
+        Some(self.happen(happening, Place::Anywhere))
     }
 
     /// Lets this happen to a random object. The place is that of policies.
@@ -279,12 +281,10 @@ impl Cluster {
     }
 
     fn remote_pod_added(&mut self, workload: usize) -> Event {
-        let index = loop {
-            let node = 1 + self.random.below(self.nodes.len() - 1);
-            if let Some(index) = add_pod(self, workload, node as u32) {
-                break index;
-            }
-        };
+        let others = self.nodes.len() - 1;
+        let from = self.random.below(others);
+        let mut nodes = (from..from + others).map(|node| (1 + node % others) as u32);
+        let index = nodes.find_map(|node| add_pod(self, workload, node)).expect("nodes have room for twice their pods");
         self.event(Kind::Pod, index, Line::Added)
     }
 

@@ -80,20 +80,29 @@ impl fmt::Display for Report {
             )?;
             writeln!(
                 f,
-                "  {:<24} {:>7} {:>9} {:>9} {:>9} {:>11} {:>10} {:>9} {:>11}",
-                "", "changed", "p50", "p99", "most", "operations", "its commit", "floor p50", "nothing p50"
+                "  {:<24} {:>9} {:>9} {:>9} {:>9} {:>11} {:>11} {:>9} {:>9} {:>12}",
+                "",
+                "changed",
+                "p50",
+                "p99",
+                "most",
+                "operations",
+                "commit, p50",
+                "floor p50",
+                "floor p99",
+                "nothing, p50"
             )?;
             for kind in KINDS {
                 let Some(samples) = run.kinds.get(&kind) else { continue };
                 let (changed, all) = (samples.changed.len(), samples.changed.len() + samples.unchanged.len());
-                write!(f, "  {:<24} {:>7}", kind.words(), format!("{changed}/{all}"))?;
+                write!(f, "  {:<24} {:>9}", kind.words(), format!("{changed}/{all}"))?;
                 if let Some(took) = spread(&samples.changed, |sample| sample.took) {
                     let commit = spread(&samples.changed, |sample| sample.commit).expect("as many");
                     let floor = spread(&samples.changed, |sample| sample.floor).expect("as many");
                     let operations = Spread::of(samples.changed.iter().map(|sample| sample.operations as f64));
                     let operations = operations.expect("as many").median;
                     write!(f, " {:>9.3} {:>9.3} {:>9.3} {operations:>11.0}", took.median, took.p99, took.most)?;
-                    write!(f, " {:>10.3} {:>9.3}", commit.median, floor.median)?;
+                    write!(f, " {:>11.3} {:>9.3} {:>9.3}", commit.median, floor.median, floor.p99)?;
                     let cluster = thousands(size.pods);
                     let (median_bar, p99_bar) = bars(kind);
                     for (what, figure, bar) in [("p50", took.median, median_bar), ("p99", took.p99, p99_bar)] {
@@ -103,11 +112,11 @@ impl fmt::Display for Report {
                         }
                     }
                 } else {
-                    write!(f, " {:>62}", "")?;
+                    write!(f, " {:>73}", "")?;
                 }
                 match Spread::of(samples.unchanged.iter().map(|took| milliseconds(*took))) {
-                    Some(unchanged) => writeln!(f, " {:>11.3}", unchanged.median)?,
-                    None => writeln!(f, " {:>11}", "-")?,
+                    Some(unchanged) => writeln!(f, " {:>12.3}", unchanged.median)?,
+                    None => writeln!(f, " {:>12}", "-")?,
                 }
             }
         }
