@@ -57,7 +57,7 @@ fn the_section_of_events_measures_every_kind_of_event() {
 fn the_section_of_starts_measures_its_parts_and_a_restart_commits_nothing() {
     let Measured { report, records } = start::measure(&program(), &start::Size { pods: vec![PODS], rounds: 1 });
     println!("{report}");
-    assert_measured(&records, "start", 4);
+    assert_measured(&records, "into force", 4);
     assert!(report.contains("commits of a start that finds the right rules, 300 pods: 0.00, bar 1: met"), "{report}");
 }
 
@@ -66,8 +66,8 @@ fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
     let size = memory::Size { pods: vec![PODS], events: 500 };
     let Measured { report, records } = memory::measure(&program(), &size);
     println!("{report}");
-    assert_measured(&records, "memory", 2);
-    assert_measured(&records, "memory over events", 1 + memory::POINTS);
+    assert_measured(&records, "by size of the cluster", 2);
+    assert_measured(&records, "over events", 1 + memory::POINTS);
 }
 
 #[test]

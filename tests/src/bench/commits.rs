@@ -30,8 +30,8 @@ const LOOK_AGAIN_MS: u16 = 50;
 pub(super) struct Seen {
     /// When each was announced.
     pub(super) commits: Vec<SystemTime>,
-    /// When an element of each address was first announced.
-    pub(super) elements: BTreeMap<Ipv4Addr, SystemTime>,
+    /// When elements of each address were announced.
+    pub(super) elements: BTreeMap<Ipv4Addr, Vec<SystemTime>>,
     /// Announcements were lost, so that some may be missing above.
     pub(super) lost: bool,
 }
@@ -109,7 +109,7 @@ fn note(datagram: &[u8], seen: &Mutex<Seen>) {
         if let Some(&[a, b, c, d]) = element.key.first_chunk::<4>()
             && [4, 12].contains(&element.key.len())
         {
-            seen.elements.entry(Ipv4Addr::new(a, b, c, d)).or_insert(now);
+            seen.elements.entry(Ipv4Addr::new(a, b, c, d)).or_default().push(now);
         }
     }
 }

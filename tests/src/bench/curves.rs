@@ -50,7 +50,7 @@ fn charts(records: &[Record]) -> BTreeMap<String, Chart> {
         let (subject, line) = record.series.split_once(": ").unwrap_or((&record.series, &record.series));
         let name = file_name(&format!("{} {subject} by {} in {}", record.section, record.x_unit, record.y_unit));
         let chart = charts.entry(name).or_insert_with(|| Chart {
-            title: subject.to_owned(),
+            title: format!("{}: {subject}", record.section),
             x_unit: record.x_unit.clone(),
             y_unit: record.y_unit.clone(),
             lines: BTreeMap::new(),

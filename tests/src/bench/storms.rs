@@ -6,6 +6,7 @@
 
 mod report;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,6 +15,7 @@ use super::fed::{Stage, settle, until_sent};
 use super::figures::Spread;
 use super::record::Measured;
 use crate::fake_api::FakeApi;
+use crate::scale::events::{AddedPeer, Happening, Place};
 use crate::scale::{Cluster, Size as ClusterSize};
 use report::Report;
 
@@ -120,26 +122,35 @@ fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize)
     Storm { events, commits: seen.commits.len(), sent, right, agent: used, operations_missing }
 }
 
-/// Every third event is a pod whose address has to come into the kernel; for each of them another one goes, and
-/// something of the mixture happens.
+/// Every third event is a pod whose address has to come into the kernel, every third one is that an earlier of them
+/// goes, and between them pods anywhere are relabelled. Nothing else happens meanwhile: a local pod or a policy that goes
+/// would take the need for an address with it.
 fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, lasting: Duration) -> Steady {
     let commits = stage.commits();
     let (used, own) = (agent.processor_time(), own_latency(agent));
     api.note_sent();
-    let mut watched = Vec::new();
+    let mut watched: Vec<AddedPeer> = Vec::new();
+    // They stay for a few seconds, until their addresses have long been announced.
+    let mut staying = VecDeque::new();
     let between = Duration::from_secs(1) / rate as u32;
     let events = (lasting.as_secs_f64() * rate as f64) as usize;
     let begun = Instant::now();
     for number in 0..events {
         thread::sleep((between * number as u32).saturating_sub(begun.elapsed()));
-        match number % 3 {
-            0 => watched.push(api.happen(|cluster| {
-                let (event, address) = cluster.peer_added();
-                let version = event.version;
-                (vec![event], (version, address))
-            })),
-            1 => api.happen(|cluster| (vec![cluster.settle_one().unwrap_or_else(|| cluster.next_event())], ())),
-            _ => api.happen(|cluster| (vec![cluster.next_event()], ())),
+        let oldest = (number % 3 == 1 && staying.len() > rate).then(|| staying.pop_front()).flatten();
+        match (number % 3, oldest) {
+            (0, _) => {
+                let peer = api.happen(|cluster| {
+                    let (event, peer) = cluster.peer_added();
+                    (vec![event], peer)
+                });
+                watched.push(peer);
+                staying.push_back(peer);
+            }
+            (_, Some(peer)) => api.happen(|cluster| (vec![cluster.peer_removed(peer)], ())),
+            (_, None) => {
+                api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+            }
         }
     }
     let took = begun.elapsed();
@@ -148,9 +159,11 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
     let used = agent.processor_time() - used;
     let own_mean = own_latency(agent).mean_since(&own);
     let (seen, sent) = (commits.seen(), api.sent());
-    let latency = |(version, address): &(u64, _)| {
-        let (left, there) = (sent.get(version)?, seen.elements.get(address)?);
-        Some(there.duration_since(*left).unwrap_or_default().as_secs_f64() * 1e3)
+    let latency = |peer: &AddedPeer| {
+        // The address may have been another pod's before.
+        let (left, announced) = (sent.get(&peer.version)?, seen.elements.get(&peer.address)?);
+        let latencies = announced.iter().filter_map(|there| there.duration_since(*left).ok());
+        latencies.min().map(|latency| latency.as_secs_f64() * 1e3)
     };
     let latencies: Vec<f64> = watched.iter().filter_map(latency).collect();
     let missed = watched.len() - latencies.len();

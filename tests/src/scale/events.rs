@@ -109,6 +109,15 @@ impl Event {
     }
 }
 
+/// A pod of another node that the agent has to tell its kernel of.
+#[derive(Debug, Clone, Copy)]
+pub struct AddedPeer {
+    pod: u32,
+    pub address: Ipv4Addr,
+    /// Of the event that told of it.
+    pub version: u64,
+}
+
 /// Of so many pods one has ended, in the middle.
 const ONE_ENDED_OF: usize = 100;
 
@@ -169,8 +178,7 @@ impl Cluster {
         std::iter::from_fn(|| self.settle_one()).collect()
     }
 
-    /// An event towards the number of objects that there was; none if it is that.
-    pub fn settle_one(&mut self) -> Option<Event> {
+    fn settle_one(&mut self) -> Option<Event> {
         let Size { pods, policies, local_pods, .. } = self.size;
         let remote = self.pods.len() - self.local_pods;
         let happening = if self.local_pods > local_pods {
@@ -263,11 +271,11 @@ impl Cluster {
     }
 
     /// A pod of another node comes into a namespace whose pods on the agent's node let all pods of the namespace in: the
-    /// kernel of that node has to learn its address, which is given too.
+    /// kernel of that node has to learn its address.
     ///
     /// # Panics
     /// If no namespace is like that.
-    pub fn peer_added(&mut self) -> (Event, Ipv4Addr) {
+    pub fn peer_added(&mut self) -> (Event, AddedPeer) {
         let here = self.namespaces_here();
         let lets_all_in = |index: &usize| {
             self.policies.iter().any(|policy| policy.namespace == *index && policy.sort == Sort::FromNamespace)
@@ -277,7 +285,18 @@ impl Cluster {
         let workloads = self.namespaces[namespace].workloads.clone();
         let workload = workloads.start + self.random.below(workloads.len());
         let event = self.remote_pod_added(workload);
-        (event, self.pods.last().expect("it was added").v4())
+        let pod = self.pods.last().expect("it was added");
+        let peer = AddedPeer { pod: pod.id, address: pod.v4(), version: pod.version };
+        (event, peer)
+    }
+
+    /// The pod goes that came with [`Cluster::peer_added`].
+    ///
+    /// # Panics
+    /// If it has gone.
+    pub fn peer_removed(&mut self, peer: AddedPeer) -> Event {
+        let index = self.pods.iter().position(|pod| pod.id == peer.pod).expect("a pod that is there");
+        self.pod_removed(index)
     }
 
     fn remote_pod_added(&mut self, workload: usize) -> Event {

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::super::fed::thousands;
-use super::super::figures::{Bar, Spread};
+use super::super::figures::{Bar, Figure, Spread};
 use super::super::record::{Measured, Record};
 use super::{KINDS, Run, Sample};
 use crate::scale::events::Happening;
@@ -45,22 +45,14 @@ impl Report {
                 let Some(took) = spread(&samples.changed, |sample| sample.took) else { continue };
                 let Some(floor) = spread(&samples.changed, |sample| sample.floor) else { continue };
                 let (median_bar, p99_bar) = bars(*kind);
-                let of = |subject: &str, line: &str, figure: (f64, f64, f64), bar: Option<f64>| Record {
-                    section: "events".into(),
-                    series: format!("{subject}: {line}"),
-                    x: x.0,
-                    x_unit: x.1.into(),
-                    y: figure.0,
-                    y_unit: "ms".into(),
-                    least: figure.1,
-                    most: figure.2,
-                    bar: bar.filter(|_| run.cluster.pods == BARS_AT_PODS),
+                let of = |subject: &str, milliseconds: f64, bar: Option<f64>| {
+                    let figure = Figure::of([milliseconds]);
+                    let record = Record::new("events", (subject, kind.words()), x, (&figure, "ms"));
+                    Record { bar: bar.filter(|_| run.cluster.pods == BARS_AT_PODS), ..record }
                 };
-                let median = |spread: &Spread| (spread.median, spread.least, spread.median);
-                let p99 = |spread: &Spread| (spread.p99, spread.median, spread.most);
-                records.push(of("event to kernel, median", kind.words(), median(&took), median_bar));
-                records.push(of("event to kernel, 99th percentile", kind.words(), p99(&took), p99_bar));
-                records.push(of("bare commit of the same operations, median", kind.words(), median(&floor), None));
+                records.push(of("event to kernel, median", took.median, median_bar));
+                records.push(of("event to kernel, 99th percentile", took.p99, p99_bar));
+                records.push(of("bare commit of the same operations, median", floor.median, None));
             }
         }
         Measured { report: self.to_string(), records }

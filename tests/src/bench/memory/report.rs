@@ -44,12 +44,12 @@ impl Report {
             |series: (&str, &str), x: (f64, &str), y: f64| Record::new("memory", series, x, (&Figure::of([y]), "MiB"));
         for run in &self.runs {
             let pods = (run.cluster.pods as f64, "pods");
-            let started = record(("memory", "after start"), pods, resident(run.started));
+            let started = record(("by size of the cluster", "after start"), pods, resident(run.started));
             records.push(if run.cluster.pods == BAR_AT_PODS { started.below(STARTED_BELOW_MIB) } else { started });
-            records.push(record(("memory", "peak of the start"), pods, peak(run.started)));
+            records.push(record(("by size of the cluster", "peak of the start"), pods, peak(run.started)));
             let over_events = |events: usize, memory: Memory| {
                 let line = format!("{} pods", thousands(run.cluster.pods));
-                record(("memory over events", &line), (events as f64, "events"), resident(memory))
+                record(("over events", &line), (events as f64, "events"), resident(memory))
             };
             records.push(over_events(0, run.started));
             records.extend(run.later.iter().map(|(events, memory)| over_events(*events, *memory)));

@@ -26,7 +26,7 @@ impl Report {
         for run in &self.runs {
             let x = (run.cluster.pods as f64, "pods");
             let mut put = |line: &str, figure: &Figure, bar: Option<f64>| {
-                let record = Record::new("start", ("start", line), x, (figure, "s"));
+                let record = Record::new("start", ("into force", line), x, (figure, "s"));
                 records.push(Record { bar, ..record });
             };
             let bar = (run.cluster.pods == BAR_AT_PODS).then_some(COMMITTED_BELOW_SECONDS);
