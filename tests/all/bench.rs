@@ -3,7 +3,20 @@
 use std::time::Duration;
 
 use tests::agent_process::program;
-use tests::bench::drops::{Size, measure};
+use tests::bench::drops::{self, Size};
+use tests::bench::record::{Measured, Record};
+use tests::bench::{curves, events, memory, start, storms};
+
+/// Pods of a cluster that is generated in no time.
+const PODS: usize = 300;
+
+/// Every line of this subject has a figure above nothing.
+fn assert_measured(records: &[Record], subject: &str, lines: usize) {
+    let of_subject: Vec<&Record> =
+        records.iter().filter(|record| record.series.split(": ").next() == Some(subject)).collect();
+    assert_eq!(of_subject.len(), lines, "{subject}: {of_subject:#?}");
+    assert!(of_subject.iter().all(|record| record.y > 0.0), "{subject}: {of_subject:#?}");
+}
 
 #[test]
 fn the_section_of_drops_reports_every_figure() {
@@ -15,7 +28,7 @@ fn the_section_of_drops_reports_every_figure() {
         afterwards: Duration::from_millis(20),
         lasting: Duration::from_millis(50),
     };
-    let report = measure(&program(), size);
+    let report = drops::measure(&program(), size);
     println!("{report}");
     // With reporting and without it the packets reach the rules, but for some that a full queue of the kernel lost.
     for line in report.lines().filter(|line| line.contains("packets that the rules dropped")) {
@@ -24,4 +37,78 @@ fn the_section_of_drops_reports_every_figure() {
         assert!(medians.len() == 2 && medians.iter().all(|median| (50.0..=100.0).contains(median)), "{line}");
     }
     assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 8, "{report}");
+}
+
+#[test]
+fn the_section_of_events_measures_every_kind_of_event() {
+    let size = events::Size { pods: vec![PODS], rounds: 5, time: Duration::from_secs(60) };
+    let Measured { report, records } = events::measure(&size);
+    println!("{report}");
+    // Of few events on a small cluster those of some other kinds may change nothing.
+    for kind in ["remote pod added", "local pod added", "local pod removed", "policy added"] {
+        for subject in ["event to kernel, median", "bare commit of the same operations, median"] {
+            let found = records.iter().find(|record| record.series == format!("{subject}: {kind}"));
+            assert!(found.is_some_and(|record| record.y > 0.0), "{subject}: {kind}: {records:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_section_of_starts_measures_its_parts_and_a_restart_commits_nothing() {
+    let Measured { report, records } = start::measure(&program(), &start::Size { pods: vec![PODS], rounds: 1 });
+    println!("{report}");
+    assert_measured(&records, "into force", 4);
+    assert!(report.contains("commits of a start that finds the right rules, 300 pods: 0.00, bar 1: met"), "{report}");
+}
+
+#[test]
+fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
+    let size = memory::Size { pods: vec![PODS], events: 500 };
+    let Measured { report, records } = memory::measure(&program(), &size);
+    println!("{report}");
+    assert_measured(&records, "by size of the cluster", 2);
+    assert_measured(&records, "over events", 1 + memory::POINTS);
+}
+
+#[test]
+fn the_section_of_storms_measures_transactions_and_latencies_and_the_rules_are_right_in_the_end() {
+    let size = storms::Size { pods: vec![PODS], events: 500, rates: vec![100], lasting: Duration::from_secs(1) };
+    let Measured { report, records } = storms::measure(&program(), &size);
+    println!("{report}");
+    assert_measured(&records, "a storm of events", 3);
+    assert_measured(&records, "latency under steady events", 3);
+    assert_eq!(report.matches("the rules are right").count(), 2, "{report}");
+    assert!(!report.contains("not announced"), "{report}");
+}
+
+#[test]
+fn curves_are_drawn_of_what_was_measured() {
+    let point = |series: &str, x: f64, x_unit: &str, y: f64| Record {
+        section: "events".into(),
+        series: series.into(),
+        x,
+        x_unit: x_unit.into(),
+        y,
+        y_unit: "ms".into(),
+        least: y / 2.0,
+        most: y * 2.0,
+        bar: None,
+    };
+    let records = [
+        point("event to kernel: remote pod added", 1e3, "pods", 0.25),
+        point("event to kernel: remote pod added", 1e5, "pods", 0.5),
+        point("event to kernel: policy added", 1e3, "pods", 2.0),
+        point("memory: over events", 0.0, "events", 60.0),
+        point("memory: over events", 1e6, "events", 61.0),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("records.json");
+    std::fs::write(&file, serde_json::to_string(&records).expect("records are JSON")).expect("a file");
+    let drawn = curves::draw_svg(&file, folder.path()).expect("curves");
+    let names: Vec<&str> = drawn.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert_eq!(names, ["events-event-to-kernel-by-pods-in-ms.svg", "events-memory-by-events-in-ms.svg"]);
+    let text = std::fs::read_to_string(&drawn[0]).expect("SVG");
+    for shown in ["remote pod added", "policy added", "pods", "ms", "polyline"] {
+        assert!(text.contains(shown), "{shown} is not in {text}");
+    }
 }

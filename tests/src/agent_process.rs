@@ -164,8 +164,22 @@ impl<'lab> AgentProcess<'lab> {
     /// # Panics
     /// If there is none within [`WITHIN`], or the agent ends; both with its log.
     #[track_caller]
-    pub fn until<T>(&mut self, what: &str, mut ask: impl FnMut(&AgentProcess) -> Option<T>) -> T {
-        let deadline = Instant::now() + WITHIN;
+    pub fn until<T>(&mut self, what: &str, ask: impl FnMut(&AgentProcess) -> Option<T>) -> T {
+        self.until_within(WITHIN, what, ask)
+    }
+
+    /// Polls until there is an answer, for something that takes its time.
+    ///
+    /// # Panics
+    /// If there is none within that time, or the agent ends; both with its log.
+    #[track_caller]
+    pub fn until_within<T>(
+        &mut self,
+        within: Duration,
+        what: &str,
+        mut ask: impl FnMut(&AgentProcess) -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + within;
         loop {
             if let Some(answer) = ask(self) {
                 return answer;

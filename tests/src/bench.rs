@@ -3,16 +3,26 @@
 //! It measures and prints; nothing fails because of a time. What it measures is the release build of the agent as a
 //! process, and real packets in a lab. `docs/performance.md` has results.
 
+mod commits;
+pub mod curves;
 pub mod drops;
+pub mod events;
+mod fed;
 mod figures;
 mod machine;
+pub mod memory;
+pub mod record;
+pub mod start;
+pub mod storms;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 
 use drops::Size;
+use record::Measured;
 
 /// What enforcement costs on this machine.
 #[derive(Debug, Parser)]
@@ -26,12 +36,38 @@ struct Arguments {
     /// Runs of each measurement, with and without in turn. The report has their medians.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+
+    /// Pods of the generated clusters that other sections than `drops` use, which have a namespace for 100 of them and a
+    /// policy for 10.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000])]
+    #[arg(value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    pods: Vec<u32>,
+
+    /// Let 1,000,000 events happen where the memory is measured, rather than 100,000.
+    #[arg(long)]
+    full: bool,
+
+    /// Keep the figures in this file too, one record for each point of a curve; those that it has of others stay.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Measure nothing, and draw the curves of the file into this folder, as SVG and PNG.
+    #[arg(long, value_name = "DIR", requires = "json")]
+    curves: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
     /// Logging and recording of denied packets, while nothing is denied and in a flood.
     Drops,
+    /// One event, from the change to the kernel's acknowledgement, in process, beside the bare commit.
+    Events,
+    /// The agent's start, into an empty kernel and one that has the rules.
+    Start,
+    /// The agent's resident set after its start and while events come.
+    Memory,
+    /// 10,000 events in a second, and the latency of events under a steady load.
+    Storms,
 }
 
 /// Does what the command line asks for.
@@ -46,16 +82,31 @@ pub fn run() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> anyhow::Result<()> {
+    if let (Some(folder), Some(records)) = (&arguments.curves, &arguments.json) {
+        for path in curves::draw(records, folder)? {
+            println!("{}", path.display());
+        }
+        return Ok(());
+    }
     anyhow::ensure!(nix::unistd::geteuid().is_root(), "network namespaces and nftables need root");
     let own = std::env::current_exe().context("this program's own path")?;
     let program = own.with_file_name("ringfence");
     anyhow::ensure!(program.exists(), "{} is not there; run 'make bench'", program.display());
     let all = Section::value_variants();
     let wanted = if arguments.sections.is_empty() { all } else { &arguments.sections[..] };
+    let pods = || arguments.pods.iter().map(|pods| *pods as usize).collect();
     println!("{}", machine::describe());
     for section in all.iter().filter(|section| wanted.contains(section)) {
-        match section {
-            Section::Drops => println!("{}", drops::measure(&program, Size::of_rounds(arguments.rounds.into()))),
+        let Measured { report, records } = match section {
+            Section::Drops => drops::measure(&program, Size::of_rounds(arguments.rounds.into())).into(),
+            Section::Events => events::measure(&events::Size::of_pods(pods())),
+            Section::Start => start::measure(&program, &start::Size { pods: pods(), rounds: arguments.rounds.into() }),
+            Section::Memory => memory::measure(&program, &memory::Size::new(pods(), arguments.full)),
+            Section::Storms => storms::measure(&program, &storms::Size::of_pods(pods())),
+        };
+        println!("{report}");
+        if let Some(path) = &arguments.json {
+            record::keep(path, records)?;
         }
     }
     Ok(())

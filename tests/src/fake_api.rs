@@ -11,13 +11,15 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use policy::Kind;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 
+use crate::scale::Cluster;
+use crate::scale::events::Event;
 use store::Store;
 
 /// A wait of a test is for something that is to happen at once; this long means that it does not.
@@ -91,6 +93,11 @@ pub(crate) struct State {
     requests: Vec<Request>,
     /// Watches that are open, with their streaming list behind them.
     watching: BTreeMap<Kind, usize>,
+    /// Watches that were ever opened, and where in the log those stand that are open.
+    opened: u64,
+    reading: BTreeMap<u64, usize>,
+    /// When lines left, by the versions of their objects, if somebody wants to know.
+    sent: Option<BTreeMap<u64, SystemTime>>,
     /// Goes up when all connections are cut.
     cuts: u64,
 }
@@ -158,6 +165,39 @@ impl FakeApi {
 
     pub fn remove(&self, kind: Kind, namespace: &str, name: &str) {
         self.shared.change(|state| state.store.remove(kind, namespace, name));
+    }
+
+    /// Has the objects of the cluster, beside those that are set. Their JSON is made whenever somebody asks for it.
+    pub fn set_cluster(&self, cluster: Cluster) {
+        self.shared.change(|state| state.store.set_cluster(cluster));
+    }
+
+    /// Lets things happen in the cluster, and tells the watches of the events.
+    ///
+    /// # Panics
+    /// If there is no cluster.
+    pub fn happen<T>(&self, act: impl FnOnce(&mut Cluster) -> (Vec<Event>, T)) -> T {
+        self.shared.change(|state| {
+            let State { store, reading, .. } = state;
+            store.happen(reading.values().copied(), act)
+        })
+    }
+
+    /// Changes that some open watch has not sent yet.
+    pub fn unsent(&self) -> usize {
+        let state = self.shared.lock();
+        let end = state.store.end_of_log();
+        state.reading.values().map(|read| end - read).max().unwrap_or(0)
+    }
+
+    /// Begins to note when each change leaves, by its version.
+    pub fn note_sent(&self) {
+        self.shared.change(|state| state.sent = Some(BTreeMap::new()));
+    }
+
+    /// What was noted since [`FakeApi::note_sent`].
+    pub fn sent(&self) -> BTreeMap<u64, SystemTime> {
+        self.shared.lock().sent.clone().unwrap_or_default()
     }
 
     /// Forgets all changes so far, and the lists that are being paged through.

@@ -15,3 +15,4 @@ pub mod objects;
 pub mod openmetrics;
 pub mod oracle;
 pub mod prober;
+pub mod scale;

@@ -59,3 +59,27 @@ pub(super) fn processor_time(process: Pid) -> Duration {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().expect("sysconf(3)");
     Duration::from_secs(ticks.into()) / u32::try_from(per_second).expect("100")
 }
+
+/// What a process has in RAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) resident_bytes: u64,
+    /// The most that it has had.
+    pub(super) peak_bytes: u64,
+}
+
+/// `VmRSS` and `VmHWM` of proc_pid_status(5).
+pub(super) fn memory(process: Pid) -> Memory {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process that runs");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("proc_pid_status(5)");
+        let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("proc_pid_status(5)");
+        kibibytes << 10
+    };
+    Memory { resident_bytes: field("VmRSS:"), peak_bytes: field("VmHWM:") }
+}
+
+/// From now on the peak is that of the time from now on (`clear_refs` of proc_pid_clear_refs(5)).
+pub(super) fn forget_peak(process: Pid) {
+    fs::write(format!("/proc/{process}/clear_refs"), "5").expect("a process of ours");
+}

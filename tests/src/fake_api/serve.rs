@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::store::{Cursor, Gone, Page, What, api_version, event, with_type};
+use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, with_type};
 use super::{Faults, Request, Shared, Verb};
 
 type Parameters = BTreeMap<String, String>;
@@ -53,7 +53,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
     };
     let body = match verb {
         Verb::List => match list(&shared, kind, &query) {
-            Ok(list) => stream::iter([Ok(Bytes::from(list.to_string()))]).boxed(),
+            Ok(list) => stream::iter([Ok(Bytes::from(list))]).boxed(),
             Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
         },
         // Routed to `pod`.
@@ -107,24 +107,32 @@ async fn pod(
     }
 }
 
-fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Value, Gone> {
+fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Vec<u8>, Gone> {
     let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let token = query.get("continue").map(String::as_str);
     let Page { version, items, next } = shared.change(|state| state.store.page(kind, limit, token))?;
-    Ok(json!({
-        "kind": format!("{kind}List"),
-        "apiVersion": api_version(kind),
-        "metadata": {"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()},
-        "items": items,
-    }))
+    let metadata = json!({"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()});
+    let head = format!(
+        "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+        api_version(kind)
+    );
+    Ok([head.as_bytes(), &items, b"]}"].concat())
 }
+
+/// Bytes of a streaming list that are written at once.
+const PIECE_OF_LIST: usize = 64 << 10;
 
 /// A watch on its way.
 struct Watch {
     shared: Arc<Shared>,
     changed: watch::Receiver<u64>,
     kind: Kind,
-    /// Lines of a streaming list, sent first.
+    /// The number by which it is known while it is open.
+    number: u64,
+    /// A streaming list, sent first, and how much of it has been.
+    listing: Option<Listing>,
+    listed: usize,
+    /// Lines that come then.
     initial: std::vec::IntoIter<Vec<u8>>,
     /// The lines above are the last.
     ends: bool,
@@ -135,14 +143,32 @@ struct Watch {
     counted: bool,
 }
 
+impl Watch {
+    /// The next piece of the streaming list.
+    fn next_of_list(&mut self) -> Option<Bytes> {
+        let listing = self.listing.as_ref()?;
+        let mut piece = Vec::new();
+        while piece.len() < PIECE_OF_LIST && self.listed < listing.count() {
+            listing.write_line(self.listed, &mut piece);
+            self.listed += 1;
+        }
+        if piece.is_empty() {
+            self.listing = None;
+            return None;
+        }
+        Some(piece.into())
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
-        if self.counted {
-            let kind = self.kind;
-            self.shared.change(|state| {
+        let (kind, number, counted) = (self.kind, self.number, self.counted);
+        self.shared.change(|state| {
+            state.reading.remove(&number);
+            if counted {
                 *state.watching.entry(kind).or_default() -= 1;
-            });
-        }
+            }
+        });
     }
 }
 
@@ -159,7 +185,8 @@ fn watch(
     let bookmarks = is("allowWatchBookmarks", "true");
     let changed = shared.changed.subscribe();
     let seconds = query.get("timeoutSeconds").and_then(|s| s.parse().ok()).unwrap_or(1800);
-    let state = shared.lock();
+    let mut state = shared.lock();
+    let mut listing = None;
     let mut initial = Vec::new();
     let mut ends = state.faults.ends_watches;
     let cursor = if is("sendInitialEvents", "true") {
@@ -171,7 +198,7 @@ fn watch(
         if !bookmarks || !is("resourceVersionMatch", "NotOlderThan") {
             return Err(status(422, "Invalid", "resourceVersionMatch: Forbidden: it must be NotOlderThan"));
         }
-        initial.extend(state.store.all(kind).map(|object| event("ADDED", &with_type(kind, object.clone()))));
+        listing = Some(state.store.listing(kind));
         let mark = json!({
             "kind": kind.to_string(),
             "apiVersion": api_version(kind),
@@ -200,10 +227,27 @@ fn watch(
             }
         }
     };
+    let number = state.opened;
+    state.opened += 1;
+    state.reading.insert(number, cursor.index);
     drop(state);
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let initial = initial.into_iter();
-    let watch = Watch { shared, changed, kind, initial, ends, cursor, bookmarks, deadline, cuts, counted: false };
+    let (initial, listed, counted) = (initial.into_iter(), 0, false);
+    let watch = Watch {
+        shared,
+        changed,
+        kind,
+        number,
+        listing,
+        listed,
+        initial,
+        ends,
+        cursor,
+        bookmarks,
+        deadline,
+        cuts,
+        counted,
+    };
     Ok(stream::unfold(watch, step))
 }
 
@@ -216,13 +260,18 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
     loop {
         watch.changed.borrow_and_update();
         let (entry, stalled, was_cut) = {
-            let state = watch.shared.lock();
+            let mut state = watch.shared.lock();
             let was_cut = state.cuts != watch.cuts;
             let stalled = state.faults.stalled;
-            let entry = if stalled || was_cut || watch.initial.len() > 0 {
+            let entry = if stalled || was_cut || watch.listing.is_some() || watch.initial.len() > 0 {
                 None
             } else {
-                state.store.next(watch.kind, &mut watch.cursor)
+                let entry = state.store.next(watch.kind, &mut watch.cursor);
+                state.reading.insert(watch.number, watch.cursor.index);
+                if let (Some(sent), Some(entry)) = (&mut state.sent, &entry) {
+                    sent.insert(entry.version, SystemTime::now());
+                }
+                entry
             };
             (entry, stalled, was_cut)
         };
@@ -230,6 +279,9 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
             return Some((Err(Cut), watch));
         }
         if !stalled {
+            if let Some(piece) = watch.next_of_list() {
+                return Some((Ok(piece), watch));
+            }
             if let Some(line) = watch.initial.next() {
                 return Some((Ok(line.into()), watch));
             }

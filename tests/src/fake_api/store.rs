@@ -1,9 +1,13 @@
 //! The objects, their versions, and the log of their changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use policy::Kind;
 use serde_json::{Value, json};
+
+use crate::scale::Cluster;
+use crate::scale::events::Event;
 
 type Key = (Kind, String, String);
 
@@ -14,11 +18,15 @@ const FIRST_VERSION: u64 = 100;
 pub(crate) struct Store {
     version: u64,
     objects: BTreeMap<Key, Value>,
-    log: Vec<Entry>,
+    /// Objects that are kept as what their JSON is made of.
+    cluster: Option<Cluster>,
+    log: VecDeque<Entry>,
+    /// How many entries the log had before its first one.
+    forgotten: usize,
     /// Changes up to this version are forgotten.
     compacted: u64,
     /// Lists whose first pages were handed out, by the version they show.
-    paged: BTreeMap<(Kind, u64), Vec<Value>>,
+    paged: BTreeMap<(Kind, u64), Listing>,
 }
 
 /// What goes out on watches.
@@ -43,7 +51,7 @@ pub(crate) enum What {
 
 /// Where a reader of the log stands.
 pub(crate) struct Cursor {
-    index: usize,
+    pub(crate) index: usize,
     /// Entries before were there when the reader came; of these it gets the changes only.
     opened: usize,
     /// Changes up to this version are known to the reader.
@@ -53,8 +61,45 @@ pub(crate) struct Cursor {
 /// A page of a list, and the token for the next.
 pub(crate) struct Page {
     pub(crate) version: u64,
-    pub(crate) items: Vec<Value>,
+    /// JSON, with commas between.
+    pub(crate) items: Vec<u8>,
     pub(crate) next: Option<String>,
+}
+
+/// The objects of a kind at one moment: those of the cluster, then those that were set.
+pub(crate) struct Listing {
+    kind: Kind,
+    cluster: Option<Arc<Cluster>>,
+    objects: Vec<Value>,
+}
+
+impl Listing {
+    pub(crate) fn count(&self) -> usize {
+        self.of_cluster() + self.objects.len()
+    }
+
+    fn of_cluster(&self) -> usize {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.count(self.kind))
+    }
+
+    /// Appends an object as it stands in a list.
+    fn write(&self, index: usize, out: &mut Vec<u8>) {
+        match &self.cluster {
+            Some(cluster) if index < self.of_cluster() => cluster.write(self.kind, index, out),
+            _ => out.extend(self.objects[index - self.of_cluster()].to_string().into_bytes()),
+        }
+    }
+
+    /// Appends the line of a streaming list that tells of an object.
+    pub(crate) fn write_line(&self, index: usize, out: &mut Vec<u8>) {
+        match &self.cluster {
+            Some(cluster) if index < self.of_cluster() => cluster.write_added(self.kind, index, out),
+            _ => {
+                let object = self.objects[index - self.of_cluster()].clone();
+                out.extend(event("ADDED", &with_type(self.kind, object)));
+            }
+        }
+    }
 }
 
 /// The version or the list is compacted.
@@ -81,7 +126,7 @@ impl Store {
 
     /// Makes garbage of the change that was stored last, for whoever is watching.
     pub(crate) fn garble_last(&mut self) {
-        let last = self.log.last_mut().expect("something was stored");
+        let last = self.log.back_mut().expect("something was stored");
         if let What::Change(line) = &last.what {
             last.what = What::Garbled(line.clone());
         }
@@ -101,15 +146,48 @@ impl Store {
     }
 
     pub(crate) fn bookmark(&mut self) {
-        self.log.push(Entry { version: self.version(), kind: None, what: What::Bookmark });
+        self.log.push_back(Entry { version: self.version(), kind: None, what: What::Bookmark });
     }
 
     pub(crate) fn raw(&mut self, kind: Kind, bytes: &[u8]) {
-        self.log.push(Entry { version: self.version(), kind: Some(kind), what: What::Raw(bytes.to_vec()) });
+        self.log.push_back(Entry { version: self.version(), kind: Some(kind), what: What::Raw(bytes.to_vec()) });
     }
 
-    pub(crate) fn all(&self, kind: Kind) -> impl Iterator<Item = &Value> {
-        self.objects.iter().filter(move |(key, _)| key.0 == kind).map(|(_, object)| object)
+    pub(crate) fn set_cluster(&mut self, cluster: Cluster) {
+        self.version = self.version().max(cluster.version());
+        self.cluster = Some(cluster);
+    }
+
+    /// Lets things happen in the cluster, which become entries of the log. Those that everybody has read who stands at
+    /// one of these places are forgotten: a million would not fit.
+    pub(crate) fn happen<T>(
+        &mut self,
+        read: impl Iterator<Item = usize>,
+        act: impl FnOnce(&mut Cluster) -> (Vec<Event>, T),
+    ) -> T {
+        let cluster = self.cluster.as_mut().expect("a cluster was set");
+        let (events, result) = act(cluster);
+        self.version = cluster.version();
+        for event in events {
+            let what = What::Change(event.line());
+            self.log.push_back(Entry { version: event.version, kind: Some(event.kind), what });
+        }
+        let read = read.min().unwrap_or(self.forgotten);
+        while self.forgotten < read {
+            self.compacted = self.log.pop_front().expect("it was read").version;
+            self.forgotten += 1;
+        }
+        result
+    }
+
+    /// The place behind the last entry.
+    pub(crate) fn end_of_log(&self) -> usize {
+        self.forgotten + self.log.len()
+    }
+
+    pub(crate) fn listing(&self, kind: Kind) -> Listing {
+        let objects = self.objects.iter().filter(|(key, _)| key.0 == kind).map(|(_, object)| object.clone()).collect();
+        Listing { kind, cluster: self.cluster.clone().map(Arc::new), objects }
     }
 
     /// A page of at most `limit` objects: the first, or the one that a token of the page before leads to.
@@ -122,13 +200,19 @@ impl Store {
             }
         };
         if token.is_none() {
-            let all = self.all(kind).cloned().collect();
-            self.paged.insert((kind, version), all);
+            self.paged.insert((kind, version), self.listing(kind));
         }
         let all = self.paged.get(&(kind, version)).ok_or(Gone)?;
-        let to = from.saturating_add(limit).min(all.len());
-        let next = (to < all.len()).then(|| format!("{version}.{to}"));
-        Ok(Page { version, items: all[from..to].to_vec(), next })
+        let to = from.saturating_add(limit).min(all.count());
+        let next = (to < all.count()).then(|| format!("{version}.{to}"));
+        let mut items = Vec::new();
+        for index in from..to {
+            if index > from {
+                items.push(b',');
+            }
+            all.write(index, &mut items);
+        }
+        Ok(Page { version, items, next })
     }
 
     /// A reader of what changed after a version.
@@ -136,17 +220,17 @@ impl Store {
         if version < self.compacted {
             return Err(Gone);
         }
-        Ok(Cursor { index: 0, opened: self.log.len(), version })
+        Ok(Cursor { index: self.forgotten, opened: self.end_of_log(), version })
     }
 
     /// A reader of what changes from now on.
     pub(crate) fn end(&self) -> Cursor {
-        Cursor { index: self.log.len(), opened: self.log.len(), version: self.version() }
+        Cursor { index: self.end_of_log(), opened: self.end_of_log(), version: self.version() }
     }
 
     /// The next entry for a reader of one kind.
     pub(crate) fn next(&self, kind: Kind, cursor: &mut Cursor) -> Option<Entry> {
-        while let Some(entry) = self.log.get(cursor.index) {
+        while let Some(entry) = cursor.index.checked_sub(self.forgotten).and_then(|place| self.log.get(place)) {
             let index = cursor.index;
             cursor.index += 1;
             let concerns = entry.kind.is_none_or(|k| k == kind);
@@ -175,7 +259,7 @@ impl Store {
 
     fn log(&mut self, kind: Kind, line: &str, object: Value) {
         let what = What::Change(event(line, &with_type(kind, object)));
-        self.log.push(Entry { version: self.version, kind: Some(kind), what });
+        self.log.push_back(Entry { version: self.version, kind: Some(kind), what });
     }
 }
 

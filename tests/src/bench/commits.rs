@@ -1,0 +1,115 @@
+//! What is committed on a node, and when: the kernel's own announcements, with the addresses of the elements in them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::SystemTime;
+
+use nfnetlink::{ChangeRecord, decode_changes, decode_elements};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::RcvBufForce;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket,
+};
+
+/// Announcements that may wait unread: the first commit of a large cluster has 100,000 elements of some 100 bytes, and
+/// the kernel counts twice what it keeps.
+const WAITING_BYTES: usize = 256 << 20;
+
+/// One datagram; the kernel fills at most 8 KiB (`NLMSG_GOODSIZE`).
+const DATAGRAM_BYTES: usize = 64 << 10;
+
+/// How long it takes at most until the watching ends that nobody wants any more.
+const LOOK_AGAIN_MS: u16 = 50;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    /// When each was announced.
+    pub(super) commits: Vec<SystemTime>,
+    /// When elements of each address were announced.
+    pub(super) elements: BTreeMap<Ipv4Addr, Vec<SystemTime>>,
+    /// Announcements were lost, so that some may be missing above.
+    pub(super) lost: bool,
+}
+
+/// Watches from a thread of its own until it is dropped.
+pub(super) struct Commits {
+    seen: Arc<Mutex<Seen>>,
+    over: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Commits {
+    /// Of the calling thread's network namespace.
+    ///
+    /// # Panics
+    /// If the kernel announces nothing. Needs root.
+    pub(super) fn watch() -> Commits {
+        let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, kind, SockProtocol::NetlinkNetFilter);
+        let socket = socket.expect("a netlink socket");
+        setsockopt(&socket, RcvBufForce, &WAITING_BYTES).expect("root may have a large buffer");
+        let groups = 1 << (libc::NFNLGRP_NFTABLES - 1);
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups)).expect("announcements of nf_tables");
+        let (seen, over) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
+        let thread = thread::spawn({
+            let (seen, over) = (seen.clone(), over.clone());
+            move || read(&socket, &seen, &over)
+        });
+        Commits { seen, over, thread: Some(thread) }
+    }
+
+    /// What has been seen so far.
+    pub(super) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Commits {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+            && !thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn read(socket: &OwnedFd, seen: &Mutex<Seen>, over: &AtomicBool) {
+    let mut datagram = vec![0; DATAGRAM_BYTES];
+    while !over.load(Ordering::Relaxed) {
+        match recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()) {
+            Ok(length) => note(&datagram[..length], seen),
+            Err(Errno::EAGAIN) => {
+                let waits = &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+                poll(waits, PollTimeout::from(LOOK_AGAIN_MS)).expect("a socket of ours");
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOBUFS) => seen.lock().unwrap_or_else(PoisonError::into_inner).lost = true,
+            Err(error) => panic!("announcements of commits: {error}"),
+        }
+    }
+}
+
+fn note(datagram: &[u8], seen: &Mutex<Seen>) {
+    let now = SystemTime::now();
+    let changes = decode_changes(datagram).expect("announcements of the kernel");
+    let commits = changes.iter().filter(|change| matches!(change, ChangeRecord::Commit { .. })).count();
+    let elements = decode_elements(datagram).expect("announcements of the kernel");
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.commits.extend(std::iter::repeat_n(now, commits));
+    for element in elements {
+        // Sets of peers have the address first, alone or with protocol and port behind it.
+        if let Some(&[a, b, c, d]) = element.key.first_chunk::<4>()
+            && [4, 12].contains(&element.key.len())
+        {
+            seen.elements.entry(Ipv4Addr::new(a, b, c, d)).or_default().push(now);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What the agent has in RAM: after its start on clusters of three sizes, at most until then, and while random events
+//! come that leave the number of objects what it was.
+
+mod report;
+
+use std::path::Path;
+
+use policy::Kind;
+
+use super::fed::{Stage, feed, settle};
+use super::machine::Memory;
+use super::record::Measured;
+use crate::scale::{Cluster, Size as ClusterSize};
+use report::Report;
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Size {
+    /// Pods of each cluster.
+    pub pods: Vec<usize>,
+    /// Events after which it is looked at again, times [`POINTS`].
+    pub events: usize,
+}
+
+/// Looks at the memory while events come, evenly apart.
+pub const POINTS: usize = 10;
+
+impl Size {
+    /// What `docs/performance.md` is measured with.
+    pub fn new(pods: Vec<usize>, full: bool) -> Size {
+        Size { pods, events: if full { 1_000_000 } else { 100_000 } }
+    }
+}
+
+struct Run {
+    cluster: ClusterSize,
+    json_bytes: usize,
+    /// At rest after the start.
+    started: Memory,
+    /// After so many events, with as many objects as at the start.
+    later: Vec<(usize, Memory)>,
+    /// What the agent says its stores have, at the end.
+    estimated_bytes: u64,
+}
+
+/// Measures with the program, and reports.
+///
+/// # Panics
+/// If something cannot be measured. It needs root.
+pub fn measure(program: &Path, size: &Size) -> Measured {
+    let runs = size.pods.iter().map(|pods| run(program, *pods, size.events)).collect();
+    Report { runs }.measured()
+}
+
+fn run(program: &Path, pods: usize, events: usize) -> Run {
+    let cluster = Cluster::of(ClusterSize::of_pods(pods));
+    let json_bytes = Kind::ALL.map(|kind| cluster.json_bytes(kind)).iter().sum();
+    let stage = Stage::new(program);
+    let size = cluster.size();
+    let api = stage.serve(cluster);
+    let mut agent = stage.start(&api);
+    agent.until_ready();
+    agent.until_idle();
+    let started = agent.memory();
+    let mut later = Vec::new();
+    agent.forget_peak();
+    for point in 1..=POINTS {
+        feed(&api, events * point / POINTS - events * (point - 1) / POINTS);
+        settle(&api);
+        agent.until_idle();
+        later.push((events * point / POINTS, agent.memory()));
+    }
+    // It is computed anew every few seconds only, so that right after the start it would be that of nothing.
+    let estimated_bytes = agent.0.metric("ringfence_store_memory_bytes");
+    Run { cluster: size, json_bytes, started, later, estimated_bytes }
+}

@@ -1,0 +1,441 @@
+//! What happens to a cluster: one thing after the other, at random but the same at every run.
+//!
+//! The number of objects stays what it was, but for one more or less of each kind: what has grown after a million of
+//! these is not the cluster.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use policy::{Change, Kind};
+
+use super::draw::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
+use super::json::{self, Form};
+use super::policies::Sort;
+use super::{Cluster, Phase, Pod, Size, lowered};
+
+/// What may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Happening {
+    PodAdded,
+    PodRemoved,
+    PodRelabelled,
+    /// To an end, or to a new beginning.
+    PodMoved,
+    LocalPodAdded,
+    LocalPodRemoved,
+    LocalPodRelabelled,
+    PolicyAdded,
+    PolicyChanged,
+    PolicyDeleted,
+    NamespaceRelabelled,
+}
+
+impl Happening {
+    pub const ALL: [Happening; 11] = [
+        Happening::PodAdded,
+        Happening::PodRemoved,
+        Happening::PodRelabelled,
+        Happening::PodMoved,
+        Happening::LocalPodAdded,
+        Happening::LocalPodRemoved,
+        Happening::LocalPodRelabelled,
+        Happening::PolicyAdded,
+        Happening::PolicyChanged,
+        Happening::PolicyDeleted,
+        Happening::NamespaceRelabelled,
+    ];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Happening::PodAdded => "remote pod added",
+            Happening::PodRemoved => "remote pod removed",
+            Happening::PodRelabelled => "remote pod relabelled",
+            Happening::PodMoved => "remote pod ended or began again",
+            Happening::LocalPodAdded => "local pod added",
+            Happening::LocalPodRemoved => "local pod removed",
+            Happening::LocalPodRelabelled => "local pod relabelled",
+            Happening::PolicyAdded => "policy added",
+            Happening::PolicyChanged => "policy changed",
+            Happening::PolicyDeleted => "policy deleted",
+            Happening::NamespaceRelabelled => "namespace relabelled",
+        }
+    }
+}
+
+/// Whose policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Anywhere,
+    /// Of namespaces that have pods on the agent's node: others do not concern it.
+    Here,
+}
+
+/// How a watch says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// Something that has happened.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub kind: Kind,
+    /// The version of the object, which is the cluster's from now on.
+    pub version: u64,
+    line: Line,
+    object: Vec<u8>,
+}
+
+impl Event {
+    /// The line of a watch, with its end.
+    pub fn line(&self) -> Vec<u8> {
+        let word: &[u8] = match self.line {
+            Line::Added => b"ADDED",
+            Line::Modified => b"MODIFIED",
+            Line::Deleted => b"DELETED",
+        };
+        [b"{\"type\":\"", word, b"\",\"object\":", &self.object, b"}\n"].concat()
+    }
+
+    /// What the agent makes of the line.
+    pub fn change(&self) -> Change {
+        let object = lowered(self.kind, &self.object);
+        match self.line {
+            Line::Added | Line::Modified => Change::Set(object),
+            Line::Deleted => Change::Remove(self.kind, object.name().clone()),
+        }
+    }
+}
+
+/// A pod of another node that the agent has to tell its kernel of.
+#[derive(Debug, Clone, Copy)]
+pub struct AddedPeer {
+    pod: u32,
+    pub address: Ipv4Addr,
+    /// Of the event that told of it.
+    pub version: u64,
+}
+
+/// Of so many pods one has ended, in the middle.
+const ONE_ENDED_OF: usize = 100;
+
+/// How often each thing happens, of 1,000. Most of what a watch tells is of pods.
+const MIXTURE: [(usize, &[Happening]); 7] = [
+    (560, &[Happening::PodAdded, Happening::PodRemoved]),
+    (200, &[Happening::PodRelabelled]),
+    (160, &[Happening::PodMoved]),
+    (40, &[Happening::LocalPodAdded, Happening::LocalPodRemoved]),
+    (10, &[Happening::LocalPodRelabelled]),
+    (25, &[Happening::PolicyAdded, Happening::PolicyChanged, Happening::PolicyDeleted]),
+    (5, &[Happening::NamespaceRelabelled]),
+];
+
+impl Cluster {
+    /// The next event of the mixture.
+    pub fn next_event(&mut self) -> Event {
+        let happening = self.choose();
+        self.happen(happening, Place::Anywhere)
+    }
+
+    fn choose(&mut self) -> Happening {
+        let mut drawn = self.random.below(MIXTURE.iter().map(|(weight, _)| weight).sum());
+        let of = MIXTURE.iter().find(|(weight, _)| {
+            let is_it = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            is_it
+        });
+        let happenings = of.expect("a number below the sum").1;
+        let drawn = *self.random.one_of(happenings);
+        let (remote, local) = (self.pods.len() - self.local_pods, self.local_pods);
+        let wanted_remote = self.size.pods - self.size.local_pods;
+        let settle = |count: usize, wanted: usize, more: Happening, fewer: Happening| match count.cmp(&wanted) {
+            std::cmp::Ordering::Less => more,
+            std::cmp::Ordering::Equal => drawn,
+            std::cmp::Ordering::Greater => fewer,
+        };
+        match drawn {
+            Happening::PodAdded | Happening::PodRemoved => {
+                settle(remote, wanted_remote, Happening::PodAdded, Happening::PodRemoved)
+            }
+            Happening::LocalPodAdded | Happening::LocalPodRemoved => {
+                settle(local, self.size.local_pods, Happening::LocalPodAdded, Happening::LocalPodRemoved)
+            }
+            Happening::PolicyAdded | Happening::PolicyDeleted => {
+                settle(self.policies.len(), self.size.policies, Happening::PolicyAdded, Happening::PolicyDeleted)
+            }
+            Happening::PodRelabelled
+            | Happening::PodMoved
+            | Happening::LocalPodRelabelled
+            | Happening::PolicyChanged
+            | Happening::NamespaceRelabelled => drawn,
+        }
+    }
+
+    /// Events that bring the number of objects back to what it was.
+    pub fn settle(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.settle_one()).collect()
+    }
+
+    fn settle_one(&mut self) -> Option<Event> {
+        let Size { pods, policies, local_pods, .. } = self.size;
+        let remote = self.pods.len() - self.local_pods;
+        let happening = if self.local_pods > local_pods {
+            Happening::LocalPodRemoved
+        } else if self.local_pods < local_pods {
+            Happening::LocalPodAdded
+        } else if remote > pods - local_pods {
+            Happening::PodRemoved
+        } else if remote < pods - local_pods {
+            Happening::PodAdded
+        } else if self.policies.len() > policies {
+            Happening::PolicyDeleted
+        } else if self.policies.len() < policies {
+            Happening::PolicyAdded
+        } else {
+            return None;
+        };
+        Some(self.happen(happening, Place::Anywhere))
+    }
+
+    /// Lets this happen to a random object. The place is that of policies.
+    ///
+    /// # Panics
+    /// If there is none that it could happen to.
+    pub fn happen(&mut self, happening: Happening, place: Place) -> Event {
+        match happening {
+            Happening::PodAdded => {
+                let workload = self.random.below(self.workloads.len());
+                self.remote_pod_added(workload)
+            }
+            Happening::PodRemoved => {
+                let index = self.some_pod(|pod| !pod.is_local());
+                self.pod_removed(index)
+            }
+            Happening::PodRelabelled => {
+                let index = self.some_pod(|pod| !pod.is_local());
+                self.pod_relabelled(index)
+            }
+            Happening::PodMoved => {
+                let ended = self.finished > self.pods.len() / ONE_ENDED_OF;
+                let index = self.some_pod(|pod| !pod.is_local() && (pod.phase == Phase::Succeeded) == ended);
+                self.pod_moved(index)
+            }
+            Happening::LocalPodAdded => {
+                let workload = self.random.below(self.workloads.len());
+                let index = add_pod(self, workload, 0).expect("a node has room for twice its pods");
+                self.event(Kind::Pod, index, Line::Added)
+            }
+            Happening::LocalPodRemoved => {
+                let index = self.some_pod(|pod| pod.is_local());
+                self.pod_removed(index)
+            }
+            Happening::LocalPodRelabelled => {
+                let index = self.some_pod(|pod| pod.is_local());
+                self.pod_relabelled(index)
+            }
+            Happening::PolicyAdded => {
+                let namespace = self.some_namespace(place);
+                let sort = *self.random.one_of(&Sort::OTHERS);
+                let index = add_policy(self, namespace, sort);
+                self.event(Kind::NetworkPolicy, index, Line::Added)
+            }
+            Happening::PolicyChanged => {
+                let index = self.some_policy(place);
+                let (seed, version) = (self.random.next(), self.next_version());
+                let policy = &mut self.policies[index];
+                (policy.seed, policy.version) = (seed, version);
+                self.event(Kind::NetworkPolicy, index, Line::Modified)
+            }
+            Happening::PolicyDeleted => {
+                let index = self.some_policy(place);
+                self.policies[index].version = self.next_version();
+                let event = self.event(Kind::NetworkPolicy, index, Line::Deleted);
+                self.policies.swap_remove(index);
+                event
+            }
+            Happening::NamespaceRelabelled => {
+                let index = SPECIAL.len() + self.random.below(self.namespaces.len() - SPECIAL.len());
+                let (team, version) = (self.random.below(TEAMS), self.next_version());
+                let namespace = &mut self.namespaces[index];
+                (namespace.team, namespace.version) = (team, version);
+                self.event(Kind::Namespace, index, Line::Modified)
+            }
+        }
+    }
+
+    /// Puts things into an order that is random and the same at every run.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        self.random.shuffle(items);
+    }
+
+    /// A pod of another node comes into a namespace whose pods on the agent's node let all pods of the namespace in: the
+    /// kernel of that node has to learn its address.
+    ///
+    /// # Panics
+    /// If no namespace is like that.
+    pub fn peer_added(&mut self) -> (Event, AddedPeer) {
+        let here = self.namespaces_here();
+        let lets_all_in = |index: &usize| {
+            self.policies.iter().any(|policy| policy.namespace == *index && policy.sort == Sort::FromNamespace)
+        };
+        let namespaces: Vec<usize> = here.into_iter().filter(lets_all_in).collect();
+        let namespace = *self.random.one_of(&namespaces);
+        let workloads = self.namespaces[namespace].workloads.clone();
+        let workload = workloads.start + self.random.below(workloads.len());
+        let event = self.remote_pod_added(workload);
+        let pod = self.pods.last().expect("it was added");
+        let peer = AddedPeer { pod: pod.id, address: pod.v4(), version: pod.version };
+        (event, peer)
+    }
+
+    /// The pod goes that came with [`Cluster::peer_added`].
+    ///
+    /// # Panics
+    /// If it has gone.
+    pub fn peer_removed(&mut self, peer: AddedPeer) -> Event {
+        let index = self.pods.iter().position(|pod| pod.id == peer.pod).expect("a pod that is there");
+        self.pod_removed(index)
+    }
+
+    fn remote_pod_added(&mut self, workload: usize) -> Event {
+        let others = self.nodes.len() - 1;
+        let from = self.random.below(others);
+        let mut nodes = (from..from + others).map(|node| (1 + node % others) as u32);
+        let index = nodes.find_map(|node| add_pod(self, workload, node)).expect("nodes have room for twice their pods");
+        self.event(Kind::Pod, index, Line::Added)
+    }
+
+    fn pod_removed(&mut self, index: usize) -> Event {
+        self.pods[index].version = self.next_version();
+        let event = self.event(Kind::Pod, index, Line::Deleted);
+        let pod = self.pods.swap_remove(index);
+        self.nodes[pod.node as usize].give_back(pod.host);
+        self.local_pods -= usize::from(pod.is_local());
+        self.finished -= usize::from(pod.phase == Phase::Succeeded);
+        event
+    }
+
+    /// Gets another component, which policies may select by, and another release.
+    fn pod_relabelled(&mut self, index: usize) -> Event {
+        let others = self.random.below(COMPONENTS.len() - 1) + 1;
+        let (release, version) = (self.random.below(5) as u8, self.next_version());
+        let pod = &mut self.pods[index];
+        let now = COMPONENTS.iter().position(|component| *component == pod.component).expect("one of them");
+        pod.component = COMPONENTS[(now + others) % COMPONENTS.len()];
+        (pod.release, pod.version) = (release, version);
+        self.event(Kind::Pod, index, Line::Modified)
+    }
+
+    fn pod_moved(&mut self, index: usize) -> Event {
+        let version = self.next_version();
+        let pod = &mut self.pods[index];
+        pod.version = version;
+        match pod.phase {
+            Phase::Running => {
+                pod.phase = Phase::Succeeded;
+                self.finished += 1;
+            }
+            Phase::Succeeded => {
+                pod.phase = Phase::Running;
+                self.finished -= 1;
+            }
+        }
+        self.event(Kind::Pod, index, Line::Modified)
+    }
+
+    fn event(&self, kind: Kind, index: usize, line: Line) -> Event {
+        let mut object = Vec::new();
+        json::write(self, kind, index, Form::Watched, &mut object);
+        Event { kind, version: self.version, line, object }
+    }
+
+    /// # Panics
+    /// If there is no such pod.
+    fn some_pod(&mut self, is_it: impl Fn(&Pod) -> bool) -> usize {
+        let from = self.random.below(self.pods.len());
+        let (before, after) = (0..from, from..self.pods.len());
+        after.chain(before).find(|index| is_it(&self.pods[*index])).expect("a pod that it can happen to")
+    }
+
+    fn some_namespace(&mut self, place: Place) -> usize {
+        match place {
+            Place::Anywhere => self.random.below(self.namespaces.len()),
+            Place::Here => {
+                let here = self.namespaces_here();
+                *self.random.one_of(&here)
+            }
+        }
+    }
+
+    fn some_policy(&mut self, place: Place) -> usize {
+        match place {
+            Place::Anywhere => self.random.below(self.policies.len()),
+            Place::Here => {
+                let here = self.namespaces_here();
+                let of_here = |index: &usize| here.contains(&self.policies[*index].namespace);
+                let policies: Vec<usize> = (0..self.policies.len()).filter(of_here).collect();
+                *self.random.one_of(&policies)
+            }
+        }
+    }
+
+    /// Namespaces that have pods on the agent's node, in order.
+    fn namespaces_here(&self) -> Vec<usize> {
+        let local = self.pods.iter().filter(|pod| pod.is_local());
+        let here: BTreeSet<usize> = local.map(|pod| self.workloads[pod.workload].namespace).collect();
+        here.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::ClusterState;
+
+    use super::super::Size;
+    use super::*;
+
+    #[test]
+    fn events_are_the_same_at_every_run() {
+        let lines = || {
+            let mut cluster = Cluster::of(Size::of_pods(300));
+            (0..500).map(|_| String::from_utf8(cluster.next_event().line()).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(), lines());
+    }
+
+    #[test]
+    fn after_any_events_the_state_is_that_of_the_lists() {
+        let mut cluster = Cluster::of(Size::of_pods(300));
+        let mut state = cluster.state();
+        let mut versions = vec![cluster.version()];
+        for _ in 0..2_000 {
+            let event = cluster.next_event();
+            versions.push(event.version);
+            assert!(state.apply(event.change()).any() || event.line == Line::Modified);
+        }
+        for happening in Happening::ALL {
+            for place in [Place::Anywhere, Place::Here] {
+                state.apply(cluster.happen(happening, place).change());
+            }
+        }
+        for event in cluster.settle() {
+            state.apply(event.change());
+        }
+        assert!(versions.is_sorted());
+        let listed = cluster.state();
+        let text = |state: &ClusterState| {
+            let pods = state.pods().map(|pod| format!("{pod:?}\n"));
+            let policies = state.policies().map(|policy| format!("{policy:?}\n"));
+            let namespaces = state.namespaces().map(|namespace| format!("{namespace:?}\n"));
+            pods.chain(policies).chain(namespaces).collect::<BTreeSet<String>>()
+        };
+        let different: Vec<String> = text(&state).symmetric_difference(&text(&listed)).cloned().collect();
+        assert_eq!(different, Vec::<String>::new());
+        assert!(state == listed);
+        let size = cluster.size();
+        assert_eq!(Kind::ALL.map(|kind| cluster.count(kind)), [size.namespaces, size.pods, size.policies]);
+        assert_eq!(cluster.local_pods(), size.local_pods);
+    }
+}
