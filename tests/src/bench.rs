@@ -6,13 +6,16 @@
 pub mod drops;
 mod figures;
 mod machine;
+pub mod record;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 
 use drops::Size;
+use record::Measured;
 
 /// What enforcement costs on this machine.
 #[derive(Debug, Parser)]
@@ -26,6 +29,10 @@ struct Arguments {
     /// Runs of each measurement, with and without in turn. The report has their medians.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+
+    /// Keep the figures in this file too, one record for each point of a curve; those that it has of others stay.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -54,8 +61,12 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = if arguments.sections.is_empty() { all } else { &arguments.sections[..] };
     println!("{}", machine::describe());
     for section in all.iter().filter(|section| wanted.contains(section)) {
-        match section {
-            Section::Drops => println!("{}", drops::measure(&program, Size::of_rounds(arguments.rounds.into()))),
+        let Measured { report, records } = match section {
+            Section::Drops => drops::measure(&program, Size::of_rounds(arguments.rounds.into())).into(),
+        };
+        println!("{report}");
+        if let Some(path) = &arguments.json {
+            record::keep(path, records)?;
         }
     }
     Ok(())

@@ -1,0 +1,116 @@
+//! Figures as values that a program reads: what `--json FILE` keeps, and what the curves are drawn from.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::figures::Figure;
+
+/// A point of a curve. Points of one section, subject and pair of units make one chart, in which each line is a curve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The section that measured it.
+    pub section: String,
+    /// `subject: line`, as in `first packet: ours`; the subject is what the chart is of.
+    pub series: String,
+    pub x: f64,
+    pub x_unit: String,
+    /// The median of the runs.
+    pub y: f64,
+    pub y_unit: String,
+    pub least: f64,
+    pub most: f64,
+    /// What `y` has to stay below at this `x`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bar: Option<f64>,
+}
+
+impl Record {
+    /// The figure of a line of a subject, at one place: a number and its unit.
+    pub(super) fn new(
+        section: &str,
+        (subject, line): (&str, &str),
+        (x, x_unit): (f64, &str),
+        (figure, y_unit): (&Figure, &str),
+    ) -> Record {
+        Record {
+            section: section.into(),
+            series: format!("{subject}: {line}"),
+            x,
+            x_unit: x_unit.into(),
+            y: figure.median(),
+            y_unit: y_unit.into(),
+            least: figure.least(),
+            most: figure.most(),
+            bar: None,
+        }
+    }
+
+    pub(super) fn below(self, bar: f64) -> Record {
+        Record { bar: Some(bar), ..self }
+    }
+}
+
+/// What a section has measured: for a person, and as values.
+#[derive(Debug)]
+pub struct Measured {
+    pub report: String,
+    pub records: Vec<Record>,
+}
+
+/// A report without curves.
+impl From<String> for Measured {
+    fn from(report: String) -> Measured {
+        Measured { report, records: Vec::new() }
+    }
+}
+
+/// Reads the records of a file; none if there is no file.
+///
+/// # Errors
+/// If it cannot be read, or holds something else.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Record>> {
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).with_context(|| format!("{} holds no records", path.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// Puts the records into the file. Those of other sections that it has stay, so that sections can be measured one by
+/// one; so do those of the same section at other places, since its sizes can be as well.
+///
+/// # Errors
+/// If the file cannot be read or written.
+pub(super) fn keep(path: &Path, measured: Vec<Record>) -> anyhow::Result<()> {
+    let place =
+        |record: &Record| (record.section.clone(), record.series.clone(), record.x_unit.clone(), record.x.to_bits());
+    let measured_places: std::collections::BTreeSet<_> = measured.iter().map(place).collect();
+    let mut records = read(path)?;
+    records.retain(|record| !measured_places.contains(&place(record)));
+    records.extend(measured);
+    records.sort_by(|a, b| (&a.section, &a.series).cmp(&(&b.section, &b.series)).then(a.x.total_cmp(&b.x)));
+    let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(path, format!("[\n{}\n]\n", lines.join(",\n"))).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_again_replaces_what_was_and_the_rest_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.json");
+        let at = |section: &str, x: f64, y: f64| {
+            Record::new(section, ("subject", "line"), (x, "pods"), (&Figure::of([y]), "ms"))
+        };
+        keep(&path, vec![at("events", 1.0, 1.0), at("events", 2.0, 2.0), at("start", 1.0, 3.0)]).unwrap();
+        keep(&path, vec![at("events", 2.0, 5.0).below(6.0)]).unwrap();
+        let kept = read(&path).unwrap();
+        assert_eq!(kept, [at("events", 1.0, 1.0), at("events", 2.0, 5.0).below(6.0), at("start", 1.0, 3.0)]);
+    }
+}
