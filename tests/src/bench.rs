@@ -6,6 +6,7 @@
 pub mod drops;
 mod figures;
 mod machine;
+pub mod packets;
 pub mod record;
 
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ struct Arguments {
 enum Section {
     /// Logging and recording of denied packets, while nothing is denied and in a flood.
     Drops,
+    /// The way of a packet: of an established flow and a flow's first, by what could make it longer.
+    Packets,
 }
 
 /// Does what the command line asks for.
@@ -63,6 +66,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     for section in all.iter().filter(|section| wanted.contains(section)) {
         let Measured { report, records } = match section {
             Section::Drops => drops::measure(&program, Size::of_rounds(arguments.rounds.into())).into(),
+            Section::Packets => packets::measure(packets::Size::of_rounds(arguments.rounds.into())),
         };
         println!("{report}");
         if let Some(path) = &arguments.json {

@@ -1,0 +1,79 @@
+//! The figures as tables and records, and whether the bars are met.
+
+use std::fmt::Write;
+
+use super::Size;
+use super::series::{Line, Point, Series};
+use crate::bench::figures::Bar;
+use crate::bench::record::{Measured, Record};
+
+/// An established flow's packet, over what connection tracking alone takes.
+const ESTABLISHED_BELOW: f64 = 1.03;
+/// A flow's first packet with one policy, over what connection tracking alone takes.
+const FIRST_BELOW: f64 = 1.15;
+/// The same with the most policies, over one policy.
+const GROWTH_BELOW: f64 = 1.15;
+
+const UNIT: &str = "ns";
+
+pub(super) fn of(size: Size, all: &[Series]) -> Measured {
+    let mut report = format!(
+        "\npackets: {} runs of {} turns of {} batches of 64 packets each; ns a packet on one processor, from the \
+         sender's system call to the receiver's socket\n",
+        size.rounds, size.slices, size.batches
+    );
+    let (mut records, mut bars) = (Vec::new(), String::new());
+    for series in all {
+        table(&mut report, series).and_then(|()| write_bars(&mut bars, series)).expect("a String takes all");
+        for point in series.runs.keys().filter(|(_, x)| *x > 0) {
+            let (line, at) = (point.0.to_string(), (f64::from(point.1), series.unit));
+            records.push(Record::new("packets", (series.subject, &line), at, (&series.figure(*point), UNIT)));
+        }
+    }
+    report.push_str("bars\n");
+    report.push_str(&bars);
+    Measured { report, records }
+}
+
+fn table(f: &mut String, series: &Series) -> std::fmt::Result {
+    let Series { subject, unit, .. } = series;
+    writeln!(f, "{subject} by {unit}")?;
+    writeln!(f, "  {:<38} {:<24} {:<22} over the line's first", "median (least-most)", "ns", "over conntrack alone")?;
+    for &point in series.runs.keys() {
+        let (line, x) = point;
+        let name = if x == 0 { line.to_string() } else { format!("{line}, {x}") };
+        let figure = format!("{:.0}", series.figure(point));
+        let over = format!("{:.3}", series.ratio(point, reference(series, x)));
+        writeln!(f, "  {name:<38} {figure:<24} {over:<22} {:.3}", series.ratio(point, first(series, line)))?;
+    }
+    series.missing.iter().try_for_each(|(line, reason)| writeln!(f, "  {line}: not measured, {reason}"))
+}
+
+/// Connection tracking alone, of the same traffic.
+fn reference(series: &Series, x: u32) -> Point {
+    let same = (Line::Conntrack, x);
+    if series.runs.contains_key(&same) { same } else { (Line::Conntrack, 0) }
+}
+
+fn first(series: &Series, line: Line) -> Point {
+    *series.runs.keys().find(|point| point.0 == line).expect("a point of the line")
+}
+
+fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
+    let Series { subject, unit, .. } = series;
+    let ours: Vec<Point> = series.runs.keys().copied().filter(|point| point.0 == Line::Ours).collect();
+    let mut bar = |what: String, figure: f64, below: f64| writeln!(f, "  {what}: {}", Bar { figure, below });
+    let (Some(&smallest), Some(&largest)) = (ours.first(), ours.last()) else { return Ok(()) };
+    if *subject == "established packet" {
+        for point in [smallest, largest] {
+            let over = series.ratio(point, reference(series, point.1)).median();
+            bar(format!("{subject}, {} {unit}, over conntrack alone", point.1), over, ESTABLISHED_BELOW)?;
+        }
+    } else if *unit == "policies" {
+        let over = series.ratio(smallest, reference(series, smallest.1)).median();
+        bar(format!("{subject}, {} {unit}, over conntrack alone", smallest.1), over, FIRST_BELOW)?;
+        let growth = series.ratio(largest, smallest).median();
+        bar(format!("{subject}, {} {unit} over {}", largest.1, smallest.1), growth, GROWTH_BELOW)?;
+    }
+    Ok(())
+}
