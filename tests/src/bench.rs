@@ -3,9 +3,12 @@
 //! It measures and prints; nothing fails because of a time. What it measures is the release build of the agent as a
 //! process, and real packets in a lab. `docs/performance.md` has results.
 
+pub mod cni;
 pub mod drops;
 mod figures;
+pub mod listing;
 mod machine;
+pub mod mutex;
 pub mod packets;
 pub mod record;
 
@@ -42,6 +45,12 @@ enum Section {
     Drops,
     /// The way of a packet: of an established flow and a flow's first, by what could make it longer.
     Packets,
+    /// The time that a look at a large table takes.
+    Listing,
+    /// How long others wait while a large table is committed.
+    Mutex,
+    /// What a pod's start takes longer with the CNI plugin in the chain.
+    Cni,
 }
 
 /// Does what the command line asks for.
@@ -66,6 +75,9 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     for section in all.iter().filter(|section| wanted.contains(section)) {
         let Measured { report, records } = match section {
             Section::Drops => drops::measure(&program, Size::of_rounds(arguments.rounds.into())).into(),
+            Section::Listing => listing::measure(&listing::Size::of_rounds(arguments.rounds.into())),
+            Section::Mutex => mutex::measure(mutex::Size::of_rounds(arguments.rounds.into())),
+            Section::Cni => cni::measure(&program, cni::Size::of_rounds(arguments.rounds.into())),
             Section::Packets => packets::measure(packets::Size::of_rounds(arguments.rounds.into())),
         };
         println!("{report}");

@@ -43,6 +43,27 @@ impl fmt::Display for Figure {
     }
 }
 
+/// How single events of many are spread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spread {
+    pub(super) least: f64,
+    pub(super) median: f64,
+    pub(super) p99: f64,
+    pub(super) most: f64,
+}
+
+impl Spread {
+    /// None of none.
+    pub(super) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut samples: Vec<f64> = samples.into_iter().collect();
+        samples.sort_by(f64::total_cmp);
+        let last = samples.len().checked_sub(1)?;
+        // The smallest that so many of a hundred are not above.
+        let percentile = |percent: usize| samples[(samples.len() * percent).div_ceil(100).saturating_sub(1)];
+        Some(Spread { least: samples[0], median: percentile(50), p99: percentile(99), most: samples[last] })
+    }
+}
+
 /// What a figure has to stay below, and whether it does.
 pub(super) struct Bar {
     pub(super) figure: f64,
@@ -65,6 +86,14 @@ mod tests {
         assert_eq!(Figure::of([3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(Figure::of([4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert_eq!(format!("{:.1}", Figure::of([3.0, 1.0, 2.0])), "2.0 (1.0-3.0)");
+    }
+
+    #[test]
+    fn a_percentile_is_the_smallest_that_so_many_are_not_above() {
+        let spread = Spread::of((1..=100).rev().map(f64::from));
+        assert_eq!(spread, Some(Spread { least: 1.0, median: 50.0, p99: 99.0, most: 100.0 }));
+        assert_eq!(Spread::of([7.0]), Some(Spread { least: 7.0, median: 7.0, p99: 7.0, most: 7.0 }));
+        assert_eq!(Spread::of([]), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! milliseconds, so that what drifts (a virtual machine's speed) drifts for all of them.
 
 mod linear;
-mod ours;
+pub(super) mod ours;
 mod place;
 mod report;
 mod series;

@@ -1,8 +1,9 @@
 //! The layout that others use: a chain for each pod, in it a jump for each policy. The scripts beside this file write it,
 //! so that a reader can check that it says the same as ours and is as cheap as it can be.
 
-use super::place::{CLIENT, Place, Rules, SERVER, run, try_run};
+use super::place::{CLIENT, Place, Rules, SERVER, put_to_sleep, try_run};
 use super::traffic::PORT;
+use crate::kernel_table::load_text;
 
 const FOR_NFT: &str = include_str!("linear-nft.sh");
 const FOR_IPTABLES: &str = include_str!("linear-iptables.sh");
@@ -14,8 +15,8 @@ pub(super) fn load_nft(place: &Place, policies: u32) -> Rules {
     let arguments = [&table, &policies.to_string(), &CLIENT.to_string(), &SERVER.to_string(), &PORT.to_string()];
     let text = written_by(FOR_NFT, &arguments);
     place.on_node(|| {
-        crate::kernel_table::load_text(&text);
-        super::place::put_to_sleep(&table);
+        load_text(&text);
+        put_to_sleep(&table);
     });
     Rules::Table(table)
 }
@@ -36,15 +37,6 @@ pub(super) fn load_iptables(place: &Place, policies: u32) -> Result<Rules, Strin
         restore.map_err(|e| format!("iptables-legacy-restore: {e}"))
     })?;
     Ok(Rules::Chain(program, name))
-}
-
-/// Leaves nothing of [`load_iptables`].
-pub(super) fn unload_iptables(place: &Place) {
-    place.on_node(|| {
-        run("iptables-legacy", &["-F"], "");
-        run("iptables-legacy", &["-X"], "");
-        run("ipset", &["destroy"], "");
-    });
 }
 
 fn written_by(script: &str, arguments: &[&String]) -> String {

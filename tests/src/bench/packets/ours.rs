@@ -17,6 +17,7 @@ const PODS_WITH_ADDRESSES: u32 = 100;
 
 const FIRST_PEER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const FIRST_OTHER: Ipv4Addr = Ipv4Addr::new(10, 160, 0, 0);
+const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 170, 0, 0);
 const FIRST_BLOCK: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 
 /// Between the first addresses of two blocks of 32: no two touch.
@@ -31,32 +32,35 @@ const RANGE_LENGTH: u32 = 5;
 /// A cluster, by what the cost could grow with. The measured flow is allowed by the policy in the middle, at the port, range
 /// and block in the middle.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cluster {
+pub(in crate::bench) struct Cluster {
     /// That select the receiving pod, each for another peer and port.
-    pub(super) policies: u32,
+    pub(in crate::bench) policies: u32,
     /// Of isolated pods of the node, beside the sender's.
-    pub(super) local_addresses: u32,
+    pub(in crate::bench) local_addresses: u32,
     /// That the policy in the middle allows.
-    pub(super) peer_addresses: u32,
-    pub(super) ports: u32,
-    pub(super) ranges: u32,
-    pub(super) blocks: u32,
-    pub(super) check_sources: bool,
+    pub(in crate::bench) peer_addresses: u32,
+    pub(in crate::bench) ports: u32,
+    pub(in crate::bench) ranges: u32,
+    pub(in crate::bench) blocks: u32,
+    /// Of further pods of the node, each of which a policy of its own selects.
+    pub(in crate::bench) programs: u32,
+    pub(in crate::bench) check_sources: bool,
 }
 
 impl Cluster {
-    pub(super) const SMALLEST: Cluster = Cluster {
+    pub(in crate::bench) const SMALLEST: Cluster = Cluster {
         policies: 1,
         local_addresses: 10,
         peer_addresses: 100,
         ports: 1,
         ranges: 0,
         blocks: 0,
+        programs: 0,
         check_sources: true,
     };
 
     /// Its rules for the node, as a table of that name.
-    pub(super) fn ruleset(&self, table: &str) -> nft::Ruleset {
+    pub(in crate::bench) fn ruleset(&self, table: &str) -> nft::Ruleset {
         let layout = Layout::for_table(table).expect("a name").logging_to(Some(LOG_GROUP));
         translate(&self.state(), NODE, &layout.checking_sources(self.check_sources)).ruleset
     }
@@ -69,7 +73,8 @@ impl Cluster {
         };
         set(Kind::Namespace, vec![json!({"metadata": {"name": "shop"}})]);
         set(Kind::Pod, self.pods());
-        set(Kind::NetworkPolicy, (0..self.policies).map(|number| self.policy(number)).collect());
+        let policies = (0..self.policies).map(|number| self.policy(number));
+        set(Kind::NetworkPolicy, policies.chain((0..self.programs).map(own_policy)).collect());
         for attachment in self.attachments() {
             state.attach(attachment);
         }
@@ -87,6 +92,11 @@ impl Cluster {
             pod(&role, &role, "node-b", after(FIRST_OTHER, number))
         };
         pods.extend((0..self.policies).map(other));
+        let programmed = |number: u32| {
+            let role = format!("program-{number}");
+            pod(&role, &role, NODE, after(FIRST_PROGRAMMED, number))
+        };
+        pods.extend((0..self.programs).map(programmed));
         pods
     }
 
@@ -129,7 +139,8 @@ impl Cluster {
     /// Peers and ports of the policy that allows the measured flow.
     fn measured(&self) -> (Vec<Value>, Vec<Value>) {
         let first = |count: u32, step: u32| u32::from(PORT) - count / 2 * step;
-        let exact = (0..self.ports).map(|i| json!({"protocol": "UDP", "port": first(self.ports, PORT_STEP) + i * PORT_STEP}));
+        let exact =
+            (0..self.ports).map(|i| json!({"protocol": "UDP", "port": first(self.ports, PORT_STEP) + i * PORT_STEP}));
         let ranges = (0..self.ranges).map(|i| {
             let from = first(self.ranges, RANGE_STEP) + i * RANGE_STEP;
             json!({"protocol": "UDP", "port": from, "endPort": from + RANGE_LENGTH - 1})
@@ -153,6 +164,22 @@ impl Cluster {
     pub(super) fn destinations(&self) -> Vec<Ipv4Addr> {
         in_no_order((0..self.local_addresses - 1).map(local_address).collect())
     }
+}
+
+/// The policy of a pod that has one of its own. What it allows, the policy in the middle allows too.
+fn own_policy(number: u32) -> Value {
+    let role = format!("program-{number}");
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "metadata": {"namespace": "shop", "name": role},
+        "spec": {
+            "podSelector": {"matchLabels": {"role": role}},
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"role": "caller"}}}],
+                "ports": [{"protocol": "UDP", "port": PORT}],
+            }],
+        },
+    })
 }
 
 /// Peers and ports of a policy that has nothing to do with the measured flow.

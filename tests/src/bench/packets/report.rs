@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Size;
-use super::series::{Line, Point, Series};
+use super::series::{Line, POLICIES, Packet, Point, Series};
 use crate::bench::figures::Bar;
 use crate::bench::record::{Measured, Record};
 
@@ -25,9 +25,10 @@ pub(super) fn of(size: Size, all: &[Series]) -> Measured {
     let (mut records, mut bars) = (Vec::new(), String::new());
     for series in all {
         table(&mut report, series).and_then(|()| write_bars(&mut bars, series)).expect("a String takes all");
+        let subject = series.packet.to_string();
         for point in series.runs.keys().filter(|(_, x)| *x > 0) {
             let (line, at) = (point.0.to_string(), (f64::from(point.1), series.unit));
-            records.push(Record::new("packets", (series.subject, &line), at, (&series.figure(*point), UNIT)));
+            records.push(Record::new("packets", (&subject, &line), at, (&series.figure(*point), UNIT)));
         }
     }
     report.push_str("bars\n");
@@ -36,15 +37,19 @@ pub(super) fn of(size: Size, all: &[Series]) -> Measured {
 }
 
 fn table(f: &mut String, series: &Series) -> std::fmt::Result {
-    let Series { subject, unit, .. } = series;
+    let Series { packet: subject, unit, .. } = series;
     writeln!(f, "{subject} by {unit}")?;
-    writeln!(f, "  {:<38} {:<24} {:<22} over the line's first", "median (least-most)", "ns", "over conntrack alone")?;
+    let head = ["median (least-most)", "ns", "over conntrack alone", "ns more", "over the line's first"];
+    writeln!(f, "  {:<38} {:<24} {:<22} {:>7}  {}", head[0], head[1], head[2], head[3], head[4])?;
     for &point in series.runs.keys() {
         let (line, x) = point;
         let name = if x == 0 { line.to_string() } else { format!("{line}, {x}") };
-        let figure = format!("{:.0}", series.figure(point));
+        let (figure, alone) = (series.figure(point), series.figure(reference(series, x)));
+        let shown = format!("{figure:.0}");
         let over = format!("{:.3}", series.ratio(point, reference(series, x)));
-        writeln!(f, "  {name:<38} {figure:<24} {over:<22} {:.3}", series.ratio(point, first(series, line)))?;
+        let more = figure.median() - alone.median();
+        let growth = series.ratio(point, first(series, line)).median();
+        writeln!(f, "  {name:<38} {shown:<24} {over:<22} {more:>7.0}  {growth:.3}")?;
     }
     series.missing.iter().try_for_each(|(line, reason)| writeln!(f, "  {line}: not measured, {reason}"))
 }
@@ -60,20 +65,28 @@ fn first(series: &Series, line: Line) -> Point {
 }
 
 fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
-    let Series { subject, unit, .. } = series;
-    let ours: Vec<Point> = series.runs.keys().copied().filter(|point| point.0 == Line::Ours).collect();
-    let mut bar = |what: String, figure: f64, below: f64| writeln!(f, "  {what}: {}", Bar { figure, below });
-    let (Some(&smallest), Some(&largest)) = (ours.first(), ours.last()) else { return Ok(()) };
-    if *subject == "established packet" {
-        for point in [smallest, largest] {
-            let over = series.ratio(point, reference(series, point.1)).median();
-            bar(format!("{subject}, {} {unit}, over conntrack alone", point.1), over, ESTABLISHED_BELOW)?;
+    let Series { packet: subject, unit, .. } = series;
+    let mut bar = |what: String, figure: f64, below: f64| writeln!(f, "  {subject}, {what}: {}", Bar { figure, below });
+    for line in [Line::Ours, Line::OursUnchecked] {
+        let points: Vec<Point> = series.runs.keys().copied().filter(|point| point.0 == line).collect();
+        let (Some(&smallest), Some(&largest)) = (points.first(), points.last()) else { continue };
+        let over_alone = |point: Point| series.ratio(point, reference(series, point.1)).median();
+        match series.packet {
+            Packet::Established => {
+                for point in [smallest, largest] {
+                    let what = format!("{line}, {} {unit}, over conntrack alone", point.1);
+                    bar(what, over_alone(point), ESTABLISHED_BELOW)?;
+                }
+            }
+            // The other axes have no bar; how they grow stands in the tables.
+            Packet::First if *unit == POLICIES => {
+                let what = format!("{line}, {} {unit}, over conntrack alone", smallest.1);
+                bar(what, over_alone(smallest), FIRST_BELOW)?;
+                let growth = series.ratio(largest, smallest).median();
+                bar(format!("{line}, {} {unit} over {}", largest.1, smallest.1), growth, GROWTH_BELOW)?;
+            }
+            Packet::First => {}
         }
-    } else if *unit == "policies" {
-        let over = series.ratio(smallest, reference(series, smallest.1)).median();
-        bar(format!("{subject}, {} {unit}, over conntrack alone", smallest.1), over, FIRST_BELOW)?;
-        let growth = series.ratio(largest, smallest).median();
-        bar(format!("{subject}, {} {unit} over {}", largest.1, smallest.1), growth, GROWTH_BELOW)?;
     }
     Ok(())
 }

@@ -1,14 +1,13 @@
 //! Rulesets that take turns: all that are compared with each other are measured in one run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::Ipv4Addr;
 
+use super::Size;
 use super::linear;
 use super::ours::Cluster;
-use super::place::{CLIENT, Place, Rules, WORLD, put_to_sleep};
+use super::place::{Place, Rules, put_to_sleep};
 use super::traffic::{Ends, Traffic};
-use super::Size;
 use crate::bench::figures::Figure;
 use crate::kernel_table::{load_netlink, load_text};
 
@@ -39,12 +38,31 @@ impl fmt::Display for Line {
     }
 }
 
+/// Which packet of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packet {
+    Established,
+    First,
+}
+
+impl fmt::Display for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Packet::Established => "established packet",
+            Packet::First => "first packet",
+        })
+    }
+}
+
+/// The axis that has bars.
+pub(super) const POLICIES: &str = "policies";
+
 /// A line at one place of the axis.
 pub(super) type Point = (Line, u32);
 
 /// What is measured together.
 pub(super) struct Series {
-    pub(super) subject: &'static str,
+    pub(super) packet: Packet,
     /// What the axis counts.
     pub(super) unit: &'static str,
     /// The median of each run, in nanoseconds a packet.
@@ -71,30 +89,36 @@ const BARE: usize = 1;
 const IPTABLES: usize = 2;
 
 /// Connection tracking begins with a rule that asks for it, though no packet comes to its chain.
-const CONNTRACK: &str = "add table inet conntrack\nadd chain inet conntrack unused\nadd rule inet conntrack unused ct state new accept";
+const CONNTRACK: &str =
+    "add table inet conntrack\nadd chain inet conntrack unused\nadd rule inet conntrack unused ct state new accept";
 
 impl Series {
     pub(super) fn all(size: Size) -> Vec<Series> {
         let large = |most: u32| (most / size.divisor).max(10);
-        let steps = |all: &[u32]| all.iter().map(|n| (*n).min(large(all[all.len() - 1]))).collect::<Vec<u32>>();
-        let policies = steps(&[1, 10, 100, 1000]);
+        let steps = |all: &[u32]| {
+            let most = large(all[all.len() - 1]);
+            all.iter().map(|n| (*n).min(most)).collect::<BTreeSet<u32>>().into_iter().collect::<Vec<u32>>()
+        };
         let cluster = Cluster::SMALLEST;
         let by_locals = |n| Cluster { local_addresses: n, ..cluster };
         let by_peers = |n| Cluster { peer_addresses: n, ..cluster };
         let by_ports = |n| Cluster { ports: n, ..cluster };
         let by_ranges = |n| Cluster { ports: 0, ranges: n, ..cluster };
         let by_blocks = |n| Cluster { blocks: n, ..cluster };
-        vec![
-            by_policies("established packet", &Traffic::Established, size, &policies),
-            by_policies("first packet", &Traffic::FirstBetweenPods, size, &policies),
-            from_world("established packet", "local addresses", size, &steps(&[10, 1000, 50_000]), by_locals, true),
-            from_world("established packet", "peer addresses", size, &steps(&[100, 10_000, 100_000]), by_peers, true),
-            from_world("first packet", "local addresses", size, &steps(&[10, 1000, 50_000]), by_locals, false),
-            from_world("first packet", "peer addresses", size, &steps(&[100, 10_000, 100_000]), by_peers, false),
-            from_world("first packet", "exact ports", size, &steps(&[1, 10, 100, 1000]), by_ports, false),
-            from_world("first packet", "port ranges", size, &steps(&[1, 10, 300]), by_ranges, false),
-            from_world("first packet", "CIDRs", size, &steps(&[1, 10, 100, 5000]), by_blocks, false),
-        ]
+        let (policies, locals, peers) = ([1, 10, 100, 1000], [10, 1000, 50_000], [100, 10_000, 100_000]);
+        let mut all = Vec::new();
+        for packet in [Packet::Established, Packet::First] {
+            all.push(by_policies(packet, size, &steps(&policies)));
+            all.push(ours_alone(packet, "local addresses", size, &steps(&locals), by_locals));
+            all.push(ours_alone(packet, "peer addresses", size, &steps(&peers), by_peers));
+        }
+        let mut first = |unit, most: &[u32], cluster: &dyn Fn(u32) -> Cluster| {
+            all.push(ours_alone(Packet::First, unit, size, &steps(most), cluster));
+        };
+        first("exact ports", &[1, 10, 100, 1000], &by_ports);
+        first("port ranges", &[1, 10, 300], &by_ranges);
+        first("CIDRs", &[1, 10, 100, 5000], &by_blocks);
+        all
     }
 
     pub(super) fn figure(&self, point: Point) -> Figure {
@@ -108,7 +132,11 @@ impl Series {
 }
 
 /// Between two pods, with every layout.
-fn by_policies(subject: &'static str, traffic: &Traffic, size: Size, policies: &[u32]) -> Series {
+fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
+    let traffic = match packet {
+        Packet::Established => Traffic::Established,
+        Packet::First => Traffic::FirstBetweenPods,
+    };
     let places = Places::new();
     let main = &places.places[MAIN].0;
     let mut missing = BTreeMap::new();
@@ -132,31 +160,33 @@ fn by_policies(subject: &'static str, traffic: &Traffic, size: Size, policies: &
             }
         }
     }
-    Series { subject, unit: "policies", runs: places.run(variants, size), missing }
+    Series { packet, unit: POLICIES, runs: places.run(variants, size), missing }
 }
 
-/// From other nodes' addresses to local ones, ours alone: the smallest ruleset first.
-fn from_world(
-    subject: &'static str,
+/// Ours and conntrack alone with the same packets. First packets come from addresses of other nodes and go to local
+/// ones, all that there are in turn.
+fn ours_alone(
+    packet: Packet,
     unit: &'static str,
     size: Size,
     steps: &[u32],
     cluster: impl Fn(u32) -> Cluster,
-    established: bool,
 ) -> Series {
     let places = Places::new();
     let mut variants = Vec::new();
     for &n in steps {
         let cluster = cluster(n);
-        let traffic = match established {
-            true => Traffic::Established,
-            false => Traffic::FirstFromWorld { sources: cluster.remote_peers(), destinations: cluster.destinations() },
+        let traffic = match packet {
+            Packet::Established => Traffic::Established,
+            Packet::First => {
+                Traffic::FirstFromWorld { sources: cluster.remote_peers(), destinations: cluster.destinations() }
+            }
         };
+        let alone = Variant { point: (Line::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
         let rules = load(&places.places[MAIN].0, cluster, &format!("ours-{n}"));
-        let conntrack = Variant { point: (Line::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
-        variants.extend([conntrack, Variant { point: (Line::Ours, n), place: MAIN, rules, traffic }]);
+        variants.extend([alone, Variant { point: (Line::Ours, n), place: MAIN, rules, traffic }]);
     }
-    Series { subject, unit, runs: places.run(variants, size), missing: BTreeMap::new() }
+    Series { packet, unit, runs: places.run(variants, size), missing: BTreeMap::new() }
 }
 
 /// Puts the cluster's rules into the place, asleep.
@@ -228,9 +258,7 @@ impl Places {
             Line::Nothing | Line::Conntrack => false,
             Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables => true,
         };
-        let passes = |source: Ipv4Addr| ends.passes(source);
-        assert!(passes(CLIENT), "{} denies what it should allow", variant.point.0);
-        assert_eq!(passes(WORLD), !judges, "{} and a flow that no policy allows", variant.point.0);
+        assert_eq!(ends.passes_from_world(), !judges, "{} and a flow that no policy allows", variant.point.0);
         place.switch_to(&Rules::None);
     }
 }
