@@ -35,9 +35,9 @@ fn the_section_of_packets_measures_every_layout() {
     println!("{report}");
     let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
     // Two packets by three axes, and the first by three more; each in two sizes, or in one if the smaller is the larger.
-    assert!(series(": ours") >= 15 && series("conntrack alone") >= 11, "{report}");
-    assert_eq!(series("linear, nftables"), 4, "{report}");
-    assert!(series("linear, iptables and ipset") == 4 || report.contains("ipset: not measured"), "{report}");
+    assert!(series(": ours") >= 30 && series(": conntrack alone") >= 22, "{report}");
+    assert_eq!(series("linear, nftables"), 8, "{report}");
+    assert!(series("linear, iptables and ipset") == 8 || report.contains("ipset: not measured"), "{report}");
     assert!(records.iter().all(|record| record.y > 0.0));
     assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 12, "{report}");
 }

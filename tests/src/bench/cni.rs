@@ -48,6 +48,9 @@ struct Samples {
     nothing: Vec<f64>,
 }
 
+/// One of the things that are measured.
+type Of = fn(&Samples) -> &Vec<f64>;
+
 /// Measures with the program, and reports.
 ///
 /// # Panics
@@ -66,7 +69,7 @@ fn report(size: Size, rounds: &[Samples]) -> Measured {
     let mut records = Vec::new();
     writeln!(report, "  {:<40} {:<22} 99th percentile", "median (least-most) of rounds, ms", "median")
         .expect("a String takes all");
-    let lines: [(&str, fn(&Samples) -> &Vec<f64>); 6] = [
+    let lines: [(&str, Of); 6] = [
         ("ADD of the chain, without the plugin", |s| &s.without),
         ("ADD of the chain, with the plugin", |s| &s.with),
         ("the plugin's part of ADD", |s| &s.plugin),

@@ -70,6 +70,9 @@ struct Run {
     asking_here: f64,
 }
 
+/// One of the figures of a run.
+type Of = fn(&Run) -> f64;
+
 const UNIT: &str = "ms";
 
 /// Measures, and reports.
@@ -91,7 +94,7 @@ pub fn measure(size: Size) -> Measured {
     writeln!(report, "  median (least-most), ms; of others the longest wait of a run").expect("a String takes all");
     for (way, runs) in Way::ALL.iter().zip(&runs) {
         writeln!(report, "{way}: {} transactions", runs[0].transactions).expect("a String takes all");
-        let of: [(&str, fn(&Run) -> f64); 5] = [
+        let of: [(&str, Of); 5] = [
             ("all of it", |run| run.all),
             ("our longest transaction", |run| run.longest),
             ("a small commit in the same namespace", |run| run.committing_here),

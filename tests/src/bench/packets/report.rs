@@ -14,26 +14,44 @@ const FIRST_BELOW: f64 = 1.15;
 /// The same with the most policies, over one policy.
 const GROWTH_BELOW: f64 = 1.15;
 
+const SECTION: &str = "packets";
 const UNIT: &str = "ns";
 
 pub(super) fn of(size: Size, all: &[Series]) -> Measured {
     let mut report = format!(
         "\npackets: {} runs of {} turns of {} batches of 64 packets each; ns a packet on one processor, from the \
-         sender's system call to the receiver's socket\n",
+         sender's system call to the receiver's\n",
         size.rounds, size.slices, size.batches
     );
     let (mut records, mut bars) = (Vec::new(), String::new());
     for series in all {
         table(&mut report, series).and_then(|()| write_bars(&mut bars, series)).expect("a String takes all");
-        let subject = series.packet.to_string();
         for point in series.runs.keys().filter(|(_, x)| *x > 0) {
-            let (line, at) = (point.0.to_string(), (f64::from(point.1), series.unit));
-            records.push(Record::new("packets", (&subject, &line), at, (&series.figure(*point), UNIT)));
+            records.extend(of_point(series, *point));
         }
     }
     report.push_str("bars\n");
     report.push_str(&bars);
     Measured { report, records }
+}
+
+/// What the packet takes, and by how much that is more than with connection tracking alone.
+fn of_point(series: &Series, point: Point) -> [Record; 2] {
+    let (line, x) = point;
+    let (packet, line_name, at) = (series.packet.to_string(), line.to_string(), (f64::from(x), series.unit));
+    let over = series.ratio(point, reference(series, x));
+    let absolute = Record::new(SECTION, (&packet, &line_name), at, (&series.figure(point), UNIT));
+    let subject = format!("{packet} over conntrack alone");
+    let relative = Record::new(SECTION, (&subject, &line_name), at, (&over, "times"));
+    let relative = match (series.packet, line) {
+        (Packet::Established, Line::Ours | Line::OursUnchecked) => relative.below(ESTABLISHED_BELOW),
+        (Packet::First, Line::Ours | Line::OursUnchecked) if series.unit == POLICIES => relative.below(FIRST_BELOW),
+        (
+            Packet::Established | Packet::First,
+            Line::Nothing | Line::Conntrack | Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables,
+        ) => relative,
+    };
+    [absolute, relative]
 }
 
 fn table(f: &mut String, series: &Series) -> std::fmt::Result {
