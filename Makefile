@@ -23,7 +23,7 @@ demo: packages ## two nodes and a shop of pods on this machine: before, after, a
 	@target/debug/demo $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
-	@cargo build --quiet --release --package agent --package tests --bins
+	@cargo build --quiet --release --package agent --package cni --package tests --bins
 	@target/release/bench $(ARGS)
 
 lint: packages ## formatting and clippy, warnings as errors

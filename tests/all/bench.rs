@@ -5,7 +5,7 @@ use std::time::Duration;
 use tests::agent_process::program;
 use tests::bench::drops::{self, Size};
 use tests::bench::record::{Measured, Record};
-use tests::bench::{curves, events, memory, start, storms};
+use tests::bench::{cni, curves, events, listing, memory, mutex, packets, start, storms};
 
 /// Pods of a cluster that is generated in no time.
 const PODS: usize = 300;
@@ -111,4 +111,39 @@ fn curves_are_drawn_of_what_was_measured() {
     for shown in ["remote pod added", "policy added", "pods", "ms", "polyline"] {
         assert!(text.contains(shown), "{shown} is not in {text}");
     }
+}
+
+#[test]
+fn the_section_of_packets_measures_every_layout() {
+    let Measured { report, records } =
+        packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
+    println!("{report}");
+    let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
+    // Two packets by three axes, and the first by three more; each in two sizes, or in one if the smaller is the larger.
+    assert!(series(": ours") >= 30 && series(": conntrack alone") >= 22, "{report}");
+    assert_eq!(series("linear, nftables"), 8, "{report}");
+    assert!(series("linear, iptables and ipset") == 8 || report.contains("ipset: not measured"), "{report}");
+    assert!(records.iter().all(|record| record.y > 0.0));
+    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 12, "{report}");
+}
+
+#[test]
+fn the_section_of_listing_reports_every_size() {
+    let Measured { report, records } = listing::measure(&listing::Size { rounds: 1, elements: vec![10, 300] });
+    println!("{report}");
+    assert_eq!(records.len(), 6, "{report}");
+}
+
+#[test]
+fn the_section_of_the_mutex_reports_every_way() {
+    let Measured { report, records } = mutex::measure(mutex::Size { rounds: 1, elements: 3000, programs: 10 });
+    println!("{report}");
+    assert_eq!(records.len(), 20, "{report}");
+}
+
+#[test]
+fn the_section_of_cni_reports_both_chains() {
+    let Measured { report, records } = cni::measure(&program(), cni::Size { rounds: 1, containers: 3, starts: 2 });
+    println!("{report}");
+    assert_eq!(records.len(), 12, "{report}");
 }

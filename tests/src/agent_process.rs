@@ -61,15 +61,14 @@ pub fn program() -> PathBuf {
     built("ringfence")
 }
 
-/// The path of one of our programs, which stands beside the folder of the test binary.
+/// The path of one of our programs. It stands beside this one, or, if this is a test binary, beside its folder.
 ///
 /// # Panics
 /// If it has not been built.
 pub fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("the path of this program");
-    let program = this.ancestors().nth(2).expect("it is in a folder of a folder").join(name);
-    assert!(program.exists(), "{} is missing: build it with 'cargo build --workspace'", program.display());
-    program
+    let found = this.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|program| program.exists());
+    found.unwrap_or_else(|| panic!("{name} is missing: build it with 'cargo build --workspace'"))
 }
 
 /// Takes from a command's environment what the program reads.

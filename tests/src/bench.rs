@@ -3,14 +3,18 @@
 //! It measures and prints; nothing fails because of a time. What it measures is the release build of the agent as a
 //! process, and real packets in a lab. `docs/performance.md` has results.
 
+pub mod cni;
 mod commits;
 pub mod curves;
 pub mod drops;
 pub mod events;
 mod fed;
 mod figures;
+pub mod listing;
 mod machine;
 pub mod memory;
+pub mod mutex;
+pub mod packets;
 pub mod record;
 pub mod start;
 pub mod storms;
@@ -68,6 +72,14 @@ enum Section {
     Memory,
     /// 10,000 events in a second, and the latency of events under a steady load.
     Storms,
+    /// The way of a packet: of an established flow and a flow's first, by what could make it longer.
+    Packets,
+    /// The time that a look at a large table takes.
+    Listing,
+    /// How long others wait while a large table is committed.
+    Mutex,
+    /// What a pod's start takes longer with the CNI plugin in the chain.
+    Cni,
 }
 
 /// Does what the command line asks for.
@@ -103,6 +115,10 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Section::Start => start::measure(&program, &start::Size { pods: pods(), rounds: arguments.rounds.into() }),
             Section::Memory => memory::measure(&program, &memory::Size::new(pods(), arguments.full)),
             Section::Storms => storms::measure(&program, &storms::Size::of_pods(pods())),
+            Section::Listing => listing::measure(&listing::Size::of_rounds(arguments.rounds.into())),
+            Section::Mutex => mutex::measure(mutex::Size::of_rounds(arguments.rounds.into())),
+            Section::Cni => cni::measure(&program, cni::Size::of_rounds(arguments.rounds.into())),
+            Section::Packets => packets::measure(packets::Size::of_rounds(arguments.rounds.into())),
         };
         println!("{report}");
         if let Some(path) = &arguments.json {

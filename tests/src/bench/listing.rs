@@ -1,0 +1,87 @@
+//! How long it takes to look at a large table: for a person with `nft list`, and for the agent, which reads it back and
+//! compares it with what is wanted.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use nfnetlink::{Kernel, repair};
+
+use super::figures::Figure;
+use super::packets::ours::Cluster;
+use super::record::{Measured, Record};
+use crate::kernel_table::{load_netlink, nft};
+use crate::netns::in_new_namespace;
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Size {
+    pub rounds: usize,
+    /// Of each table: addresses in its largest set.
+    pub elements: Vec<u32>,
+}
+
+impl Size {
+    /// What `docs/performance.md` is measured with.
+    pub fn of_rounds(rounds: usize) -> Size {
+        Size { rounds, elements: vec![1000, 10_000, 100_000] }
+    }
+}
+
+const UNIT: &str = "ms";
+
+/// Milliseconds of each run.
+#[derive(Default)]
+struct Times {
+    nft: Vec<f64>,
+    read: Vec<f64>,
+    compared: Vec<f64>,
+}
+
+/// Measures, and reports.
+///
+/// # Panics
+/// If something cannot be measured. It needs root.
+pub fn measure(size: &Size) -> Measured {
+    let mut report = format!("\nlisting: {} runs\n", size.rounds);
+    let mut records = Vec::new();
+    let head = ["median (least-most), ms", "nft list table", "read back", "compared"];
+    writeln!(report, "  {:<24} {:<22} {:<22} {}", head[0], head[1], head[2], head[3]).expect("a String takes all");
+    for &elements in &size.elements {
+        let Times { nft, read, compared } = times(elements, size.rounds);
+        let figures = [Figure::of(nft), Figure::of(read), Figure::of(compared)];
+        let [nft, read, compared] = figures.each_ref().map(|figure| format!("{figure:.1}"));
+        writeln!(report, "  {elements:<15} elements {nft:<22} {read:<22} {compared}").expect("a String takes all");
+        for (line, figure) in ["nft list table", "read back", "compared"].iter().zip(&figures) {
+            let x = (f64::from(elements), "elements");
+            records.push(Record::new("listing", ("looking at the table", line), x, (figure, UNIT)));
+        }
+    }
+    Measured { report, records }
+}
+
+fn times(elements: u32, rounds: usize) -> Times {
+    let ruleset = Cluster { peer_addresses: elements, ..Cluster::SMALLEST }.ruleset("ringfence");
+    in_new_namespace(|| {
+        load_netlink(&ruleset);
+        let mut kernel = Kernel::open().expect("nf_tables");
+        let mut times = Times::default();
+        for _ in 0..rounds {
+            let begun = Instant::now();
+            let text = nft("list table inet ringfence");
+            times.nft.push(milliseconds(begun));
+            assert!(text.len() as u32 > elements, "nft lists less than there is");
+            let begun = Instant::now();
+            let observed = kernel.read(&ruleset.table).expect("the table can be read");
+            times.read.push(milliseconds(begun));
+            let begun = Instant::now();
+            let operations = repair(observed.as_ref(), &ruleset);
+            times.compared.push(milliseconds(begun));
+            assert_eq!(operations, [], "what was just committed differs");
+        }
+        times
+    })
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}

@@ -1,0 +1,231 @@
+//! How long others wait for our largest transaction: a table for a large cluster from nothing, in one transaction and in
+//! bounded ones.
+//!
+//! The kernel works on one transaction of a network namespace at a time (`commit_mutex` of nf_tables). Meanwhile two
+//! programs, one in the same namespace and one in another, commit something small over and over, and a third asks for
+//! the generation. Who waits in the same namespace holds the lock that every batch to nf_tables takes first, in whatever
+//! namespace (`nfnl_lock` around `nf_tables_valid_genid` in `nfnetlink_rcv_batch`), so that those elsewhere wait too.
+
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nfnetlink::Kernel;
+use nft::{Comment, Name, Operation, Ruleset, Table};
+
+use super::figures::Figure;
+use super::packets::ours::Cluster;
+use super::record::{Measured, Record};
+use crate::netns::in_new_namespace;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    pub rounds: usize,
+    /// In the largest set.
+    pub elements: u32,
+    /// Programs of their own.
+    pub programs: u32,
+}
+
+impl Size {
+    /// What `docs/performance.md` is measured with.
+    pub fn of_rounds(rounds: usize) -> Size {
+        Size { rounds, elements: 100_000, programs: 1000 }
+    }
+}
+
+/// How the table gets into the kernel.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    AtOnce,
+    /// Sets that nothing refers to yet are filled first, so many elements a transaction; then comes all the rest.
+    FilledFirst(usize),
+}
+
+impl Way {
+    const ALL: [Way; 4] = [Way::AtOnce, Way::FilledFirst(20_000), Way::FilledFirst(5000), Way::FilledFirst(1000)];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::AtOnce => f.write_str("one transaction"),
+            Way::FilledFirst(most) => write!(f, "sets first, {most} elements each"),
+        }
+    }
+}
+
+/// In milliseconds.
+struct Run {
+    transactions: usize,
+    /// Until the last is acknowledged.
+    all: f64,
+    /// The longest of our own transactions, from the encoding to the answer.
+    longest: f64,
+    /// The longest that others waited.
+    committing_here: f64,
+    committing_elsewhere: f64,
+    asking_here: f64,
+}
+
+/// One of the figures of a run.
+type Of = fn(&Run) -> f64;
+
+const UNIT: &str = "ms";
+
+/// Measures, and reports.
+///
+/// # Panics
+/// If something cannot be measured. It needs root.
+pub fn measure(size: Size) -> Measured {
+    let Size { rounds, elements, programs } = size;
+    let cluster = Cluster { peer_addresses: elements, programs, ..Cluster::SMALLEST };
+    let ruleset = cluster.ruleset("ringfence");
+    let mut runs: Vec<Vec<Run>> = Way::ALL.iter().map(|_| Vec::new()).collect();
+    for _ in 0..rounds {
+        for (way, runs) in Way::ALL.iter().zip(&mut runs) {
+            runs.push(run(&transactions(&ruleset, *way)));
+        }
+    }
+    let mut report = format!("\nmutex: {elements} elements, {programs} programs, {rounds} runs in turn\n");
+    let mut records = Vec::new();
+    writeln!(report, "  median (least-most), ms; of others the longest wait of a run").expect("a String takes all");
+    for (way, runs) in Way::ALL.iter().zip(&runs) {
+        writeln!(report, "{way}: {} transactions", runs[0].transactions).expect("a String takes all");
+        let of: [(&str, Of); 5] = [
+            ("all of it", |run| run.all),
+            ("our longest transaction", |run| run.longest),
+            ("a small commit in the same namespace", |run| run.committing_here),
+            ("a small commit in another namespace", |run| run.committing_elsewhere),
+            ("the generation, in the same namespace", |run| run.asking_here),
+        ];
+        for (what, value) in of {
+            let figure = Figure::of(runs.iter().map(value));
+            writeln!(report, "  {what:<40} {figure:.1}").expect("a String takes all");
+            let x = match way {
+                Way::AtOnce => elements as usize,
+                Way::FilledFirst(most) => *most,
+            };
+            let x = (x as f64, "elements a transaction");
+            records.push(Record::new("mutex", ("large table", what), x, (&figure, UNIT)));
+        }
+    }
+    Measured { report, records }
+}
+
+/// The operations of each transaction.
+fn transactions(ruleset: &Ruleset, way: Way) -> Vec<Vec<Operation>> {
+    let all = nft::create(ruleset);
+    let most = match way {
+        Way::AtOnce => return vec![all],
+        Way::FilledFirst(most) => most,
+    };
+    // A map's elements name chains, and wait for them.
+    let is_early = |operation: &Operation| match operation {
+        Operation::AddTable { .. } => true,
+        Operation::AddSet { set, .. } | Operation::AddElements { set, .. } => !set.verdicts,
+        Operation::DeleteTable { .. }
+        | Operation::AddChain { .. }
+        | Operation::FlushChain { .. }
+        | Operation::DeleteChain { .. }
+        | Operation::AddRule { .. }
+        | Operation::DeleteSet { .. }
+        | Operation::DeleteElements { .. } => false,
+    };
+    let (early, last): (Vec<Operation>, Vec<Operation>) = all.into_iter().partition(is_early);
+    let mut transactions: Vec<Vec<Operation>> = vec![Vec::new()];
+    let mut room = most;
+    for operation in early {
+        let Operation::AddElements { table, name, set, elements } = operation else {
+            transactions[0].push(operation);
+            continue;
+        };
+        let mut rest = &elements[..];
+        while !rest.is_empty() {
+            if room == 0 {
+                transactions.push(Vec::new());
+                room = most;
+            }
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            let (table, name, set) = (table.clone(), name.clone(), set.clone());
+            let part = Operation::AddElements { table, name, set, elements: now.to_vec() };
+            transactions.last_mut().expect("there is a first one").push(part);
+            (rest, room) = (later, room - now.len());
+        }
+    }
+    transactions.push(last);
+    transactions
+}
+
+/// In a namespace of its own.
+fn run(transactions: &[Vec<Operation>]) -> Run {
+    in_new_namespace(|| {
+        let open = || Kernel::open().expect("nf_tables");
+        let (mut kernel, mut committing, mut asking) = (open(), open(), open());
+        let mut elsewhere = in_new_namespace(open);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let here = scope.spawn(|| longest(&over, |turn| commit_something_small(&mut committing, turn)));
+            let there = scope.spawn(|| longest(&over, |turn| commit_something_small(&mut elsewhere, turn)));
+            let asker = scope.spawn(|| {
+                longest(&over, |_| {
+                    asking.generation().expect("a generation");
+                })
+            });
+            // The others are under way before it begins, and until it has ended.
+            thread::sleep(Duration::from_millis(20));
+            let begun = Instant::now();
+            let mut longest_of_ours = Duration::ZERO;
+            for operations in transactions {
+                let begun = Instant::now();
+                kernel.commit(operations, 0).unwrap_or_else(|e| panic!("{e}"));
+                longest_of_ours = longest_of_ours.max(begun.elapsed());
+            }
+            let all = begun.elapsed();
+            over.store(true, Ordering::Relaxed);
+            let waited = [here, there, asker].map(|other| match other.join() {
+                Ok(waited) => milliseconds(waited),
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            Run {
+                transactions: transactions.len(),
+                all: milliseconds(all),
+                longest: milliseconds(longest_of_ours),
+                committing_here: waited[0],
+                committing_elsewhere: waited[1],
+                asking_here: waited[2],
+            }
+        })
+    })
+}
+
+/// The longest of what is done over and over, with a pause between two.
+fn longest(over: &AtomicBool, mut act: impl FnMut(u32)) -> Duration {
+    const BETWEEN: Duration = Duration::from_millis(1);
+    let (mut longest, mut turn) = (Duration::ZERO, 0);
+    while !over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        act(turn);
+        longest = longest.max(begun.elapsed());
+        turn += 1;
+        thread::sleep(BETWEEN);
+    }
+    longest
+}
+
+/// An empty table comes and goes.
+fn commit_something_small(kernel: &mut Kernel, turn: u32) {
+    let table = Table::inet(Name::new("somebody-else").expect("a name"));
+    let operation = if turn.is_multiple_of(2) {
+        Operation::AddTable { table, comment: Comment::new("not ours"), protected: false }
+    } else {
+        Operation::DeleteTable { table }
+    };
+    kernel.commit(&[operation], 0).unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,217 @@
+//! Our rules: those that the translation makes for a generated cluster, of which each size can be chosen.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use policy::{Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, lower, translate};
+use serde_json::{Value, json};
+
+use super::place::{CLIENT, CLIENT_INTERFACE, FIRST_LOCAL, NODE, SERVER, SERVER_INTERFACE};
+use super::traffic::PORT;
+
+/// The group that the agent takes unless told otherwise.
+const LOG_GROUP: u16 = 9470;
+
+/// Pods of the node that have its many local addresses, as a node has (the API server's limit is 110 by default).
+const PODS_WITH_ADDRESSES: u32 = 100;
+
+const FIRST_PEER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
+const FIRST_OTHER: Ipv4Addr = Ipv4Addr::new(10, 160, 0, 0);
+const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 170, 0, 0);
+const FIRST_BLOCK: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
+
+/// Between the first addresses of two blocks of 32: no two touch.
+const BLOCK_STEP: u32 = 64;
+const BLOCK_PREFIX: u32 = 27;
+
+/// Between two ports: no two touch. And between two ranges of [`RANGE_LENGTH`].
+const PORT_STEP: u32 = 2;
+const RANGE_STEP: u32 = 10;
+const RANGE_LENGTH: u32 = 5;
+
+/// A cluster, by what the cost could grow with. The measured flow is allowed by the policy in the middle, at the port, range
+/// and block in the middle.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::bench) struct Cluster {
+    /// That select the receiving pod, each for another peer and port.
+    pub(in crate::bench) policies: u32,
+    /// Of isolated pods of the node, beside the sender's.
+    pub(in crate::bench) local_addresses: u32,
+    /// That the policy in the middle allows.
+    pub(in crate::bench) peer_addresses: u32,
+    pub(in crate::bench) ports: u32,
+    pub(in crate::bench) ranges: u32,
+    pub(in crate::bench) blocks: u32,
+    /// Of further pods of the node, each of which a policy of its own selects.
+    pub(in crate::bench) programs: u32,
+    pub(in crate::bench) check_sources: bool,
+}
+
+impl Cluster {
+    pub(in crate::bench) const SMALLEST: Cluster = Cluster {
+        policies: 1,
+        local_addresses: 10,
+        peer_addresses: 100,
+        ports: 1,
+        ranges: 0,
+        blocks: 0,
+        programs: 0,
+        check_sources: true,
+    };
+
+    /// Its rules for the node, as a table of that name.
+    pub(in crate::bench) fn ruleset(&self, table: &str) -> nft::Ruleset {
+        let layout = Layout::for_table(table).expect("a name").logging_to(Some(LOG_GROUP));
+        translate(&self.state(), NODE, &layout.checking_sources(self.check_sources)).ruleset
+    }
+
+    fn state(&self) -> ClusterState {
+        let mut state = ClusterState::new();
+        let mut set = |kind: Kind, objects: Vec<Value>| {
+            let objects = objects.iter().map(|object| lower(kind, object).expect("objects with names"));
+            state.apply(Change::Replace(kind, objects.collect()));
+        };
+        set(Kind::Namespace, vec![json!({"metadata": {"name": "shop"}})]);
+        set(Kind::Pod, self.pods());
+        let policies = (0..self.policies).map(|number| self.policy(number));
+        set(Kind::NetworkPolicy, policies.chain((0..self.programs).map(own_policy)).collect());
+        for attachment in self.attachments() {
+            state.attach(attachment);
+        }
+        state
+    }
+
+    fn pods(&self) -> Vec<Value> {
+        let mut pods = vec![pod("client", "caller", NODE, CLIENT), pod("server", "server", NODE, SERVER)];
+        let local = |number: u32| pod(&local_name(number), "server", NODE, local_address(number));
+        pods.extend((0..self.local_pods()).map(local));
+        let peer = |number: u32| pod(&format!("peer-{number}"), "caller", "node-b", after(FIRST_PEER, number));
+        pods.extend((0..self.peer_addresses - 1).map(peer));
+        let other = |number: u32| {
+            let role = format!("other-{number}");
+            pod(&role, &role, "node-b", after(FIRST_OTHER, number))
+        };
+        pods.extend((0..self.policies).map(other));
+        let programmed = |number: u32| {
+            let role = format!("program-{number}");
+            pod(&role, &role, NODE, after(FIRST_PROGRAMMED, number))
+        };
+        pods.extend((0..self.programs).map(programmed));
+        pods
+    }
+
+    fn local_pods(&self) -> u32 {
+        PODS_WITH_ADDRESSES.min(self.local_addresses - 1)
+    }
+
+    /// What the CNI plugin has told: the two pods, and those of the many addresses, whose interfaces need not be there.
+    fn attachments(&self) -> Vec<Attachment> {
+        let attachment = |pod: &str, interface: &str, addresses: Vec<Ipv4Addr>| Attachment {
+            id: AttachmentId { container: pod.into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", pod),
+            uid: None,
+            addresses: addresses.into_iter().map(Into::into).collect(),
+            host_interface: Some(interface.parse().expect("a short name")),
+            bridged: false,
+            since: 1,
+        };
+        let mut attachments = vec![
+            attachment("client", CLIENT_INTERFACE, vec![CLIENT]),
+            attachment("server", SERVER_INTERFACE, vec![SERVER]),
+        ];
+        let pods = self.local_pods();
+        attachments.extend((0..pods).map(|number| {
+            let own = (number..self.local_addresses - 1).step_by(pods as usize).map(local_address);
+            attachment(&local_name(number), &format!("veth-{number}"), own.collect())
+        }));
+        attachments
+    }
+
+    fn policy(&self, number: u32) -> Value {
+        let (from, ports) = if number == self.policies / 2 { self.measured() } else { other_rule(number) };
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": format!("policy-{number}")},
+            "spec": {"podSelector": {"matchLabels": {"role": "server"}}, "ingress": [{"from": from, "ports": ports}]},
+        })
+    }
+
+    /// Peers and ports of the policy that allows the measured flow.
+    fn measured(&self) -> (Vec<Value>, Vec<Value>) {
+        let first = |count: u32, step: u32| u32::from(PORT) - count / 2 * step;
+        let exact =
+            (0..self.ports).map(|i| json!({"protocol": "UDP", "port": first(self.ports, PORT_STEP) + i * PORT_STEP}));
+        let ranges = (0..self.ranges).map(|i| {
+            let from = first(self.ranges, RANGE_STEP) + i * RANGE_STEP;
+            json!({"protocol": "UDP", "port": from, "endPort": from + RANGE_LENGTH - 1})
+        });
+        let ports = exact.chain(ranges).collect();
+        let mut from = vec![json!({"podSelector": {"matchLabels": {"role": "caller"}}})];
+        let block = |i| json!({"ipBlock": {"cidr": format!("{}/{BLOCK_PREFIX}", after(FIRST_BLOCK, i * BLOCK_STEP))}});
+        from.extend((0..self.blocks).map(block));
+        (from, ports)
+    }
+
+    /// Addresses of other nodes that the policy in the middle allows, of blocks if it has any.
+    pub(super) fn remote_peers(&self) -> Vec<Ipv4Addr> {
+        match self.blocks {
+            0 => in_no_order((0..self.peer_addresses - 1).map(|i| after(FIRST_PEER, i)).collect()),
+            blocks => in_no_order((0..blocks).map(|i| after(FIRST_BLOCK, i * BLOCK_STEP + i % 32)).collect()),
+        }
+    }
+
+    /// The local addresses at which the server receives.
+    pub(super) fn destinations(&self) -> Vec<Ipv4Addr> {
+        in_no_order((0..self.local_addresses - 1).map(local_address).collect())
+    }
+}
+
+/// The policy of a pod that has one of its own. What it allows, the policy in the middle allows too.
+fn own_policy(number: u32) -> Value {
+    let role = format!("program-{number}");
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "metadata": {"namespace": "shop", "name": role},
+        "spec": {
+            "podSelector": {"matchLabels": {"role": role}},
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"role": "caller"}}}],
+                "ports": [{"protocol": "UDP", "port": PORT}],
+            }],
+        },
+    })
+}
+
+/// Peers and ports of a policy that has nothing to do with the measured flow.
+fn other_rule(number: u32) -> (Vec<Value>, Vec<Value>) {
+    let from = json!({"podSelector": {"matchLabels": {"role": format!("other-{number}")}}});
+    (vec![from], vec![json!({"protocol": "UDP", "port": 10_000 + number})])
+}
+
+fn pod(name: &str, role: &str, node: &str, address: Ipv4Addr) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": name, "labels": {"role": role}},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]},
+    })
+}
+
+fn local_name(number: u32) -> Arc<str> {
+    format!("local-{number}").into()
+}
+
+fn local_address(number: u32) -> Ipv4Addr {
+    after(FIRST_LOCAL, number + 1)
+}
+
+fn after(first: Ipv4Addr, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(first.to_bits() + number)
+}
+
+/// The same in an order in which neighbours are far from each other, as flows come.
+fn in_no_order(addresses: Vec<Ipv4Addr>) -> Vec<Ipv4Addr> {
+    /// A prime, and so without common divisors with the counts here.
+    const STRIDE: usize = 7919;
+    let count = addresses.len();
+    (0..count).map(|i| addresses[i * STRIDE % count]).collect()
+}
