@@ -86,7 +86,13 @@ impl Listing {
     fn write(&self, index: usize, out: &mut Vec<u8>) {
         match &self.cluster {
             Some(cluster) if index < self.of_cluster() => cluster.write(self.kind, index, out),
-            _ => out.extend(self.objects[index - self.of_cluster()].to_string().into_bytes()),
+            _ => {
+                // A server leaves the type of what it lists to the list.
+                let mut object = self.objects[index - self.of_cluster()].clone();
+                let fields = object.as_object_mut().expect("it has metadata");
+                fields.retain(|field, _| field != "apiVersion" && field != "kind");
+                out.extend(object.to_string().into_bytes());
+            }
         }
     }
 

@@ -12,7 +12,11 @@ use super::lean;
 
 /// A page of a list.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Page<'a> {
+    /// Of its items: the server leaves it out of each (`meta.v1.TypeMeta` of what a typed list holds is empty).
+    #[serde(default)]
+    pub(super) api_version: Option<String>,
     #[serde(default)]
     pub(super) metadata: PageMetadata,
     /// The server writes null for an empty list. An answer without the key is no list, and must not pass for an empty
@@ -79,12 +83,25 @@ pub(super) struct Decoded {
 #[derive(Debug)]
 pub(super) struct Nameless;
 
-/// Lowers an object of a list or a watch.
+/// Lowers an object of a watch.
 pub(super) fn decode(interner: &mut Interner, kind: Kind, raw: &RawValue) -> Result<Decoded, Nameless> {
-    let value = match lean::read(kind, raw.get()) {
+    decode_item(interner, kind, raw, None)
+}
+
+/// Lowers an item of a list of that version.
+pub(super) fn decode_item(
+    interner: &mut Interner,
+    kind: Kind,
+    raw: &RawValue,
+    api_version: Option<&str>,
+) -> Result<Decoded, Nameless> {
+    let mut value = match lean::read(kind, raw.get()) {
         Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
     };
+    if let (Some(version), Some(fields)) = (api_version, value.as_object_mut()) {
+        fields.entry("apiVersion").or_insert_with(|| version.into());
+    }
     let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
     let object = policy::lower_with(interner, kind, &value).map_err(|_| Nameless)?;
     Ok(Decoded { object, version })

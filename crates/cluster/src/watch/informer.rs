@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Report;
 use super::api::{self, Start};
 use super::backoff::Backoff;
-use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_name};
+use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_item, decode_name};
 use super::failure::{Failure, Verb};
 use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
@@ -211,7 +211,7 @@ impl Informer {
             let page: Page =
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
-                match decode(&mut self.interner, self.resource.kind, item) {
+                match decode_item(&mut self.interner, self.resource.kind, item, page.api_version.as_deref()) {
                     Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
