@@ -73,7 +73,8 @@ pub(super) struct Bar {
 impl fmt::Display for Bar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let met = if self.figure < self.below { "met" } else { "NOT MET" };
-        write!(f, "{:.2}, bar {}: {met}", self.figure, self.below)
+        let digits = f.precision().unwrap_or(2);
+        write!(f, "{:.digits$}, bar {}: {met}", self.figure, self.below)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where packets are measured: a node that routes, two of its pods, and the world behind its uplink.
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 
@@ -115,7 +116,6 @@ pub(super) fn run(program: &str, arguments: &[&str], input: &str) {
 /// # Errors
 /// Why it did not start, or what it said when it failed.
 pub(super) fn try_run(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
-    use std::io::Write;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| e.to_string())?;

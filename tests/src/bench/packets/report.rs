@@ -84,7 +84,8 @@ fn first(series: &Series, line: Line) -> Point {
 
 fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
     let Series { packet: subject, unit, .. } = series;
-    let mut bar = |what: String, figure: f64, below: f64| writeln!(f, "  {subject}, {what}: {}", Bar { figure, below });
+    let mut bar =
+        |what: String, figure: f64, below: f64| writeln!(f, "  {subject}, {what}: {:.3}", Bar { figure, below });
     for line in [Line::Ours, Line::OursUnchecked] {
         let points: Vec<Point> = series.runs.keys().copied().filter(|point| point.0 == line).collect();
         let (Some(&smallest), Some(&largest)) = (points.first(), points.last()) else { continue };
