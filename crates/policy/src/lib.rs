@@ -7,6 +7,7 @@
 //! no runtime, and no input makes it fail. What is not understood is denied, and reported as a [`Diagnostic`].
 
 mod addresses;
+mod alike;
 mod attachment;
 mod by_name;
 mod changed;

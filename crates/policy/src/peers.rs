@@ -81,16 +81,16 @@ impl PodPeer {
     }
 
     /// The pods it stands for at present. A pod that was not understood is nobody's peer.
-    pub(crate) fn members<'a>(&'a self, state: &'a ClusterState) -> Box<dyn Iterator<Item = &'a Arc<Pod>> + 'a> {
-        let selected = move |pod: &&Arc<Pod>| !pod.unreadable && self.pods.matches(&pod.labels);
-        match &self.namespaces {
-            Namespaces::Named(namespace) => Box::new(state.pods_in(namespace).filter(selected)),
+    pub(crate) fn members<'a>(&'a self, state: &'a ClusterState) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let pods: Box<dyn Iterator<Item = &'a Arc<Pod>> + 'a> = match &self.namespaces {
+            Namespaces::Named(namespace) => Box::new(state.pods_selected(namespace, &self.pods)),
             Namespaces::Selected(selector) => {
                 let namespaces = state.namespaces_matching(selector);
-                Box::new(namespaces.flat_map(|n| state.pods_in(&n.name)).filter(selected))
+                Box::new(namespaces.flat_map(|n| state.pods_selected(&n.name, &self.pods)))
             }
-            Namespaces::Every => Box::new(state.pods().filter(selected)),
-        }
+            Namespaces::Every => Box::new(state.pods_selected_anywhere(&self.pods)),
+        };
+        pods.filter(|pod| !pod.unreadable)
     }
 
     pub(crate) fn contains(&self, state: &ClusterState, pod: &Pod) -> bool {
@@ -111,7 +111,7 @@ impl PodPeer {
 /// Addresses of one family of all the pods that the peers stand for.
 pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, family: Family, state: &ClusterState) -> BTreeSet<IpAddr> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
-    members.flat_map(|pod| state.addresses_of(pod)).filter(|a| Family::of(*a) == family).collect()
+    members.flat_map(|pod| state.addresses_in(pod, family)).collect()
 }
 
 /// Addresses with the number that each pod gives to the named port.
@@ -125,10 +125,10 @@ pub(crate) fn named_endpoints(
     let members = pods.iter().flat_map(|peer| peer.members(state));
     let resolved = members.filter_map(|pod| Some((pod, pod.resolve(port, protocol)?)));
     let of_pod = |(pod, number): (&'_ Arc<Pod>, u16)| {
-        let addresses: Vec<_> = state.addresses_of(pod).map(|address| (address, number)).collect();
+        let addresses: Vec<_> = state.addresses_in(pod, family).map(|address| (address, number)).collect();
         addresses
     };
-    resolved.flat_map(of_pod).filter(|(a, _)| Family::of(*a) == family).collect()
+    resolved.flat_map(of_pod).collect()
 }
 
 /// The addresses of one family in any of the blocks, as disjoint ranges that do not touch, in order. Each block's

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use nft::Family;
+
+use crate::alike::Alike;
 use crate::by_name::ByName;
 use crate::directory::Directory;
 use crate::sums::Sums;
@@ -21,6 +24,7 @@ use crate::{
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     pods: ByName<Pod>,
+    alike: Alike,
     policies: ByName<Policy>,
     addresses: Directory,
     default_enforcement: Enforcement,
@@ -76,6 +80,7 @@ impl ClusterState {
             }
             Object::Pod(new) => {
                 self.addresses.claim(&new);
+                self.alike.add(&new);
                 self.pods.insert(new.name.clone(), new);
             }
         }
@@ -103,6 +108,7 @@ impl ClusterState {
             }
             Object::Pod(old) => {
                 self.addresses.release(old);
+                self.alike.remove(old);
                 self.pods.remove(name);
             }
         }
@@ -220,6 +226,20 @@ impl ClusterState {
         self.pods.in_namespace(namespace)
     }
 
+    /// The pods of a namespace that the selector matches, in no order of meaning.
+    pub(crate) fn pods_selected<'a>(
+        &'a self,
+        namespace: &str,
+        pods: &'a Selector,
+    ) -> impl Iterator<Item = &'a Arc<Pod>> {
+        self.alike.selected(namespace, pods)
+    }
+
+    /// The pods of the cluster that the selector matches, in no order of meaning.
+    pub(crate) fn pods_selected_anywhere<'a>(&'a self, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
+        self.alike.selected_anywhere(pods)
+    }
+
     /// The policies of a namespace.
     pub fn policies_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Policy>> {
         self.policies.in_namespace(namespace)
@@ -298,6 +318,13 @@ impl ClusterState {
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         let claimed = self.addresses.of(pod);
+        claimed.filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+    }
+
+    /// The addresses of one family that the pod has.
+    pub(crate) fn addresses_in<'a>(&'a self, pod: &'a Pod, family: Family) -> impl Iterator<Item = IpAddr> + 'a {
+        // Who has an address is asked of those alone that count.
+        let claimed = self.addresses.of(pod).filter(move |address| Family::of(*address) == family);
         claimed.filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
     }
 
