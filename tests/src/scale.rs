@@ -6,7 +6,7 @@
 //!   StatefulSet, whose pods have a label each that no other pod has: what shares label sets meets what cannot be shared.
 //! - 110 pods on a node, the usual limit, dealt out at random: the node of the agent has pods of as many namespaces as
 //!   a scheduler would give it. Every tenth pod has an IPv6 address too.
-//! - Ten policies in a namespace, of the kinds that people write ([`policies`]): every pod is isolated both ways, most
+//! - Ten policies in a namespace, of the kinds that people write (scale/policies.rs): every pod is isolated both ways, most
 //!   peers are selected by labels of namespaces, so that a pod anywhere is the peer of some pod here.
 //!
 //! What is kept of it is compact; JSON is written when somebody asks. [`events`] has what happens to it.

@@ -36,7 +36,7 @@ pub struct Size {
     pub pods: Vec<usize>,
     /// Events of each kind at most.
     pub rounds: usize,
-    /// With one cluster, at most: a slow translation gets fewer rounds, but at least [`FEWEST_ROUNDS`].
+    /// With one cluster, at most: a slow translation gets fewer rounds, but at least a few.
     pub time: Duration,
 }
 
