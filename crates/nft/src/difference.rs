@@ -86,10 +86,12 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
 
 /// What differs between two maps, in the order of names.
 struct Changes<'a, T> {
-    /// New or changed: the name, what had it before, and what has it now.
-    come: Vec<(&'a Name, Option<&'a Arc<T>>, &'a Arc<T>)>,
+    come: Vec<Come<'a, T>>,
     gone: Vec<&'a Name>,
 }
+
+/// New or changed: the name, what had it before, and what has it now.
+type Come<'a, T> = (&'a Name, Option<&'a Arc<T>>, &'a Arc<T>);
 
 impl<'a, T: Eq> Changes<'a, T> {
     fn between(old: &'a Named<T>, new: &'a Named<T>) -> Changes<'a, T> {
@@ -125,7 +127,8 @@ fn change_elements(
     old: Option<&Arc<Set>>,
     new: &Arc<Set>,
 ) {
-    let (mut removed, mut added): (Vec<(Key, Element)>, Vec<(Key, Element)>) = (Vec::new(), Vec::new());
+    let mut removed: Vec<(Key, Element)> = Vec::new();
+    let mut added: Vec<(Key, Element)> = Vec::new();
     match old {
         None => added.extend(new.elements.iter().map(|(key, element)| (key, element.clone()))),
         Some(old) => {
