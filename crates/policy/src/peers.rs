@@ -108,10 +108,13 @@ impl PodPeer {
     }
 }
 
-/// Addresses of one family of all the pods that the peers stand for.
-pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, family: Family, state: &ClusterState) -> BTreeSet<IpAddr> {
+/// Addresses of one family of all the pods that the peers stand for, in order, each once.
+pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, family: Family, state: &ClusterState) -> Vec<IpAddr> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
-    members.flat_map(|pod| state.addresses_in(pod, family)).collect()
+    let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_in(pod, family)).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 /// Addresses with the number that each pod gives to the named port.

@@ -317,15 +317,18 @@ impl ClusterState {
 
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
-        let claimed = self.addresses.of(pod);
-        claimed.filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+        self.addresses.of(pod).filter(|address| self.owns(pod, *address))
+    }
+
+    fn owns(&self, pod: &Pod, address: IpAddr) -> bool {
+        self.owner(address).is_some_and(|owner| std::ptr::eq(&**owner, pod) || owner.name == pod.name)
     }
 
     /// The addresses of one family that the pod has.
     pub(crate) fn addresses_in<'a>(&'a self, pod: &'a Pod, family: Family) -> impl Iterator<Item = IpAddr> + 'a {
         // Who has an address is asked of those alone that count.
         let claimed = self.addresses.of(pod).filter(move |address| Family::of(*address) == family);
-        claimed.filter(|a| self.owner(*a).is_some_and(|owner| owner.name == pod.name))
+        claimed.filter(|address| self.owns(pod, *address))
     }
 
     /// Every pod that says it has the address or was attached with it, whoever has it.

@@ -451,7 +451,7 @@ fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>
 /// side of yes, which only costs every flow one more judgement. Generations themselves are not compared.
 pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let set_narrows = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
-        DiffItem::Add(name, new) => elements_narrow(name, &Set::of(&[]), new),
+        DiffItem::Add(name, new) => restricts(name) && !new.elements.is_empty(),
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
@@ -466,8 +466,13 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     old.sets.diff(&new.sets).any(set_narrows) || old.chains.diff(&new.chains).any(chain_narrows)
 }
 
+/// Whether more elements of the set allow less.
+fn restricts(name: &Name) -> bool {
+    is_of_pods(name) || unknown::restricts(name)
+}
+
 fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
-    let restricts = is_of_pods(name) || unknown::restricts(name);
+    let restricts = restricts(name);
     let narrows = |change: &ElementChange<'_>| match change {
         ElementChange::Added(..) => restricts,
         ElementChange::Removed(..) => !restricts,
