@@ -279,7 +279,7 @@ impl Enforcer {
                 }
             }
         }
-        self.live = Some(live);
+        // Nothing is known any more of what is in force: whoever verifies next compares with what is wanted.
         Err(Trouble::Outrun)
     }
 

@@ -6,10 +6,10 @@
 //! allocator adds is left out.
 
 use std::mem::size_of;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use nft::{Element, Key, Rule, Ruleset};
+use nft::{Element, Key, KeyType, Rule, Ruleset, Set};
 use policy::{Attachment, AttachmentId, ClusterState, Kind, ObjectName};
 
 /// The two counters before a value in an `Arc`.
@@ -65,7 +65,17 @@ fn attachment(attachment: &Attachment) -> usize {
 
 fn ruleset(ruleset: &Ruleset) -> usize {
     let rules: usize = ruleset.chains.values().map(|chain| chain.rules.len()).sum();
-    ruleset.element_count() * entry(size_of::<Key>() + size_of::<Element>()) + rules * size_of::<Rule>()
+    let elements: usize = ruleset.sets.values().map(|set| set.elements.len() * entry(element(set))).sum();
+    elements + rules * size_of::<Rule>()
+}
+
+/// Sets of plain addresses keep those alone.
+fn element(set: &Set) -> usize {
+    match (&set.types[..], set.verdicts || set.interval) {
+        ([KeyType::Ipv4Addr], false) => size_of::<Ipv4Addr>(),
+        ([KeyType::Ipv6Addr], false) => size_of::<Ipv6Addr>(),
+        (_, _) => size_of::<Key>() + size_of::<Element>(),
+    }
 }
 
 #[cfg(test)]

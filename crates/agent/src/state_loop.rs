@@ -56,7 +56,7 @@ pub(crate) const EVENTS_QUEUED: usize = 64;
 /// second. A change after a quiet moment does not wait.
 const COMMITS_APART: Duration = Duration::from_millis(1);
 /// What a commit and all around it took is waited for so many times before the next one, so that a steady stream of
-/// changes takes a fifth of a processor at most; but no longer than this, since whatever waits is taken in together.
+/// small changes takes a fifth of a processor; but no longer than this, since whatever waits is taken in together.
 const COMMITS_APART_TIMES: u32 = 4;
 const LONGEST_APART: Duration = Duration::from_millis(10);
 
@@ -69,7 +69,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// Two looks at what others did are at least so far apart: a program that fights us costs ten repairs a second.
 const HEALS_APART: Duration = Duration::from_millis(100);
 
-/// Measuring the stores looks at every object; two times are at least so far apart.
+/// Measuring the stores looks at every attachment and set; two times are at least so far apart.
 const MEASURES_APART: Duration = Duration::from_secs(10);
 
 /// The name under which the kernel announces commits of the CNI plugin.

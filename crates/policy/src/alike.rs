@@ -25,7 +25,10 @@ impl Alike {
     pub(crate) fn remove(&mut self, pod: &Pod) {
         let Some(of_namespace) = self.namespaces.get_mut(&pod.name.namespace) else { return };
         if let Some(pods) = of_namespace.get_mut(&pod.labels) {
-            pods.retain(|other| other.name != pod.name);
+            let place = pods.partition_point(|other| other.name.name < pod.name.name);
+            if pods.get(place).is_some_and(|found| found.name == pod.name) {
+                pods.remove(place);
+            }
             if pods.is_empty() {
                 of_namespace.remove(&pod.labels);
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{Labels, NamedPort, Requirement, Selector, labels};
 
-/// What was said before and may be said again. It keeps nothing alive for long: whenever it holds twice as much as was in
+/// What was said before and may be said again. It keeps nothing alive for long: whenever it holds a quarter more than was in
 /// use when it last looked, it forgets what nobody else holds.
 #[derive(Debug, Default)]
 pub struct Interner {
@@ -18,7 +18,7 @@ pub struct Interner {
     selectors: Pool<[Requirement]>,
 }
 
-/// A pool that holds less is not worth a look.
+/// New entries that are not worth a look.
 const LEAST_LOOKED_AT: usize = 256;
 
 #[derive(Debug)]
@@ -62,10 +62,10 @@ where
         if let Some(held) = self.held.get(value) {
             return held.clone();
         }
-        if self.held.len() >= 2 * self.in_use.max(LEAST_LOOKED_AT) {
+        if self.held.len() >= self.in_use + (self.in_use / 4).max(LEAST_LOOKED_AT) {
             self.held.retain(|held| Arc::strong_count(held) > 1);
             self.in_use = self.held.len();
-            self.held.shrink_to(2 * self.in_use);
+            self.held.shrink_to(self.in_use + self.in_use / 4);
         }
         let new: Arc<T> = value.into();
         self.held.insert(new.clone());

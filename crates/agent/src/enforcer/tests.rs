@@ -184,6 +184,21 @@ fn what_was_left_out_is_tried_again_and_then_forgotten() {
 }
 
 #[test]
+fn what_was_lost_to_the_commits_of_others_is_committed_at_the_next_look_though_they_touched_nothing_of_ours() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(Kernel::commit);
+        let (old, new) = (state(&["10.2.0.1"]), state(&["10.2.0.3"]));
+        enforce(&mut enforcer, &old).unwrap();
+        enforcer.commit = |_, _, _| Err(CommitError::Moved);
+        let Err(trouble) = enforce(&mut enforcer, &new) else { panic!("it was outrun") };
+        assert!(matches!(trouble, Trouble::Outrun), "{trouble}");
+        enforcer.commit = Kernel::commit;
+        assert!(enforcer.verify().unwrap().is_some_and(|enforced| enforced.commit.is_some()));
+        assert_eq!(in_kernel(&mut enforcer), ["10.2.0.3".to_owned()].into());
+    });
+}
+
+#[test]
 fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(Kernel::commit);

@@ -139,7 +139,7 @@ fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless
     Ok(json!({
         "metadata": {
             "name": m.name, "namespace": m.namespace, "uid": m.uid, "resourceVersion": m.resource_version,
-            "labels": why,
+            "labels": why, "annotations": why,
         },
         "spec": why,
         "status": why,

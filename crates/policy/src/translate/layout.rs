@@ -508,6 +508,40 @@ mod tests {
     }
 
     #[test]
+    fn where_interfaces_are_known_what_pods_send_has_its_source_checked_before_approvals_count() {
+        let layout = Layout::for_table("ringfence").unwrap();
+        let mut state = crate::ClusterState::new();
+        state.attach(crate::Attachment {
+            id: crate::AttachmentId { container: "c".into(), interface: "eth0".into() },
+            pod: crate::ObjectName::new("shop", "web"),
+            uid: None,
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
+            bridged: false,
+            since: 1,
+        });
+        let ruleset = crate::translate(&state, "node-a", &layout).ruleset;
+        let rules = |chain: &str| -> Vec<String> {
+            ruleset.chains[&fixed(chain)].rules.iter().map(ToString::to_string).collect()
+        };
+        let approved = r#"ct mark & 0xffff0000 == 0x00010000 accept comment "approved under the present policies""#;
+        let own = r#"goto deny/source comment "a pod sends with its own addresses only""#;
+        let forward = [
+            "meta nfproto ipv4 iifname . ip saddr @sources4 goto from-pod".to_owned(),
+            "meta nfproto ipv6 iifname . ip6 saddr @sources6 goto from-pod".to_owned(),
+            format!("iifname @pod-interfaces {own}"),
+            approved.to_owned(),
+            "goto judge".to_owned(),
+        ];
+        assert_eq!(rules(FORWARD), forward);
+        let from_pod = rules(sources::FROM_POD);
+        assert_eq!((&*from_pod[0], &*from_pod[from_pod.len() - 1]), (approved, "goto judge"));
+        assert!(from_pod[1].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
+        assert_eq!(rules(JUDGE)[0], "ct state invalid,untracked goto stray");
+        assert_eq!(rules(JUDGE)[1], "ct original ip saddr @isolated-egress4 goto egress");
+    }
+
+    #[test]
     fn no_flow_carries_a_generation_that_comes_again() {
         let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
         // The generations that idle flows carry: one of each, as long as nothing clears them.

@@ -50,7 +50,7 @@ fn allows(set: &Name) -> bool {
     // Packets without a flow are dropped for whom the set of pods with themselves names.
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
-    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !sources::names_interfaces(set)
+    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !sources::names_checked(set)
 }
 
 /// Whether the set is one of those that programs look at, rather than of the layout.

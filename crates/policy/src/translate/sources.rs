@@ -28,6 +28,8 @@ use crate::{Attachment, ClusterState};
 
 /// Interfaces whose sources are checked.
 const INTERFACES: &str = "pod-interfaces";
+const SOURCES4: &str = "sources4";
+const SOURCES6: &str = "sources6";
 /// Ports of a bridge to pods that are isolated for ingress.
 const CLOSED: &str = "closed-ports";
 /// Ports of a bridge to pods that are isolated for egress.
@@ -46,19 +48,21 @@ const LINK_LOCAL: &str = "link-local6";
 
 fn sources(family: Family) -> Name {
     fixed(match family {
-        Family::V4 => "sources4",
-        Family::V6 => "sources6",
+        Family::V4 => SOURCES4,
+        Family::V6 => SOURCES6,
     })
 }
 
 /// Whether the set is asked about every packet, approved or not, so that no flow has to be judged anew when it changes.
+/// (The rules about tunnels come after the approval: a flow into one that was approved before its pod's interface was
+/// known goes on.)
 pub(super) fn is_of_sources(set: &Name) -> bool {
-    [fixed(INTERFACES), sources(Family::V4), sources(Family::V6)].contains(set)
+    [INTERFACES, SOURCES4, SOURCES6].contains(&set.as_str())
 }
 
-/// Whether interfaces that are not in the set go unchecked.
-pub(super) fn names_interfaces(set: &Name) -> bool {
-    *set == fixed(INTERFACES)
+/// Whether something goes unchecked that is not in the set: interfaces, and ports of tunnels.
+pub(super) fn names_checked(set: &Name) -> bool {
+    [INTERFACES, TUNNEL_PORTS].contains(&set.as_str())
 }
 
 /// The sets of one table: the interfaces, and which addresses each may send with.
