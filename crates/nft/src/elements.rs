@@ -68,7 +68,7 @@ impl Elements {
         self.get(key).is_some()
     }
 
-    /// The element with the greatest key up to this one.
+    /// The element with the greatest key up to this one. Among plain addresses, which nobody asks so, it walks.
     pub fn last_up_to(&self, key: &Key) -> Option<(Key, &Element)> {
         match &self.0 {
             Kept::V4(_) | Kept::V6(_) => self.iter().take_while(|(k, _)| k <= key).last(),
@@ -76,7 +76,7 @@ impl Elements {
         }
     }
 
-    /// The elements whose keys are this one or greater.
+    /// The elements whose keys are this one or greater. Among plain addresses, which nobody asks so, it walks.
     pub fn starting_at(&self, key: Key) -> impl Iterator<Item = (Key, &Element)> {
         let (plain, any) = match &self.0 {
             Kept::V4(_) | Kept::V6(_) => (Some(self.iter().skip_while(move |(k, _)| *k < key)), None),

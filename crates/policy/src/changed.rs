@@ -34,10 +34,6 @@ impl Changed {
         self.any
     }
 
-    pub fn is_nothing(&self) -> bool {
-        !self.any
-    }
-
     /// Takes in what changed after this.
     pub fn join(&mut self, later: Changed) {
         let Changed { any, pods, policies, relabelled, enforcement, addresses, attachments, problems } = later;

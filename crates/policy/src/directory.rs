@@ -179,7 +179,7 @@ mod tests {
         state.apply(pod("thief", "2", "node-b", "Running"));
         assert_eq!(holder(&state), "thief");
         assert!(state.attach(attachment("c1", "web", "1", 1)).any());
-        assert!(state.attach(attachment("c1", "web", "1", 1)).is_nothing());
+        assert!(!state.attach(attachment("c1", "web", "1", 1)).any());
         assert_eq!(holder(&state), "web");
         assert!(state.detach(&attachment("c1", "web", "1", 1).id).any());
         assert_eq!(holder(&state), "thief");

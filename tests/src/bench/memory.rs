@@ -39,6 +39,9 @@ struct Run {
     started: Memory,
     /// After so many events, with as many objects as at the start.
     later: Vec<(usize, Memory)>,
+    /// Of an agent that starts on the objects that there are in the end. Random events take from workloads what their
+    /// pods have in common, so that there is more to keep than in the beginning.
+    anew: Memory,
     /// What the agent says its stores have, at the end.
     estimated_bytes: u64,
 }
@@ -72,5 +75,10 @@ fn run(program: &Path, pods: usize, events: usize) -> Run {
     }
     // It is computed anew every few seconds only, so that right after the start it would be that of nothing.
     let estimated_bytes = agent.0.metric("ringfence_store_memory_bytes");
-    Run { cluster: size, json_bytes, started, later, estimated_bytes }
+    agent.0.stop();
+    let mut agent = stage.start(&api);
+    agent.until_ready();
+    agent.until_idle();
+    let anew = agent.memory();
+    Run { cluster: size, json_bytes, started, later, anew, estimated_bytes }
 }

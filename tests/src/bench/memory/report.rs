@@ -15,7 +15,7 @@ const BAR_AT_PODS: usize = 100_000;
 const STARTED_BELOW_MIB: f64 = 150.0;
 /// The peak of the start, by what is there after it.
 const PEAK_BELOW: f64 = 1.5;
-/// After events, by what was there before them: what the allocator's own holes may add.
+/// After events, by what a start on the same objects takes: what the allocator's own holes may add.
 const GROWTH_BELOW: f64 = 1.05;
 
 pub(super) struct Report {
@@ -25,7 +25,7 @@ pub(super) struct Report {
 impl Run {
     fn growth(&self) -> Option<f64> {
         let (_, last) = self.later.last()?;
-        Some(resident(*last) / resident(self.started))
+        Some(resident(*last) / resident(self.anew))
     }
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Report {
             writeln!(bars, "  peak of the start by what is there after it, {pods} pods: {bar}")?;
             if let (Some(figure), Some((events, _))) = (run.growth(), run.later.last()) {
                 let bar = Bar { figure, below: GROWTH_BELOW };
-                writeln!(bars, "  after {events} events by before them, {pods} pods: {bar}")?;
+                writeln!(bars, "  after {events} events by a start on the same objects, {pods} pods: {bar}")?;
             }
         }
         for run in &self.runs {
@@ -85,6 +85,7 @@ impl fmt::Display for Report {
             for (events, memory) in &run.later {
                 writeln!(f, "  {events:>12} {:>9.1}, at most so far {:.1}", resident(*memory), peak(*memory))?;
             }
+            writeln!(f, "  a start on these objects {:.1}", resident(run.anew))?;
         }
         if bars.is_empty() { Ok(()) } else { write!(f, "bars\n{bars}") }
     }
