@@ -31,9 +31,9 @@ pub(super) struct Programs {
 struct Compiled {
     job: Job,
     pods: BTreeSet<ObjectName>,
-    /// None until it is compiled.
-    brought: Option<Brought>,
-    /// A policy has changed since it was compiled.
+    /// Nothing until it is compiled.
+    brought: Brought,
+    /// It is not compiled yet, or a policy has changed since.
     outdated: bool,
 }
 
@@ -59,7 +59,7 @@ impl Programs {
     /// The pod goes by this one. Gives its chain.
     pub(super) fn assign(&mut self, pod: &ObjectName, job: Job) -> Name {
         let chain = job.chain();
-        let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: None, outdated: true };
+        let new = || Compiled { job: job.clone(), pods: BTreeSet::new(), brought: Brought::default(), outdated: true };
         let program = self.compiled.entry(chain.clone()).or_insert_with(new);
         if !program.job.is_same(&job) {
             (program.job, program.outdated) = (job, true);
@@ -87,13 +87,13 @@ impl Programs {
             let Some(mut program) = self.compiled.remove(&chain) else { continue };
             if program.pods.is_empty() {
                 self.told.remove(&chain);
-                self.take_out(ruleset, program.brought.unwrap_or_default(), &Brought::default());
+                self.take_out(ruleset, &program.brought, &Brought::default());
                 continue;
             }
             if program.outdated {
                 let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &Named::new());
-                self.take_out(ruleset, program.brought.take().unwrap_or_default(), &brought);
-                (program.brought, program.outdated) = (Some(brought), false);
+                self.take_out(ruleset, &program.brought, &brought);
+                (program.brought, program.outdated) = (brought, false);
             }
             self.told.insert(chain.clone(), Arc::new(program.tell()));
             self.compiled.insert(chain, program);
@@ -118,7 +118,7 @@ impl Programs {
         self.told = self.compiled.iter().map(|(chain, program)| (chain.clone(), Arc::new(program.tell()))).collect();
         for (chain, mut program) in std::mem::take(&mut self.compiled) {
             let brought = self.bring(ruleset, fragment(&chain, &program.job, families), state, &reusable);
-            (program.brought, program.outdated) = (Some(brought), false);
+            (program.brought, program.outdated) = (brought, false);
             self.compiled.insert(chain, program);
         }
     }
@@ -182,7 +182,7 @@ impl Programs {
     }
 
     /// Takes out what a program has brought and does not bring any more.
-    fn take_out(&mut self, ruleset: &mut Ruleset, old: Brought, new: &Brought) {
+    fn take_out(&mut self, ruleset: &mut Ruleset, old: &Brought, new: &Brought) {
         for name in old.own_chains.iter().filter(|name| !new.own_chains.contains(name)) {
             ruleset.chains.remove(name);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread};
 use super::super::record::{Measured, Record};
-use super::{KINDS, Run, Sample};
+use super::{Run, Sample, measured_kinds};
 use crate::scale::events::Happening;
 
 /// The bars are those of a cluster of this size.
@@ -84,7 +84,7 @@ impl fmt::Display for Report {
                 "floor p99",
                 "nothing, p50"
             )?;
-            for kind in KINDS {
+            for kind in measured_kinds() {
                 let Some(samples) = run.kinds.get(&kind) else { continue };
                 let (changed, all) = (samples.changed.len(), samples.changed.len() + samples.unchanged.len());
                 write!(f, "  {:<24} {:>9}", kind.words(), format!("{changed}/{all}"))?;
