@@ -23,6 +23,8 @@ const WALLS: &[Wall] = &[
         ours: &[],
         never: &["tokio", "kube-client", "k8s-openapi", "clap", "nftnl-sys", "mnl-sys", "tracing"],
     },
+    Wall { name: "feed", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall { name: "context", ours: &["policy", "cluster", "feed"], never: &["nftnl-sys", "mnl-sys"] },
     Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster", "cni"], never: &[] },
 ];
 

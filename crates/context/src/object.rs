@@ -1,0 +1,129 @@
+//! The objects that context is made of: those of enforcement, with what pods say of their owners, and those that open a
+//! workload to the outside.
+
+use std::fmt;
+use std::sync::Arc;
+
+use policy::{Labels, Namespace, ObjectName, Policy};
+
+/// The kinds of object that context is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Namespace,
+    Pod,
+    NetworkPolicy,
+    Service,
+    Ingress,
+    /// Routes of the Gateway API.
+    HttpRoute,
+    GrpcRoute,
+    TlsRoute,
+    TcpRoute,
+    UdpRoute,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 10] = [
+        Kind::Namespace,
+        Kind::Pod,
+        Kind::NetworkPolicy,
+        Kind::Service,
+        Kind::Ingress,
+        Kind::HttpRoute,
+        Kind::GrpcRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+        Kind::UdpRoute,
+    ];
+
+    /// Without these nothing can be said. The others only classify: where they cannot be listed, identities go out all
+    /// the same, and the status says what is missing.
+    pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Namespace => "Namespace",
+            Kind::Pod => "Pod",
+            Kind::NetworkPolicy => "NetworkPolicy",
+            Kind::Service => "Service",
+            Kind::Ingress => "Ingress",
+            Kind::HttpRoute => "HTTPRoute",
+            Kind::GrpcRoute => "GRPCRoute",
+            Kind::TlsRoute => "TLSRoute",
+            Kind::TcpRoute => "TCPRoute",
+            Kind::UdpRoute => "UDPRoute",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Object {
+    Namespace(Arc<Namespace>),
+    Pod(Arc<Pod>),
+    Policy(Arc<Policy>),
+    Service(Arc<Service>),
+    /// An Ingress or a route.
+    Exposure(Arc<Exposure>),
+}
+
+impl Object {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Object::Namespace(_) => Kind::Namespace,
+            Object::Pod(_) => Kind::Pod,
+            Object::Policy(_) => Kind::NetworkPolicy,
+            Object::Service(_) => Kind::Service,
+            Object::Exposure(exposure) => exposure.kind,
+        }
+    }
+
+    pub fn name(&self) -> &ObjectName {
+        match self {
+            Object::Namespace(o) => &o.name,
+            Object::Pod(o) => &o.base.name,
+            Object::Policy(o) => &o.name,
+            Object::Service(o) => &o.name,
+            Object::Exposure(o) => &o.name,
+        }
+    }
+}
+
+/// A pod as enforcement sees it, and what else it says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pod {
+    pub base: Arc<policy::Pod>,
+    /// The owner reference with `controller: true`.
+    pub owner: Option<Arc<Owner>>,
+    /// The condition `Ready` is `True`.
+    pub ready: bool,
+    /// Some container has a `hostPort`.
+    pub host_port: bool,
+}
+
+/// Who controls a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// `ReplicaSet`, `Node`.
+    pub kind: Arc<str>,
+    pub name: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    pub name: ObjectName,
+    /// Empty where the Service selects no pods.
+    pub selector: Labels,
+    /// Of type LoadBalancer or NodePort, or with externalIPs.
+    pub exposed: bool,
+}
+
+/// An object that leads traffic from outside to Services.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exposure {
+    pub kind: Kind,
+    pub name: ObjectName,
+    /// The Services it names, each once, in order.
+    pub services: Vec<ObjectName>,
+}
