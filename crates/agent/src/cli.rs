@@ -6,23 +6,16 @@ mod reports;
 
 use std::path::PathBuf;
 
-use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::Output;
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::AgentArguments;
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
 pub(crate) use reports::{AuditArguments, DropsArguments, EnforcementArguments, ReportingArguments};
-
-/// Exit status when a command could not do its work. (1 means that it did, and the answer is no.)
-pub(crate) const COULD_NOT_RUN: u8 = 2;
-
-pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Kubernetes NetworkPolicy on one node, enforced with nftables.
 #[derive(Debug, Parser)]
@@ -174,18 +167,6 @@ impl ExplainArguments {
             (true, Some(_)) | (false, _) => Ok(()),
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    Text,
-    Json,
 }
 
 fn mask(text: &str) -> Result<u32, String> {

@@ -16,7 +16,6 @@ mod isolation;
 mod kernel_watch;
 mod latency;
 mod listen;
-mod logging;
 mod memory;
 mod metrics;
 mod pod_lookup;
@@ -28,6 +27,8 @@ mod status;
 mod verbs;
 
 use std::process::ExitCode;
+
+use clap::CommandFactory;
 
 /// Runs the program on the process's arguments. Errors are printed once, with their causes.
 pub fn run() -> ExitCode {
@@ -43,13 +44,7 @@ pub fn run() -> ExitCode {
         cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
-        cli::Command::Completions { shell } => verbs::completions(shell),
+        cli::Command::Completions { shell } => console::completions(&mut cli::Cli::command(), shell),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            anstream::eprintln!("{}error:{} {error:#}", cli::BAD, anstyle::Reset);
-            ExitCode::from(cli::COULD_NOT_RUN)
-        }
-    }
+    console::exit(result)
 }

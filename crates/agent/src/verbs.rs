@@ -6,7 +6,6 @@ mod doctor;
 mod drops;
 mod install_cni;
 mod manifests;
-mod output;
 mod status;
 mod uninstall;
 
@@ -15,12 +14,12 @@ use std::io;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::CommandFactory;
+use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_named, translate};
 
 use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
-use crate::cli::{BAD, CheckArguments, Cli, DOUBTFUL, ExplainArguments, GOOD, Output, RenderArguments};
+use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
 
 pub(crate) use agent::agent;
 pub(crate) use audit::audit;
@@ -29,9 +28,6 @@ pub(crate) use drops::drops;
 pub(crate) use install_cni::install_cni;
 pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
-
-const YES: ExitCode = ExitCode::SUCCESS;
-const NO: ExitCode = ExitCode::FAILURE;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
@@ -134,12 +130,6 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
         }
         Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
     })
-}
-
-pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ringfence", &mut script);
-    output::answer(&String::from_utf8(script)?, YES)
 }
 
 /// For verbs that wait for one thing at a time.

@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
+use console::LogFormat;
 use ipnet::IpNet;
 use policy::Layout;
 
-use super::{Cli, EnforcementArguments, LogFormat, ReportingArguments, TableArguments};
+use super::{Cli, EnforcementArguments, ReportingArguments, TableArguments};
 use crate::protection::protection;
 
 #[derive(Debug, Args)]

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use console::{LogFormat, Output};
 use nft::Name;
-
-use super::{LogFormat, Output};
 
 #[derive(Debug, Args)]
 pub(crate) struct CniFolders {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use console::Output;
 use policy::{Enforcement, Judgement};
 
-use super::Output;
 use crate::reports::GroupChoice;
 
 #[derive(Debug, Args)]

@@ -28,7 +28,7 @@ use crate::{cni_socket, kernel_watch};
 const REPORTS_QUEUED: usize = 16;
 
 pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
-    crate::logging::start(arguments.log_format);
+    console::log::start(arguments.log_format);
     let run_dir = RunDir::claim(&arguments.run_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(arguments, run_dir))

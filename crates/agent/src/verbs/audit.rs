@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use console::{DOUBTFUL, GOOD, Output, YES, output};
 
 use super::drops::unreported;
-use super::{YES, output, runtime};
+use super::runtime;
 use crate::api::audit::{AuditQuery, AuditReport, AuditedPolicy, SuggestionQuery, SuggestionReport};
 use crate::api::client;
-use crate::cli::{AuditArguments, DOUBTFUL, GOOD, Output};
+use crate::cli::AuditArguments;
 
 pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anstyle::Style;
+use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 
-use super::{NO, YES, output};
-use crate::cli::{BAD, DOUBTFUL, DoctorArguments, GOOD, Output};
+use crate::cli::DoctorArguments;
 use crate::doctor::{CniPlaces, Finding, Severity, examine, self_test};
 
 /// What `--output json` prints.

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use console::{BAD, DOUBTFUL, Output, YES};
 use policy::Judgement;
 
-use super::output::{self, Reader};
-use super::{YES, runtime};
+use super::runtime;
 use crate::api::client;
 use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
-use crate::cli::{BAD, DOUBTFUL, DropsArguments, Output};
+use crate::cli::DropsArguments;
+use console::output::{self, Reader};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use console::YES;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{YES, runtime};
+use super::runtime;
 use crate::cli::{InstallCniArguments, OnTimeout};
 use crate::cni_install::{Plugin, Watched, watch};
 use crate::conflist::{Entry, PLUGIN};
@@ -25,7 +26,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         watch: kept,
         log_format,
     } = arguments;
-    crate::logging::start(log_format);
+    console::log::start(log_format);
     let plugin = match plugin {
         Some(path) => path,
         None => beside_this_program()?,

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::bail;
+use console::BAD;
 use policy::{ClusterState, Enforcement};
-
-use crate::cli::BAD;
 
 pub(super) struct Manifests {
     pub(super) state: ClusterState,

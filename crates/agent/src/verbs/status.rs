@@ -4,9 +4,11 @@ mod screen;
 
 use std::process::ExitCode;
 
-use super::{NO, YES, output, runtime};
+use console::{NO, Output, YES, output};
+
+use super::runtime;
 use crate::api::client;
-use crate::cli::{Output, StatusArguments};
+use crate::cli::StatusArguments;
 
 pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
     let report = runtime()?.block_on(client::status(&arguments.run_dir))?;

@@ -10,9 +10,9 @@ mod tables;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use console::{DOUBTFUL, NO, YES};
 
-use super::{NO, YES};
-use crate::cli::{DOUBTFUL, UninstallArguments};
+use crate::cli::UninstallArguments;
 use crate::run_dir::AGENT_LOCK;
 
 use report::Report;

@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anstyle::Style;
+use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::status::{
     Diagnostic, Drops, Features, LastCommit, Pods, Policies, Repairs, Severity, Source, SourceKind, StatusReport,
 };
-use crate::cli::{BAD, DOUBTFUL, GOOD};
 use crate::status::in_words;
 
 /// Lines of one list; the others are counted. With the lists empty the screen has some twelve lines, and few of them are

@@ -4,9 +4,9 @@ use std::fmt::Display;
 use std::io;
 
 use anstyle::Style;
+use console::{BAD, DOUBTFUL, GOOD, Output};
 
-use crate::cli::{BAD, DOUBTFUL, GOOD, Output};
-use crate::verbs::output::{self, Reader};
+use console::output::{self, Reader};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]

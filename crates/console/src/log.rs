@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::LogFormat;
+use crate::LogFormat;
 
 /// What is logged unless RUST_LOG says otherwise. The sources report what goes wrong with a request, once and in our
 /// words; the Kubernetes client would say it again at every attempt.
 const USUAL: &str = "info,kube_client=off";
 
-pub(crate) fn start(format: LogFormat) {
+pub fn start(format: LogFormat) {
     let filter = match std::env::var("RUST_LOG") {
         Ok(wanted) if !wanted.is_empty() => EnvFilter::builder().parse_lossy(wanted),
         _ => EnvFilter::new(USUAL),

@@ -6,23 +6,23 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::YES;
+use crate::YES;
 
 /// Whether somebody still reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reader {
+pub enum Reader {
     Reads,
     Gone,
 }
 
 /// At once, also into a pipe. Colours are left out where nobody sees them.
-pub(super) fn print(text: &str) -> io::Result<Reader> {
+pub fn print(text: &str) -> io::Result<Reader> {
     let mut output = anstream::stdout().lock();
     reader(output.write_all(text.as_bytes()).and_then(|()| output.flush()))
 }
 
 /// Prints all that a verb has to say, and gives the exit status of the verb: 0 where the reader had seen enough.
-pub(super) fn answer(text: &str, status: ExitCode) -> anyhow::Result<ExitCode> {
+pub fn answer(text: &str, status: ExitCode) -> anyhow::Result<ExitCode> {
     Ok(match print(text)? {
         Reader::Reads => status,
         Reader::Gone => YES,
@@ -30,7 +30,7 @@ pub(super) fn answer(text: &str, status: ExitCode) -> anyhow::Result<ExitCode> {
 }
 
 /// As `--output json` has it.
-pub(super) fn json(value: &impl Serialize) -> serde_json::Result<String> {
+pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
