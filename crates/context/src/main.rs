@@ -1,4 +1,4 @@
-//! The `ringfence-context` binary.
+//! The `ringfence-context` binary: `ringfence-context serve` and the verbs around it.
 
 use std::process::ExitCode;
 

@@ -1,0 +1,181 @@
+//! A table as it is published: its deltas as they are made, and the baseline of what they have told.
+//!
+//! A baseline is made from what was published, never from what is only known, so that no change reaches a consumer
+//! through a baseline that no delta carried. It is encoded when somebody asks for it, once.
+
+use std::fmt;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use feed::{Event, Head, Opening, Position, Publication, sse};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::sync::{OnceCell, broadcast};
+
+/// Deltas that a subscriber may lie behind before it is sent away. At five a second that is minutes; and what they
+/// take is what the backlog holds anyway, since subscribers share it.
+const BEHIND_AT_MOST: usize = 1024;
+
+/// What a table looks like from outside, in bytes.
+pub(crate) type Encode = Box<dyn Fn(Position, &str) -> Result<Vec<Part>, Unencodable> + Send + Sync>;
+
+/// One form of a baseline. The first is the one that is downloaded and pushed.
+pub(crate) struct Part {
+    /// `baseline`, or what else goes with it.
+    pub(crate) what: &'static str,
+    /// Of the name that it has as a file.
+    pub(crate) extension: &'static str,
+    pub(crate) media_type: &'static str,
+    pub(crate) bytes: Bytes,
+}
+
+/// A baseline that cannot be written down.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the baseline cannot be encoded: {0}")]
+pub(crate) struct Unencodable(pub(crate) String);
+
+/// A table at a position.
+pub(crate) struct Baseline {
+    pub(crate) version: String,
+    pub(crate) position: Position,
+    pub(crate) count: usize,
+    encode: Arc<Encode>,
+    encoded: OnceCell<Arc<Encoded>>,
+}
+
+pub(crate) struct Encoded {
+    pub(crate) head: Head,
+    parts: Vec<Part>,
+    gzip: OnceCell<Bytes>,
+}
+
+impl Baseline {
+    pub(crate) fn new(version: String, position: Position, count: usize, encode: Encode) -> Baseline {
+        Baseline { version, position, count, encode: Arc::new(encode), encoded: OnceCell::new() }
+    }
+
+    /// Its bytes. Whoever asks first waits for the work, and the others with him.
+    pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
+        let encode = self.encode.clone();
+        let (position, version, count) = (self.position, self.version.clone(), self.count);
+        let work = || async move {
+            let work = tokio::task::spawn_blocking(move || Encoded::of(&encode, position, version, count));
+            work.await.map_err(|e| Unencodable(e.to_string()))?
+        };
+        self.encoded.get_or_try_init(work).await.cloned()
+    }
+}
+
+impl fmt::Debug for Baseline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} ({})", self.version, self.position, self.count)
+    }
+}
+
+impl Encoded {
+    fn of(encode: &Encode, position: Position, version: String, count: usize) -> Result<Arc<Encoded>, Unencodable> {
+        let parts = encode(position, &version)?;
+        let bytes = parts.first().map(|part| part.bytes.clone()).ok_or_else(|| Unencodable("it has no form".into()))?;
+        let head = Head::of(&bytes, version, position, count as u64);
+        Ok(Arc::new(Encoded { head, parts, gzip: OnceCell::new() }))
+    }
+
+    /// What is downloaded.
+    pub(crate) fn table(&self) -> &Part {
+        &self.parts[0]
+    }
+
+    pub(crate) fn part(&self, what: &str) -> Option<&Part> {
+        self.parts.iter().find(|part| part.what == what)
+    }
+
+    /// What it is, the extension of its file, its bytes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str, Bytes)> {
+        self.parts.iter().map(|part| (part.what, part.extension, part.bytes.clone()))
+    }
+
+    /// What is downloaded, compressed.
+    pub(crate) async fn compressed(&self) -> Result<Bytes, Unencodable> {
+        let bytes = self.table().bytes.clone();
+        let work = || async move {
+            let work = tokio::task::spawn_blocking(move || {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(&bytes)?;
+                encoder.finish()
+            });
+            let done = work.await.map_err(|e| Unencodable(e.to_string()))?;
+            done.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+        };
+        self.gzip.get_or_try_init(work).await.cloned()
+    }
+}
+
+/// Where a table is published.
+pub(crate) struct Channel {
+    /// `identity`.
+    pub(crate) name: &'static str,
+    state: Mutex<State>,
+    /// What open streams carry on with.
+    frames: broadcast::Sender<Bytes>,
+}
+
+struct State {
+    publication: Publication,
+    /// None before anything is known.
+    baseline: Option<Arc<Baseline>>,
+}
+
+/// A delta's JSON, given the position that it has.
+pub(crate) type Delta = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
+
+impl Channel {
+    pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
+        let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
+        let state = State { publication: Publication::new(epoch), baseline: None };
+        Arc::new(Channel { name, state: Mutex::new(state), frames })
+    }
+
+    /// Publishes deltas that belong together, and the baseline that contains them.
+    pub(crate) fn publish(&self, deltas: Vec<Delta>, baseline: impl FnOnce(Position) -> Baseline) -> Vec<Arc<Event>> {
+        let mut state = self.lock();
+        let events: Vec<Arc<Event>> = deltas.into_iter().map(|delta| state.publication.publish(delta)).collect();
+        state.baseline = Some(Arc::new(baseline(state.publication.position())));
+        for event in &events {
+            self.carry_on(event.frame.clone());
+        }
+        events
+    }
+
+    /// Begins another epoch: all who follow pull the baseline again.
+    pub(crate) fn renew(&self, epoch: u64, reason: &str, baseline: impl FnOnce(Position) -> Baseline) {
+        let mut state = self.lock();
+        let position = state.publication.renew(epoch);
+        state.baseline = Some(Arc::new(baseline(position)));
+        self.carry_on(sse::pull(position, reason.to_owned()));
+    }
+
+    fn carry_on(&self, frame: Bytes) {
+        // An error means that nobody listens.
+        drop(self.frames.send(frame));
+    }
+
+    /// None before anything is known.
+    pub(crate) fn baseline(&self) -> Option<Arc<Baseline>> {
+        self.lock().baseline.clone()
+    }
+
+    /// How a stream begins, and what it carries on with.
+    pub(crate) fn subscribe(&self, from: Option<Position>) -> (Opening, broadcast::Receiver<Bytes>) {
+        let state = self.lock();
+        (state.publication.since(from), self.frames.subscribe())
+    }
+
+    pub(crate) fn subscribers(&self) -> usize {
+        self.frames.receiver_count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line: flags, environment variables, help.
+
+mod serve;
+mod source;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use console::Output;
+
+pub(crate) use serve::{ServeArguments, StoreUrl};
+pub(crate) use source::Source;
+
+/// Who an address is, and which flows policies declare, for consumers that see only packets.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence-context", version, arg_required_else_help = true, max_term_width = 110)]
+#[command(after_help = "Exit status: 0 yes or done; 1 no (unknown address, violation); 2 could not run.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Follow a cluster, or a folder of manifests, and publish identities and declared edges until told to stop.
+    Serve(Box<ServeArguments>),
+    /// Write the files of a folder of manifests once: identities, their table, declared edges.
+    Build(BuildArguments),
+    /// Say who has an address.
+    Lookup(LookupArguments),
+    /// Print the table of identities: number, namespace, labels, and how many addresses have it.
+    Ids(IdsArguments),
+    /// Say whether a flow is declared, a violation, or judged by no policy.
+    Verdict(VerdictArguments),
+    /// Print a completion script for a shell.
+    Completions { shell: clap_complete::Shell },
+}
+
+/// What identities and edges are made with; the same for `serve` and `build`.
+#[derive(Debug, Args)]
+pub(crate) struct TableArguments {
+    /// Labels that make a security identity: prefixes of keys, separated by commas; `!` excludes; the longest that fits counts. Added to the usual ones.
+    #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
+    pub(crate) identity_labels: Vec<String>,
+
+    /// Give each record its pod and node. Replicas do not share one record then, and the table becomes larger.
+    #[arg(long, env = "RINGFENCE_POD_DETAIL")]
+    pub(crate) pod_detail: bool,
+
+    /// Pods that are agents, as NAMESPACE/KEY=VALUE: a pod on a node without one is unmanaged. Without it, all nodes have one.
+    #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE")]
+    pub(crate) agents: Option<AgentSelector>,
+
+    /// Form of the declared edges: compatible has plain ports, extended has protocols, ranges, blocks and policies.
+    #[arg(long, env = "RINGFENCE_EDGES", value_enum, default_value_t = EdgesForm::Compatible)]
+    pub(crate) edges: EdgesForm,
+}
+
+/// Which pods are agents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgentSelector {
+    pub(crate) namespace: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl std::str::FromStr for AgentSelector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AgentSelector, String> {
+        let parts = text.split_once('/').and_then(|(namespace, label)| Some((namespace, label.split_once('=')?)));
+        match parts {
+            Some((namespace, (key, value))) if !namespace.is_empty() && !key.is_empty() => {
+                Ok(AgentSelector { namespace: namespace.into(), key: key.into(), value: value.into() })
+            }
+            Some(_) | None => Err("it has the form NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EdgesForm {
+    Compatible,
+    Extended,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BuildArguments {
+    /// Folder of manifests (YAML or JSON).
+    #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: PathBuf,
+
+    /// Folder for the files; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+
+    /// Name of the cluster in identities.
+    #[arg(long, env = "RINGFENCE_CLUSTER_ID", value_name = "ID", default_value = "")]
+    pub(crate) cluster_id: String,
+
+    #[command(flatten)]
+    pub(crate) table: TableArguments,
+}
+
+/// Where a consumer reads from.
+#[derive(Debug, Args)]
+pub(crate) struct FromArguments {
+    /// A provider (http://HOST:PORT), a folder or store that one keeps (DIR, file:///DIR, s3://BUCKET/PREFIX), or a file.
+    #[arg(long, env = "RINGFENCE_CONTEXT_FROM", value_name = "SOURCE", default_value = "http://127.0.0.1:9471")]
+    pub(crate) from: Source,
+
+    /// Form of the answer.
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LookupArguments {
+    #[arg(value_name = "IP", required = true)]
+    pub(crate) addresses: Vec<IpAddr>,
+
+    #[command(flatten)]
+    pub(crate) from: FromArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdsArguments {
+    #[command(flatten)]
+    pub(crate) from: FromArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerdictArguments {
+    /// Who opens the flow: a workload as namespace/name, or an address.
+    #[arg(value_name = "SRC")]
+    pub(crate) source: String,
+
+    /// Whom it reaches: a workload as namespace/name, or an address.
+    #[arg(value_name = "DST")]
+    pub(crate) destination: String,
+
+    /// 80, or 53/udp.
+    #[arg(value_name = "PORT[/PROTO]")]
+    pub(crate) port: String,
+
+    #[command(flatten)]
+    pub(crate) from: FromArguments,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_the_provider_has_help_and_a_variable() {
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for argument in serve.get_arguments().filter(|a| a.get_id() != "help" && a.get_id() != "version") {
+            assert!(argument.get_help().is_some(), "{} has no help", argument.get_id());
+            assert!(argument.get_env().is_some(), "{} has no variable", argument.get_id());
+        }
+    }
+
+    #[test]
+    fn agents_are_named_by_namespace_and_label() {
+        let selector: AgentSelector = "ringfence/app.kubernetes.io/name=ringfence".parse().unwrap();
+        assert_eq!((&*selector.namespace, &*selector.key), ("ringfence", "app.kubernetes.io/name"));
+        for bad in ["", "ringfence", "ringfence/x", "/a=b", "a/=b"] {
+            assert!(bad.parse::<AgentSelector>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Arguments of `ringfence-context serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use console::LogFormat;
+
+use super::TableArguments;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE", conflicts_with = "manifests")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Folder of manifests (YAML or JSON) to follow instead of a cluster.
+    #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+
+    /// Address that serves identities, edges, /healthz, /readyz, /status and /metrics.
+    #[arg(long, env = "RINGFENCE_CONTEXT_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9471")]
+    pub(crate) listen: SocketAddr,
+
+    /// Relay to push baselines and deltas to, as http(s)://HOST/PATH.
+    #[arg(long, env = "RINGFENCE_PUSH_URL", value_name = "URL")]
+    pub(crate) push_url: Option<reqwest::Url>,
+
+    /// File with the relay's bearer token; read again when it changes.
+    #[arg(long, env = "RINGFENCE_TOKEN_FILE", value_name = "FILE", requires = "push_url")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Where to keep baselines: file:///DIR or s3://BUCKET/PREFIX (with AWS_* variables).
+    #[arg(long, env = "RINGFENCE_STORE", value_name = "URL")]
+    pub(crate) store: Option<StoreUrl>,
+
+    /// Seconds between two baselines that are pushed or stored, at least. Deltas do not wait.
+    #[arg(long, env = "RINGFENCE_BASELINE_SECS", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(crate) baseline_secs: Duration,
+
+    /// Name of the cluster; without it, the UID of the namespace kube-system.
+    #[arg(long, env = "RINGFENCE_CLUSTER_ID", value_name = "ID")]
+    pub(crate) cluster_id: Option<String>,
+
+    /// Be one of several: all serve, and the one that holds the Lease pushes and stores.
+    #[arg(long, env = "RINGFENCE_LEADER_ELECT", conflicts_with = "manifests")]
+    pub(crate) leader_elect: bool,
+
+    /// Namespace of the Lease; without it, the pod's own.
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "ringfence")]
+    pub(crate) lease_namespace: String,
+
+    /// Name of the Lease.
+    #[arg(long, env = "RINGFENCE_LEASE_NAME", value_name = "NAME", default_value = "ringfence-context")]
+    pub(crate) lease_name: String,
+
+    /// Who this process is in the Lease; without it, the host's name and a random number.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub(crate) lease_identity: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) table: TableArguments,
+
+    /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
+    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// `file:///dir` or `s3://bucket/prefix`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoreUrl(pub(crate) reqwest::Url);
+
+impl std::str::FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StoreUrl, String> {
+        let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; a store is file:///DIR or s3://BUCKET/PREFIX"))?;
+        match url.scheme() {
+            "file" if url.path().len() > 1 => Ok(StoreUrl(url)),
+            "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),
+            _ => Err("a store is file:///DIR or s3://BUCKET/PREFIX".into()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u64>() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        Ok(_) => Err("between 1 and 86400".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_a_folder_or_a_bucket() {
+        for good in ["file:///var/lib/x", "s3://bucket", "s3://bucket/a/b"] {
+            assert!(good.parse::<StoreUrl>().is_ok(), "{good}");
+        }
+        for bad in ["", "/var/lib/x", "file:///", "s3://", "http://x", "gs://bucket"] {
+            assert!(bad.parse::<StoreUrl>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Where the consuming verbs read from.
+
+use std::path::PathBuf;
+
+use super::StoreUrl;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A provider that serves.
+    Served(reqwest::Url),
+    /// What `--store` keeps.
+    Store(StoreUrl),
+    /// A folder that `build` wrote, or a single file of it.
+    Path(PathBuf),
+}
+
+impl std::str::FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Source, String> {
+        match text.split_once("://").map(|(scheme, _)| scheme) {
+            Some("http" | "https") => text.parse().map(Source::Served).map_err(|e| format!("{e}")),
+            Some(_) => text.parse().map(Source::Store),
+            None if text.is_empty() => Err("it is empty".into()),
+            None => Ok(Source::Path(text.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_provider_a_store_or_a_path() {
+        let source = |text: &str| text.parse::<Source>();
+        assert!(matches!(source("http://127.0.0.1:9471"), Ok(Source::Served(_))));
+        assert!(matches!(source("s3://bucket/prefix"), Ok(Source::Store(_))));
+        assert!(matches!(source("file:///tmp/x"), Ok(Source::Store(_))));
+        assert!(matches!(source("out/identity.mmdb"), Ok(Source::Path(_))));
+        assert!(source("ftp://x").is_err() && source("").is_err());
+    }
+}

@@ -1,0 +1,244 @@
+//! What is served: the three resources of each feed, health, status and figures.
+
+mod stream;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::{Listener as _, ListenerExt};
+use axum::{Json, Router};
+use feed::{Head, Position};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::channel::{Baseline, Channel, Unencodable};
+use crate::metrics::{FeedFigures, Metrics};
+use crate::status::{Published, Status};
+
+/// What a peer has not acknowledged for so long is not coming: the kernel ends the connection (tcp(7),
+/// TCP_USER_TIMEOUT), be it that the peer is gone or that it reads nothing.
+const UNREAD_FOR: Duration = Duration::from_secs(30);
+
+/// A feed as it is served.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) figures: FeedFigures,
+}
+
+/// What the routes answer from.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) status: watch::Receiver<Arc<Status>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) feeds: Arc<[Served]>,
+}
+
+impl Sources {
+    fn feed(&self, name: &str) -> Result<&Served, Response> {
+        let known = |served: &&Served| served.channel.name == name;
+        self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "there is no such feed"))
+    }
+}
+
+pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
+    let listener = listener.tap_io(|stream| {
+        let set = stream
+            .set_nodelay(true)
+            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_user_timeout(&*stream, UNREAD_FOR.as_millis() as u32)?));
+        if let Err(error) = set {
+            tracing::debug!("a connection has no limits: {error}");
+        }
+    });
+    if let Ok(address) = listener.local_addr() {
+        tracing::debug!(%address, "listening");
+    }
+    axum::serve(listener, routes(sources)).await
+}
+
+fn routes(sources: Sources) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .route("/{feed}/version", get(version))
+        .route("/{feed}/download", get(download))
+        .route("/{feed}/deltas", get(deltas))
+        .fallback(async || refuse(StatusCode::NOT_FOUND, "there is no such resource"))
+        .method_not_allowed_fallback(async || refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered"))
+        .with_state(sources)
+}
+
+async fn readyz(State(sources): State<Sources>) -> Response {
+    match sources.status.borrow().unready() {
+        None => "ok\n".into_response(),
+        Some(reason) => refuse(StatusCode::SERVICE_UNAVAILABLE, &reason),
+    }
+}
+
+async fn metrics(State(sources): State<Sources>) -> Response {
+    let status = sources.status.borrow().clone();
+    let feeds: Vec<FeedFigures> = sources.feeds.iter().map(|served| served.figures.clone()).collect();
+    match sources.metrics.text(&status, &feeds, Instant::now()) {
+        Ok(text) => {
+            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+        }
+        Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),
+    }
+}
+
+async fn status(State(sources): State<Sources>) -> Response {
+    let status = sources.status.borrow().clone();
+    let published = |baseline: Arc<Baseline>| Published {
+        of_version: baseline.version.clone(),
+        position: baseline.position,
+        count: baseline.count,
+    };
+    let feeds = sources.feeds.iter().map(|served| (&served.figures, served.channel.baseline().map(published)));
+    Json(status.report(feeds, Instant::now())).into_response()
+}
+
+/// Says what `download` would give.
+async fn version(State(sources): State<Sources>, Path(feed): Path<String>) -> Result<Response, Response> {
+    let (served, baseline) = published(&sources, &feed)?;
+    let encoded = baseline.encoded().await.map_err(broken)?;
+    served.figures.encoded(encoded.table().bytes.len());
+    Ok(Json(encoded.head.clone()).into_response())
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Wanted {
+    /// Another form of the baseline than the usual one.
+    part: Option<String>,
+}
+
+async fn download(
+    State(sources): State<Sources>,
+    Path(feed): Path<String>,
+    Query(wanted): Query<Wanted>,
+    headers: HeaderMap,
+) -> Result<Response, Response> {
+    let (served, baseline) = published(&sources, &feed)?;
+    let encoded = baseline.encoded().await.map_err(broken)?;
+    let part = match &wanted.part {
+        None => encoded.table(),
+        Some(name) => {
+            encoded.part(name).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "the feed has no such part"))?
+        }
+    };
+    served.figures.encoded(encoded.table().bytes.len());
+    // The part has the position and version of the whole, and a hash of its own.
+    let head = if wanted.part.is_none() {
+        encoded.head.clone()
+    } else {
+        Head::of(&part.bytes, encoded.head.version.clone(), encoded.head.position, encoded.head.count)
+    };
+    let mut answer = HeaderMap::new();
+    for (name, value) in head.headers() {
+        answer.insert(name, value.parse().map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "a header is wrong"))?);
+    }
+    answer.insert(ETAG, head.etag().parse().map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "a header is wrong"))?);
+    answer.insert(CACHE_CONTROL, axum::http::HeaderValue::from_static("no-cache"));
+    answer.insert(VARY, axum::http::HeaderValue::from_static("accept-encoding"));
+    if names(&headers, IF_NONE_MATCH.as_str(), &head.etag()) {
+        return Ok((StatusCode::NOT_MODIFIED, answer).into_response());
+    }
+    answer.insert(CONTENT_TYPE, axum::http::HeaderValue::from_static(part.media_type));
+    let bytes = if wanted.part.is_none() && accepts_gzip(&headers) {
+        answer.insert(CONTENT_ENCODING, axum::http::HeaderValue::from_static("gzip"));
+        encoded.compressed().await.map_err(broken)?
+    } else {
+        part.bytes.clone()
+    };
+    Ok((answer, Body::from(bytes)).into_response())
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct From {
+    from: Option<String>,
+}
+
+async fn deltas(
+    State(sources): State<Sources>,
+    Path(feed): Path<String>,
+    Query(query): Query<From>,
+    headers: HeaderMap,
+) -> Result<Response, Response> {
+    let (served, _) = published(&sources, &feed)?;
+    let header = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let from: Option<Position> = match header.or(query.from).filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|e: feed::PositionError| refuse(StatusCode::BAD_REQUEST, &e.to_string()))?),
+    };
+    let body = Body::from_stream(stream::follow(served, from));
+    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response())
+}
+
+/// The feed, and its baseline.
+fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Response> {
+    let served = sources.feed(name)?;
+    let unready = || sources.status.borrow().unready().unwrap_or_else(|| "nothing is published yet".into());
+    let baseline = served.channel.baseline().ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, &unready()))?;
+    Ok((served, baseline))
+}
+
+fn broken(error: Unencodable) -> Response {
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+}
+
+fn refuse(code: StatusCode, reason: &str) -> Response {
+    (code, format!("{reason}\n")).into_response()
+}
+
+fn listed<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+fn names(headers: &HeaderMap, name: &str, etag: &str) -> bool {
+    let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+    listed(headers, name).any(|tag| tag == "*" || opaque(tag) == opaque(etag))
+}
+
+/// RFC 9110, 12.5.3, as far as it decides between gzip and nothing.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    listed(headers, ACCEPT_ENCODING.as_str()).any(|coding| {
+        let (name, weight) = coding.split_once(';').map_or((coding, ""), |(name, weight)| (name.trim(), weight.trim()));
+        let refused = weight.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok()).is_some_and(|q| q <= 0.0);
+        (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(axum::http::HeaderName::from_static(name), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn gzip_is_sent_to_those_who_take_it() {
+        for (value, takes) in [("gzip", true), ("br, GZIP;q=0.5", true), ("*", true), ("gzip;q=0", false), ("br", false)] {
+            assert_eq!(accepts_gzip(&headers("accept-encoding", value)), takes, "{value}");
+        }
+        assert!(!accepts_gzip(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_version_that_is_known_is_recognised_in_every_form() {
+        for (value, known) in [("W/\"id-1\"", true), ("\"x\", \"id-1\"", true), ("*", true), ("\"id-2\"", false)] {
+            assert_eq!(names(&headers("if-none-match", value), "if-none-match", "W/\"id-1\""), known, "{value}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Figures for Prometheus, in OpenMetrics text; docs/context.md says what each means.
+//!
+//! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended. Counters are moved where things
+//! happen; gauges are set when scraped.
+
+mod feed;
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::status::Status;
+pub(crate) use feed::{FeedFigures, Outlet};
+
+pub(crate) type Labels = [(&'static str, &'static str); 1];
+pub(crate) type Pairs = [(&'static str, &'static str); 2];
+pub(crate) type Seconds = Gauge<f64, AtomicU64>;
+
+/// Upper bounds of the histograms' buckets: 1 ms to 32 s, and beyond. What is published waits 200 ms on purpose; a
+/// baseline may take seconds on its way.
+fn buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 16))
+}
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    families: Families,
+    published_after: Histogram,
+    ready: Gauge,
+    leads: Gauge,
+    problems: Gauge,
+}
+
+/// What there is of each feed.
+#[derive(Debug, Clone)]
+pub(crate) struct Families {
+    entries: Family<Labels, Gauge>,
+    sequence: Family<Labels, Gauge>,
+    backlog: Family<Labels, Gauge>,
+    baseline_bytes: Family<Labels, Gauge>,
+    subscribers: Family<Labels, Gauge>,
+    deltas: Family<Labels, Counter>,
+    dropped_subscribers: Family<Labels, Counter>,
+    deliveries: Family<Pairs, Counter>,
+    failures: Family<Pairs, Counter>,
+    last_success_age: Family<Pairs, Seconds>,
+    took: Histograms<Pairs>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let mut root = Registry::default();
+        let registry = root.sub_registry_with_prefix("ringfence_context");
+        registry.register("build", "The provider's version", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let families = Families {
+            entries: Family::default(),
+            sequence: Family::default(),
+            backlog: Family::default(),
+            baseline_bytes: Family::default(),
+            subscribers: Family::default(),
+            deltas: Family::default(),
+            dropped_subscribers: Family::default(),
+            deliveries: Family::default(),
+            failures: Family::default(),
+            last_success_age: Family::default(),
+            took: Family::new_with_constructor(buckets),
+        };
+        let mut gauge = |name: &str, help: &str, family: &Family<Labels, Gauge>| {
+            registry.register(name, help, family.clone());
+        };
+        gauge("entries", "Entries of the table as it was published last", &families.entries);
+        gauge("sequence", "The last delta's number in its epoch", &families.sequence);
+        gauge("push_backlog", "Deltas that the relay has not taken yet", &families.backlog);
+        gauge("subscribers", "Open streams of deltas", &families.subscribers);
+        registry.register_with_unit(
+            "baseline",
+            "Length of the last baseline that was encoded",
+            Unit::Bytes,
+            families.baseline_bytes.clone(),
+        );
+        registry.register("deltas", "Deltas that were published", families.deltas.clone());
+        registry.register(
+            "dropped_subscribers",
+            "Streams that were ended because their reader was too slow",
+            families.dropped_subscribers.clone(),
+        );
+        registry.register("deliveries", "What a relay or store has taken", families.deliveries.clone());
+        registry.register("delivery_failures", "Tries that a relay or store did not take", families.failures.clone());
+        registry.register_with_unit(
+            "last_delivery_age",
+            "Since a relay or store has last taken something; NaN before the first",
+            Unit::Seconds,
+            families.last_success_age.clone(),
+        );
+        registry.register_with_unit("delivery", "Of a try, to its end", Unit::Seconds, families.took.clone());
+        let published_after = buckets();
+        registry.register_with_unit(
+            "publication_latency",
+            "From an event's arrival to the delta that carries it",
+            Unit::Seconds,
+            published_after.clone(),
+        );
+        let (ready, leads, problems) = (Gauge::default(), Gauge::default(), Gauge::default());
+        registry.register("ready", "1 while everything needed is known and published", ready.clone());
+        registry.register("leads", "1 while this process is the one that pushes and stores", leads.clone());
+        registry.register("source_problems", "What keeps the source from telling the whole truth", problems.clone());
+        Metrics { registry: root, families, published_after, ready, leads, problems }
+    }
+
+    /// The figures of one feed.
+    pub(crate) fn of_feed(&self, name: &'static str) -> FeedFigures {
+        FeedFigures::new(name, self.families.clone())
+    }
+
+    /// A delta carries an event that came so long ago.
+    pub(crate) fn published(&self, after: Duration) {
+        self.published_after.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn text(&self, status: &Status, feeds: &[FeedFigures], now: Instant) -> Result<String, fmt::Error> {
+        self.ready.set(i64::from(status.unready().is_none()));
+        self.leads.set(i64::from(status.leads));
+        self.problems.set(number(status.problems.len()));
+        for feed in feeds {
+            feed.set(now);
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn number(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

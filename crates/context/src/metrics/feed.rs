@@ -1,0 +1,135 @@
+//! The figures of one feed, and what its status says of relay and store.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use feed::Position;
+
+use super::{Families, number};
+
+/// Where a feed is delivered to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outlet {
+    Relay,
+    Store,
+}
+
+impl Outlet {
+    pub(crate) const ALL: [Outlet; 2] = [Outlet::Relay, Outlet::Store];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Outlet::Relay => "relay",
+            Outlet::Store => "store",
+        }
+    }
+}
+
+/// How deliveries to an outlet go.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Delivered {
+    pub(crate) last: Option<Instant>,
+    /// Why the last try failed, until one succeeds.
+    pub(crate) failure: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct FeedFigures {
+    pub(crate) name: &'static str,
+    families: Families,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    backlog: AtomicUsize,
+    subscribers: AtomicUsize,
+    delivered: Mutex<[Delivered; 2]>,
+}
+
+impl FeedFigures {
+    pub(super) fn new(name: &'static str, families: Families) -> FeedFigures {
+        let label = [("feed", name)];
+        // They show before anything happens.
+        drop(families.deltas.get_or_create(&label));
+        drop(families.dropped_subscribers.get_or_create(&label));
+        FeedFigures { name, families, shared: Arc::default() }
+    }
+
+    pub(crate) fn published(&self, deltas: usize, at: Position, entries: usize) {
+        let label = [("feed", self.name)];
+        self.families.deltas.get_or_create(&label).inc_by(deltas as u64);
+        self.families.sequence.get_or_create(&label).set(i64::try_from(at.seq).unwrap_or(i64::MAX));
+        self.families.entries.get_or_create(&label).set(number(entries));
+    }
+
+    pub(crate) fn encoded(&self, bytes: usize) {
+        self.families.baseline_bytes.get_or_create(&[("feed", self.name)]).set(number(bytes));
+    }
+
+    pub(crate) fn waiting(&self, deltas: usize) {
+        self.shared.backlog.store(deltas, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subscribed(&self) {
+        self.shared.subscribers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn left(&self) {
+        self.shared.subscribers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subscribers(&self) -> usize {
+        self.shared.subscribers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn dropped(&self) {
+        self.families.dropped_subscribers.get_or_create(&[("feed", self.name)]).inc();
+    }
+
+    pub(crate) fn took(&self, outlet: Outlet, time: Duration) {
+        self.families.took.get_or_create(&self.pair(outlet)).observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn delivered(&self, outlet: Outlet) {
+        self.families.deliveries.get_or_create(&self.pair(outlet)).inc();
+        self.lock()[outlet as usize] = Delivered { last: Some(Instant::now()), failure: None };
+    }
+
+    /// Says whether it is news.
+    pub(crate) fn failed(&self, outlet: Outlet, why: &str) -> bool {
+        self.families.failures.get_or_create(&self.pair(outlet)).inc();
+        let mut delivered = self.lock();
+        let known = &mut delivered[outlet as usize].failure;
+        let is_news = known.as_deref() != Some(why);
+        *known = Some(why.to_owned());
+        is_news
+    }
+
+    pub(crate) fn of(&self, outlet: Outlet) -> Delivered {
+        self.lock()[outlet as usize].clone()
+    }
+
+    pub(crate) fn backlog(&self) -> usize {
+        self.shared.backlog.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, now: Instant) {
+        let label = [("feed", self.name)];
+        self.families.backlog.get_or_create(&label).set(number(self.backlog()));
+        self.families.subscribers.get_or_create(&label).set(number(self.subscribers()));
+        for outlet in Outlet::ALL {
+            let age = self.of(outlet).last.map_or(f64::NAN, |at| now.saturating_duration_since(at).as_secs_f64());
+            self.families.last_success_age.get_or_create(&self.pair(outlet)).set(age);
+        }
+    }
+
+    fn pair(&self, outlet: Outlet) -> super::Pairs {
+        [("feed", self.name), ("outlet", outlet.word())]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [Delivered; 2]> {
+        self.shared.delivered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

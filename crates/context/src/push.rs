@@ -1,0 +1,267 @@
+//! A relay that is kept up to date: baselines and deltas of one feed, in their order.
+//!
+//! Deltas wait in an [`Outbox`] until the relay has taken them, however long that lasts, and the first is tried again
+//! and again before any later one. Baselines go out when there is a first one, and from time to time while the table
+//! changes; they are made of what deltas have told, so that one that overtakes a delta takes nothing away from it. Where
+//! more deltas wait than are worth keeping, or the relay refuses one for good, a baseline takes their place: whoever
+//! follows the relay sees the gap, and pulls.
+
+mod outbox;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use feed::{Access, Backoff};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
+use reqwest::{Method, Url};
+use tokio::sync::watch;
+
+use crate::channel::{Baseline, Channel};
+use crate::metrics::{FeedFigures, Outlet};
+pub(crate) use outbox::{Outbox, Pending};
+
+/// The wait after a first failure, which doubles.
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// No wait is longer: a relay that is back is found within it.
+const BACKOFF_LAST: Duration = Duration::from_secs(30);
+
+/// For an answer to a delta. A relay that needs longer is taken for dead, and asked again.
+const DELTA_PATIENCE: Duration = Duration::from_secs(10);
+/// For an answer to a baseline, which may be tens of megabytes over a thin line.
+const BASELINE_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Refusals of one delta, in a row, that are the relay's last word. Those that say "not you" or "not now" do not count.
+const REFUSALS: u32 = 5;
+
+/// Of what a refusing relay says, this much is repeated.
+const SAID_BYTES: usize = 200;
+
+/// Where to push, and as whom.
+#[derive(Clone)]
+pub(crate) struct Relay {
+    pub(crate) base: Url,
+    pub(crate) cluster: String,
+    pub(crate) client: reqwest::Client,
+    pub(crate) access: Access,
+}
+
+/// What is pushed of a feed.
+pub(crate) struct Push {
+    pub(crate) relay: Relay,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) media_type: &'static str,
+    /// Time between two baselines, at least.
+    pub(crate) interval: Duration,
+    /// Whether this process is the one that pushes.
+    pub(crate) leads: watch::Receiver<bool>,
+    pub(crate) figures: FeedFigures,
+}
+
+/// Why something was not taken.
+#[derive(Debug)]
+enum Failure {
+    /// The relay answered so.
+    Refused { status: u16, said: String },
+    /// No answer, or half of one.
+    Unreachable(String),
+    /// The fault is on our side.
+    Ours(String),
+}
+
+impl Failure {
+    /// Whether another try may do better, the relay being what it is.
+    fn is_final(&self) -> bool {
+        match self {
+            Failure::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 401 | 403 | 408 | 425 | 429),
+            Failure::Unreachable(_) | Failure::Ours(_) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused { status: status @ (401 | 403), said } => {
+                write!(f, "the relay does not accept our token ({status}); check --token-file{said}")
+            }
+            Failure::Refused { status, said } => write!(f, "the relay answers {status}{said}"),
+            Failure::Unreachable(why) => write!(f, "the relay cannot be reached: {why}"),
+            Failure::Ours(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Push {
+    /// Pushes for ever.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
+        loop {
+            if !self.leads.borrow_and_update().to_owned() {
+                self.outbox.close();
+                if self.leads.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            // What was not taken in the last term is not news any more.
+            self.outbox.open();
+            self.lead(&mut backoff).await;
+        }
+    }
+
+    /// Pushes as long as this process leads.
+    async fn lead(&mut self, backoff: &mut Backoff) {
+        let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
+        let mut refusals = 0;
+        loop {
+            let due = self.due(pushed.as_ref());
+            let outcome = match (due, self.outbox.first()) {
+                (Due::Now(baseline), first) if pushed.is_none() || first.is_none() => {
+                    let outcome = self.push_baseline(&baseline).await;
+                    if outcome.is_ok() {
+                        refusals = 0;
+                        pushed = Some((baseline, Instant::now()));
+                    }
+                    outcome
+                }
+                (_, Some(delta)) => {
+                    let outcome = self.push_delta(&delta).await;
+                    match &outcome {
+                        Ok(()) => {
+                            refusals = 0;
+                            self.outbox.taken(&delta);
+                        }
+                        Err(failure) if failure.is_final() => refusals += 1,
+                        Err(_) => {}
+                    }
+                    if refusals >= REFUSALS {
+                        tracing::warn!(feed = self.channel.name, "the relay refuses a delta for good; a baseline takes its place");
+                        refusals = 0;
+                        self.outbox.give_up();
+                    }
+                    outcome
+                }
+                (Due::Now(_) | Due::At(_) | Due::Never, None) => {
+                    if !self.wait(self.due(pushed.as_ref())).await {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            if self.outbox.has_given_up() {
+                pushed = None;
+            }
+            match outcome {
+                Ok(()) => {
+                    backoff.reset();
+                    self.figures.delivered(Outlet::Relay);
+                }
+                Err(failure) => {
+                    let message = failure.to_string();
+                    if self.figures.failed(Outlet::Relay, &message) {
+                        tracing::warn!(feed = self.channel.name, "{message}; it is kept and tried again");
+                    }
+                    let wait = backoff.wait();
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        changed = self.leads.changed() => if changed.is_err() || !*self.leads.borrow() { return },
+                    }
+                }
+            }
+            if !*self.leads.borrow() {
+                return;
+            }
+        }
+    }
+
+    /// When a baseline is to be pushed, seen what was pushed last and when.
+    fn due(&self, pushed: Option<&(Arc<Baseline>, Instant)>) -> Due {
+        match (self.channel.baseline(), pushed) {
+            (None, _) => Due::Never,
+            (Some(now), None) => Due::Now(now),
+            (Some(now), Some((last, _))) if now.version == last.version && now.position.epoch == last.position.epoch => Due::Never,
+            (Some(now), Some((_, at))) => {
+                let due = *at + self.interval;
+                if due <= Instant::now() { Due::Now(now) } else { Due::At(due) }
+            }
+        }
+    }
+
+    /// Until something is to be done. False when another leads.
+    async fn wait(&mut self, due: Due) -> bool {
+        let deadline = match due {
+            Due::At(at) => at.saturating_duration_since(Instant::now()),
+            Due::Now(_) => Duration::ZERO,
+            // Somebody tells.
+            Due::Never => self.interval,
+        };
+        tokio::select! {
+            () = self.outbox.changed() => true,
+            () = tokio::time::sleep(deadline) => true,
+            changed = self.leads.changed() => changed.is_ok() && *self.leads.borrow(),
+        }
+    }
+
+    async fn push_baseline(&self, baseline: &Baseline) -> Result<(), Failure> {
+        let encoded = baseline.encoded().await.map_err(|e| Failure::Ours(e.to_string()))?;
+        let mut url = self.url("upload")?;
+        url.query_pairs_mut().append_pair("version", &baseline.version).append_pair("cluster", &self.relay.cluster);
+        let bytes = encoded.table().bytes.clone();
+        self.send(Method::PUT, url, self.media_type, bytes, BASELINE_PATIENCE).await
+    }
+
+    async fn push_delta(&self, delta: &Pending) -> Result<(), Failure> {
+        self.send(Method::POST, self.url("delta")?, "application/json", delta.json.clone(), DELTA_PATIENCE).await
+    }
+
+    fn url(&self, what: &str) -> Result<Url, Failure> {
+        let mut url = self.relay.base.clone();
+        let mut segments = url.path_segments_mut().map_err(|()| Failure::Ours("--push-url has no host".into()))?;
+        segments.pop_if_empty().push(self.channel.name).push(what);
+        drop(segments);
+        Ok(url)
+    }
+
+    async fn send(&self, method: Method, url: Url, media_type: &str, body: bytes::Bytes, patience: Duration) -> Result<(), Failure> {
+        let began = Instant::now();
+        let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
+        let request = self.relay.client.request(method, url).header(CONTENT_TYPE, media_type).timeout(patience);
+        let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token)).body(body);
+        let answer = request.send().await.map_err(|e| Failure::Unreachable(causes(&e)))?;
+        let status = answer.status();
+        self.figures.took(Outlet::Relay, began.elapsed());
+        if status.is_success() {
+            return Ok(());
+        }
+        let said = answer.text().await.map(|text| first_line(&text)).unwrap_or_else(|_| String::new());
+        Err(Failure::Refused { status: status.as_u16(), said })
+    }
+}
+
+enum Due {
+    Now(Arc<Baseline>),
+    At(Instant),
+    /// Not before the table changes.
+    Never,
+}
+
+fn first_line(text: &str) -> String {
+    let line: String = text.lines().next().unwrap_or("").chars().filter(|c| !c.is_control()).take(SAID_BYTES).collect();
+    if line.is_empty() { line } else { format!(": {line}") }
+}
+
+/// The error and what it comes from, in one line; without the address, which may hold a password.
+fn causes(error: &reqwest::Error) -> String {
+    let mut source = std::error::Error::source(error);
+    let mut text = match () {
+        () if error.is_timeout() => "no answer in time".to_owned(),
+        () if error.is_connect() => "no connection".to_owned(),
+        () => "the exchange broke off".to_owned(),
+    };
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,159 @@
+//! Deltas that the relay has not taken yet.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use feed::Position;
+use tokio::sync::Notify;
+
+/// Deltas that wait at most. With a few a second that is an hour of a relay that is down; a baseline tells the same in
+/// less.
+const DELTAS: usize = 16_384;
+/// Bytes of them.
+const BYTES: usize = 64 << 20;
+
+/// A delta as it is pushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) position: Position,
+    pub(crate) json: Bytes,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether anything is to be pushed at all.
+    open: bool,
+    waiting: VecDeque<Pending>,
+    bytes: usize,
+    /// Something was thrown away, and nothing was put in its place yet.
+    given_up: bool,
+}
+
+impl Outbox {
+    pub(crate) fn put(&self, deltas: impl IntoIterator<Item = Pending>) {
+        let mut state = self.lock();
+        if state.open {
+            for delta in deltas {
+                state.bytes += delta.json.len();
+                state.waiting.push_back(delta);
+            }
+            if state.waiting.len() > DELTAS || state.bytes > BYTES {
+                state.throw_away();
+                state.given_up = true;
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The one to push next.
+    pub(crate) fn first(&self) -> Option<Pending> {
+        self.lock().waiting.front().cloned()
+    }
+
+    /// The relay has taken it.
+    pub(crate) fn taken(&self, delta: &Pending) {
+        let mut state = self.lock();
+        if state.waiting.front().is_some_and(|first| first.position == delta.position) {
+            state.waiting.pop_front();
+            state.bytes -= delta.json.len();
+        }
+    }
+
+    /// Throws away what waits: a baseline is to take its place.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.lock();
+        state.throw_away();
+        state.given_up = true;
+    }
+
+    /// Whether something was thrown away since this was asked last.
+    pub(crate) fn has_given_up(&self) -> bool {
+        std::mem::take(&mut self.lock().given_up)
+    }
+
+    /// From now on deltas wait here.
+    pub(crate) fn open(&self) {
+        let mut state = self.lock();
+        state.throw_away();
+        state.open = true;
+    }
+
+    /// Nothing is pushed.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.throw_away();
+        state.open = false;
+    }
+
+    /// Until something was put.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn throw_away(&mut self) {
+        self.waiting.clear();
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(seq: u64) -> Pending {
+        Pending { position: Position { epoch: 1, seq }, json: Bytes::from_static(b"{}") }
+    }
+
+    #[test]
+    fn deltas_leave_in_their_order_and_stay_until_they_are_taken() {
+        let outbox = Outbox::default();
+        outbox.open();
+        outbox.put([delta(1), delta(2)]);
+        assert_eq!((outbox.first(), outbox.first()), (Some(delta(1)), Some(delta(1))));
+        outbox.taken(&delta(1));
+        assert_eq!(outbox.first(), Some(delta(2)));
+        outbox.taken(&delta(1));
+        assert_eq!(outbox.waiting(), 1);
+    }
+
+    #[test]
+    fn nothing_waits_while_another_pushes() {
+        let outbox = Outbox::default();
+        outbox.put([delta(1)]);
+        assert_eq!(outbox.first(), None);
+        outbox.open();
+        outbox.put([delta(2)]);
+        outbox.close();
+        assert_eq!(outbox.waiting(), 0);
+    }
+
+    #[test]
+    fn more_than_is_worth_keeping_is_given_up_at_once_and_told_once() {
+        let outbox = Outbox::default();
+        outbox.open();
+        outbox.put((1..=DELTAS as u64).map(delta));
+        assert!(!outbox.has_given_up());
+        outbox.put([delta(DELTAS as u64 + 1)]);
+        assert_eq!((outbox.waiting(), outbox.has_given_up(), outbox.has_given_up()), (0, true, false));
+        outbox.put([delta(DELTAS as u64 + 2)]);
+        assert_eq!(outbox.waiting(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! Baselines as objects: in a folder or a bucket, for consumers that the provider cannot reach and for what `build`
+//! writes.
+//!
+//! An object never changes once it is written: its name has its version and position. `<feed>/latest.json` points to the
+//! newest and is written last, so that whoever reads it finds what it names. Older objects are removed some
+//! baselines later.
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use feed::Head;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Baseline, Unencodable};
+use crate::cli::StoreUrl;
+
+/// Baselines that stay beside the newest: whoever has read the pointer has so many intervals for reading what it names.
+const OLDER_KEPT: usize = 4;
+
+/// Why a store does not do what it is for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("the store cannot be used: {0}")]
+    Unusable(object_store::Error),
+    #[error("{what}: {error}")]
+    Failed { what: String, error: object_store::Error },
+    #[error("{what} is not understood: {error}")]
+    NotUnderstood { what: String, error: serde_json::Error },
+    #[error(transparent)]
+    Unencodable(#[from] Unencodable),
+}
+
+/// `<feed>/latest.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Latest {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    /// The objects of this baseline, by what they are: the table first.
+    pub(crate) objects: Vec<Stored>,
+    /// Objects of baselines before, oldest first.
+    #[serde(default)]
+    older: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    /// `baseline`, or what else goes with it.
+    pub(crate) what: String,
+    /// Its name beside `latest.json`.
+    pub(crate) object: String,
+}
+
+#[derive(Clone)]
+pub(crate) struct Store {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+}
+
+impl Store {
+    /// A folder, or a bucket with what the environment says of access to it.
+    pub(crate) fn open(url: &StoreUrl) -> Result<Store, StoreError> {
+        if url.0.scheme() == "file" {
+            return Store::of_folder(FilePath::new(url.0.path()));
+        }
+        let environment = std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("AWS_")?.to_lowercase(), value)));
+        let options = environment.map(|(name, value)| (format!("aws_{name}"), value));
+        let (objects, prefix) = object_store::parse_url_opts(&url.0, options).map_err(StoreError::Unusable)?;
+        Ok(Store { objects: Arc::from(objects), prefix })
+    }
+
+    /// A folder, which is made if it is not there.
+    pub(crate) fn of_folder(folder: &FilePath) -> Result<Store, StoreError> {
+        let unusable = |error: std::io::Error| {
+            StoreError::Unusable(object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(error) })
+        };
+        std::fs::create_dir_all(folder).map_err(unusable)?;
+        let objects = object_store::local::LocalFileSystem::new_with_prefix(folder).map_err(StoreError::Unusable)?;
+        Ok(Store { objects: Arc::new(objects), prefix: Path::default() })
+    }
+
+    /// Writes a baseline of the feed, then the pointer to it, then removes what is old.
+    pub(crate) async fn keep(&self, feed: &str, baseline: &Baseline) -> Result<(), StoreError> {
+        let before = self.latest(feed).await?;
+        let encoded = baseline.encoded().await?;
+        let stem = format!("{}-{}-{}", encoded.head.version, encoded.head.position.epoch, encoded.head.position.seq);
+        let mut objects = Vec::new();
+        for (what, extension, bytes) in encoded.parts() {
+            let object = format!("{stem}.{extension}");
+            self.write(&self.path(feed, &object), bytes).await?;
+            objects.push(Stored { what: what.into(), object });
+        }
+        let is_new = |name: &String| !objects.iter().any(|stored| stored.object == *name);
+        let before = before.map_or_else(Vec::new, |latest| {
+            latest.older.into_iter().chain(latest.objects.into_iter().map(|stored| stored.object)).collect()
+        });
+        let mut older: Vec<String> = before.into_iter().filter(is_new).collect();
+        let outdated = older.len().saturating_sub(OLDER_KEPT * objects.len());
+        let outdated: Vec<String> = older.drain(..outdated).collect();
+        let latest = Latest { head: encoded.head.clone(), objects, older };
+        let path = self.path(feed, "latest.json");
+        let text = serde_json::to_vec_pretty(&latest)
+            .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;
+        self.write(&path, text.into()).await?;
+        for name in outdated {
+            let path = self.path(feed, &name);
+            match self.objects.delete(&path).await {
+                // Somebody tidied up.
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(StoreError::Failed { what: path.to_string(), error }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest baseline of the feed; none if there never was one.
+    pub(crate) async fn latest(&self, feed: &str) -> Result<Option<Latest>, StoreError> {
+        let path = self.path(feed, "latest.json");
+        match self.objects.get(&path).await {
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(StoreError::Failed { what: path.to_string(), error }),
+            Ok(found) => {
+                let bytes = found.bytes().await.map_err(|error| StoreError::Failed { what: path.to_string(), error })?;
+                serde_json::from_slice(&bytes)
+                    .map(Some)
+                    .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })
+            }
+        }
+    }
+
+    pub(crate) async fn read(&self, feed: &str, object: &str) -> Result<Bytes, StoreError> {
+        let path = self.path(feed, object);
+        let failed = |error| StoreError::Failed { what: path.to_string(), error };
+        self.objects.get(&path).await.map_err(failed)?.bytes().await.map_err(failed)
+    }
+
+    async fn write(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
+        let written = self.objects.put(path, PutPayload::from_bytes(bytes)).await;
+        written.map(|_| ()).map_err(|error| StoreError::Failed { what: path.to_string(), error })
+    }
+
+    fn path(&self, feed: &str, object: &str) -> Path {
+        self.prefix.clone().join(feed).join(object)
+    }
+}
