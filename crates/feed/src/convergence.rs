@@ -74,7 +74,7 @@ impl Consumer {
     fn read(&mut self, producer: &Producer) {
         let Some(frames) = &mut self.stream else { return };
         let mut events = vec![];
-        Parser::new().push(&frames.drain(..).collect::<Vec<_>>().concat(), &mut events).unwrap();
+        Parser::new().push(&std::mem::take(frames).concat(), &mut events).unwrap();
         for event in events {
             let next = match event.event.as_str() {
                 sse::POSITION => self.follower.begins(serde_json::from_slice(&event.data).unwrap()),

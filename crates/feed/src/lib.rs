@@ -9,6 +9,7 @@
 
 mod access;
 mod backoff;
+pub mod client;
 mod follower;
 mod head;
 mod pace;
