@@ -1,0 +1,163 @@
+//! How a server is reached: its certificate's authority, and the token that is shown to it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::header::HeaderValue;
+use reqwest::redirect;
+use tokio::io::AsyncReadExt;
+
+/// A token or a bundle of certificates beyond is neither.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// What it takes to be let in. Nothing, by default.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Sent as `Authorization: Bearer`. Read again for each request, since tokens are replaced in place.
+    pub token_file: Option<PathBuf>,
+    /// PEM. Only these authorities are trusted then; without it, the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} is longer than {FILE_BYTES} bytes")]
+    TooLong { path: PathBuf },
+    #[error("{path} holds no token: one line of printable characters")]
+    Token { path: PathBuf },
+    #[error("{path} holds no certificates: {source}")]
+    Certificates { path: PathBuf, source: reqwest::Error },
+    #[error("{path} holds no certificates")]
+    NoCertificates { path: PathBuf },
+    #[error("no HTTP client: {0}")]
+    Client(#[source] reqwest::Error),
+}
+
+/// TLS is that of `ring` everywhere. reqwest is built without any and panics if none was installed for the process.
+/// Whoever was first is left in place.
+pub fn install_tls_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error says that another thread was faster, and did the same.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}
+
+impl Access {
+    /// A client for such servers, for as long as the process lives. It follows no redirects, which would show the token
+    /// to others, and goes through no proxy: whom it asks is in the cluster.
+    ///
+    /// `silence`: how long nothing may come of an answer.
+    ///
+    /// # Errors
+    /// If the certificates cannot be read, or, where a URL is `https` and none are given, if the system has none.
+    pub async fn client(
+        &self,
+        is_https: bool,
+        connect: Duration,
+        silence: Duration,
+    ) -> Result<reqwest::Client, AccessError> {
+        install_tls_provider();
+        let builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .connect_timeout(connect)
+            .read_timeout(silence)
+            .tcp_keepalive(silence)
+            .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")));
+        let builder = match (&self.ca_file, is_https) {
+            (Some(path), _) => builder.tls_certs_only(certificates(path).await?),
+            (None, true) => builder,
+            // The system's authorities would be read, and it would be an error if there were none.
+            (None, false) => builder.tls_certs_only([]),
+        };
+        builder.build().map_err(AccessError::Client)
+    }
+
+    /// The value of `Authorization`, from the file as it is now.
+    ///
+    /// # Errors
+    /// If there is a file, and no token in it.
+    pub async fn authorization(&self) -> Result<Option<HeaderValue>, AccessError> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let file = read(path).await?;
+        let no_token = || AccessError::Token { path: path.clone() };
+        let token = std::str::from_utf8(&file).map_err(|_| no_token())?.trim();
+        if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(no_token());
+        }
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| no_token())?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+async fn certificates(path: &Path) -> Result<Vec<reqwest::Certificate>, AccessError> {
+    let pem = read(path).await?;
+    let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+        .map_err(|source| AccessError::Certificates { path: path.to_owned(), source })?;
+    if certificates.is_empty() { Err(AccessError::NoCertificates { path: path.to_owned() }) } else { Ok(certificates) }
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, AccessError> {
+    let failed = |source| AccessError::Read { path: path.to_owned(), source };
+    let mut bytes = vec![];
+    let file = tokio::fs::File::open(path).await.map_err(failed)?;
+    file.take(FILE_BYTES + 1).read_to_end(&mut bytes).await.map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES {
+        return Err(AccessError::TooLong { path: path.to_owned() });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_token_is_what_the_file_holds_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let access = Access { token_file: Some(path.clone()), ca_file: None };
+        assert!(matches!(access.authorization().await, Err(AccessError::Read { .. })));
+        for (text, header) in [("first\n", "Bearer first"), ("second", "Bearer second")] {
+            std::fs::write(&path, text).unwrap();
+            let value = access.authorization().await.unwrap().unwrap();
+            assert_eq!(value, header);
+            assert!(!format!("{value:?}").contains("first"), "not for logs");
+        }
+        for text in ["", "\n", "two words", "two\nlines", "\u{e4}"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(matches!(access.authorization().await, Err(AccessError::Token { .. })), "{text:?}");
+        }
+        std::fs::write(&path, "x".repeat(FILE_BYTES as usize + 1)).unwrap();
+        assert!(matches!(access.authorization().await, Err(AccessError::TooLong { .. })));
+        assert!(Access::default().authorization().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn https_has_a_provider_of_tls() {
+        let client = Access::default().client(false, SECOND, SECOND).await.unwrap();
+        // Nobody listens on the discard port of this host, and it is not reached without a handshake anyway.
+        let error = client.get("https://127.0.0.1:9/").send().await.unwrap_err();
+        assert!(error.is_connect(), "{error:?}");
+        install_tls_provider();
+        assert!(rustls::crypto::CryptoProvider::get_default().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_file_without_certificates_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let access = Access { token_file: None, ca_file: Some(path.clone()) };
+        assert!(matches!(access.client(true, SECOND, SECOND).await, Err(AccessError::Read { .. })));
+        std::fs::write(&path, "nothing of that kind").unwrap();
+        assert!(matches!(access.client(true, SECOND, SECOND).await, Err(AccessError::NoCertificates { .. })));
+        std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n").unwrap();
+        let refused = access.client(true, SECOND, SECOND).await;
+        assert!(refused.is_err(), "{refused:?}");
+    }
+}

@@ -1,0 +1,67 @@
+//! How long to wait before trying again.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// Waits that double from `first` to `longest`, each drawn from its upper three quarters: five thousand followers of a
+/// producer that restarts do not come back in one moment, and nobody comes back at once.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    pub fn new(first: Duration, longest: Duration) -> Backoff {
+        Backoff { first, longest, failures: 0 }
+    }
+
+    /// It worked: the next wait is a short one.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// In a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// It failed: how long to wait now.
+    pub fn wait(&mut self) -> Duration {
+        // Hash maps are seeded with random numbers, which are as good as is needed here.
+        self.wait_drawn(RandomState::new().build_hasher().finish())
+    }
+
+    fn wait_drawn(&mut self, random: u64) -> Duration {
+        let doublings = self.failures.min(31);
+        self.failures = self.failures.saturating_add(1);
+        let longest = self.first.saturating_mul(1 << doublings).min(self.longest);
+        longest / 4 + (longest * 3 / 4).mul_f64(random as f64 / u64::MAX as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_start_anew() {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+        let waits: Vec<u64> = (0..7).map(|_| backoff.wait_drawn(u64::MAX).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
+        for _ in 0..100 {
+            assert!(backoff.wait() <= Duration::from_secs(30));
+        }
+        backoff.reset();
+        assert_eq!(backoff.wait_drawn(u64::MAX), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn waits_are_spread_and_never_nothing() {
+        let mut backoff = Backoff::new(Duration::from_secs(4), Duration::from_secs(4));
+        assert_eq!(backoff.wait_drawn(0), Duration::from_secs(1));
+        assert_eq!(backoff.wait_drawn(u64::MAX), Duration::from_secs(4));
+        assert_ne!(backoff.wait(), backoff.wait());
+    }
+}

@@ -1,0 +1,113 @@
+//! The requests that a follower makes of one server, and what it takes as an answer.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+
+use super::{Lost, Source};
+use crate::sse::{Parsed, Parser};
+use crate::{Head, Position};
+
+/// How much of what a server says when it refuses is told.
+const SAYS_BYTES: usize = 256;
+const EVENT_STREAM: &str = "text/event-stream";
+
+pub(super) struct Exchange<'a> {
+    pub(super) http: &'a Client,
+    pub(super) source: &'a Source,
+    pub(super) url: &'a Url,
+}
+
+impl Exchange<'_> {
+    /// Asks for what is behind the position, if there is one.
+    pub(super) async fn open_stream(&self, behind: Option<Position>) -> Result<Stream, Lost> {
+        let url = self.resource("deltas");
+        let mut request = self.http.get(url.clone()).header(ACCEPT, EVENT_STREAM).header(ACCEPT_ENCODING, "identity");
+        if let Some(position) = behind {
+            request = request.header("last-event-id", position.to_string());
+        }
+        let response = self.answer(&url, request).await?;
+        let is_stream = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == EVENT_STREAM));
+        if is_stream {
+            Ok(Stream { url, response, parser: Parser::new(), parsed: VecDeque::new() })
+        } else {
+            Err(Lost::NoStream { url })
+        }
+    }
+
+    pub(super) async fn download(&self) -> Result<(Head, Bytes), Lost> {
+        let url = self.resource("download");
+        let mut response = self.answer(&url, self.http.get(url.clone())).await?;
+        let limit = self.source.baseline_bytes;
+        let too_long = |bytes: u64| if bytes > limit { Err(Lost::BaselineTooLong { limit }) } else { Ok(()) };
+        let announced = response.content_length().unwrap_or(0);
+        too_long(announced)?;
+        let mut baseline = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|source| Lost::Transport { url: url.clone(), source })? {
+            too_long(baseline.len() as u64 + chunk.len() as u64)?;
+            baseline.extend_from_slice(&chunk);
+        }
+        let headers = response.headers();
+        let head = Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &baseline)?;
+        Ok((head, baseline.freeze()))
+    }
+
+    async fn answer(&self, url: &Url, request: RequestBuilder) -> Result<Response, Lost> {
+        let request = match self.source.access.authorization().await? {
+            Some(value) => request.header(AUTHORIZATION, value),
+            None => request,
+        };
+        let mut response = request.send().await.map_err(|source| Lost::Transport { url: url.clone(), source })?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        // What the body says is of help; if it cannot be read, the status has to do.
+        let body = response.chunk().await.ok().flatten().unwrap_or_else(Bytes::new);
+        let says: String = String::from_utf8_lossy(&body[..body.len().min(SAYS_BYTES)])
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        Err(Lost::Refused { url: url.clone(), status: response.status(), says: says.trim().to_owned() })
+    }
+
+    fn resource(&self, name: &str) -> Url {
+        let mut url = self.url.clone();
+        match url.path_segments_mut() {
+            Ok(mut segments) => drop(segments.pop_if_empty().push(&self.source.feed).push(name)),
+            Err(()) => unreachable!("every http URL has a path"),
+        }
+        url
+    }
+}
+
+pub(super) struct Stream {
+    url: Url,
+    response: Response,
+    parser: Parser,
+    parsed: VecDeque<Parsed>,
+}
+
+impl Stream {
+    pub(super) async fn next(&mut self) -> Result<Parsed, Lost> {
+        loop {
+            if let Some(event) = self.parsed.pop_front() {
+                return Ok(event);
+            }
+            let chunk = self.response.chunk().await;
+            match chunk.map_err(|source| Lost::Transport { url: self.url.clone(), source })? {
+                Some(bytes) => {
+                    let mut events = vec![];
+                    self.parser.push(&bytes, &mut events)?;
+                    self.parsed.extend(events);
+                }
+                None => return Err(Lost::Ended { url: self.url.clone() }),
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The consumer's side: what a follower does with what it is told, and when it needs a baseline.
+
+use std::fmt;
+
+use crate::Position;
+
+/// Knows where the follower's table is and what was heard of since; holds nothing of the table itself.
+///
+/// A delta is applied exactly if it is the next one. Everything else is either in the table already, or proof that the
+/// table lacks something: then only a baseline helps that has in it all that was heard of. Until there is one, deltas
+/// that come are not kept, since it has them too.
+#[derive(Debug, Clone, Default)]
+pub struct Follower {
+    table: Option<Position>,
+    /// The last that the stream is known to have. Epochs grow within a stream; another stream, which may be that of
+    /// another producer, may be of an earlier one.
+    heard: Option<Position>,
+    lacking: Option<Pull>,
+}
+
+/// What to do about something that came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// It is the table's next delta.
+    Apply,
+    /// The table has it already.
+    Known,
+    /// Get a baseline.
+    Pull(Pull),
+}
+
+/// Why a baseline is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pull {
+    NoTable,
+    /// Between the table and this are deltas that did not come.
+    Gap {
+        table: Position,
+        heard: Position,
+    },
+    OtherEpoch {
+        table: Position,
+        heard: Position,
+    },
+    /// The producer said so.
+    Told {
+        reason: String,
+    },
+}
+
+impl fmt::Display for Pull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pull::NoTable => f.write_str("there is no table yet"),
+            Pull::Gap { table, heard } => write!(f, "the table is at {table} and the next to come at {heard}"),
+            Pull::OtherEpoch { table, heard } => write!(f, "the table is at {table}, of another epoch than {heard}"),
+            Pull::Told { reason } => write!(f, "the producer says: {reason}"),
+        }
+    }
+}
+
+impl Follower {
+    pub fn new() -> Follower {
+        Follower::default()
+    }
+
+    /// Where the table is. It stays the table's position while a baseline is needed.
+    pub fn position(&self) -> Option<Position> {
+        self.table
+    }
+
+    /// A stream was opened, and carries what is behind this position. What was heard from other streams no longer
+    /// counts.
+    pub fn begins(&mut self, at: Position) -> Next {
+        self.heard = Some(at);
+        self.lacking = None;
+        self.hear(at, Pull::behind)
+    }
+
+    /// A delta came. Where the answer is [`Next::Apply`], the table is at its position from now on.
+    pub fn delta(&mut self, at: Position) -> Next {
+        if self.lacking.is_none() && self.table.is_some_and(|table| table.next() == at) {
+            self.table = Some(at);
+            self.heard = self.heard.max(Some(at));
+            return Next::Apply;
+        }
+        self.hear(at, Pull::behind)
+    }
+
+    /// What is before this position cannot be had from the stream.
+    pub fn told_to_pull(&mut self, at: Position, reason: &str) -> Next {
+        self.hear(at, |_, _| Pull::Told { reason: reason.to_owned() })
+    }
+
+    /// The table is now that of a baseline, whatever it was before. With [`Next::Known`] the stream joins it.
+    ///
+    /// With [`Next::Pull`] it does not: the baseline is older than the stream, or of another producer, or of an epoch
+    /// that the stream does not know of yet. Then the stream is opened again from the table's position.
+    pub fn baseline(&mut self, at: Position) -> Next {
+        self.table = Some(at);
+        self.lacking = self.heard.filter(|heard| !at.covers(*heard)).map(|heard| Pull::behind(at, heard));
+        self.standing()
+    }
+
+    fn hear(&mut self, at: Position, lack: impl FnOnce(Position, Position) -> Pull) -> Next {
+        let is_stale = self.heard.or(self.table).is_some_and(|heard| at.epoch < heard.epoch);
+        if !is_stale {
+            self.heard = self.heard.max(Some(at));
+            match self.table {
+                Some(table) if table.covers(at) => {}
+                // The first reason is the one to tell.
+                Some(table) => drop(self.lacking.get_or_insert_with(|| lack(table, at))),
+                None => drop(self.lacking.get_or_insert(Pull::NoTable)),
+            }
+        }
+        self.standing()
+    }
+
+    fn standing(&self) -> Next {
+        self.lacking.clone().map_or(Next::Known, Next::Pull)
+    }
+}
+
+impl Pull {
+    fn behind(table: Position, heard: Position) -> Pull {
+        if table.epoch == heard.epoch { Pull::Gap { table, heard } } else { Pull::OtherEpoch { table, heard } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(epoch: u64, seq: u64) -> Position {
+        Position { epoch, seq }
+    }
+
+    /// With a table, on a stream that joins it.
+    fn following(epoch: u64, seq: u64) -> Follower {
+        let mut follower = Follower::new();
+        assert_eq!(follower.begins(at(epoch, seq)), Next::Pull(Pull::NoTable));
+        assert_eq!(follower.baseline(at(epoch, seq)), Next::Known);
+        follower
+    }
+
+    #[test]
+    fn deltas_in_order_are_applied_each_once() {
+        let mut follower = following(7, 3);
+        for seq in [4, 5, 6] {
+            assert_eq!(follower.delta(at(7, seq)), Next::Apply);
+            assert_eq!(follower.position(), Some(at(7, seq)));
+            assert_eq!(follower.delta(at(7, seq)), Next::Known);
+            assert_eq!(follower.delta(at(7, 1)), Next::Known);
+        }
+    }
+
+    #[test]
+    fn deltas_that_the_baseline_contains_are_known() {
+        let mut follower = Follower::new();
+        follower.begins(at(7, 3));
+        assert_eq!(follower.baseline(at(7, 5)), Next::Known);
+        for (seq, next) in [(4, Next::Known), (5, Next::Known), (6, Next::Apply)] {
+            assert_eq!(follower.delta(at(7, seq)), next);
+        }
+    }
+
+    #[test]
+    fn after_a_gap_nothing_is_applied_until_a_baseline_has_all_that_was_heard_of() {
+        let mut follower = following(7, 3);
+        let gap = |heard| Next::Pull(Pull::Gap { table: at(7, 3), heard: at(7, heard) });
+        assert_eq!(follower.delta(at(7, 6)), gap(6));
+        assert_eq!(follower.delta(at(7, 4)), gap(6), "late, but 5 and 6 will not come again");
+        assert_eq!(follower.position(), Some(at(7, 3)));
+        assert_eq!(follower.baseline(at(7, 5)), Next::Pull(Pull::Gap { table: at(7, 5), heard: at(7, 6) }));
+        assert_eq!(follower.baseline(at(7, 6)), Next::Known);
+        assert_eq!(follower.delta(at(7, 7)), Next::Apply);
+    }
+
+    #[test]
+    fn another_epoch_needs_its_baseline_and_the_last_one_s_late_deltas_are_nothing() {
+        let mut follower = following(7, 3);
+        let other = Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(8, 1) });
+        assert_eq!(follower.delta(at(8, 1)), other);
+        assert_eq!(follower.delta(at(7, 4)), other, "of an epoch that has ended");
+        assert_eq!(follower.baseline(at(8, 1)), Next::Known);
+        assert_eq!(follower.delta(at(7, 5)), Next::Known);
+        assert_eq!(follower.delta(at(8, 2)), Next::Apply);
+    }
+
+    #[test]
+    fn a_stream_is_joined_where_the_table_is_and_nowhere_else() {
+        for (begins, next) in [
+            (at(7, 3), Next::Known),
+            (at(7, 2), Next::Known),
+            (at(7, 4), Next::Pull(Pull::Gap { table: at(7, 3), heard: at(7, 4) })),
+            (at(6, 9), Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(6, 9) })),
+            (at(8, 0), Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(8, 0) })),
+        ] {
+            assert_eq!(following(7, 3).begins(begins), next);
+        }
+    }
+
+    #[test]
+    fn another_stream_from_the_table_s_position_makes_good_for_a_gap() {
+        let mut follower = following(7, 3);
+        assert!(matches!(follower.delta(at(7, 6)), Next::Pull(_)));
+        assert_eq!(follower.begins(at(7, 3)), Next::Known);
+        assert_eq!(follower.delta(at(7, 4)), Next::Apply);
+    }
+
+    #[test]
+    fn a_producer_of_an_earlier_epoch_is_followed_too() {
+        let mut follower = following(7, 3);
+        assert!(matches!(follower.begins(at(5, 8)), Next::Pull(_)));
+        assert_eq!(follower.baseline(at(5, 9)), Next::Known);
+        assert_eq!(follower.delta(at(5, 10)), Next::Apply);
+    }
+
+    #[test]
+    fn a_baseline_of_another_epoch_than_the_stream_does_not_join() {
+        for epoch in [6, 8] {
+            let mut follower = Follower::new();
+            follower.begins(at(7, 3));
+            let apart = Pull::OtherEpoch { table: at(epoch, 4), heard: at(7, 3) };
+            assert_eq!(follower.baseline(at(epoch, 4)), Next::Pull(apart.clone()));
+            assert_eq!(follower.delta(at(epoch, 5)), Next::Pull(apart));
+            assert_eq!(follower.position(), Some(at(epoch, 4)));
+            assert_eq!(follower.begins(at(epoch, 4)), Next::Known);
+        }
+    }
+
+    #[test]
+    fn who_has_what_the_producer_says_to_pull_need_not() {
+        let mut follower = following(7, 3);
+        assert_eq!(follower.told_to_pull(at(7, 3), "slow"), Next::Known);
+        let told = Next::Pull(Pull::Told { reason: "slow".into() });
+        assert_eq!(follower.told_to_pull(at(7, 5), "slow"), told);
+        assert_eq!(follower.delta(at(7, 4)), told);
+        assert_eq!(follower.told_to_pull(at(9, 0), "another epoch"), told);
+        assert_eq!(follower.baseline(at(9, 0)), Next::Known);
+    }
+}

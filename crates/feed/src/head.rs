@@ -1,0 +1,195 @@
+//! What a baseline says of itself: the JSON of `version`, and the headers of `download`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Position, PositionError};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Of the content, which is the same for equal content whatever its position: `id-<16 hex>`.
+    pub version: String,
+    /// The last delta that is contained.
+    #[serde(flatten)]
+    pub position: Position,
+    /// Entries of the table.
+    pub count: u64,
+    /// The baseline's length, not compressed.
+    pub bytes: u64,
+    /// Of the baseline's bytes, not compressed.
+    pub sha256: Digest,
+}
+
+impl Head {
+    pub const VERSION_HEADER: &'static str = "ringfence-version";
+    pub const POSITION_HEADER: &'static str = "ringfence-position";
+    pub const COUNT_HEADER: &'static str = "ringfence-count";
+    pub const SHA256_HEADER: &'static str = "ringfence-sha256";
+
+    pub fn of(baseline: &[u8], version: String, position: Position, count: u64) -> Head {
+        Head { version, position, count, bytes: baseline.len() as u64, sha256: Digest::of(baseline) }
+    }
+
+    /// For `ETag` and `If-None-Match`. Weak: baselines of one version differ in their position.
+    pub fn etag(&self) -> String {
+        format!("W/\"{}\"", self.version)
+    }
+
+    /// What `download` says beside the baseline. One answer holds both, so that no delta can come between them.
+    pub fn headers(&self) -> [(&'static str, String); 4] {
+        [
+            (Head::VERSION_HEADER, self.version.clone()),
+            (Head::POSITION_HEADER, self.position.to_string()),
+            (Head::COUNT_HEADER, self.count.to_string()),
+            (Head::SHA256_HEADER, self.sha256.to_string()),
+        ]
+    }
+
+    /// The head of a baseline that came with these headers.
+    ///
+    /// # Errors
+    /// If one is missing or cannot be read, or if the bytes are not those that were meant.
+    pub fn of_download<'h>(header: impl Fn(&str) -> Option<&'h str>, baseline: &[u8]) -> Result<Head, HeadError> {
+        let text = |name| header(name).ok_or(HeadError::Missing(name));
+        let sha256: Digest = text(Head::SHA256_HEADER)?.parse()?;
+        let version = text(Head::VERSION_HEADER)?;
+        if version.is_empty() || version.len() > VERSION_BYTES || !version.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(HeadError::Version);
+        }
+        let count = text(Head::COUNT_HEADER)?.parse().map_err(|_| HeadError::Count)?;
+        let head = Head::of(baseline, version.to_owned(), text(Head::POSITION_HEADER)?.parse()?, count);
+        if head.sha256 != sha256 {
+            return Err(HeadError::Content { bytes: head.bytes, is: head.sha256, meant: sha256 });
+        }
+        Ok(head)
+    }
+}
+
+/// More than any version we give, and short enough for a file's name.
+const VERSION_BYTES: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeadError {
+    #[error("the baseline came without the header {0}")]
+    Missing(&'static str),
+    #[error("the baseline's version cannot be one")]
+    Version,
+    #[error("the baseline's count is not a number")]
+    Count,
+    #[error(transparent)]
+    Position(#[from] PositionError),
+    #[error("the baseline's SHA-256 is not 64 hexadecimal digits")]
+    Digest,
+    #[error("{bytes} bytes of baseline have SHA-256 {is}, meant was {meant}")]
+    Content { bytes: u64, is: Digest, meant: Digest },
+}
+
+/// A SHA-256, as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> String {
+        digest.to_string()
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = HeadError;
+
+    fn try_from(text: String) -> Result<Digest, HeadError> {
+        text.parse()
+    }
+}
+
+impl FromStr for Digest {
+    type Err = HeadError;
+
+    fn from_str(text: &str) -> Result<Digest, HeadError> {
+        let nibble = |byte: u8| char::from(byte).to_digit(16).map(|n| n as u8);
+        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return Err(HeadError::Digest) };
+        let bytes: Option<Vec<u8>> =
+            pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect();
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(Digest).ok_or(HeadError::Digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(baseline: &[u8]) -> Head {
+        Head::of(baseline, "id-0011223344556677".into(), Position { epoch: 9, seq: 4 }, 2)
+    }
+
+    fn received(head: &Head, baseline: &[u8]) -> Result<Head, HeadError> {
+        let headers = head.headers();
+        let value = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
+        Head::of_download(value, baseline)
+    }
+
+    #[test]
+    fn the_json_has_the_fields_that_consumers_read() {
+        let json = serde_json::to_string(&head(b"abc")).unwrap();
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(
+            json,
+            format!(r#"{{"version":"id-0011223344556677","epoch":9,"seq":4,"count":2,"bytes":3,"sha256":"{sha256}"}}"#)
+        );
+        assert_eq!(serde_json::from_str::<Head>(&json).unwrap(), head(b"abc"));
+    }
+
+    #[test]
+    fn a_download_is_taken_only_with_the_bytes_that_its_headers_mean() {
+        let meant = head(b"abc");
+        assert_eq!(received(&meant, b"abc"), Ok(meant.clone()));
+        assert!(matches!(received(&meant, b"ab"), Err(HeadError::Content { bytes: 2, .. })));
+        for (name, _) in meant.headers() {
+            let headers = meant.headers();
+            let without = |asked: &str| {
+                headers.iter().find(|(n, _)| *n == asked && asked != name).map(|(_, value)| value.as_str())
+            };
+            assert_eq!(Head::of_download(without, b"abc"), Err(HeadError::Missing(name)));
+        }
+    }
+
+    #[test]
+    fn a_version_that_could_break_a_line_or_a_path_is_refused() {
+        for version in ["", "a b", "a\nb", "ä", &"x".repeat(65)] {
+            let meant = Head { version: version.into(), ..head(b"abc") };
+            assert_eq!(received(&meant, b"abc"), Err(HeadError::Version), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_digest_is_refused() {
+        let good = Digest::of(b"").to_string();
+        assert_eq!(good.parse(), Ok(Digest::of(b"")));
+        for text in ["", &good[1..], &good[2..], &format!("{good}00"), &good.replace('e', "g"), &good.replace('e', "+")]
+        {
+            assert_eq!(text.parse::<Digest>(), Err(HeadError::Digest), "{text}");
+        }
+    }
+}

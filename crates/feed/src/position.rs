@@ -1,0 +1,84 @@
+//! Where in a publication something stands.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A delta, or what a table is after it: text `epoch:seq`, JSON fields `epoch` and `seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// One life of the producer: milliseconds since 1970 at its start.
+    pub epoch: u64,
+    /// Counts the epoch's deltas from 1. A table at 0 has none behind it.
+    pub seq: u64,
+}
+
+impl Position {
+    /// Where an epoch begins.
+    pub fn start_of(epoch: u64) -> Position {
+        Position { epoch, seq: 0 }
+    }
+
+    pub fn next(self) -> Position {
+        Position { seq: self.seq + 1, ..self }
+    }
+
+    /// Whether a table at this position has in it what a table at `other` has.
+    pub fn covers(self, other: Position) -> bool {
+        self.epoch == other.epoch && self.seq >= other.seq
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.seq)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a position (epoch:seq)")]
+pub struct PositionError(String);
+
+impl FromStr for Position {
+    type Err = PositionError;
+
+    fn from_str(text: &str) -> Result<Position, PositionError> {
+        let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        let numbers = text.split_once(':').and_then(|(epoch, seq)| Some((number(epoch)?, number(seq)?)));
+        match numbers {
+            Some((epoch, seq)) => Ok(Position { epoch, seq }),
+            // Whoever sent it may have sent much.
+            None => Err(PositionError(text.chars().take(64).collect())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_back_as_it_is_written() {
+        for position in [Position { epoch: 1_700_000_000_123, seq: 42 }, Position { epoch: u64::MAX, seq: 0 }] {
+            assert_eq!(position.to_string().parse(), Ok(position));
+        }
+        let json = serde_json::to_string(&Position { epoch: 7, seq: 3 }).unwrap();
+        assert_eq!(json, r#"{"epoch":7,"seq":3}"#);
+    }
+
+    #[test]
+    fn what_is_no_position_is_refused() {
+        for text in ["", ":", "1", "1:", ":1", "1:2:3", "+1:2", "1:-2", " 1:2", "1:2 ", "18446744073709551616:1", "a:b"]
+        {
+            assert!(text.parse::<Position>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_table_covers_only_what_is_behind_it_in_its_own_epoch() {
+        let at = |epoch, seq| Position { epoch, seq };
+        assert!(at(1, 2).covers(at(1, 2)) && at(1, 2).covers(at(1, 1)));
+        assert!(!at(1, 2).covers(at(1, 3)) && !at(2, 2).covers(at(1, 1)));
+    }
+}

@@ -1,0 +1,269 @@
+//! The producer's side: numbers deltas, and keeps the last of them for those who come back.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{Position, sse};
+
+/// How many deltas are kept. Under a storm there is one a second, or a few chunks of one: enough for a follower that was
+/// away for half an hour at the least.
+pub const BACKLOG_EVENTS: usize = 4_096;
+/// How much the kept deltas may take. Most are of a few hundred bytes; after a storm, whoever would be sent more than
+/// this is better served with a baseline.
+pub const BACKLOG_BYTES: usize = 16 << 20;
+
+/// How much is kept for those who come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { events: BACKLOG_EVENTS, bytes: BACKLOG_BYTES }
+    }
+}
+
+/// A delta that was published. It is encoded once, for all who get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    pub position: Position,
+    /// The delta, as it was encoded.
+    pub json: Bytes,
+    /// As it stands in a stream.
+    pub frame: Bytes,
+}
+
+impl Event {
+    fn new(position: Position, json: &[u8]) -> Event {
+        let frame = sse::delta(position, json);
+        Event { position, json: sse::data_of(&frame, json.len()), frame }
+    }
+}
+
+/// Positions of one feed, and its last deltas.
+#[derive(Debug)]
+pub struct Publication {
+    position: Position,
+    bounds: Bounds,
+    /// In order, without gaps, up to `position`.
+    backlog: VecDeque<Arc<Event>>,
+    backlog_bytes: usize,
+}
+
+/// How a stream begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// What the stream carries is behind this position.
+    pub begins: Position,
+    pub rest: Result<Vec<Arc<Event>>, NoReplay>,
+}
+
+/// Why a stream cannot go on where a follower is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoReplay {
+    OtherEpoch { asked: Position, epoch: u64 },
+    NotKept { asked: Position, oldest: u64 },
+    Ahead { asked: Position, at: u64 },
+}
+
+impl fmt::Display for NoReplay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoReplay::OtherEpoch { asked, epoch } => {
+                write!(f, "{asked} is of another epoch, this is {epoch}")
+            }
+            NoReplay::NotKept { asked, oldest } => {
+                write!(f, "what follows {asked} is no longer kept, the oldest is {oldest}")
+            }
+            NoReplay::Ahead { asked, at } => write!(f, "{asked} was not reached yet, this is at {at}"),
+        }
+    }
+}
+
+impl Opening {
+    /// What is written to the stream before anything else.
+    pub fn frames(&self) -> Vec<Bytes> {
+        let mut frames = vec![sse::position(self.begins)];
+        match &self.rest {
+            Ok(replay) => frames.extend(replay.iter().map(|event| event.frame.clone())),
+            Err(why) => frames.push(sse::pull(self.begins, why.to_string())),
+        }
+        frames
+    }
+}
+
+impl Publication {
+    /// Begins at seq 0.
+    pub fn new(epoch: u64) -> Publication {
+        Publication::with_bounds(epoch, Bounds::default())
+    }
+
+    pub fn with_bounds(epoch: u64, bounds: Bounds) -> Publication {
+        Publication { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
+    }
+
+    /// The last delta that was published. A table with all deltas in it is a baseline of this position.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Publishes what is encoded for the position that it gets: JSON without an end of line in it.
+    ///
+    /// # Panics
+    /// If there is one.
+    pub fn publish(&mut self, encode: impl FnOnce(Position) -> Vec<u8>) -> Arc<Event> {
+        let position = self.position.next();
+        let event = Arc::new(Event::new(position, &encode(position)));
+        self.position = position;
+        self.backlog_bytes += event.frame.len();
+        self.backlog.push_back(event.clone());
+        while self.backlog.len() > self.bounds.events || self.backlog_bytes > self.bounds.bytes {
+            let Some(oldest) = self.backlog.pop_front() else { break };
+            self.backlog_bytes -= oldest.frame.len();
+        }
+        event
+    }
+
+    /// How a stream begins for a follower whose table is at `from`; without one, it begins here.
+    pub fn since(&self, from: Option<Position>) -> Opening {
+        let Some(asked) = from else { return Opening { begins: self.position, rest: Ok(vec![]) } };
+        match self.replay(asked) {
+            Ok(replay) => Opening { begins: asked, rest: Ok(replay) },
+            Err(why) => Opening { begins: self.position, rest: Err(why) },
+        }
+    }
+
+    fn replay(&self, asked: Position) -> Result<Vec<Arc<Event>>, NoReplay> {
+        if asked.epoch != self.position.epoch {
+            return Err(NoReplay::OtherEpoch { asked, epoch: self.position.epoch });
+        }
+        let Some(missing) = self.position.seq.checked_sub(asked.seq) else {
+            return Err(NoReplay::Ahead { asked, at: self.position.seq });
+        };
+        match usize::try_from(missing) {
+            Ok(missing) if missing <= self.backlog.len() => {
+                Ok(self.backlog.range(self.backlog.len() - missing..).cloned().collect())
+            }
+            Ok(_) | Err(_) => {
+                let oldest = self.position.seq + 1 - self.backlog.len() as u64;
+                Err(NoReplay::NotKept { asked, oldest })
+            }
+        }
+    }
+
+    /// Begins another epoch, at seq 0: who leads now, or what follows a doubt. Epochs only grow, so that one that is not
+    /// greater than the last gives way to the next.
+    ///
+    /// Streams that are open are told with [`sse::pull`].
+    pub fn renew(&mut self, epoch: u64) -> Position {
+        self.position = Position::start_of(epoch.max(self.position.epoch + 1));
+        self.backlog.clear();
+        self.backlog_bytes = 0;
+        self.position
+    }
+
+    /// Deltas that are kept.
+    pub fn backlog_events(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// What they take, as they stand in a stream.
+    pub fn backlog_bytes(&self) -> usize {
+        self.backlog_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(count: u64, bounds: Bounds) -> Publication {
+        let mut publication = Publication::with_bounds(7, bounds);
+        for _ in 0..count {
+            publication.publish(|at| format!("{{\"seq\":{}}}", at.seq).into_bytes());
+        }
+        publication
+    }
+
+    fn at(seq: u64) -> Position {
+        Position { epoch: 7, seq }
+    }
+
+    fn seqs(opening: &Opening) -> Vec<u64> {
+        opening.rest.as_ref().unwrap().iter().map(|event| event.position.seq).collect()
+    }
+
+    #[test]
+    fn deltas_are_numbered_from_1_without_gaps() {
+        let mut publication = Publication::new(7);
+        assert_eq!(publication.position(), at(0));
+        for seq in 1..4 {
+            let event = publication.publish(|position| position.seq.to_string().into_bytes());
+            assert_eq!((event.position, &event.json[..]), (at(seq), seq.to_string().as_bytes()));
+            assert_eq!(event.frame, format!("event: delta\nid: 7:{seq}\ndata: {seq}\n\n"));
+        }
+        assert_eq!(publication.position(), at(3));
+    }
+
+    #[test]
+    fn a_follower_gets_what_is_behind_it_and_no_more() {
+        let publication = published(3, Bounds::default());
+        for (from, begins, replay) in
+            [(None, 3, vec![]), (Some(3), 3, vec![]), (Some(1), 1, vec![2, 3]), (Some(0), 0, vec![1, 2, 3])]
+        {
+            let opening = publication.since(from.map(at));
+            assert_eq!((opening.begins, seqs(&opening)), (at(begins), replay));
+        }
+    }
+
+    #[test]
+    fn who_cannot_be_given_what_is_missing_has_to_pull() {
+        let publication = published(5, Bounds { events: 2, bytes: usize::MAX });
+        assert_eq!(seqs(&publication.since(Some(at(3)))), [4, 5]);
+        for (asked, why) in [
+            (at(2), NoReplay::NotKept { asked: at(2), oldest: 4 }),
+            (at(6), NoReplay::Ahead { asked: at(6), at: 5 }),
+            (Position { epoch: 6, seq: 4 }, NoReplay::OtherEpoch { asked: Position { epoch: 6, seq: 4 }, epoch: 7 }),
+        ] {
+            let opening = publication.since(Some(asked));
+            assert_eq!((opening.begins, &opening.rest), (at(5), &Err(why)));
+            let frames = opening.frames();
+            assert_eq!(frames, [sse::position(at(5)), sse::pull(at(5), why.to_string())]);
+        }
+    }
+
+    #[test]
+    fn the_backlog_is_bounded_by_count_and_by_bytes() {
+        let one = published(1, Bounds::default()).backlog_bytes();
+        let publication = published(9, Bounds { events: 100, bytes: 3 * one });
+        assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (3, 3 * one));
+        let publication = published(9, Bounds { events: 2, bytes: usize::MAX });
+        assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (2, 2 * one));
+        let publication = published(9, Bounds { events: 100, bytes: one - 1 });
+        assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (0, 0), "larger than all that is kept");
+        assert!(publication.since(Some(at(8))).rest.is_err());
+        assert_eq!(seqs(&publication.since(Some(at(9)))), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn another_epoch_begins_at_0_and_is_always_greater() {
+        let mut publication = published(3, Bounds::default());
+        assert_eq!(publication.renew(9), Position { epoch: 9, seq: 0 });
+        assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (0, 0));
+        assert!(publication.since(Some(at(3))).rest.is_err());
+        assert_eq!(publication.renew(9), Position { epoch: 10, seq: 0 });
+        assert_eq!(publication.renew(2), Position { epoch: 11, seq: 0 });
+    }
+
+    #[test]
+    fn a_stream_begins_with_its_position_and_the_replay() {
+        let publication = published(2, Bounds::default());
+        let frames = publication.since(Some(at(1))).frames();
+        assert_eq!(frames, [sse::position(at(1)), sse::delta(at(2), b"{\"seq\":2}")]);
+    }
+}

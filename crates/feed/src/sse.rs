@@ -1,0 +1,110 @@
+//! Server-sent events (HTML standard, section 9.2) as far as feeds use them: what is written, and [`Parser`].
+//!
+//! A stream begins with `position`. Then come `delta`s, whose id is their position; `pull` says that what is before its
+//! position cannot be had from this stream.
+
+mod parser;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+pub use parser::{Parsed, Parser, TooLong};
+
+use crate::Position;
+
+pub const POSITION: &str = "position";
+pub const DELTA: &str = "delta";
+pub const PULL: &str = "pull";
+/// What is written while there is nothing to say, so that silence means that a connection is dead.
+pub const STILL_HERE: Bytes = Bytes::from_static(b": still here\n\n");
+/// How often: a follower that misses two and the beginning of a third takes the stream for dead.
+pub const STILL_HERE_EVERY: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// The data of a `pull`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullData {
+    /// Where the stream goes on: whoever has a table there needs none.
+    #[serde(flatten)]
+    pub position: Position,
+    pub reason: String,
+}
+
+/// The opening event: what comes is behind this position.
+pub fn position(at: Position) -> Bytes {
+    frame(POSITION, None, &json(&at))
+}
+
+/// What is before `at` has to be pulled.
+pub fn pull(at: Position, reason: impl Into<String>) -> Bytes {
+    frame(PULL, None, &json(&PullData { position: at, reason: reason.into() }))
+}
+
+/// A delta, whose JSON takes one line.
+///
+/// # Panics
+/// If there is an end of line in it, which JSON written without indentation has not, and which would make other fields
+/// of what follows.
+pub fn delta(at: Position, json: &[u8]) -> Bytes {
+    frame(DELTA, Some(at), json)
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    match serde_json::to_vec(value) {
+        Ok(json) => json,
+        Err(e) => unreachable!("plain fields: {e}"),
+    }
+}
+
+const DATA: &[u8] = b"data: ";
+const END: &[u8] = b"\n\n";
+
+fn frame(event: &str, id: Option<Position>, data: &[u8]) -> Bytes {
+    assert!(!data.iter().any(|b| matches!(b, b'\n' | b'\r')), "an event's data is one line");
+    let id = id.map_or(String::new(), |id| format!("id: {id}\n"));
+    let mut frame = BytesMut::with_capacity("event: \n".len() + event.len() + id.len() + DATA.len() + data.len() + 2);
+    frame.put_slice(b"event: ");
+    frame.put_slice(event.as_bytes());
+    frame.put_u8(b'\n');
+    frame.put_slice(id.as_bytes());
+    frame.put_slice(DATA);
+    frame.put_slice(data);
+    frame.put_slice(END);
+    frame.freeze()
+}
+
+/// The data within a frame that was written here with such data at its end, in the same memory.
+pub(crate) fn data_of(frame: &Bytes, data_bytes: usize) -> Bytes {
+    let end = frame.len() - END.len();
+    frame.slice(end - data_bytes..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Position = Position { epoch: 7, seq: 3 };
+
+    #[test]
+    fn frames_are_written_to_the_letter() {
+        assert_eq!(&position(AT)[..], b"event: position\ndata: {\"epoch\":7,\"seq\":3}\n\n");
+        assert_eq!(&delta(AT, b"{\"removes\":[]}")[..], b"event: delta\nid: 7:3\ndata: {\"removes\":[]}\n\n");
+        assert_eq!(
+            &pull(AT, "say \"when\"\n")[..],
+            b"event: pull\ndata: {\"epoch\":7,\"seq\":3,\"reason\":\"say \\\"when\\\"\\n\"}\n\n"
+        );
+    }
+
+    #[test]
+    #[should_panic = "one line"]
+    fn data_cannot_become_another_field() {
+        delta(AT, b"{}\nevent: pull");
+    }
+
+    #[test]
+    fn a_frame_holds_its_data_once() {
+        let frame = delta(AT, b"{\"a\":1}");
+        let data = data_of(&frame, 7);
+        assert_eq!(&data[..], b"{\"a\":1}");
+        assert!(frame.as_ptr_range().contains(&data.as_ptr()));
+    }
+}
