@@ -11,7 +11,7 @@ use bytes::Bytes;
 use feed::{Event, Head, Opening, Position, Publication, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tokio::sync::{OnceCell, broadcast};
+use tokio::sync::{OnceCell, broadcast, watch};
 
 /// Deltas that a subscriber may lie behind before it is sent away. At five a second that is minutes; and what they
 /// take is what the backlog holds anyway, since subscribers share it.
@@ -118,6 +118,8 @@ pub(crate) struct Channel {
     state: Mutex<State>,
     /// What open streams carry on with.
     frames: broadcast::Sender<Bytes>,
+    /// Goes up with every baseline.
+    baselines: watch::Sender<u64>,
 }
 
 struct State {
@@ -133,7 +135,7 @@ impl Channel {
     pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
         let state = State { publication: Publication::new(epoch), baseline: None };
-        Arc::new(Channel { name, state: Mutex::new(state), frames })
+        Arc::new(Channel { name, state: Mutex::new(state), frames, baselines: watch::Sender::new(0) })
     }
 
     /// Publishes deltas that belong together, and the baseline that contains them.
@@ -144,6 +146,7 @@ impl Channel {
         for event in &events {
             self.carry_on(event.frame.clone());
         }
+        self.baselines.send_modify(|count| *count += 1);
         events
     }
 
@@ -153,6 +156,7 @@ impl Channel {
         let position = state.publication.renew(epoch);
         state.baseline = Some(Arc::new(baseline(position)));
         self.carry_on(sse::pull(position, reason.to_owned()));
+        self.baselines.send_modify(|count| *count += 1);
     }
 
     fn carry_on(&self, frame: Bytes) {
@@ -171,8 +175,9 @@ impl Channel {
         (state.publication.since(from), self.frames.subscribe())
     }
 
-    pub(crate) fn subscribers(&self) -> usize {
-        self.frames.receiver_count()
+    /// Changes with every baseline.
+    pub(crate) fn baselines(&self) -> watch::Receiver<u64> {
+        self.baselines.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

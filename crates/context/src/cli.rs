@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Output;
 
+use crate::directory::{AgentSelector, Settings};
+use crate::filter::{LabelFilter, Pattern};
+use crate::numbers::Space;
 pub(crate) use serve::{ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 
@@ -42,14 +45,14 @@ pub(crate) enum Command {
 pub(crate) struct TableArguments {
     /// Labels that make a security identity: prefixes of keys, separated by commas; `!` excludes; the longest that fits counts. Added to the usual ones.
     #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
-    pub(crate) identity_labels: Vec<String>,
+    pub(crate) identity_labels: Vec<Pattern>,
 
     /// Give each record its pod and node. Replicas do not share one record then, and the table becomes larger.
     #[arg(long, env = "RINGFENCE_POD_DETAIL")]
     pub(crate) pod_detail: bool,
 
     /// Pods that are agents, as NAMESPACE/KEY=VALUE: a pod on a node without one is unmanaged. Without it, all nodes have one.
-    #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE")]
+    #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE", value_parser = agents)]
     pub(crate) agents: Option<AgentSelector>,
 
     /// Form of the declared edges: compatible has plain ports, extended has protocols, ranges, blocks and policies.
@@ -57,24 +60,28 @@ pub(crate) struct TableArguments {
     pub(crate) edges: EdgesForm,
 }
 
-/// Which pods are agents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AgentSelector {
-    pub(crate) namespace: String,
-    pub(crate) key: String,
-    pub(crate) value: String,
+impl TableArguments {
+    /// What identities are made with, in a cluster of that name.
+    pub(crate) fn settings(&self, cluster: &str) -> Settings {
+        Settings {
+            cluster_id: cluster.into(),
+            filter: LabelFilter::with(self.identity_labels.iter().cloned()),
+            pod_detail: self.pod_detail,
+            agent: self.agents.clone(),
+            numbers: Space::default(),
+        }
+    }
 }
 
-impl std::str::FromStr for AgentSelector {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<AgentSelector, String> {
-        let parts = text.split_once('/').and_then(|(namespace, label)| Some((namespace, label.split_once('=')?)));
-        match parts {
-            Some((namespace, (key, value))) if !namespace.is_empty() && !key.is_empty() => {
-                Ok(AgentSelector { namespace: namespace.into(), key: key.into(), value: value.into() })
-            }
-            Some(_) | None => Err("it has the form NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into()),
+/// `NAMESPACE/KEY=VALUE`.
+fn agents(text: &str) -> Result<AgentSelector, String> {
+    let parts = text.split_once('/').and_then(|(namespace, label)| Some((namespace, label.split_once('=')?)));
+    match parts {
+        Some((namespace, (key, value))) if !namespace.is_empty() && !key.is_empty() => {
+            Ok(AgentSelector { namespace: namespace.into(), labels: [(key, value)].into_iter().collect() })
+        }
+        Some(_) | None => {
+            Err("it has the form NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into())
         }
     }
 }
@@ -171,10 +178,11 @@ mod tests {
 
     #[test]
     fn agents_are_named_by_namespace_and_label() {
-        let selector: AgentSelector = "ringfence/app.kubernetes.io/name=ringfence".parse().unwrap();
-        assert_eq!((&*selector.namespace, &*selector.key), ("ringfence", "app.kubernetes.io/name"));
+        let selector = agents("ringfence/app.kubernetes.io/name=ringfence").unwrap();
+        assert_eq!(&*selector.namespace, "ringfence");
+        assert_eq!(selector.labels.iter().collect::<Vec<_>>(), [("app.kubernetes.io/name", "ringfence")]);
         for bad in ["", "ringfence", "ringfence/x", "/a=b", "a/=b"] {
-            assert!(bad.parse::<AgentSelector>().is_err(), "{bad}");
+            assert!(agents(bad).is_err(), "{bad}");
         }
     }
 }

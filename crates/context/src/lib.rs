@@ -1,14 +1,51 @@
 //! The context provider: who an address is, and which flows policies declare.
 //!
-//! Objects come in as the informers of `cluster` tell of them ([`object`]); identities and declared edges are views of
-//! what is known; they go out as baselines and deltas (`feed`). Nothing here enforces anything, and nothing is written
-//! to the Kubernetes API but the Lease that says who pushes.
+//! Objects come in as the informers of `cluster` tell of them ([`object`]); identities ([`directory`]) and declared edges
+//! ([`edges`]) are views of what is known; one task owns them and publishes what differs ([`publisher`]) as baselines and
+//! deltas (`feed`), which are served, pushed and stored. Nothing here enforces anything, and nothing is written to the
+//! Kubernetes API but the Lease that says who pushes.
 
+mod channel;
+mod cli;
+mod consumer;
+pub mod directory;
+pub mod edges;
+mod exposure;
+pub mod filter;
+mod identity;
+mod labels;
+mod leading;
+mod listen;
+mod metrics;
+pub mod mmdb;
+pub mod numbers;
 pub mod object;
+mod publisher;
+mod push;
+pub mod record;
+pub mod sid;
+mod status;
+mod store;
+#[cfg(test)]
+mod testing;
+mod verbs;
+mod version;
+mod workload;
 
 use std::process::ExitCode;
 
-/// Runs the program on the process's arguments.
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+
+/// Runs the program on the process's arguments. Errors are printed once, with their causes.
 pub fn run() -> ExitCode {
-    ExitCode::SUCCESS
+    console::exit(match Cli::parse().command {
+        Command::Serve(arguments) => verbs::serve(*arguments),
+        Command::Build(arguments) => verbs::build(&arguments),
+        Command::Lookup(arguments) => verbs::lookup(&arguments),
+        Command::Ids(arguments) => verbs::ids(&arguments),
+        Command::Verdict(arguments) => verbs::verdict(&arguments),
+        Command::Completions { shell } => console::completions(&mut Cli::command(), shell),
+    })
 }

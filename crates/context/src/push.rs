@@ -180,7 +180,8 @@ impl Push {
         match (self.channel.baseline(), pushed) {
             (None, _) => Due::Never,
             (Some(now), None) => Due::Now(now),
-            (Some(now), Some((last, _))) if now.version == last.version && now.position.epoch == last.position.epoch => Due::Never,
+            (Some(now), Some((last, _))) if now.position.epoch != last.position.epoch => Due::Now(now),
+            (Some(now), Some((last, _))) if now.version == last.version => Due::Never,
             (Some(now), Some((_, at))) => {
                 let due = *at + self.interval;
                 if due <= Instant::now() { Due::Now(now) } else { Due::At(due) }

@@ -5,6 +5,8 @@
 //! newest and is written last, so that whoever reads it finds what it names. Older objects are removed some
 //! baselines later.
 
+mod keeping;
+
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
+pub(crate) use keeping::Keeping;
 
 /// Baselines that stay beside the newest: whoever has read the pointer has so many intervals for reading what it names.
 const OLDER_KEPT: usize = 4;
@@ -60,6 +63,14 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// To write to: a folder is made if it is not there.
+    pub(crate) fn create(url: &StoreUrl) -> Result<Store, StoreError> {
+        match url.0.scheme() {
+            "file" => Store::create_folder(FilePath::new(url.0.path())),
+            _ => Store::open(url),
+        }
+    }
+
     /// A folder, or a bucket with what the environment says of access to it.
     pub(crate) fn open(url: &StoreUrl) -> Result<Store, StoreError> {
         if url.0.scheme() == "file" {
@@ -72,11 +83,16 @@ impl Store {
     }
 
     /// A folder, which is made if it is not there.
-    pub(crate) fn of_folder(folder: &FilePath) -> Result<Store, StoreError> {
+    pub(crate) fn create_folder(folder: &FilePath) -> Result<Store, StoreError> {
         let unusable = |error: std::io::Error| {
             StoreError::Unusable(object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(error) })
         };
         std::fs::create_dir_all(folder).map_err(unusable)?;
+        Store::of_folder(folder)
+    }
+
+    /// A folder that is there.
+    pub(crate) fn of_folder(folder: &FilePath) -> Result<Store, StoreError> {
         let objects = object_store::local::LocalFileSystem::new_with_prefix(folder).map_err(StoreError::Unusable)?;
         Ok(Store { objects: Arc::new(objects), prefix: Path::default() })
     }

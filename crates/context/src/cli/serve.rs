@@ -31,6 +31,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "RINGFENCE_TOKEN_FILE", value_name = "FILE", requires = "push_url")]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// File with the certificates (PEM) that the relay's is checked against; without it, the system's.
+    #[arg(long, env = "RINGFENCE_PUSH_CA_FILE", value_name = "FILE", requires = "push_url")]
+    pub(crate) push_ca_file: Option<PathBuf>,
+
     /// Where to keep baselines: file:///DIR or s3://BUCKET/PREFIX (with AWS_* variables).
     #[arg(long, env = "RINGFENCE_STORE", value_name = "URL")]
     pub(crate) store: Option<StoreUrl>,

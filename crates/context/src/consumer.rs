@@ -1,0 +1,68 @@
+//! What a consumer has: the newest baselines, from wherever they are kept.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use feed::{Access, Head};
+
+use crate::cli::Source;
+use crate::store::{Latest, Store};
+
+/// For a provider's answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Reads a part of a feed's baseline: `baseline`, or what else goes with it.
+pub(crate) async fn read(source: &Source, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    match source {
+        Source::Served(base) => from_provider(base, feed, part).await,
+        Source::Store(url) => from_store(&Store::open(url)?, feed, part).await.with_context(|| url.0.to_string()),
+        Source::Path(path) if path.is_dir() => {
+            from_store(&Store::of_folder(path)?, feed, part).await.with_context(|| path.display().to_string())
+        }
+        Source::Path(path) => from_file(path),
+    }
+}
+
+fn from_file(path: &Path) -> anyhow::Result<Bytes> {
+    std::fs::read(path).map(Bytes::from).with_context(|| path.display().to_string())
+}
+
+async fn from_store(store: &Store, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    let Some(Latest { head, objects, .. }) = store.latest(feed).await? else {
+        bail!("there is no {feed}/latest.json; is it what 'serve --store' or 'build --out' wrote?");
+    };
+    let Some(stored) = objects.iter().find(|stored| stored.what == part) else {
+        bail!("{feed} has no part '{part}' there");
+    };
+    let bytes = store.read(feed, &stored.object).await?;
+    let is_table = objects.first().is_some_and(|first| first.what == part);
+    if is_table && feed::Digest::of(&bytes) != head.sha256 {
+        bail!("{} is damaged: its SHA-256 is not the one that {feed}/latest.json names", stored.object);
+    }
+    Ok(bytes)
+}
+
+async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    let is_https = base.scheme() == "https";
+    let client = Access::default().client(is_https, PATIENCE, PATIENCE).await?;
+    let mut url = base.clone();
+    match url.path_segments_mut() {
+        Ok(mut segments) => segments.pop_if_empty().push(feed).push("download"),
+        Err(()) => bail!("{base} has no host"),
+    };
+    if part != "baseline" {
+        url.query_pairs_mut().append_pair("part", part);
+    }
+    let unreached = || format!("{base} does not answer; name another source with --from");
+    let answer = client.get(url).send().await.with_context(unreached)?;
+    let status = answer.status();
+    let headers = answer.headers().clone();
+    let bytes = answer.bytes().await.with_context(unreached)?;
+    if !status.is_success() {
+        bail!("{base} answers {status}: {}", String::from_utf8_lossy(&bytes).trim());
+    }
+    Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,262 @@
+//! Identities as they go out: the JSON of deltas, the table of identities, and the baseline's forms.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use feed::Position;
+use policy::Labels;
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Baseline, Part, Unencodable};
+use crate::directory::{Changes, Identity, Snapshot};
+use crate::mmdb::{self, Description, Value};
+use crate::record::Record;
+use crate::sid::Sid;
+
+/// The name of the feed.
+pub(crate) const FEED: &str = "identity";
+
+pub(crate) const MEDIA_TYPE: &str = "application/octet-stream";
+
+/// Entries of one delta at most: some 200 KiB of JSON, which any relay takes.
+const ENTRIES_OF_DELTA: usize = 1_000;
+
+/// What one delta says.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    upserts: Vec<(IpAddr, Arc<Record>)>,
+    removes: Vec<IpAddr>,
+    id_upserts: Vec<(Sid, Identity)>,
+    id_removes: Vec<Sid>,
+}
+
+/// For whom a delta is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Who follows a provider: with the rows of the table of identities.
+    Follower,
+    /// A relay: nothing but addresses.
+    Relay,
+}
+
+/// Changes as deltas of bounded size, in an order in which every step is a table: an identity is known before an
+/// address has it, and goes after the last.
+pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
+    let Changes { upserts, removes, id_upserts, id_removes } = changes;
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut room = 0;
+    let mut put = |chunks: &mut Vec<Chunk>, entry: &mut dyn FnMut(&mut Chunk)| {
+        if room == 0 {
+            chunks.push(Chunk::default());
+            room = ENTRIES_OF_DELTA;
+        }
+        room -= 1;
+        if let Some(chunk) = chunks.last_mut() {
+            entry(chunk);
+        }
+    };
+    for row in id_upserts {
+        put(&mut chunks, &mut |chunk| chunk.id_upserts.push(row.clone()));
+    }
+    for entry in upserts {
+        put(&mut chunks, &mut |chunk| chunk.upserts.push(entry.clone()));
+    }
+    for address in removes {
+        put(&mut chunks, &mut |chunk| chunk.removes.push(address));
+    }
+    for sid in id_removes {
+        put(&mut chunks, &mut |chunk| chunk.id_removes.push(sid));
+    }
+    chunks
+}
+
+/// The JSON of a delta.
+#[derive(Serialize)]
+struct Delta<'a> {
+    #[serde(flatten)]
+    position: Position,
+    upserts: Vec<Entry<'a>>,
+    removes: &'a [IpAddr],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ids: Option<Rows>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    ip: IpAddr,
+    #[serde(flatten)]
+    who: Who<'a>,
+}
+
+/// A record as consumers have it; the fields and their names are those of the database.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Who<'a> {
+    pub(crate) workload: Cow<'a, str>,
+    pub(crate) namespace: Cow<'a, str>,
+    pub(crate) app: Cow<'a, str>,
+    pub(crate) internet_exposed: bool,
+    pub(crate) control_plane: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    pub(crate) role: Cow<'a, str>,
+    pub(crate) service: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sid: Option<Sid>,
+    pub(crate) num: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<Cow<'a, str>>,
+}
+
+impl<'a> From<&'a Record> for Who<'a> {
+    fn from(record: &'a Record) -> Who<'a> {
+        let replica = record.replica.as_ref();
+        Who {
+            workload: Cow::Borrowed(&record.workload),
+            namespace: Cow::Borrowed(&record.namespace),
+            app: Cow::Borrowed(&record.app),
+            internet_exposed: record.internet_exposed,
+            control_plane: record.control_plane,
+            labels: record.labels.iter().map(|(key, value)| (Cow::Borrowed(key), Cow::Borrowed(value))).collect(),
+            role: Cow::Borrowed(record.role().text()),
+            service: Cow::Borrowed(&record.service),
+            sid: record.sid,
+            num: record.num,
+            state: record.state.map(|state| Cow::Borrowed(state.text())),
+            pod: replica.map(|replica| Cow::Borrowed(&*replica.pod)),
+            node: replica.and_then(|replica| replica.node.as_deref()).map(Cow::Borrowed),
+        }
+    }
+}
+
+impl<'a> Who<'a> {
+    /// As a record of the database.
+    fn into_value(self) -> Value<'a> {
+        let Who { workload, namespace, app, internet_exposed, control_plane, labels, role, service, sid, num, .. } = self;
+        let mut fields = vec![
+            ("workload", Value::Text(workload)),
+            ("namespace", Value::Text(namespace)),
+            ("app", Value::Text(app)),
+            ("internet_exposed", Value::Bool(internet_exposed)),
+            ("control_plane", Value::Bool(control_plane)),
+        ];
+        if !labels.is_empty() {
+            let labels = labels.into_iter().map(|(key, value)| (key, Value::Text(value))).collect();
+            fields.push(("labels", Value::Map(labels)));
+        }
+        fields.extend([("role", Value::Text(role)), ("service", Value::Text(service))]);
+        fields.extend(sid.map(|sid| ("sid", Value::Text(sid.to_string().into()))));
+        fields.push(("num", Value::Uint32(num)));
+        let optional = [("state", self.state), ("pod", self.pod), ("node", self.node)];
+        fields.extend(optional.into_iter().filter_map(|(name, text)| Some((name, Value::Text(text?)))));
+        Value::Map(fields.into_iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect())
+    }
+}
+
+#[derive(Serialize)]
+struct Rows {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    upserts: Vec<Row>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    removes: Vec<Sid>,
+}
+
+/// A security identity, as the table of identities has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) sid: Sid,
+    pub(crate) num: u32,
+    pub(crate) namespace: String,
+    /// Those that make the identity, of its pods.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Those that make the identity, of its namespace.
+    pub(crate) namespace_labels: BTreeMap<String, String>,
+    /// Addresses that have it.
+    pub(crate) references: u32,
+}
+
+impl Row {
+    fn of(sid: Sid, identity: &Identity) -> Row {
+        let owned = |labels: &Labels| labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        Row {
+            sid,
+            num: identity.num,
+            namespace: identity.namespace.to_string(),
+            labels: owned(&identity.labels),
+            namespace_labels: owned(&identity.namespace_labels),
+            references: identity.references,
+        }
+    }
+}
+
+/// The table of identities beside a baseline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Identities {
+    #[serde(flatten)]
+    pub(crate) position: Position,
+    pub(crate) version: String,
+    pub(crate) identities: Vec<Row>,
+    /// The ledger: whose number is not the one that its identity gives.
+    pub(crate) exceptions: Vec<Exception>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Exception {
+    pub(crate) sid: Sid,
+    /// None when there are more identities than numbers.
+    pub(crate) num: Option<u32>,
+}
+
+impl Chunk {
+    pub(crate) fn json(&self, position: Position, reader: Reader) -> Vec<u8> {
+        let has_rows = !self.id_upserts.is_empty() || !self.id_removes.is_empty();
+        let rows = || Rows {
+            upserts: self.id_upserts.iter().map(|(sid, identity)| Row::of(*sid, identity)).collect(),
+            removes: self.id_removes.clone(),
+        };
+        let delta = Delta {
+            position,
+            upserts: self.upserts.iter().map(|(ip, record)| Entry { ip: *ip, who: (&**record).into() }).collect(),
+            removes: &self.removes,
+            ids: (reader == Reader::Follower && has_rows).then(rows),
+        };
+        match serde_json::to_vec(&delta) {
+            Ok(json) => json,
+            Err(e) => unreachable!("texts and numbers: {e}"),
+        }
+    }
+}
+
+/// The version of a table.
+pub(crate) fn version(snapshot: &Snapshot) -> String {
+    format!("id-{:016x}", snapshot.sum.version())
+}
+
+/// The baseline of a table that was published up to the position.
+pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position: Position) -> Baseline {
+    let (version, count) = (version(&snapshot), snapshot.table.len());
+    let encode = move |position: Position, version: &str| {
+        let description = Description { position, version: version.to_owned() };
+        let entries = snapshot.table.iter().map(|(address, record)| (*address, &**record));
+        let table = mmdb::write(entries, &description, |record| Who::from(record).into_value());
+        let table = table.map_err(|e| Unencodable(e.to_string()))?;
+        let identities = Identities {
+            position,
+            version: version.to_owned(),
+            identities: snapshot.ids.iter().map(|(sid, identity)| Row::of(*sid, identity)).collect(),
+            exceptions: exceptions.clone(),
+        };
+        let identities = serde_json::to_vec(&identities).map_err(|e| Unencodable(e.to_string()))?;
+        Ok(vec![
+            Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, bytes: Bytes::from(table) },
+            Part { what: "ids", extension: "ids.json", media_type: "application/json", bytes: Bytes::from(identities) },
+        ])
+    };
+    Baseline::new(version, position, count, Box::new(encode))
+}

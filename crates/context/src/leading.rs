@@ -1,0 +1,97 @@
+//! Who pushes: this process always, or the one of several that holds the Lease.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use cluster::Connection;
+use cluster::lease::{Standing, Terms, hold_lease};
+use policy::ObjectName;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::cli::ServeArguments;
+
+/// Between two questions for the cluster's name, while the server does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// For giving the Lease back at the end; others wait for its end otherwise.
+const RELEASE_WITHIN: Duration = Duration::from_secs(3);
+
+/// The part that this process takes in the election.
+pub(crate) struct Candidacy {
+    held: Option<(JoinHandle<()>, JoinHandle<()>)>,
+}
+
+impl Candidacy {
+    /// Gives the Lease back, so that another leads at once.
+    pub(crate) async fn release(&mut self) {
+        let Some((election, follower)) = self.held.take() else { return };
+        // The election ends when nobody looks at how it stands.
+        follower.abort();
+        if timeout(RELEASE_WITHIN, election).await.is_err() {
+            tracing::warn!("the Lease was not given back in time; another leads when it has run out");
+        }
+    }
+}
+
+/// One provider, which pushes.
+pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>) {
+    let (sender, receiver) = watch::channel(true);
+    // It never changes, and nobody is to take its end for news.
+    tokio::spawn(async move { sender.closed().await });
+    (Candidacy { held: None }, receiver)
+}
+
+/// One of several, of which one pushes.
+pub(crate) fn elect(connection: Connection, arguments: &ServeArguments) -> (Candidacy, watch::Receiver<bool>) {
+    let (leads, receiver) = watch::channel(false);
+    let (standing, mut standings) = watch::channel(Standing::default());
+    let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
+    let identity = arguments.lease_identity.clone().unwrap_or_else(own_name);
+    tracing::info!(lease = %name, identity, "one of several: who holds the Lease pushes");
+    let election = tokio::spawn(hold_lease(connection, name, identity, Terms::default(), standing));
+    let follower = tokio::spawn(async move {
+        let mut problem = None;
+        while standings.changed().await.is_ok() {
+            let now = standings.borrow_and_update().clone();
+            if now.problem != problem {
+                if let Some(problem) = &now.problem {
+                    tracing::warn!("the Lease: {problem}");
+                }
+                problem = now.problem;
+            }
+            let news = leads.send_if_modified(|leads| std::mem::replace(leads, now.leads) != now.leads);
+            match (news, now.leads) {
+                (true, true) => tracing::info!("this provider leads now"),
+                (true, false) => tracing::info!(holder = now.holder, "this provider leads no more"),
+                (false, _) => {}
+            }
+        }
+    });
+    (Candidacy { held: Some((election, follower)) }, receiver)
+}
+
+/// The host's name, and a number that no other process of the name has.
+fn own_name() -> String {
+    let host = rustix::system::uname();
+    let random = RandomState::new().build_hasher().finish();
+    format!("{}-{random:08x}", host.nodename().to_string_lossy())
+}
+
+/// The UID of kube-system, which names the cluster. Asked for until there is an answer.
+pub(crate) async fn cluster_uid(connection: &Connection) -> String {
+    let mut told = None;
+    loop {
+        match cluster::cluster_uid(connection).await {
+            Ok(uid) => return uid,
+            Err(problem) => {
+                if told.as_ref() != Some(&problem) {
+                    tracing::warn!("the cluster's name (the UID of the namespace kube-system) is not known: {problem}; --cluster-id gives one");
+                    told = Some(problem);
+                }
+                sleep(ASK_AGAIN).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A store that is kept up to date with a feed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use feed::Backoff;
+use tokio::sync::watch;
+use tokio::time::{sleep, sleep_until};
+
+use super::Store;
+use crate::channel::Channel;
+use crate::metrics::{FeedFigures, Outlet};
+
+/// The wait after a first failure, which doubles.
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// No wait is longer: a disk that has room again is found within it.
+const BACKOFF_LAST: Duration = Duration::from_secs(60);
+
+pub(crate) struct Keeping {
+    pub(crate) store: Store,
+    pub(crate) channel: Arc<Channel>,
+    /// Time between two baselines, at least.
+    pub(crate) interval: Duration,
+    pub(crate) leads: watch::Receiver<bool>,
+    pub(crate) figures: FeedFigures,
+}
+
+impl Keeping {
+    /// Keeps the newest baseline while this process leads, for ever.
+    pub(crate) async fn run(mut self) {
+        let mut baselines = self.channel.baselines();
+        let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
+        let mut kept: Option<String> = None;
+        loop {
+            if self.leads.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            baselines.borrow_and_update();
+            let Some(baseline) = self.channel.baseline().filter(|baseline| kept.as_ref() != Some(&baseline.version)) else {
+                if baselines.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            let began = Instant::now();
+            let outcome = self.store.keep(self.channel.name, &baseline).await;
+            self.figures.took(Outlet::Store, began.elapsed());
+            match outcome {
+                Ok(()) => {
+                    backoff.reset();
+                    self.figures.delivered(Outlet::Store);
+                    kept = Some(baseline.version.clone());
+                    sleep_until((began + self.interval).into()).await;
+                }
+                Err(error) => {
+                    let message = error.to_string();
+                    if self.figures.failed(Outlet::Store, &message) {
+                        tracing::warn!(feed = self.channel.name, "{message}; the baseline is written again");
+                    }
+                    sleep(backoff.wait()).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `ringfence-context serve`: puts the parts together and waits for the end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use cluster::Event;
+use feed::Access;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::channel::Channel;
+use crate::cli::ServeArguments;
+use crate::directory::Directory;
+use crate::edges::{self, Document};
+use crate::identity;
+use crate::leading;
+use crate::listen::{self, Served, Sources};
+use crate::metrics::{FeedFigures, Metrics};
+use crate::object::Object;
+use crate::publisher::{Parts, Publisher, Way, epoch_now};
+use crate::push::{Outbox, Push, Relay};
+use crate::status::Status;
+use crate::store::{Keeping, Store};
+
+/// Reports of the source between it and the publisher.
+const REPORTS_QUEUED: usize = 16;
+
+/// For the connection to a relay, and between two bytes of its answer.
+const RELAY_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+const RELAY_SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// A feed, and what form it has.
+struct Feed {
+    name: &'static str,
+    media_type: &'static str,
+}
+
+const FEEDS: [Feed; 2] = [
+    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE },
+    Feed { name: edges::FEED, media_type: edges::MEDIA_TYPE },
+];
+
+pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    console::log::start(arguments.log_format);
+    feed::install_tls_provider();
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(arguments))
+}
+
+/// Every subscriber is an open file, and the usual soft limit is 1,024.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let metrics = Arc::new(Metrics::new());
+    let store = arguments.store.as_ref().map(Store::create).transpose()?;
+    let listener = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
+
+    let epoch = epoch_now();
+    let feeds = FEEDS.map(|feed| (Channel::new(feed.name, epoch), metrics.of_feed(feed.name), feed));
+    let (status, statuses) = watch::channel(Arc::new(Status::default()));
+    let served = feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+    let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: served.collect() };
+    let mut port = tokio::spawn(listen::serve(listener, sources));
+    tracing::info!(listen = %arguments.listen, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
+
+    let connection = match arguments.manifests {
+        Some(_) => None,
+        None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
+    };
+    // Known before anything else: identities are made with it, and a relay is told.
+    let cluster = tokio::select! {
+        cluster = name_of_cluster(&arguments, connection.as_ref()) => cluster?,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    status.send_replace(Arc::new(Status { cluster: cluster.clone(), ..Status::default() }));
+    let (mut election, elected) = match &connection {
+        Some(connection) if arguments.leader_elect => leading::elect(connection.clone(), &arguments),
+        Some(_) | None => leading::always(),
+    };
+    let (leads, _) = watch::channel(false);
+    let relay = relay(&arguments, cluster.clone()).await?;
+    let ways = feeds.map(|(channel, figures, feed)| {
+        start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, &leads)
+    });
+    let [identity, declared] = ways;
+    let parts = Parts {
+        directory: Directory::new(arguments.table.settings(&cluster)),
+        document: Document::new(arguments.table.edges.into()),
+        identity,
+        declared,
+        status,
+        metrics,
+        elected,
+        leads,
+    };
+    let (reports, events) = mpsc::channel(REPORTS_QUEUED);
+    let mut source = start_source(&arguments, connection, reports)?;
+    let publisher = Publisher::new(parts);
+    let mut publisher = tokio::task::spawn_blocking(move || own_thread(publisher, events));
+
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
+        ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
+        ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
+    }
+    election.release().await;
+    std::process::exit(0);
+}
+
+/// The name that was given, or the UID of kube-system.
+async fn name_of_cluster(arguments: &ServeArguments, connection: Option<&cluster::Connection>) -> anyhow::Result<String> {
+    match (&arguments.cluster_id, connection) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, None) => Ok(String::new()),
+        (None, Some(connection)) => Ok(leading::cluster_uid(connection).await),
+    }
+}
+
+async fn relay(arguments: &ServeArguments, cluster: String) -> anyhow::Result<Option<Relay>> {
+    let Some(base) = &arguments.push_url else { return Ok(None) };
+    anyhow::ensure!(matches!(base.scheme(), "http" | "https"), "--push-url is http://HOST/PATH or https://HOST/PATH");
+    let access = Access { token_file: arguments.token_file.clone(), ca_file: arguments.push_ca_file.clone() };
+    let client = access.client(base.scheme() == "https", RELAY_CONNECT, RELAY_SILENCE).await?;
+    Ok(Some(Relay { base: base.clone(), cluster, client, access }))
+}
+
+/// Starts what keeps relay and store up to date with a feed.
+fn start_outlets(
+    arguments: &ServeArguments,
+    relay: Option<&Relay>,
+    store: Option<&Store>,
+    channel: Arc<Channel>,
+    figures: FeedFigures,
+    feed: &Feed,
+    leads: &watch::Sender<bool>,
+) -> Way {
+    let outbox = relay.map(|relay| {
+        let outbox = Arc::new(Outbox::default());
+        let push = Push {
+            relay: relay.clone(),
+            channel: channel.clone(),
+            outbox: outbox.clone(),
+            media_type: feed.media_type,
+            interval: arguments.baseline_secs,
+            leads: leads.subscribe(),
+            figures: figures.clone(),
+        };
+        tokio::spawn(push.run());
+        outbox
+    });
+    if let Some(store) = store {
+        let keeping = Keeping {
+            store: store.clone(),
+            channel: channel.clone(),
+            interval: arguments.baseline_secs,
+            leads: leads.subscribe(),
+            figures: figures.clone(),
+        };
+        tokio::spawn(keeping.run());
+    }
+    Way { channel, outbox, figures }
+}
+
+fn start_source(
+    arguments: &ServeArguments,
+    connection: Option<cluster::Connection>,
+    reports: mpsc::Sender<Event<Object>>,
+) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+    Ok(match (&arguments.manifests, connection) {
+        (Some(folder), _) => {
+            // Read once before anything starts: a folder that is not there is an error of the command line.
+            cluster::read_folder::<Object>(folder)?;
+            let folder = folder.clone();
+            tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) })
+        }
+        (None, Some(connection)) => tokio::spawn(async move {
+            cluster::watch_cluster(connection, reports).await;
+            Ok(())
+        }),
+        (None, None) => bail!("neither a cluster nor a folder"),
+    })
+}
+
+/// The publisher computes for seconds when a large cluster is listed, so it gets a thread to itself.
+fn own_thread(publisher: Publisher, events: mpsc::Receiver<Event<Object>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(publisher.run(events));
+    Ok(())
+}
+
+fn outcome<T, E: std::fmt::Display>(ended: Result<Result<T, E>, tokio::task::JoinError>) -> String {
+    match ended {
+        Ok(Ok(_)) => "without a reason".into(),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(panic) => panic.to_string(),
+    }
+}
