@@ -1,9 +1,16 @@
 //! The objects that context is made of: those of enforcement, with what pods say of their owners, and those that open a
 //! workload to the outside.
 
+mod exposure;
+mod pod;
+mod reader;
+mod service;
+mod watched;
+
 use std::fmt;
 use std::sync::Arc;
 
+use cluster::Problem;
 use policy::{Labels, Namespace, ObjectName, Policy};
 
 /// The kinds of object that context is made of.
@@ -39,6 +46,16 @@ impl Kind {
     /// Without these nothing can be said. The others only classify: where they cannot be listed, identities go out all
     /// the same, and the status says what is missing.
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
+}
+
+impl From<policy::Kind> for Kind {
+    fn from(kind: policy::Kind) -> Kind {
+        match kind {
+            policy::Kind::Namespace => Kind::Namespace,
+            policy::Kind::Pod => Kind::Pod,
+            policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -88,6 +105,17 @@ impl Object {
             Object::Exposure(o) => &o.name,
         }
     }
+
+    /// What was not understood of that which enforcement does not look at; what it does look at is in the
+    /// [`policy::Diagnostic`]s of its objects.
+    pub fn problems(&self) -> &[Problem] {
+        match self {
+            Object::Namespace(_) | Object::Policy(_) => &[],
+            Object::Pod(o) => &o.problems,
+            Object::Service(o) => &o.problems,
+            Object::Exposure(o) => &o.problems,
+        }
+    }
 }
 
 /// A pod as enforcement sees it, and what else it says of itself.
@@ -100,6 +128,7 @@ pub struct Pod {
     pub ready: bool,
     /// Some container has a `hostPort`.
     pub host_port: bool,
+    pub problems: Box<[Problem]>,
 }
 
 /// Who controls a pod.
@@ -113,10 +142,11 @@ pub struct Owner {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: ObjectName,
-    /// Empty where the Service selects no pods.
+    /// Empty where the Service selects no pods, and where what it selects is not understood.
     pub selector: Labels,
     /// Of type LoadBalancer or NodePort, or with externalIPs.
     pub exposed: bool,
+    pub problems: Box<[Problem]>,
 }
 
 /// An object that leads traffic from outside to Services.
@@ -124,6 +154,7 @@ pub struct Service {
 pub struct Exposure {
     pub kind: Kind,
     pub name: ObjectName,
-    /// The Services it names, each once, in order.
+    /// The Services it names, each once, sorted.
     pub services: Vec<ObjectName>,
+    pub problems: Box<[Problem]>,
 }
