@@ -4,7 +4,18 @@
 //! what is known; they go out as baselines and deltas (`feed`). Nothing here enforces anything, and nothing is written
 //! to the Kubernetes API but the Lease that says who pushes.
 
+pub mod directory;
+mod exposure;
+pub mod filter;
+pub mod labels;
+pub mod numbers;
 pub mod object;
+pub mod record;
+pub mod sid;
+#[cfg(test)]
+mod testing;
+pub mod version;
+pub mod workload;
 
 use std::process::ExitCode;
 

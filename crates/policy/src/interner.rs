@@ -38,7 +38,7 @@ impl Interner {
     }
 
     /// Of values of one key the last counts.
-    pub(crate) fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
+    pub fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
         let pairs = pairs.into_iter().map(|(key, value)| (self.text(key), self.text(value)));
         let pairs = labels::in_order(pairs.collect());
         if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
