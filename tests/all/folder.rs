@@ -73,7 +73,7 @@ fn one_object_many_documents_and_lists_are_read_from_yaml_and_json() {
 #[test]
 fn kinds_without_a_meaning_here_are_counted() {
     let folder = folder_of(&[("a.yaml", "kind: Service\n---\nkind: ConfigMap\n")]);
-    assert_eq!(read_folder(folder.path()).unwrap(), Folder { ignored: 2, ..Folder::default() });
+    assert_eq!(read_folder::<Object>(folder.path()).unwrap(), Folder { objects: vec![], problems: vec![], ignored: 2 });
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_single_file_is_a_folder_of_one() {
 
 #[test]
 fn a_folder_that_is_not_there_is_an_error() {
-    let error = read_folder(Path::new("/nowhere/manifests")).unwrap_err().to_string();
+    let error = read_folder::<Object>(Path::new("/nowhere/manifests")).unwrap_err().to_string();
     assert_eq!(error, "manifest folder /nowhere/manifests: No such file or directory (os error 2)");
 }
 
@@ -294,5 +294,5 @@ async fn a_folder_that_goes_away_is_a_problem_and_what_it_said_counts() {
 #[tokio::test]
 async fn following_a_folder_that_is_not_there_is_an_error() {
     let (sender, _events) = mpsc::channel(8);
-    watch_folder(Path::new("/nowhere"), sender).await.unwrap_err();
+    watch_folder::<Object>(Path::new("/nowhere"), sender).await.unwrap_err();
 }

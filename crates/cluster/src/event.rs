@@ -4,21 +4,23 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-use policy::{Change, Kind};
+use policy::{Change, Object, Tracked};
+
+use crate::{Need, Watched};
 
 /// A report of a source.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum Event<O: Tracked = Object> {
     /// Changes that were ready together; they belong into one transaction.
-    Changes(Vec<Told>),
+    Changes(Vec<Told<O>>),
     /// All problems that the source has at present, sorted; the list replaces the one before.
     Problems(Vec<Problem>),
 }
 
 /// A change, and when this process was told of it: when the watch's line had come, or the folder's first notice.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
-    pub change: Change,
+pub struct Told<O: Tracked = Object> {
+    pub change: Change<O>,
     pub at: Instant,
 }
 
@@ -39,16 +41,22 @@ impl fmt::Display for Problem {
 
 /// The kinds of which everything is known: those whose first [`Change::Replace`] has come.
 ///
-/// Until it is complete a ruleset made from what has come would be wrong: pods without the policies that select them,
+/// Until those that are [needed](Need) are complete a ruleset made from what has come would be wrong: pods without the policies that select them,
 /// policies without their peers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sync {
-    kinds: BTreeSet<Kind>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sync<O: Watched = Object> {
+    kinds: BTreeSet<O::Kind>,
 }
 
-impl Sync {
+impl<O: Watched> Default for Sync<O> {
+    fn default() -> Sync<O> {
+        Sync { kinds: BTreeSet::new() }
+    }
+}
+
+impl<O: Watched> Sync<O> {
     /// Takes note of changes that come from a source. Says whether they completed the picture.
-    pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) -> bool {
+    pub fn observe<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change<O>>) -> bool {
         let before = self.is_complete();
         for change in changes {
             match change {
@@ -65,19 +73,26 @@ impl Sync {
         self.missing().is_empty()
     }
 
-    /// The kinds that have not been listed yet.
-    pub fn missing(&self) -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|kind| !self.kinds.contains(kind)).collect()
+    /// The kinds that are needed and have not been listed yet.
+    pub fn missing(&self) -> Vec<O::Kind> {
+        self.unlisted().filter(|kind| O::resource(*kind).need == Need::Needed).collect()
+    }
+
+    /// All kinds that have not been listed yet, those without which the picture is complete included.
+    pub fn unlisted(&self) -> impl Iterator<Item = O::Kind> {
+        O::KINDS.iter().copied().filter(|kind| !self.kinds.contains(kind))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use policy::Kind;
+
     use super::*;
 
     #[test]
     fn sync_needs_a_list_of_every_kind_and_completes_once() {
-        let mut sync = Sync::default();
+        let mut sync: Sync = Sync::default();
         assert_eq!(sync.missing(), Kind::ALL);
         assert!(!sync.observe(&[Change::Replace(Kind::Pod, vec![]), Change::Replace(Kind::Namespace, vec![])]));
         assert_eq!(sync.missing(), [Kind::NetworkPolicy]);
@@ -89,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_single_object_does_not_make_a_kind_known() {
-        let mut sync = Sync::default();
+        let mut sync: Sync = Sync::default();
         sync.observe(&[Change::Remove(Kind::Pod, policy::ObjectName::new("a", "b"))]);
         assert_eq!(sync.missing(), Kind::ALL);
     }

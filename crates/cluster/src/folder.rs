@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use policy::{Change, Kind, Object, ObjectName};
+use policy::{Change, Interner, Object, ObjectName, Tracked};
 use serde_json::json;
 
-use crate::Problem;
+use crate::{Problem, Watched};
 use contents::Contents;
 use files::Files;
 
@@ -35,27 +35,27 @@ impl fmt::Display for Origin {
 
 /// An object, and where it is defined; for a namespace that is only implied, where it is first mentioned.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    pub object: Object,
+pub struct Found<O: Tracked = Object> {
+    pub object: O,
     pub origin: Origin,
 }
 
 /// What a folder says.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Folder {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Folder<O: Tracked = Object> {
     /// Each object once, sorted by kind and name.
-    pub objects: Vec<Found>,
+    pub objects: Vec<Found<O>>,
     /// Sorted.
     pub problems: Vec<Problem>,
     /// Objects of kinds that have no meaning here.
     pub ignored: usize,
 }
 
-impl Folder {
+impl<O: Watched> Folder<O> {
     /// The folder as a source reports it: everything there is, kind by kind.
-    pub fn changes(&self) -> Vec<Change> {
+    pub fn changes(&self) -> Vec<Change<O>> {
         let objects_of = |kind| self.objects.iter().map(|f| &f.object).filter(move |o| o.kind() == kind).cloned();
-        Kind::ALL.into_iter().map(|kind| Change::Replace(kind, objects_of(kind).collect())).collect()
+        O::KINDS.iter().map(|kind| Change::Replace(*kind, objects_of(*kind).collect())).collect()
     }
 }
 
@@ -68,15 +68,15 @@ pub struct FolderError {
 }
 
 /// Reads a folder, or a single file, once.
-pub fn read_folder(path: &Path) -> Result<Folder, FolderError> {
+pub fn read_folder<O: Watched>(path: &Path) -> Result<Folder<O>, FolderError> {
     let mut files = Files::new(path);
     files.scan(&mut |_| {})?;
     Ok(files.folder())
 }
 
 /// Puts the files of a folder together, in their order.
-fn assemble<'a>(files: impl Iterator<Item = &'a Contents>) -> Folder {
-    let mut objects: BTreeMap<(Kind, ObjectName), Found> = BTreeMap::new();
+fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Folder<O> {
+    let mut objects: BTreeMap<(O::Kind, ObjectName), Found<O>> = BTreeMap::new();
     let mut problems = Vec::new();
     let mut ignored = 0;
     for contents in files {
@@ -99,7 +99,7 @@ fn assemble<'a>(files: impl Iterator<Item = &'a Contents>) -> Folder {
         }
     }
     for found in implied_namespaces(&objects) {
-        objects.insert((Kind::Namespace, found.object.name().clone()), found);
+        objects.insert((O::NAMESPACE, found.object.name().clone()), found);
     }
     problems.sort();
     Folder { objects: objects.into_values().collect(), problems, ignored }
@@ -107,15 +107,15 @@ fn assemble<'a>(files: impl Iterator<Item = &'a Contents>) -> Folder {
 
 /// The namespaces that objects are in and that nothing defines. In a cluster they would exist, with the label that
 /// every namespace has.
-fn implied_namespaces(objects: &BTreeMap<(Kind, ObjectName), Found>) -> Vec<Found> {
-    let is_defined = |name: &str| objects.contains_key(&(Kind::Namespace, ObjectName::new("", name)));
+fn implied_namespaces<O: Watched>(objects: &BTreeMap<(O::Kind, ObjectName), Found<O>>) -> Vec<Found<O>> {
+    let is_defined = |name: &str| objects.contains_key(&(O::NAMESPACE, ObjectName::new("", name)));
     let mut seen = BTreeSet::new();
     let mut implied = Vec::new();
     for found in objects.values() {
         let name = &found.object.name().namespace;
         if !name.is_empty() && !is_defined(name) && seen.insert(name.clone()) {
             let namespace = json!({"metadata": {"name": **name, "labels": {"kubernetes.io/metadata.name": **name}}});
-            let object = policy::lower(Kind::Namespace, &namespace).expect("it was just given a name");
+            let object = O::lower(&mut Interner::new(), O::NAMESPACE, &namespace).expect("it was just given a name");
             implied.push(Found { object, origin: found.origin.clone() });
         }
     }

@@ -3,15 +3,17 @@
 //! Both sources say the same thing in the same words: [`Event`]s that carry [`policy::Change`]s, and when they came. [`watch_cluster`]
 //! follows the API server and is the only Kubernetes client there is; [`watch_folder`] follows a folder, which is
 //! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
-//! by `policy` as they arrive, and one that cannot be decoded arrives as one that denies.
+//! by their consumer as they arrive ([`Watched`]), and one that cannot be decoded arrives as one that denies.
 
 mod connection;
 mod event;
 mod folder;
 pub mod manifest;
 mod watch;
+mod watched;
 
 pub use connection::{ConnectError, Connection, Timing, connect};
 pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
-pub use watch::{look_up_pod, watch_cluster};
+pub use watch::{lean::read_lean, look_up_pod, watch_cluster};
+pub use watched::{Keep, Manifests, Nameless, Need, POD_SPEC, Resource, Watched};

@@ -25,6 +25,20 @@ const NODES: usize = 6_000_000;
 /// What aliases may add to a file. People write a handful; bombs are made of them.
 const ALIASED_EVENTS: usize = 100_000;
 
+/// The kinds of which there are lists that say of what: `kind: PodList`.
+const LISTED: [&str; 10] = [
+    "Namespace",
+    "Pod",
+    "NetworkPolicy",
+    "Service",
+    "Ingress",
+    "HTTPRoute",
+    "GRPCRoute",
+    "TLSRoute",
+    "TCPRoute",
+    "UDPRoute",
+];
+
 /// An object, or what stands in the place of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
@@ -119,12 +133,9 @@ impl ItemType {
 }
 
 fn list_of(fields: &Map<String, Value>) -> Option<ItemType> {
-    let kind = match fields.get("kind")?.as_str()? {
-        "List" => None,
-        "NamespaceList" => Some("Namespace"),
-        "PodList" => Some("Pod"),
-        "NetworkPolicyList" => Some("NetworkPolicy"),
-        _ => return None,
+    let kind = match fields.get("kind")?.as_str()?.strip_suffix("List")? {
+        "" => None,
+        item => Some(*LISTED.iter().find(|kind| **kind == item)?),
     };
     Some(ItemType { kind, api_version: fields.get("apiVersion").cloned() })
 }

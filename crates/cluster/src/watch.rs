@@ -12,21 +12,19 @@ mod decode;
 mod failure;
 mod informer;
 mod last_told;
-mod lean;
+pub(crate) mod lean;
 mod lines;
 mod lookup;
-mod resource;
 
 use std::collections::BTreeMap;
 
-use policy::Kind;
+use policy::Tracked;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use crate::{Connection, Event, Problem, Told};
+use crate::{Connection, Event, Problem, Told, Watched};
 use informer::Informer;
 pub use lookup::look_up_pod;
-use resource::Resource;
 
 /// Reports on the way from the watches, of all kinds together. When it is full, the watches stop reading and TCP makes
 /// the server wait: enough to lower in parallel with whoever applies, and a few hundred kilobytes at most.
@@ -36,8 +34,8 @@ const REPORTS_QUEUED: usize = 1024;
 const CHANGES_BATCHED: usize = 512;
 
 /// What a watch has to say.
-enum Report {
-    Change(Box<Told>),
+enum Report<O: Tracked> {
+    Change(Box<Told<O>>),
     /// All its problems at present.
     Problems(Vec<Problem>),
 }
@@ -46,15 +44,15 @@ enum Report {
 ///
 /// The first changes of each kind are one [`policy::Change::Replace`]; so is every list that had to be read again,
 /// which carries the deletions of the meantime.
-pub async fn watch_cluster(connection: Connection, sender: mpsc::Sender<Event>) {
+pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sender<Event<O>>) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     let mut watches = JoinSet::new();
-    for kind in Kind::ALL {
-        watches.spawn(Informer::new(&connection, Resource::of(kind), report.clone()).run());
+    for kind in O::KINDS {
+        watches.spawn(Informer::new(&connection, *kind, report.clone()).run());
     }
     drop(report);
 
-    let mut problems: BTreeMap<Kind, Vec<Problem>> = BTreeMap::new();
+    let mut problems: BTreeMap<O::Kind, Vec<Problem>> = BTreeMap::new();
     let mut batch = Vec::with_capacity(CHANGES_BATCHED);
     loop {
         tokio::select! {
@@ -83,10 +81,10 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
 }
 
 /// What was ready together, as events: the changes in their order, then the problems if they are others now.
-fn events(
-    known: &mut BTreeMap<Kind, Vec<Problem>>,
-    reports: impl Iterator<Item = (Kind, Report)>,
-) -> impl Iterator<Item = Event> {
+fn events<O: Watched>(
+    known: &mut BTreeMap<O::Kind, Vec<Problem>>,
+    reports: impl Iterator<Item = (O::Kind, Report<O>)>,
+) -> impl Iterator<Item = Event<O>> {
     let before = known.clone();
     let mut changes = Vec::new();
     for (kind, report) in reports {
@@ -107,7 +105,7 @@ fn events(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::{Change, ObjectName};
+    use policy::{Change, Kind, Object, ObjectName};
 
     fn problem(origin: &str) -> Problem {
         Problem { origin: origin.into(), message: "no".into() }
@@ -133,7 +131,7 @@ mod tests {
     #[test]
     fn problems_that_stay_the_same_are_not_repeated() {
         let mut known = BTreeMap::new();
-        let report = || [(Kind::Pod, Report::Problems(vec![problem("a")]))].into_iter();
+        let report = || [(Kind::Pod, Report::<Object>::Problems(vec![problem("a")]))].into_iter();
         assert_eq!(events(&mut known, report()).count(), 1);
         assert_eq!(events(&mut known, report()).count(), 0);
     }

@@ -46,6 +46,7 @@ pub use lower::{Nameless, lower, lower_with};
 pub use model::{
     Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope,
     NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,
+    Tracked,
 };
 pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::ClusterState;

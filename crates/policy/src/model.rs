@@ -79,14 +79,22 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
+/// Objects that a source tells the changes of: each is of a kind, and has a name that no other of its kind has.
+pub trait Tracked: fmt::Debug + Clone + PartialEq {
+    type Kind: fmt::Debug + fmt::Display + Copy + Ord + Send + Sync + 'static;
+
+    fn kind(&self) -> Self::Kind;
+    fn name(&self) -> &ObjectName;
+}
+
 /// A change of one kind's objects, as a watch or a folder reports it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change {
+pub enum Change<O: Tracked = Object> {
     /// The object is new or differs from what was known under its name.
-    Set(Object),
-    Remove(Kind, ObjectName),
+    Set(O),
+    Remove(O::Kind, ObjectName),
     /// These are all the objects of the kind there are.
-    Replace(Kind, Vec<Object>),
+    Replace(O::Kind, Vec<O>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +102,18 @@ pub enum Object {
     Namespace(Arc<Namespace>),
     Pod(Arc<Pod>),
     Policy(Arc<Policy>),
+}
+
+impl Tracked for Object {
+    type Kind = Kind;
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn name(&self) -> &ObjectName {
+        self.name()
+    }
 }
 
 impl Object {

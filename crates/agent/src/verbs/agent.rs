@@ -142,7 +142,7 @@ async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -
     let source: Source = match &arguments.manifests {
         Some(folder) => {
             // Read once before anything starts: a folder that is not there is an error of the command line.
-            cluster::read_folder(folder)?;
+            cluster::read_folder::<policy::Object>(folder)?;
             let folder = folder.clone();
             (tokio::spawn(async move { Ok(cluster::watch_folder(&folder, reports).await?) }), None)
         }

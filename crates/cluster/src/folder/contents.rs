@@ -1,30 +1,38 @@
 //! What one file says: the objects that count, and what is wrong with the others.
 
-use policy::{Interner, Kind};
+use policy::{Interner, Tracked};
 use serde_json::Value;
 
 use super::{Found, Origin};
-use crate::Problem;
 use crate::manifest::{Document, ParseError, parse};
+use crate::{Manifests, Nameless, Problem, Watched};
 
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Contents {
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Contents<O: Tracked> {
     /// In the order of the file.
-    pub(super) objects: Vec<Found>,
+    pub(super) objects: Vec<Found<O>>,
     pub(super) problems: Vec<Problem>,
     pub(super) ignored: usize,
 }
 
 /// What a document is to us.
-enum Meaning {
-    Object(Kind),
+enum Meaning<K> {
+    Object(K),
     Ignored,
-    Wrong(&'static str),
+    Wrong(String),
 }
 
-impl Contents {
-    pub(super) fn read(file: &str, text: &str, interner: &mut Interner) -> Result<Contents, ParseError> {
-        let mut contents = Contents::default();
+impl<O: Watched> Contents<O> {
+    pub(super) fn nothing() -> Contents<O> {
+        Contents { objects: Vec::new(), problems: Vec::new(), ignored: 0 }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.objects.is_empty() && self.problems.is_empty() && self.ignored == 0
+    }
+
+    pub(super) fn read(file: &str, text: &str, interner: &mut Interner) -> Result<Contents<O>, ParseError> {
+        let mut contents = Contents::nothing();
         for document in parse(text)? {
             contents.add(file, document, interner);
         }
@@ -34,44 +42,56 @@ impl Contents {
     fn add(&mut self, file: &str, document: Document, interner: &mut Interner) {
         let Document { line, value } = document;
         let origin = Origin { file: file.to_owned(), line };
-        let wrong = match meaning(&value) {
+        let wrong = match meaning::<O>(&value) {
             Meaning::Ignored => {
                 self.ignored += 1;
                 return;
             }
-            Meaning::Wrong(message) => message.to_owned(),
+            Meaning::Wrong(message) => message,
             Meaning::Object(_) if !value["metadata"].is_object() => "an object without metadata".to_owned(),
-            Meaning::Object(kind) => match policy::lower_with(interner, kind, &value) {
+            Meaning::Object(kind) => match O::lower(interner, kind, &value) {
                 Ok(object) => {
                     self.objects.push(Found { object, origin });
                     return;
                 }
-                Err(nameless) => format!("{nameless}, or one that is not a string; give it a name"),
+                Err(Nameless) => {
+                    format!("a {kind} without metadata.name, or one that is not a string; give it a name")
+                }
             },
         };
         self.problems.push(Problem { origin: origin.to_string(), message: format!("{wrong}; it is left out") });
     }
 }
 
-fn meaning(value: &Value) -> Meaning {
+fn meaning<O: Watched>(value: &Value) -> Meaning<O::Kind> {
     if !value.is_object() {
-        return Meaning::Wrong("not a Kubernetes object, which is a mapping with apiVersion and kind");
+        return Meaning::Wrong("not a Kubernetes object, which is a mapping with apiVersion and kind".into());
     }
-    let Some(kind) = value["kind"].as_str() else {
-        return Meaning::Wrong("an object without a kind");
+    let Some(written) = value["kind"].as_str() else {
+        return Meaning::Wrong("an object without a kind".into());
     };
-    let core = match kind {
-        "Namespace" => Kind::Namespace,
-        "Pod" => Kind::Pod,
-        // Of any version: one that is too new to be understood must not be taken for none.
-        "NetworkPolicy" => return Meaning::Object(Kind::NetworkPolicy),
-        _ => return meaning_of_other(kind, value["apiVersion"].as_str()),
+    let Some(kind) = O::KINDS.iter().copied().find(|kind| kind.to_string() == written) else {
+        return meaning_of_other::<O>(written, value["apiVersion"].as_str());
     };
-    match &value["apiVersion"] {
-        Value::String(version) if version == "v1" => Meaning::Object(core),
+    let resource = O::resource(kind);
+    match (resource.manifests, &value["apiVersion"]) {
+        (Manifests::OfAnyVersion, _) => Meaning::Object(kind),
+        (Manifests::OfGroup, Value::String(version)) if is_of_group(version, resource.group) => Meaning::Object(kind),
         // Another API's resource that happens to have the name.
-        Value::String(_) => Meaning::Ignored,
-        _ => Meaning::Wrong("an object without 'apiVersion: v1'"),
+        (Manifests::OfGroup, Value::String(_)) => Meaning::Ignored,
+        (Manifests::OfGroup, _) => {
+            let separator = if resource.group.is_empty() { "" } else { "/" };
+            let version = format!("{}{separator}{}", resource.group, resource.version);
+            Meaning::Wrong(format!("an object without 'apiVersion: {version}'"))
+        }
+    }
+}
+
+/// Whether it is a version of the API group; the core group has one version and ever will.
+fn is_of_group(version: &str, group: &str) -> bool {
+    match version.split_once('/') {
+        None => group.is_empty() && version == "v1",
+        Some((of, _)) => of == group && !group.is_empty(),
     }
 }
 
@@ -79,11 +99,11 @@ fn meaning(value: &Value) -> Meaning {
 const HARMLESS: [&str; 5] = ["Ingress", "IngressList", "IngressClass", "IPAddress", "ServiceCIDR"];
 
 /// A misspelt policy must not be taken for something else: that would leave its pods open, and nobody told.
-fn meaning_of_other(kind: &str, version: Option<&str>) -> Meaning {
-    let misspelt = ["Namespace", "Pod", "NetworkPolicy"].iter().any(|known| known.eq_ignore_ascii_case(kind));
+fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
+    let misspelt = O::KINDS.iter().any(|known| known.to_string().eq_ignore_ascii_case(kind));
     let of_policies = version.is_some_and(|v| v.starts_with("networking.k8s.io/")) && !HARMLESS.contains(&kind);
     if misspelt || of_policies {
-        return Meaning::Wrong("this kind is unknown; kinds are written as in 'kind: NetworkPolicy'");
+        return Meaning::Wrong("this kind is unknown; kinds are written as in 'kind: NetworkPolicy'".into());
     }
     Meaning::Ignored
 }
@@ -93,7 +113,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, objects: &[&str], problems: &[&str], ignored: usize) {
-        let contents = Contents::read("f.yaml", text, &mut Interner::new()).unwrap();
+        let contents: Contents<policy::Object> = Contents::read("f.yaml", text, &mut Interner::new()).unwrap();
         let names: Vec<String> =
             contents.objects.iter().map(|f| format!("{} {}", f.object.kind(), f.object.name())).collect();
         let found: Vec<String> = contents.problems.iter().map(Problem::to_string).collect();

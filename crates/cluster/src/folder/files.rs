@@ -7,12 +7,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use policy::Interner;
+use policy::{Interner, Tracked};
 
 use super::contents::Contents;
 use super::{Folder, FolderError, assemble};
-use crate::Problem;
 use crate::manifest::FILE_BYTES;
+use crate::{Problem, Watched};
 
 /// Files of a folder that are looked at. More are no folder of manifests but a mistake, such as `/`.
 const FILES: usize = 10_000;
@@ -20,10 +20,10 @@ const FILES: usize = 10_000;
 /// Folders in folders.
 const FOLDER_DEPTH: usize = 32;
 
-pub(super) struct Files {
+pub(super) struct Files<O: Tracked> {
     root: PathBuf,
     /// By path, which is the order in which they count.
-    files: BTreeMap<PathBuf, Known>,
+    files: BTreeMap<PathBuf, Known<O>>,
     /// What the last scan could not look at.
     problems: Vec<Problem>,
     /// What the objects share.
@@ -31,11 +31,10 @@ pub(super) struct Files {
 }
 
 /// A file as it is known.
-#[derive(Default)]
-struct Known {
+struct Known<O: Tracked> {
     /// Of the bytes last read, good or bad: nothing is parsed twice.
     hash: Option<u64>,
-    good: Contents,
+    good: Contents<O>,
     /// Why what is there now is not `good`.
     problem: Option<Problem>,
 }
@@ -51,8 +50,8 @@ struct Walk<'a> {
     problems: Vec<Problem>,
 }
 
-impl Files {
-    pub(super) fn new(root: &Path) -> Files {
+impl<O: Watched> Files<O> {
+    pub(super) fn new(root: &Path) -> Files<O> {
         Files { root: root.to_owned(), files: BTreeMap::new(), problems: Vec::new(), interner: Interner::new() }
     }
 
@@ -87,14 +86,16 @@ impl Files {
                 Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                     self.files.remove(&path);
                 }
-                Err(e) => self.files.entry(path).or_default().fail(name, e.to_string()),
-                Ok(bytes) => self.files.entry(path).or_default().update(name, &bytes, &mut self.interner),
+                Err(e) => self.files.entry(path).or_insert_with(Known::nothing).fail(name, e.to_string()),
+                Ok(bytes) => {
+                    self.files.entry(path).or_insert_with(Known::nothing).update(name, &bytes, &mut self.interner)
+                }
             }
         }
         Ok(())
     }
 
-    pub(super) fn folder(&self) -> Folder {
+    pub(super) fn folder(&self) -> Folder<O> {
         let mut folder = assemble(self.files.values().map(|known| &known.good));
         folder.problems.extend(self.files.values().filter_map(|known| known.problem.clone()));
         folder.problems.extend(self.problems.iter().cloned());
@@ -103,7 +104,11 @@ impl Files {
     }
 }
 
-impl Known {
+impl<O: Watched> Known<O> {
+    fn nothing() -> Known<O> {
+        Known { hash: None, good: Contents::nothing(), problem: None }
+    }
+
     fn update(&mut self, file: String, bytes: &[u8], interner: &mut Interner) {
         let mut hasher = DefaultHasher::new();
         bytes.hash(&mut hasher);
@@ -114,7 +119,7 @@ impl Known {
         match std::str::from_utf8(bytes) {
             Err(e) => self.fail(file, format!("not UTF-8: {e}")),
             // An editor that writes in place empties the file first. Who means it removes the file.
-            Ok(text) if text.trim().is_empty() && self.good != Contents::default() => {
+            Ok(text) if text.trim().is_empty() && !self.good.is_nothing() => {
                 self.fail(file, "the file has become empty".into());
             }
             Ok(text) => match Contents::read(&file, text, interner) {
@@ -127,7 +132,7 @@ impl Known {
 
     /// Keeps what the file said before.
     fn fail(&mut self, origin: String, reason: String) {
-        let consequence = if self.good == Contents::default() {
+        let consequence = if self.good.is_nothing() {
             "nothing in this file counts until that is mended"
         } else {
             "what it said before counts until that is mended"

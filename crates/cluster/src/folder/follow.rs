@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::files::Files;
 use super::{Folder, FolderError};
-use crate::{Event, Problem, Told};
+use crate::{Event, Problem, Told, Watched};
 
 /// One save, or one update of a ConfigMap, is a burst of events; this long after the last of them it is read.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -25,17 +25,17 @@ const RESCAN: Duration = Duration::from_secs(30);
 const EVENT_BYTES: usize = 4096;
 
 /// A folder's state between two scans.
-struct Follower {
-    files: Files,
+struct Follower<O: Watched> {
+    files: Files<O>,
     /// What was reported last.
-    folder: Option<Folder>,
+    folder: Option<Folder<O>>,
     /// Why changes are noticed late.
     late: Option<String>,
 }
 
 /// Reports what a folder, or a single file, says: all kinds at first, later the kinds that changed. Ends when nobody
 /// listens any more; a folder that is not there at the start is an error, one that goes later a [`Problem`].
-pub async fn watch_folder(path: &Path, sender: mpsc::Sender<Event>) -> Result<(), FolderError> {
+pub async fn watch_folder<O: Watched>(path: &Path, sender: mpsc::Sender<Event<O>>) -> Result<(), FolderError> {
     let mut follower = Follower { files: Files::new(path), folder: None, late: None };
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
@@ -92,8 +92,8 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     }
 }
 
-impl Follower {
-    fn scan(mut self, watches: Option<Watches>) -> (Follower, Result<(), FolderError>) {
+impl<O: Watched> Follower<O> {
+    fn scan(mut self, watches: Option<Watches>) -> (Follower<O>, Result<(), FolderError>) {
         // What is written while it is read: only whole writes, so that a file that is being written is not seen half.
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::CREATE
@@ -117,7 +117,7 @@ impl Follower {
     }
 
     /// What is to be reported of the scan that was just made because of what was noticed at that moment.
-    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<Event> {
+    fn events(&mut self, failure: Option<FolderError>, noticed: std::time::Instant) -> Vec<Event<O>> {
         let mut folder = match (&failure, &self.folder) {
             (Some(_), Some(before)) => Folder { problems: vec![], ..before.clone() },
             _ => self.files.folder(),
@@ -134,7 +134,7 @@ impl Follower {
         let before = self.folder.take();
         let known = before.as_ref().map(Folder::changes);
         let changes = folder.changes().into_iter().filter(|change| !known.as_ref().is_some_and(|k| k.contains(change)));
-        let changes: Vec<Told> = changes.map(|change| Told { change, at: noticed }).collect();
+        let changes: Vec<Told<O>> = changes.map(|change| Told { change, at: noticed }).collect();
         let mut events = Vec::new();
         if !changes.is_empty() {
             events.push(Event::Changes(changes));

@@ -7,8 +7,7 @@ use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
 use super::lines::Lines;
-use super::resource::Resource;
-use crate::Connection;
+use crate::{Connection, Resource};
 
 /// A page of a list in memory. Five hundred pods, of tens of kilobytes each, are a tenth of it.
 const PAGE_BYTES: usize = 256 << 20;
@@ -68,5 +67,5 @@ pub(super) async fn watch(connection: &Connection, resource: Resource, start: St
 }
 
 fn request(resource: Resource) -> Request {
-    Request::new(format!("{}/{}", resource.path, resource.plural))
+    Request::new(format!("{}/{}", resource.path(), resource.plural))
 }

@@ -3,12 +3,13 @@
 //! One object never spoils the list or the line it came in (docs/semantics.md, 16): an object stays raw until its turn,
 //! and one that cannot be decoded becomes an object of the same name whose content is plainly unreadable.
 
-use policy::{Interner, Kind, Object, ObjectName};
+use policy::{Interner, ObjectName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::lean;
+use super::lean::read_lean;
+use crate::{Nameless, Watched};
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -74,28 +75,28 @@ impl Bookmark {
 }
 
 /// An object lowered, and the version that its event brings the watch to.
-pub(super) struct Decoded {
-    pub(super) object: Object,
+pub(super) struct Decoded<O> {
+    pub(super) object: O,
     pub(super) version: Option<String>,
 }
 
-/// An object without a name, of which nothing can be said.
-#[derive(Debug)]
-pub(super) struct Nameless;
-
 /// Lowers an object of a watch.
-pub(super) fn decode(interner: &mut Interner, kind: Kind, raw: &RawValue) -> Result<Decoded, Nameless> {
+pub(super) fn decode<O: Watched>(
+    interner: &mut Interner,
+    kind: O::Kind,
+    raw: &RawValue,
+) -> Result<Decoded<O>, Nameless> {
     decode_item(interner, kind, raw, None)
 }
 
 /// Lowers an item of a list of that version.
-pub(super) fn decode_item(
+pub(super) fn decode_item<O: Watched>(
     interner: &mut Interner,
-    kind: Kind,
+    kind: O::Kind,
     raw: &RawValue,
     api_version: Option<&str>,
-) -> Result<Decoded, Nameless> {
-    let mut value = match lean::read(kind, raw.get()) {
+) -> Result<Decoded<O>, Nameless> {
+    let mut value = match read_lean(O::resource(kind).keep, raw.get()) {
         Ok(value) => value,
         Err(e) => unreadable(raw, &e)?,
     };
@@ -103,17 +104,17 @@ pub(super) fn decode_item(
         fields.entry("apiVersion").or_insert_with(|| version.into());
     }
     let version = value["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
-    let object = policy::lower_with(interner, kind, &value).map_err(|_| Nameless)?;
+    let object = O::lower(interner, kind, &value)?;
     Ok(Decoded { object, version })
 }
 
 /// The name of an object that is gone.
-pub(super) fn decode_name(
+pub(super) fn decode_name<O: Watched>(
     interner: &mut Interner,
-    kind: Kind,
+    kind: O::Kind,
     raw: &RawValue,
 ) -> Result<(ObjectName, Option<String>), Nameless> {
-    decode(interner, kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
+    decode::<O>(interner, kind, raw).map(|decoded| (decoded.object.name().clone(), decoded.version))
 }
 
 /// What stands for an object that is not even JSON we can hold (nested too deep, a number out of range): its name, and
@@ -148,6 +149,8 @@ fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless
 
 #[cfg(test)]
 mod tests {
+    use policy::{Kind, Object};
+
     use super::*;
 
     fn raw(text: &str) -> Box<RawValue> {
@@ -164,7 +167,7 @@ mod tests {
         let items = page.items.unwrap();
         let names: Vec<_> = items
             .iter()
-            .map(|i| decode(&mut Interner::new(), Kind::Pod, i).map(|d| d.object.name().to_string()))
+            .map(|i| decode::<Object>(&mut Interner::new(), Kind::Pod, i).map(|d| d.object.name().to_string()))
             .collect();
         assert_eq!(names[0].as_deref().unwrap(), "default/a");
         assert_eq!(names[1].as_deref().unwrap(), "default/b");
@@ -177,7 +180,7 @@ mod tests {
         let text = format!(r#"{{"metadata":{{"namespace":"shop","name":"web","resourceVersion":"3"}},"spec":{deep}}}"#);
         let line = format!(r#"{{"type":"ADDED","object":{text}}}"#);
         let line: Line = serde_json::from_str(&line).unwrap();
-        let decoded = decode(&mut Interner::new(), Kind::Pod, line.object).unwrap();
+        let decoded = decode::<Object>(&mut Interner::new(), Kind::Pod, line.object).unwrap();
         assert_eq!(decoded.object.name().to_string(), "shop/web");
         assert_eq!(decoded.version.as_deref(), Some("3"));
         let Object::Pod(pod) = decoded.object else { panic!("not a pod") };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-use super::resource::Resource;
+use crate::Resource;
 
 /// The RBAC verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +163,8 @@ pub(super) fn causes(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::Kind;
+    use crate::Watched;
+    use policy::{Kind, Object};
 
     fn refused(code: u16, message: &str) -> Failure {
         Failure::of_status(Verb::Watch, Status::failure(message, "").with_code(code).boxed())
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn forbidden_names_the_verb_and_the_group() {
-        let text = refused(403, "User \"x\" cannot").explain(Resource::of(Kind::NetworkPolicy));
+        let text = refused(403, "User \"x\" cannot").explain(Object::resource(Kind::NetworkPolicy));
         assert!(text.contains("verb 'watch' on networkpolicies in the API group networking.k8s.io"), "{text}");
         assert!(text.ends_with("it says: User \"x\" cannot"), "{text}");
     }
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_page_of_html_from_a_proxy_fits_a_log_line() {
-        let text = refused(502, &"<html>\n ".repeat(10_000)).explain(Resource::of(Kind::Pod));
+        let text = refused(502, &"<html>\n ".repeat(10_000)).explain(Object::resource(Kind::Pod));
         assert!(text.len() < 500 && !text.contains('\n'), "{text}");
     }
 }

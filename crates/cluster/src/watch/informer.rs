@@ -1,7 +1,7 @@
 //! The watch of one kind, for ever: list, follow, and after a failure again from where it stood.
 
 use kube::core::Status;
-use policy::{Change, Interner, Kind, Object, ObjectName};
+use policy::{Change, Interner, ObjectName};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -9,12 +9,11 @@ use tokio::time::{Instant, sleep};
 use super::Report;
 use super::api::{self, Start};
 use super::backoff::Backoff;
-use super::decode::{Bookmark, Line, LineKind, Nameless, Page, decode, decode_item, decode_name};
+use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
 use super::failure::{Failure, Verb};
 use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
-use super::resource::Resource;
-use crate::{Connection, Problem, Told};
+use crate::{Connection, Nameless, Problem, Resource, Told, Watched};
 
 /// Objects in a page, as client-go has it.
 const PAGE_OBJECTS: u32 = 500;
@@ -40,10 +39,11 @@ impl From<Failure> for Stop {
     }
 }
 
-pub(super) struct Informer {
+pub(super) struct Informer<O: Watched> {
     connection: Connection,
+    kind: O::Kind,
     resource: Resource,
-    report: mpsc::Sender<(Kind, Report)>,
+    report: mpsc::Sender<(O::Kind, Report<O>)>,
     /// Everything up to this version has been reported; none before the first list, or after it expired.
     version: Option<String>,
     /// A watch that is open and stands at `version`.
@@ -61,16 +61,16 @@ pub(super) struct Informer {
     nameless: usize,
     /// What the objects share.
     interner: Interner,
-    last_told: LastTold,
+    last_told: LastTold<O>,
 }
 
 /// What a list says, in the order in which it does. Of one name the last counts.
-enum Heard {
-    Is(Object),
+enum Heard<O> {
+    Is(O),
     Gone(Box<ObjectName>),
 }
 
-impl Heard {
+impl<O: Watched> Heard<O> {
     fn name(&self) -> &ObjectName {
         match self {
             Heard::Is(object) => object.name(),
@@ -79,12 +79,17 @@ impl Heard {
     }
 }
 
-impl Informer {
-    pub(super) fn new(connection: &Connection, resource: Resource, report: mpsc::Sender<(Kind, Report)>) -> Informer {
+impl<O: Watched> Informer<O> {
+    pub(super) fn new(
+        connection: &Connection,
+        kind: O::Kind,
+        report: mpsc::Sender<(O::Kind, Report<O>)>,
+    ) -> Informer<O> {
         Informer {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
             connection: connection.clone(),
-            resource,
+            kind,
+            resource: O::resource(kind),
             report,
             version: None,
             open: None,
@@ -95,7 +100,7 @@ impl Informer {
             failure: None,
             nameless: 0,
             interner: Interner::new(),
-            last_told: LastTold::default(),
+            last_told: LastTold::new(),
         }
     }
 
@@ -123,7 +128,7 @@ impl Informer {
         self.open = None;
         let listing = self.version.is_none();
         if listing && self.streaming && failure.means_no_streaming() {
-            tracing::info!(kind = %self.resource.kind, "the API server has no streaming lists; reading pages instead");
+            tracing::info!(kind = %self.kind, "the API server has no streaming lists; reading pages instead");
             self.streaming = false;
             return Ok(());
         }
@@ -153,7 +158,7 @@ impl Informer {
             }
         }
         let message = failure.explain(self.resource);
-        tracing::debug!(kind = %self.resource.kind, "{message}");
+        tracing::debug!(kind = %self.kind, "{message}");
         // A version that expired is ordinary: whatever keeps the new list from coming will be said.
         if listing || !matches!(failure, Failure::Expired) {
             self.failure = Some(message);
@@ -178,13 +183,11 @@ impl Informer {
             };
             let line = read_line(&line)?;
             match line.kind {
-                LineKind::Added | LineKind::Modified => {
-                    match decode(&mut self.interner, self.resource.kind, line.object) {
-                        Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
-                        Err(Nameless) => self.nameless += 1,
-                    }
-                }
-                LineKind::Deleted => match decode_name(&mut self.interner, self.resource.kind, line.object) {
+                LineKind::Added | LineKind::Modified => match decode(&mut self.interner, self.kind, line.object) {
+                    Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
+                    Err(Nameless) => self.nameless += 1,
+                },
+                LineKind::Deleted => match decode_name::<O>(&mut self.interner, self.kind, line.object) {
                     Ok((name, _)) => heard.push(Heard::Gone(Box::new(name))),
                     Err(Nameless) => self.nameless += 1,
                 },
@@ -211,7 +214,7 @@ impl Informer {
             let page: Page =
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
-                match decode_item(&mut self.interner, self.resource.kind, item, page.api_version.as_deref()) {
+                match decode_item(&mut self.interner, self.kind, item, page.api_version.as_deref()) {
                     Ok(decoded) => heard.push(Heard::Is(self.last_told.share(decoded.object))),
                     Err(Nameless) => self.nameless += 1,
                 }
@@ -225,11 +228,11 @@ impl Informer {
         }
     }
 
-    async fn finish_list(&mut self, heard: Vec<Heard>, version: String) -> Result<(), Stop> {
+    async fn finish_list(&mut self, heard: Vec<Heard<O>>, version: String) -> Result<(), Stop> {
         let objects = known_last(heard);
         self.last_told.replace(&objects);
-        tracing::debug!(kind = %self.resource.kind, objects = objects.len(), version, "listed");
-        let change = Change::Replace(self.resource.kind, objects);
+        tracing::debug!(kind = %self.kind, objects = objects.len(), version, "listed");
+        let change = Change::Replace(self.kind, objects);
         self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
         self.version = Some(version);
         self.succeed().await
@@ -266,11 +269,11 @@ impl Informer {
 
     /// Reports the change of a line that came at that moment, and moves the version past it.
     async fn hand_on(&mut self, line: Line<'_>, at: std::time::Instant) -> Result<(), Stop> {
-        let kind = self.resource.kind;
+        let kind = self.kind;
         let decoded = match line.kind {
             LineKind::Added | LineKind::Modified => decode(&mut self.interner, kind, line.object)
                 .map(|decoded| (Change::Set(self.last_told.tell(decoded.object)), decoded.version)),
-            LineKind::Deleted => decode_name(&mut self.interner, kind, line.object).map(|(name, version)| {
+            LineKind::Deleted => decode_name::<O>(&mut self.interner, kind, line.object).map(|(name, version)| {
                 self.last_told.remove(&name);
                 (Change::Remove(kind, name), version)
             }),
@@ -315,13 +318,13 @@ impl Informer {
         self.report(Report::Problems(problems)).await
     }
 
-    async fn report(&mut self, report: Report) -> Result<(), Stop> {
-        self.report.send((self.resource.kind, report)).await.map_err(|_| Stop::Unheard)
+    async fn report(&mut self, report: Report<O>) -> Result<(), Stop> {
+        self.report.send((self.kind, report)).await.map_err(|_| Stop::Unheard)
     }
 }
 
 /// The objects of a list, sorted by name.
-fn known_last(mut heard: Vec<Heard>) -> Vec<Object> {
+fn known_last<O: Watched>(mut heard: Vec<Heard<O>>) -> Vec<O> {
     // Servers list in the order of the names, nearly, which makes it cheap. Of one name the last comes first.
     heard.reverse();
     heard.sort_by(|a, b| a.name().cmp(b.name()));

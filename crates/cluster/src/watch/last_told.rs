@@ -7,20 +7,24 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use policy::{Object, ObjectName};
+use policy::{ObjectName, Tracked};
 
-#[derive(Debug, Default)]
-pub(super) struct LastTold {
-    objects: HashSet<Named>,
+#[derive(Debug)]
+pub(super) struct LastTold<O: Tracked> {
+    objects: HashSet<Named<O>>,
 }
 
 /// An object that counts as its name.
 #[derive(Debug)]
-struct Named(Object);
+struct Named<O>(O);
 
-impl LastTold {
+impl<O: Tracked> LastTold<O> {
+    pub(super) fn new() -> LastTold<O> {
+        LastTold { objects: HashSet::new() }
+    }
+
     /// The object, or the one that is known and equal to it.
-    pub(super) fn share(&self, object: Object) -> Object {
+    pub(super) fn share(&self, object: O) -> O {
         match self.objects.get(object.name()) {
             Some(Named(known)) if *known == object => known.clone(),
             Some(_) | None => object,
@@ -28,7 +32,7 @@ impl LastTold {
     }
 
     /// The same, and it is known from now on.
-    pub(super) fn tell(&mut self, object: Object) -> Object {
+    pub(super) fn tell(&mut self, object: O) -> O {
         let object = self.share(object);
         self.objects.replace(Named(object.clone()));
         object
@@ -39,38 +43,38 @@ impl LastTold {
     }
 
     /// These are all there are.
-    pub(super) fn replace(&mut self, objects: &[Object]) {
+    pub(super) fn replace(&mut self, objects: &[O]) {
         self.objects.clear();
         self.objects.shrink_to(objects.len());
         self.objects.extend(objects.iter().cloned().map(Named));
     }
 }
 
-impl Borrow<ObjectName> for Named {
+impl<O: Tracked> Borrow<ObjectName> for Named<O> {
     fn borrow(&self) -> &ObjectName {
         self.0.name()
     }
 }
 
-impl Hash for Named {
+impl<O: Tracked> Hash for Named<O> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name().hash(state);
     }
 }
 
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
+impl<O: Tracked> PartialEq for Named<O> {
+    fn eq(&self, other: &Named<O>) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl Eq for Named {}
+impl<O: Tracked> Eq for Named<O> {}
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use policy::{Kind, lower};
+    use policy::{Kind, Object, lower};
     use serde_json::json;
 
     use super::*;
@@ -86,7 +90,7 @@ mod tests {
 
     #[test]
     fn an_object_that_is_known_is_not_held_twice() {
-        let mut told = LastTold::default();
+        let mut told = LastTold::new();
         let listed = [pod("a", "web"), pod("b", "web"), pod("c", "web")];
         told.replace(&listed);
         assert!(is_same(&told.share(pod("a", "web")), &listed[0]));

@@ -6,79 +6,16 @@
 
 use std::fmt;
 
-use policy::{ENFORCEMENT_ANNOTATION, Kind};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// What of a value is kept. One that is not of the type spoken of is kept whole.
-#[derive(Debug, Clone, Copy)]
-enum Keep {
-    Whole,
-    /// Of an object these fields.
-    Only(&'static [(&'static str, Keep)]),
-    /// Of an object every field; of these what they say.
-    All(&'static [(&'static str, Keep)]),
-    /// Of a list every item, and of each this.
-    Each(&'static Keep),
-}
+use crate::Keep;
 
 use Keep::{All, Each, Only, Whole};
 
-const NAMESPACE: Keep = Only(&[(
-    "metadata",
-    Only(&[
-        ("name", Whole),
-        ("resourceVersion", Whole),
-        ("labels", Whole),
-        ("annotations", Only(&[(ENFORCEMENT_ANNOTATION, Whole)])),
-    ]),
-)]);
-
-const POD: Keep = Only(&[
-    (
-        "metadata",
-        Only(&[
-            ("name", Whole),
-            ("namespace", Whole),
-            ("uid", Whole),
-            ("resourceVersion", Whole),
-            ("labels", Whole),
-            ("annotations", Only(&[("kubernetes.io/config.mirror", Whole)])),
-            ("deletionTimestamp", Whole),
-            ("creationTimestamp", Whole),
-        ]),
-    ),
-    (
-        "spec",
-        Only(&[
-            ("nodeName", Whole),
-            ("hostNetwork", Whole),
-            ("containers", Each(&Only(&[("ports", Whole)]))),
-            ("initContainers", Each(&Only(&[("ports", Whole), ("restartPolicy", Whole)]))),
-        ]),
-    ),
-    ("status", Only(&[("phase", Whole), ("podIP", Whole), ("podIPs", Whole), ("startTime", Whole)])),
-]);
-
-/// A field that is not known to us may narrow a policy: none is left out, but for metadata that mean nothing in it.
-const POLICY: Keep = All(&[(
-    "metadata",
-    Only(&[
-        ("name", Whole),
-        ("namespace", Whole),
-        ("resourceVersion", Whole),
-        ("annotations", Only(&[(ENFORCEMENT_ANNOTATION, Whole)])),
-    ]),
-)]);
-
-/// Reads an object of the kind.
-pub(super) fn read(kind: Kind, text: &str) -> serde_json::Result<Value> {
-    let keep = match kind {
-        Kind::Namespace => NAMESPACE,
-        Kind::Pod => POD,
-        Kind::NetworkPolicy => POLICY,
-    };
+/// Reads an object of which this is kept. It is public for the tests of what a schema leaves out.
+pub fn read_lean(keep: Keep, text: &str) -> serde_json::Result<Value> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = keep.deserialize(&mut deserializer)?;
     deserializer.end()?;
@@ -198,9 +135,15 @@ impl<'de> Visitor<'de> for Known {
 
 #[cfg(test)]
 mod tests {
+    use policy::{Kind, Object};
     use serde_json::json;
 
     use super::*;
+    use crate::Watched;
+
+    fn read(kind: Kind, text: &str) -> serde_json::Result<Value> {
+        read_lean(Object::resource(kind).keep, text)
+    }
 
     /// As the server sends it, with everything that lowering looks at and much that it does not.
     fn whole(kind: Kind) -> Value {

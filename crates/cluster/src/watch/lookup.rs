@@ -7,8 +7,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
-use super::resource::Resource;
-use crate::Connection;
+use crate::{Connection, Watched};
 
 /// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server has it).
 const LONGEST_NAME: usize = 253;
@@ -18,8 +17,8 @@ pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<O
     if !is_name(&name.namespace) || !is_name(&name.name) {
         return Err(format!("{name} is no name that a pod can have"));
     }
-    let resource = Resource::of(Kind::Pod);
-    let path = format!("{}/namespaces/{}/{}", resource.path, name.namespace, resource.plural);
+    let resource = Object::resource(Kind::Pod);
+    let path = format!("{}/namespaces/{}/{}", resource.path(), name.namespace, resource.plural);
     let request = Request::new(path).get(&name.name, &GetParams::default()).map_err(|e| e.to_string())?;
     let patience = connection.timing.answer;
     match timeout(patience, connection.client.request::<Value>(request)).await {

@@ -1,0 +1,80 @@
+//! What is watched: the kinds of a consumer's objects, what the API server and manifests call them, and how one is read.
+
+mod enforcement;
+
+use policy::{Interner, Tracked};
+use serde_json::Value;
+
+pub use enforcement::POD_SPEC;
+
+/// Objects that the sources can report.
+pub trait Watched: Tracked + Send + 'static {
+    /// All of them, in the order in which a folder reports them. Each is displayed as manifests spell it.
+    const KINDS: &'static [Self::Kind];
+
+    /// The kind of Namespace objects: a folder implies those that nothing in it defines.
+    const NAMESPACE: Self::Kind;
+
+    fn resource(kind: Self::Kind) -> Resource;
+
+    /// Lowers an object, whole or [lean](Resource::keep). Whatever is wrong with it but a missing name becomes part of
+    /// the result.
+    fn lower(interner: &mut Interner, kind: Self::Kind, object: &Value) -> Result<Self, Nameless>;
+}
+
+/// An object without `metadata.name`, of which nothing can be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nameless;
+
+/// A kind as the API server serves it, and what it is to us.
+#[derive(Debug, Clone, Copy)]
+pub struct Resource {
+    /// The word of its path and of RBAC rules.
+    pub plural: &'static str,
+    /// Empty for the core group.
+    pub group: &'static str,
+    /// The version that is asked for.
+    pub version: &'static str,
+    pub need: Need,
+    pub manifests: Manifests,
+    pub keep: Keep,
+}
+
+impl Resource {
+    pub(crate) fn path(&self) -> String {
+        match self.group {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        }
+    }
+}
+
+/// Whether anything can be said without a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// No picture is complete before its first list.
+    Needed,
+    /// The picture is complete without it. Clusters that do not serve it at all are ordinary.
+    Optional,
+}
+
+/// Which manifests of the kind's name are of the kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manifests {
+    /// Those of its API group; others are another API's resource that happens to have the name.
+    OfGroup,
+    /// All: one that is too new, or misspelt, must not be taken for none.
+    OfAnyVersion,
+}
+
+/// What of a value lowering looks at. One that is not of the type spoken of is kept whole.
+#[derive(Debug, Clone, Copy)]
+pub enum Keep {
+    Whole,
+    /// Of an object these fields.
+    Only(&'static [(&'static str, Keep)]),
+    /// Of an object every field; of these what they say.
+    All(&'static [(&'static str, Keep)]),
+    /// Of a list every item, and of each this.
+    Each(&'static Keep),
+}

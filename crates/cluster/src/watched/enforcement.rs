@@ -1,0 +1,72 @@
+//! The objects of enforcement.
+
+use policy::{ENFORCEMENT_ANNOTATION, Interner, Kind, Object};
+use serde_json::Value;
+
+use super::Keep::{self, All, Each, Only, Whole};
+use super::{Manifests, Nameless, Need, Resource, Watched};
+
+impl Watched for Object {
+    const KINDS: &'static [Kind] = &Kind::ALL;
+    const NAMESPACE: Kind = Kind::Namespace;
+
+    fn resource(kind: Kind) -> Resource {
+        let (plural, group, manifests, keep) = match kind {
+            Kind::Namespace => ("namespaces", "", Manifests::OfGroup, NAMESPACE),
+            Kind::Pod => ("pods", "", Manifests::OfGroup, POD),
+            Kind::NetworkPolicy => ("networkpolicies", "networking.k8s.io", Manifests::OfAnyVersion, POLICY),
+        };
+        Resource { plural, group, version: "v1", need: Need::Needed, manifests, keep }
+    }
+
+    fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
+        policy::lower_with(interner, kind, object).map_err(|policy::Nameless(_)| Nameless)
+    }
+}
+
+const NAMESPACE: Keep = Only(&[(
+    "metadata",
+    Only(&[
+        ("name", Whole),
+        ("resourceVersion", Whole),
+        ("labels", Whole),
+        ("annotations", Only(&[(ENFORCEMENT_ANNOTATION, Whole)])),
+    ]),
+)]);
+
+const POD: Keep = Only(&[
+    (
+        "metadata",
+        Only(&[
+            ("name", Whole),
+            ("namespace", Whole),
+            ("uid", Whole),
+            ("resourceVersion", Whole),
+            ("labels", Whole),
+            ("annotations", Only(&[("kubernetes.io/config.mirror", Whole)])),
+            ("deletionTimestamp", Whole),
+            ("creationTimestamp", Whole),
+        ]),
+    ),
+    ("spec", POD_SPEC),
+    ("status", Only(&[("phase", Whole), ("podIP", Whole), ("podIPs", Whole), ("startTime", Whole)])),
+]);
+
+/// What `policy` looks at in a pod's `spec`; the ports with all that is said of them.
+pub const POD_SPEC: Keep = Only(&[
+    ("nodeName", Whole),
+    ("hostNetwork", Whole),
+    ("containers", Each(&Only(&[("ports", Whole)]))),
+    ("initContainers", Each(&Only(&[("ports", Whole), ("restartPolicy", Whole)]))),
+]);
+
+/// A field that is not known to us may narrow a policy: none is left out, but for metadata that mean nothing in it.
+const POLICY: Keep = All(&[(
+    "metadata",
+    Only(&[
+        ("name", Whole),
+        ("namespace", Whole),
+        ("resourceVersion", Whole),
+        ("annotations", Only(&[(ENFORCEMENT_ANNOTATION, Whole)])),
+    ]),
+)]);
