@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 mod cases;
-mod change;
 mod nodes;
 mod published;
 #[cfg(test)]
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use imbl::OrdMap;
-use policy::{Changed, ClusterState, Diagnostic, Interner, Labels, ObjectName, Severity};
+use policy::{Change, Changed, ClusterState, Diagnostic, Interner, Labels, ObjectName, Severity};
 
 use crate::exposure::{Exposures, Reclassified};
 use crate::filter::LabelFilter;
@@ -34,7 +33,6 @@ use nodes::Nodes;
 use shared::Shared;
 use templates::{Template, Templates};
 
-pub use change::Change;
 pub use nodes::AgentSelector;
 pub use published::{Changes, Identity, Snapshot};
 
@@ -123,7 +121,7 @@ impl Directory {
 
     /// Takes a change in. Says what is different now of what enforcement rests on, for whoever follows
     /// [`Directory::state`]; a pod whose workload is another now is among it, too.
-    pub fn apply(&mut self, change: Change, now: Instant) -> Changed {
+    pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Changed {
         let mut changed = Changed::default();
         match change {
             Change::Set(object) => self.set(object, &mut changed),
@@ -234,7 +232,7 @@ impl Directory {
         }
     }
 
-    fn apply_namespace(&mut self, name: &ObjectName, change: policy::Change, changed: &mut Changed) {
+    fn apply_namespace(&mut self, name: &ObjectName, change: Change, changed: &mut Changed) {
         let before = self.state.namespace_labels(&name.name).cloned();
         changed.join(self.state.apply(change));
         if self.state.namespace_labels(&name.name) != before.as_ref() {
@@ -310,12 +308,12 @@ impl Known {
     }
 }
 
-fn set(object: policy::Object) -> policy::Change {
-    policy::Change::Set(object)
+fn set(object: policy::Object) -> Change {
+    Change::Set(object)
 }
 
-fn remove(kind: policy::Kind, name: &ObjectName) -> policy::Change {
-    policy::Change::Remove(kind, name.clone())
+fn remove(kind: policy::Kind, name: &ObjectName) -> Change {
+    Change::Remove(kind, name.clone())
 }
 
 fn oversized(known: &Known, key: &str) -> Diagnostic {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use policy::{Labels, Namespace, ObjectName, Policy};
+use policy::{Labels, Namespace, ObjectName, Policy, Tracked};
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,18 @@ pub enum Object {
     Service(Arc<Service>),
     /// An Ingress or a route.
     Exposure(Arc<Exposure>),
+}
+
+impl Tracked for Object {
+    type Kind = Kind;
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn name(&self) -> &ObjectName {
+        self.name()
+    }
 }
 
 impl Object {

@@ -273,14 +273,15 @@ fn pods_where_no_agent_runs_are_unmanaged() {
 fn a_workload_is_exposed_with_any_of_its_pods() {
     let old = Written { name: "shop/web-0", owner: "ReplicaSet web-77", addresses: &["10.0.0.2"], ..WEB };
     let old = Written { labels: &[("app", "old"), ("pod-template-hash", "77")], ..old };
-    let exposed = |directory: &Directory| ["10.0.0.1", "10.0.0.2"].map(|a| record(directory, a).unwrap().internet_exposed);
+    let exposed =
+        |directory: &Directory| ["10.0.0.1", "10.0.0.2"].map(|a| record(directory, a).unwrap().internet_exposed);
     let mut directory = directory(&[shop(), WEB.object(), old.object()]);
     assert_eq!(exposed(&directory), [false; 2]);
-    let mut expect = |change: Change, expected: bool| {
+    let mut expect = |change: Change<Object>, expected: bool| {
         directory.apply(change, Instant::now());
         assert_eq!(exposed(&directory), [expected; 2]);
     };
-    let remove = |kind: Kind, name: &str| Change::Remove(kind, name.parse().unwrap());
+    let remove = |kind: Kind, name: &str| Change::<Object>::Remove(kind, name.parse().unwrap());
     expect(Change::Set(service("shop/old", &[("app", "old")], true)), true);
     expect(Change::Set(service("shop/old", &[("app", "old")], false)), false);
     expect(Change::Set(service("other/old", &[("app", "old")], true)), false);
@@ -299,7 +300,8 @@ fn a_workload_is_exposed_with_any_of_its_pods() {
 #[test]
 fn details_of_pods_are_told_where_they_are_asked_for() {
     let second = Written { name: "shop/web-2", node: "", addresses: &["10.0.0.2"], ..WEB };
-    let directory = directory_with(Settings { pod_detail: true, ..settings() }, &[shop(), WEB.object(), second.object()]);
+    let directory =
+        directory_with(Settings { pod_detail: true, ..settings() }, &[shop(), WEB.object(), second.object()]);
     let replica = |address: &str| record(&directory, address).unwrap().replica.clone().unwrap();
     assert_eq!((&*replica("10.0.0.1").pod, replica("10.0.0.1").node.as_deref()), ("web-1", Some("node-a")));
     assert_eq!((&*replica("10.0.0.2").pod, replica("10.0.0.2").node), ("web-2", None));
@@ -383,13 +385,16 @@ fn an_event_costs_what_it_touches() {
     let host = Written { name: "shop/host", host_network: true, addresses: &["192.0.2.1"], node: "node-1", ..WEB };
     let mut directory = directory(&[shop(), namespace("other", json!({})), host.object()]);
     directory.apply(Change::Replace(Kind::Pod, pods.chain([host.object()]).collect()), Instant::now());
-    let mut cost = |change: Change| {
+    let mut cost = |change: Change<Object>| {
         let before = directory.resolved();
         directory.apply(change, Instant::now());
         directory.resolved() - before
     };
     let mut set = |object: Object| cost(Change::Set(object));
-    assert_eq!(set(Written { ready: false, node: "node-0", name: "shop/web-0", addresses: &["10.0.0.0"], ..WEB }.object()), 1);
+    assert_eq!(
+        set(Written { ready: false, node: "node-0", name: "shop/web-0", addresses: &["10.0.0.0"], ..WEB }.object()),
+        1
+    );
     assert_eq!(set(Written { name: "shop/new", addresses: &["10.9.0.1", "fd00::1"], ..WEB }.object()), 2);
     assert_eq!(set(Written { name: "shop/new", addresses: &["10.9.0.2"], ..WEB }.object()), 3);
     assert_eq!(set(Written { ready: false, ..host }.object()), 1);

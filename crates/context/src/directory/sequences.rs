@@ -17,9 +17,8 @@ const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
 const PODS: [&str; 7] =
     ["shop/web-1", "shop/web-2", "shop/db-0", "shop/agent", "other/web-1", "kube-system/etcd-node-a", "other/agent"];
 const ADDRESSES: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1", "fd00::1", "fd00::a"];
-const OWNERS: [&str; 7] = [
-    "", "ReplicaSet web-77", "ReplicaSet web", "StatefulSet db", "Node node-a", "Job web-28912345", "DaemonSet agent",
-];
+const OWNERS: [&str; 7] =
+    ["", "ReplicaSet web-77", "ReplicaSet web", "StatefulSet db", "Node node-a", "Job web-28912345", "DaemonSet agent"];
 type Pairs = &'static [(&'static str, &'static str)];
 const LABELS: [Pairs; 6] = [
     &[],
@@ -44,7 +43,12 @@ enum Event {
 }
 
 fn pods() -> impl Strategy<Value = Object> {
-    let what = (select(&PODS[..]), select(&OWNERS[..]), select(&LABELS[..]), prop::collection::vec(select(&ADDRESSES[..]), 0..3));
+    let what = (
+        select(&PODS[..]),
+        select(&OWNERS[..]),
+        select(&LABELS[..]),
+        prop::collection::vec(select(&ADDRESSES[..]), 0..3),
+    );
     let state = (
         select(&["Running", "Running", "Running", "Succeeded", "Pending"][..]),
         prop::bool::weighted(0.2),
@@ -60,7 +64,19 @@ fn pods() -> impl Strategy<Value = Object> {
             addresses.dedup();
             let addresses = &addresses;
             let written = Written {
-                name, owner, labels, addresses, node, phase, host_network, host_port, ready, terminating, started, created, uid,
+                name,
+                owner,
+                labels,
+                addresses,
+                node,
+                phase,
+                host_network,
+                host_port,
+                ready,
+                terminating,
+                started,
+                created,
+                uid,
             };
             let Object::Pod(pod) = written.object() else { panic!() };
             let base = policy::Pod { unreadable, ..(*pod.base).clone() };
@@ -158,7 +174,15 @@ fn check(directory: &Directory) {
         }
     }
     assert_eq!(sum, snapshot.sum);
-    assert!(references.iter().eq(snapshot.ids.iter().map(|(sid, identity)| (sid, &identity.references)).collect::<BTreeMap<_, _>>().iter().map(|(sid, count)| (*sid, *count))));
+    assert!(
+        references.iter().eq(snapshot
+            .ids
+            .iter()
+            .map(|(sid, identity)| (sid, &identity.references))
+            .collect::<BTreeMap<_, _>>()
+            .iter()
+            .map(|(sid, count)| (*sid, *count)))
+    );
     for (sid, Identity { namespace, labels, namespace_labels, .. }) in snapshot.ids.iter() {
         assert_eq!(Sid::of("test", namespace, labels, namespace_labels), *sid);
     }
