@@ -85,6 +85,18 @@ pub enum Object {
     Exposure(Arc<Exposure>),
 }
 
+impl Tracked for Object {
+    type Kind = Kind;
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn name(&self) -> &ObjectName {
+        self.name()
+    }
+}
+
 impl Object {
     pub fn kind(&self) -> Kind {
         match self {

@@ -315,6 +315,11 @@ impl ClusterState {
         on_host.filter_map(|pod| pod.node.as_ref())
     }
 
+    /// Every pod that says it has the address, on the host network or not, in no order of meaning.
+    pub fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Pod>> {
+        self.addresses.claimants(address).iter().chain(self.addresses.on_host(address))
+    }
+
     /// The addresses that the pod has, rather than claims.
     pub fn addresses_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
         self.addresses.of(pod).filter(|address| self.owns(pod, *address))

@@ -1,0 +1,337 @@
+//! Who has which address, as a table that is kept up with the objects, and what differs in it since somebody last asked.
+//!
+//! The table is a function of the objects that are known last, not of the order in which they came, but for numbers that
+//! rest ([`crate::numbers`]). A change costs what it touches: addresses, sets of equal pods, nodes.
+
+#[cfg(test)]
+mod cases;
+mod nodes;
+mod published;
+#[cfg(test)]
+mod sequences;
+mod settle;
+mod shared;
+mod templates;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use imbl::OrdMap;
+use policy::{Change, Changed, ClusterState, Diagnostic, Interner, Labels, ObjectName, Severity};
+
+use crate::exposure::{Exposures, Reclassified};
+use crate::filter::LabelFilter;
+use crate::labels;
+use crate::numbers::{Numbers, Space};
+use crate::object::{Kind, Object, Pod};
+use crate::record::Record;
+use crate::sid::Sid;
+use crate::version::Sum;
+use nodes::Nodes;
+use shared::Shared;
+use templates::{Template, Templates};
+
+pub use nodes::AgentSelector;
+pub use published::{Changes, Identity, Snapshot};
+
+/// What does not change while a provider lives.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The UID of `kube-system`, unless another was given: part of every security identity.
+    pub cluster_id: Arc<str>,
+    pub filter: LabelFilter,
+    /// Records tell pod and node. Replicas share no record then.
+    pub pod_detail: bool,
+    /// The pods that enforce policies on their nodes. Without it every node is taken to have one.
+    pub agent: Option<AgentSelector>,
+    pub numbers: Space,
+}
+
+/// The objects, and the table of addresses that they make.
+#[derive(Debug)]
+pub struct Directory {
+    settings: Settings,
+    state: ClusterState,
+    pods: BTreeMap<ObjectName, Known>,
+    templates: Templates,
+    nodes: Nodes,
+    exposures: Exposures,
+    /// Pods with labels that no record carries because of their size.
+    oversized: BTreeSet<ObjectName>,
+    numbers: Numbers,
+    table: OrdMap<IpAddr, Arc<Record>>,
+    ids: OrdMap<Sid, Identity>,
+    sum: Sum,
+    interner: Interner,
+    records: Shared,
+    touched: Touched,
+    published: Snapshot,
+    /// What may differ from what was published.
+    unpublished: Unpublished,
+    resolved: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    pod: Arc<Pod>,
+    /// None for a pod that has finished.
+    template: Option<Arc<Template>>,
+}
+
+/// What may be otherwise after a change, until it is settled.
+#[derive(Debug, Default)]
+struct Touched {
+    addresses: BTreeSet<IpAddr>,
+    /// Sets of equal pods that may have another identity or another classification.
+    templates: BTreeSet<Arc<Template>>,
+    /// Nodes whose own record may be another.
+    nodes: BTreeSet<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Unpublished {
+    addresses: BTreeSet<IpAddr>,
+    ids: BTreeSet<Sid>,
+}
+
+impl Directory {
+    pub fn new(settings: Settings) -> Directory {
+        Directory {
+            numbers: Numbers::new(settings.numbers),
+            nodes: Nodes::new(settings.agent.clone()),
+            settings,
+            state: ClusterState::new(),
+            pods: BTreeMap::new(),
+            templates: Templates::default(),
+            exposures: Exposures::default(),
+            oversized: BTreeSet::new(),
+            table: OrdMap::new(),
+            ids: OrdMap::new(),
+            sum: Sum::default(),
+            interner: Interner::new(),
+            records: Shared::default(),
+            touched: Touched::default(),
+            published: Snapshot::default(),
+            unpublished: Unpublished::default(),
+            resolved: 0,
+        }
+    }
+
+    /// Takes a change in. Says what is different now of what enforcement rests on, for whoever follows
+    /// [`Directory::state`]; a pod whose workload is another now is among it, too.
+    pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Changed {
+        let mut changed = Changed::default();
+        match change {
+            Change::Set(object) => self.set(object, &mut changed),
+            Change::Remove(kind, name) => self.remove(kind, &name, &mut changed),
+            Change::Replace(kind, objects) => {
+                let kept: BTreeSet<&ObjectName> = objects.iter().map(Object::name).collect();
+                let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(n)).cloned().collect();
+                for name in gone {
+                    self.remove(kind, &name, &mut changed);
+                }
+                for object in objects.into_iter().filter(|object| object.kind() == kind) {
+                    self.set(object, &mut changed);
+                }
+            }
+        }
+        self.settle(now);
+        changed
+    }
+
+    /// Ends what has rested long enough.
+    pub fn expire(&mut self, now: Instant) {
+        self.settle(now);
+    }
+
+    /// When [`Directory::expire`] next has something to do.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.numbers.next_expiry()
+    }
+
+    /// Namespaces, pods and policies.
+    pub fn state(&self) -> &ClusterState {
+        &self.state
+    }
+
+    /// The workload of a pod, by its name alone if the pod is not known or has finished.
+    pub fn workload_of(&self, pod: &policy::Pod) -> Arc<str> {
+        let template = self.pods.get(&pod.name).and_then(|known| known.template.as_ref());
+        template.map_or(&pod.name.name, |template| &template.workload).clone()
+    }
+
+    /// The record of an address as it is now, published or not.
+    pub fn record(&self, address: IpAddr) -> Option<&Arc<Record>> {
+        self.table.get(&address)
+    }
+
+    /// How many times the record of an address was decided on: what changes have cost so far.
+    pub fn resolved(&self) -> u64 {
+        self.resolved
+    }
+
+    /// The ledger: identities whose number is not their home, those that rest included. None has a number when there are
+    /// more identities than numbers.
+    pub fn exceptions(&self) -> impl Iterator<Item = (Sid, Option<u32>)> {
+        self.numbers.exceptions()
+    }
+
+    /// What was found wrong with the objects, worst first.
+    pub fn problems(&self) -> Vec<Diagnostic> {
+        let mut found = self.state.problems();
+        let pods = self.oversized.iter().filter_map(|name| self.pods.get(name));
+        found.extend(pods.flat_map(|known| labels::too_long(&known.pod.base.labels).map(|key| oversized(known, key))));
+        found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+        found
+    }
+
+    fn set(&mut self, object: Object, changed: &mut Changed) {
+        let name = object.name().clone();
+        match object {
+            Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), changed),
+            Object::Policy(o) => changed.join(self.state.apply(set(policy::Object::Policy(o)))),
+            Object::Pod(o) => self.apply_pod(&name, Some(o), changed),
+            Object::Service(o) => {
+                let reclassified = self.exposures.set_service(&name, Some(o));
+                self.reclassify(reclassified);
+            }
+            Object::Exposure(o) => {
+                let reclassified = self.exposures.set_exposure(o.kind, &name, Some(o));
+                self.reclassify(reclassified);
+            }
+        }
+    }
+
+    fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
+        match kind {
+            Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), changed),
+            Kind::NetworkPolicy => changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
+            Kind::Pod => self.apply_pod(name, None, changed),
+            Kind::Service => {
+                let reclassified = self.exposures.set_service(name, None);
+                self.reclassify(reclassified);
+            }
+            Kind::Ingress | Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+                let reclassified = self.exposures.set_exposure(kind, name, None);
+                self.reclassify(reclassified);
+            }
+        }
+    }
+
+    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &ObjectName> + '_> {
+        match kind {
+            Kind::Namespace => Box::new(self.state.namespaces().map(|o| &o.name)),
+            Kind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
+            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::Service => Box::new(self.exposures.service_names()),
+            Kind::Ingress | Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+                Box::new(self.exposures.exposure_names(kind))
+            }
+        }
+    }
+
+    fn apply_namespace(&mut self, name: &ObjectName, change: Change, changed: &mut Changed) {
+        let before = self.state.namespace_labels(&name.name).cloned();
+        changed.join(self.state.apply(change));
+        if self.state.namespace_labels(&name.name) != before.as_ref() {
+            self.touched.templates.extend(self.templates.of_namespace(&name.name).cloned());
+        }
+    }
+
+    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<Pod>>, changed: &mut Changed) {
+        let old = self.pods.get(name).cloned();
+        if old.as_ref().map(|known| &known.pod) == new.as_ref() {
+            return;
+        }
+        let new = new.map(|pod| {
+            let template = (!pod.base.finished).then(|| self.templates.template_of(&pod));
+            Known { pod, template }
+        });
+        if let (Some(old), Some(new)) = (&old, &new)
+            && old.workload() != new.workload()
+            && old.pod.base == new.pod.base
+        {
+            // What follows the state names it by its workload: as if another pod of the name had come.
+            changed.join(self.state.apply(remove(policy::Kind::Pod, name)));
+        }
+        changed.join(self.state.apply(match &new {
+            Some(known) => set(policy::Object::Pod(known.pod.base.clone())),
+            None => remove(policy::Kind::Pod, name),
+        }));
+        for known in [&old, &new].into_iter().flatten() {
+            self.touched.addresses.extend(known.pod.base.addresses.iter());
+        }
+        self.nodes.turn(old.as_ref().map(|k| &k.pod), new.as_ref().map(|k| &k.pod), &mut self.touched);
+        let before = old.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
+        let after = new.as_ref().and_then(|known| Some((&known.pod, known.template.as_ref()?)));
+        let touched = &mut self.touched.templates;
+        match (before, after) {
+            (Some((old, of)), Some((new, to))) if of == to => self.templates.exchange(of, old, new),
+            (before, after) => {
+                // The new one first, so that a workload with one pod is not without any in between.
+                if let Some((pod, template)) = after {
+                    self.templates.put(template, pod, &self.exposures, touched);
+                }
+                if let Some((pod, template)) = before {
+                    self.templates.take(template, pod, touched);
+                }
+            }
+        }
+        match new {
+            Some(known) => {
+                if labels::too_long(&known.pod.base.labels).next().is_some() {
+                    self.oversized.insert(name.clone());
+                } else {
+                    self.oversized.remove(name);
+                }
+                self.pods.insert(known.pod.base.name.clone(), known);
+            }
+            None => {
+                self.oversized.remove(name);
+                self.pods.remove(name);
+            }
+        }
+    }
+
+    fn reclassify(&mut self, reclassified: Reclassified) {
+        for (namespace, selector) in reclassified {
+            self.templates.classify(&namespace, &selector, &self.exposures, &mut self.touched.templates);
+        }
+    }
+}
+
+impl Known {
+    fn workload(&self) -> Option<&Arc<str>> {
+        self.template.as_ref().map(|template| &template.workload)
+    }
+}
+
+fn set(object: policy::Object) -> Change {
+    Change::Set(object)
+}
+
+fn remove(kind: policy::Kind, name: &ObjectName) -> Change {
+    Change::Remove(kind, name.clone())
+}
+
+fn oversized(known: &Known, key: &str) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Warning,
+        kind: policy::Kind::Pod,
+        object: known.pod.base.name.clone(),
+        field: format!("metadata.labels[{}]", key.chars().take(labels::LONGEST_VALUE_BYTES).collect::<String>()),
+        message: format!(
+            "longer than {} bytes, or {} in the key: counts for the identity, and is left out of the record",
+            labels::LONGEST_VALUE_BYTES,
+            labels::LONGEST_KEY_BYTES
+        ),
+    }
+}
+
+/// The labels that make an identity, of a pod's.
+fn relevant(labels: &Labels, filter: &LabelFilter, interner: &mut Interner) -> Labels {
+    let relevant = labels.iter().filter(|(key, _)| filter.includes(key));
+    interner.labels(relevant.map(|(key, value)| (&**key, &**value)))
+}

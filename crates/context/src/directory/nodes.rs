@@ -1,0 +1,124 @@
+//! The nodes as their pods show them: what runs on the host network, and whether an agent enforces policies there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use policy::Labels;
+
+use super::Touched;
+use crate::exposure::selects;
+use crate::object::Pod;
+use crate::record::Record;
+
+/// The pods that enforce policies: those of a namespace that have all of these labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentSelector {
+    pub namespace: Arc<str>,
+    /// Not empty: without any it selects nothing.
+    pub labels: Labels,
+}
+
+#[derive(Debug)]
+pub(super) struct Nodes {
+    agent: Option<AgentSelector>,
+    nodes: BTreeMap<Arc<str>, Node>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// By name, without those that have finished.
+    pods: Vec<Arc<Pod>>,
+    agents: usize,
+    /// The node's own, if it was asked for since something changed.
+    record: Option<Arc<Record>>,
+}
+
+impl Nodes {
+    pub(super) fn new(agent: Option<AgentSelector>) -> Nodes {
+        Nodes { agent, nodes: BTreeMap::new() }
+    }
+
+    /// Whether policies are enforced on the node. Nobody knows that of a pod that is on no node.
+    pub(super) fn is_managed(&self, node: Option<&str>) -> bool {
+        self.agent.is_none() || node.and_then(|node| self.nodes.get(node)).is_some_and(|node| node.agents > 0)
+    }
+
+    /// The pods on the host network of the node.
+    pub(super) fn on_host(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        self.nodes.get(node).into_iter().flat_map(|node| &node.pods).filter(|pod| pod.base.host_network)
+    }
+
+    pub(super) fn record(&self, node: &str) -> Option<&Arc<Record>> {
+        self.nodes.get(node)?.record.as_ref()
+    }
+
+    pub(super) fn set_record(&mut self, node: &str, record: Option<Arc<Record>>) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.record = record;
+        }
+    }
+
+    /// One pod takes the place of another of its name, or comes, or goes.
+    pub(super) fn turn(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>, touched: &mut Touched) {
+        let before: Vec<(Arc<str>, bool)> = self.managed(old).into_iter().chain(self.managed(new)).collect();
+        for pod in old.into_iter().chain(new).filter(|pod| pod.base.host_network) {
+            touched.nodes.extend(pod.base.node.clone());
+        }
+        if let Some((node, pod)) = old.and_then(|pod| Some((on_node(pod)?, pod))) {
+            self.take(node, pod);
+        }
+        if let Some((node, pod)) = new.and_then(|pod| Some((on_node(pod)?, pod))) {
+            self.put(node, pod);
+        }
+        for (node, was) in before {
+            if self.is_managed(Some(&node)) != was {
+                let pods = self.nodes.get(&node).into_iter().flat_map(|node| &node.pods);
+                touched.addresses.extend(pods.flat_map(|pod| pod.base.addresses.iter()));
+            }
+        }
+    }
+
+    fn managed(&self, pod: Option<&Arc<Pod>>) -> Option<(Arc<str>, bool)> {
+        let node = on_node(pod?)?;
+        Some((node.clone(), self.is_managed(Some(node))))
+    }
+
+    fn put(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
+        let is_agent = self.is_agent(pod);
+        let node = self.nodes.entry(name.clone()).or_default();
+        if let Err(place) = node.place(pod) {
+            node.pods.insert(place, pod.clone());
+            node.agents += usize::from(is_agent);
+        }
+    }
+
+    fn take(&mut self, name: &Arc<str>, pod: &Arc<Pod>) {
+        let is_agent = self.is_agent(pod);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if let Ok(place) = node.place(pod) {
+            node.pods.remove(place);
+            node.agents -= usize::from(is_agent);
+        }
+        if node.pods.is_empty() {
+            self.nodes.remove(name);
+        }
+    }
+
+    fn is_agent(&self, pod: &Pod) -> bool {
+        let matches = |agent: &AgentSelector| {
+            agent.namespace == pod.base.name.namespace && selects(&agent.labels, &pod.base.labels)
+        };
+        self.agent.as_ref().is_some_and(matches)
+    }
+}
+
+impl Node {
+    fn place(&self, pod: &Pod) -> Result<usize, usize> {
+        self.pods.binary_search_by(|other| other.base.name.cmp(&pod.base.name))
+    }
+}
+
+/// The node that the pod runs on.
+fn on_node(pod: &Pod) -> Option<&Arc<str>> {
+    pod.base.node.as_ref().filter(|_| !pod.base.finished)
+}

@@ -1,0 +1,83 @@
+//! What others were told of the table, and what they are told next.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use policy::Labels;
+
+use super::Directory;
+use crate::record::Record;
+use crate::sid::Sid;
+use crate::version::Sum;
+
+/// The table at a moment. Cheap to clone, and shares with later ones what is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    pub table: OrdMap<IpAddr, Arc<Record>>,
+    pub ids: OrdMap<Sid, Identity>,
+    /// Of the table. What a row of `ids` says follows from it, but for who rests.
+    pub sum: Sum,
+}
+
+/// A security identity that some address has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub num: u32,
+    pub namespace: Arc<str>,
+    /// The relevant ones, which with those of the namespace make the identity.
+    pub labels: Labels,
+    pub namespace_labels: Labels,
+    /// Addresses whose records have it.
+    pub references: u32,
+}
+
+/// What differs between two snapshots, in the order of addresses and identities.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub upserts: Vec<(IpAddr, Arc<Record>)>,
+    pub removes: Vec<IpAddr>,
+    pub id_upserts: Vec<(Sid, Identity)>,
+    pub id_removes: Vec<Sid>,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        let Changes { upserts, removes, id_upserts, id_removes } = self;
+        upserts.is_empty() && removes.is_empty() && id_upserts.is_empty() && id_removes.is_empty()
+    }
+}
+
+impl Directory {
+    /// What differs from what this last gave: all changes together make the table of [`Directory::published`].
+    pub fn take_changes(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        let unpublished = std::mem::take(&mut self.unpublished);
+        for address in unpublished.addresses {
+            match (self.published.table.get(&address), self.table.get(&address)) {
+                (old, Some(new)) if old != Some(new) => changes.upserts.push((address, new.clone())),
+                (Some(_), None) => changes.removes.push(address),
+                (_, Some(_)) | (None, None) => {}
+            }
+        }
+        for sid in unpublished.ids {
+            match (self.published.ids.get(&sid), self.ids.get(&sid)) {
+                (old, Some(new)) if old != Some(new) => changes.id_upserts.push((sid, new.clone())),
+                (Some(_), None) => changes.id_removes.push(sid),
+                (_, Some(_)) | (None, None) => {}
+            }
+        }
+        self.published = self.current();
+        changes
+    }
+
+    /// The table of which others were told with the last [`Directory::take_changes`].
+    pub fn published(&self) -> &Snapshot {
+        &self.published
+    }
+
+    /// The table as it is.
+    pub fn current(&self) -> Snapshot {
+        Snapshot { table: self.table.clone(), ids: self.ids.clone(), sum: self.sum }
+    }
+}

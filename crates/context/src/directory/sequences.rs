@@ -1,0 +1,265 @@
+//! Any sequence of events ends where a fresh start on the objects that are left does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::json;
+
+use super::cases::{WEB, Written, namespace, settings};
+use super::*;
+use crate::object::{Exposure, Service};
+use crate::testing::labels;
+
+/// Few of everything, so that events meet.
+const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
+const PODS: [&str; 7] =
+    ["shop/web-1", "shop/web-2", "shop/db-0", "shop/agent", "other/web-1", "kube-system/etcd-node-a", "other/agent"];
+const ADDRESSES: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1", "fd00::1", "fd00::a"];
+const OWNERS: [&str; 7] =
+    ["", "ReplicaSet web-77", "ReplicaSet web", "StatefulSet db", "Node node-a", "Job web-28912345", "DaemonSet agent"];
+type Pairs = &'static [(&'static str, &'static str)];
+const LABELS: [Pairs; 6] = [
+    &[],
+    &[("app", "web"), ("pod-template-hash", "77")],
+    &[("app", "web")],
+    &[("app", "agent")],
+    &[("app", "web"), ("service-identity", "front"), ("tier", "1")],
+    &[("kubernetes.io/x", "y"), ("app", "web")],
+];
+const NAMES: [&str; 3] = ["shop/a", "shop/b", "other/a"];
+const KINDS: [Kind; 6] =
+    [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Service, Kind::Ingress, Kind::HttpRoute];
+
+#[derive(Debug, Clone)]
+enum Event {
+    Set(Object),
+    Remove(Kind, ObjectName),
+    /// A relist that finds these, and of the others those whose places are marked.
+    Relist(Vec<Object>, Kind, u32),
+    Minutes(u64),
+    Take,
+}
+
+fn pods() -> impl Strategy<Value = Object> {
+    let what = (
+        select(&PODS[..]),
+        select(&OWNERS[..]),
+        select(&LABELS[..]),
+        prop::collection::vec(select(&ADDRESSES[..]), 0..3),
+    );
+    let state = (
+        select(&["Running", "Running", "Running", "Succeeded", "Pending"][..]),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.7),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.05),
+    );
+    (what, state, select(&["node-a", "node-b", ""][..]), 0..3u32, 0..2u32, select(&["1", "2"][..])).prop_map(
+        |((name, owner, labels, mut addresses), state, node, started, created, uid)| {
+            let (phase, host_network, host_port, ready, terminating, unreadable) = state;
+            addresses.sort();
+            addresses.dedup();
+            let addresses = &addresses;
+            let written = Written {
+                name,
+                owner,
+                labels,
+                addresses,
+                node,
+                phase,
+                host_network,
+                host_port,
+                ready,
+                terminating,
+                started,
+                created,
+                uid,
+            };
+            let Object::Pod(pod) = written.object() else { panic!() };
+            let base = policy::Pod { unreadable, ..(*pod.base).clone() };
+            Object::Pod(Arc::new(Pod { base: Arc::new(base), ..(*pod).clone() }))
+        },
+    )
+}
+
+fn namespaces() -> impl Strategy<Value = Object> {
+    (select(&NAMESPACES[..]), 0..3u32, prop::bool::weighted(0.1)).prop_map(|(name, team, unreadable)| {
+        let Object::Namespace(plain) = namespace(name, json!({"team": team.to_string()})) else { panic!() };
+        Object::Namespace(Arc::new(policy::Namespace { unreadable, ..(*plain).clone() }))
+    })
+}
+
+fn others() -> impl Strategy<Value = Object> {
+    let services = (select(&NAMES[..]), select(&LABELS[..]), any::<bool>()).prop_map(|(name, selector, exposed)| {
+        Object::Service(Arc::new(Service { name: name.parse().unwrap(), selector: labels(selector), exposed }))
+    });
+    let kinds = select(&[Kind::Ingress, Kind::HttpRoute][..]);
+    let named = prop::sample::subsequence(&NAMES[..], 0..3);
+    let exposures = (kinds, select(&NAMES[..]), named).prop_map(|(kind, name, named)| {
+        let services = named.iter().map(|name| name.parse().unwrap()).collect();
+        Object::Exposure(Arc::new(Exposure { kind, name: name.parse().unwrap(), services }))
+    });
+    prop_oneof![services, exposures]
+}
+
+fn objects() -> impl Strategy<Value = Object> {
+    prop_oneof![5 => pods(), 2 => namespaces(), 2 => others()]
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        8 => objects().prop_map(Event::Set),
+        2 => objects().prop_map(|object| Event::Remove(object.kind(), object.name().clone())),
+        1 => (prop::collection::vec(objects(), 0..4), select(&KINDS[..]), any::<u32>())
+            .prop_map(|(found, kind, kept)| Event::Relist(found, kind, kept)),
+        1 => (0..40u64).prop_map(Event::Minutes),
+        1 => Just(Event::Take),
+    ];
+    prop::collection::vec(event, 0..50)
+}
+
+fn all_settings() -> impl Strategy<Value = Settings> {
+    let spaces = prop_oneof![Just(Space::STANDARD), (1..8u32).prop_map(Space::small)];
+    (spaces, prop::bool::weighted(0.2), any::<bool>()).prop_map(|(numbers, pod_detail, agents)| {
+        let agent = AgentSelector { namespace: "shop".into(), labels: labels(&[("app", "agent")]) };
+        Settings { numbers, pod_detail, agent: agents.then_some(agent), ..settings() }
+    })
+}
+
+/// What has been told, put together.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    table: BTreeMap<IpAddr, Arc<Record>>,
+    ids: BTreeMap<Sid, Identity>,
+}
+
+impl Told {
+    fn take(&mut self, changes: Changes) {
+        let Changes { upserts, removes, id_upserts, id_removes } = changes;
+        for (address, record) in upserts {
+            assert_ne!(self.table.insert(address, record.clone()), Some(record), "told twice");
+        }
+        for (sid, identity) in id_upserts {
+            assert_ne!(self.ids.insert(sid, identity.clone()), Some(identity), "told twice");
+        }
+        assert!(removes.iter().all(|address| self.table.remove(address).is_some()), "of what is not there");
+        assert!(id_removes.iter().all(|sid| self.ids.remove(sid).is_some()), "of what is not there");
+    }
+
+    fn of(snapshot: &Snapshot) -> Told {
+        let Snapshot { table, ids, sum: _ } = snapshot;
+        Told {
+            table: table.iter().map(|(address, record)| (*address, record.clone())).collect(),
+            ids: ids.iter().map(|(sid, identity)| (*sid, identity.clone())).collect(),
+        }
+    }
+}
+
+/// What holds of any table.
+fn check(directory: &Directory) {
+    let snapshot = directory.current();
+    let (mut sum, mut references) = (Sum::default(), BTreeMap::<Sid, u32>::new());
+    for (address, record) in snapshot.table.iter() {
+        sum.add(record.digest_at(*address));
+        assert_eq!(record.sid.is_none(), record.state.is_some(), "{record:?}");
+        match record.sid {
+            Some(sid) => {
+                assert_eq!(record.num, snapshot.ids[&sid].num);
+                *references.entry(sid).or_default() += 1;
+            }
+            None => assert_eq!(Some(record.num), record.state.map(crate::record::State::num)),
+        }
+    }
+    assert_eq!(sum, snapshot.sum);
+    assert!(
+        references.iter().eq(snapshot
+            .ids
+            .iter()
+            .map(|(sid, identity)| (sid, &identity.references))
+            .collect::<BTreeMap<_, _>>()
+            .iter()
+            .map(|(sid, count)| (*sid, *count)))
+    );
+    for (sid, Identity { namespace, labels, namespace_labels, .. }) in snapshot.ids.iter() {
+        assert_eq!(Sid::of("test", namespace, labels, namespace_labels), *sid);
+    }
+    let nums: Vec<u32> = snapshot.ids.values().map(|identity| identity.num).filter(|num| *num != 0).collect();
+    assert_eq!(nums.iter().collect::<BTreeSet<_>>().len(), nums.len(), "numbers are distinct");
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_ends_where_a_fresh_start_does(settings in all_settings(), events in events()) {
+        let mut now = Instant::now();
+        let mut directory = Directory::new(settings.clone());
+        let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
+        let mut told = Told::default();
+        for event in events {
+            match event {
+                Event::Set(object) => {
+                    left.insert((object.kind(), object.name().clone()), object.clone());
+                    directory.apply(Change::Set(object), now);
+                }
+                Event::Remove(kind, name) => {
+                    left.remove(&(kind, name.clone()));
+                    directory.apply(Change::Remove(kind, name), now);
+                }
+                Event::Relist(found, kind, kept) => {
+                    let mut place = 0;
+                    left.retain(|(of, _), _| {
+                        place += 1;
+                        *of != kind || kept & (1 << (place % 32)) != 0
+                    });
+                    let found = found.into_iter().filter(|object| object.kind() == kind);
+                    left.extend(found.map(|object| ((kind, object.name().clone()), object)));
+                    let all = left.values().filter(|object| object.kind() == kind).cloned();
+                    directory.apply(Change::Replace(kind, all.collect()), now);
+                }
+                Event::Minutes(minutes) => {
+                    now += Duration::from_secs(60 * minutes);
+                    directory.expire(now);
+                }
+                Event::Take => {
+                    told.take(directory.take_changes());
+                    prop_assert_eq!(&told, &Told::of(directory.published()));
+                }
+            }
+            check(&directory);
+        }
+        directory.expire(now + crate::numbers::REST);
+        told.take(directory.take_changes());
+
+        let mut fresh = Directory::new(settings);
+        for object in left.into_values().rev() {
+            fresh.apply(Change::Set(object), now);
+        }
+        // Starting anew, too, identities come and go, and may rest.
+        fresh.expire(now + crate::numbers::REST);
+        check(&directory);
+        prop_assert_eq!(&told, &Told::of(&directory.current()));
+        prop_assert_eq!(&told, &Told::of(&fresh.current()));
+        prop_assert_eq!(directory.current().sum, fresh.current().sum);
+        prop_assert_eq!(&directory.state, &fresh.state);
+        prop_assert_eq!(directory.templates.count(), fresh.templates.count());
+        for pod in directory.state.pods() {
+            prop_assert_eq!(directory.workload_of(pod), fresh.workload_of(pod));
+        }
+    }
+}
+
+#[test]
+fn a_workload_that_moves_keeps_its_record() {
+    let mut directory = Directory::new(settings());
+    directory.apply(Change::Set(namespace("shop", json!({}))), Instant::now());
+    directory.apply(Change::Set(WEB.object()), Instant::now());
+    let before = directory.take_changes();
+    directory.apply(Change::Set(Written { addresses: &["10.0.0.2"], ..WEB }.object()), Instant::now());
+    let after = directory.take_changes();
+    assert_eq!(after.removes, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(after.upserts.len(), 1);
+    assert!(Arc::ptr_eq(&after.upserts[0].1, &before.upserts[0].1));
+    assert!(after.id_upserts.is_empty() && after.id_removes.is_empty());
+}

@@ -1,0 +1,267 @@
+//! The table is brought up to date with what a change has touched.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::{Labels, Moment, ObjectName, Uid};
+
+use super::templates::Template;
+use super::{Directory, Identity, relevant};
+use crate::labels::{carried, worth_a_name};
+use crate::object::Pod;
+use crate::record::{Facts, Record, Replica, State, reserved};
+use crate::sid::Sid;
+
+/// The label that makes a part of a namespace a service of its own.
+const SERVICE_IDENTITY: &str = "service-identity";
+
+impl Directory {
+    pub(super) fn settle(&mut self, now: Instant) {
+        let touched = std::mem::take(&mut self.touched);
+        let (mut addresses, mut nodes) = (touched.addresses, touched.nodes);
+        for template in &touched.templates {
+            let sid = self.sid_of(template);
+            self.templates.renew(template, sid);
+            self.touch(template, &mut addresses, &mut nodes);
+        }
+        for node in &nodes {
+            self.nodes.set_record(node, None);
+            addresses.extend(self.nodes.on_host(node).flat_map(|pod| pod.base.addresses.iter()));
+        }
+        let mut renumbered: BTreeSet<Sid> = self.numbers.expire(now).into_iter().collect();
+        renumbered.extend(self.count(&addresses, now));
+        for sid in renumbered {
+            self.renumber(sid, &mut addresses);
+        }
+        self.resolved += addresses.len() as u64;
+        for address in addresses {
+            self.write(address);
+        }
+    }
+
+    /// The addresses and nodes whose records say something of the template's pods.
+    fn touch(&self, template: &Template, addresses: &mut BTreeSet<IpAddr>, nodes: &mut BTreeSet<Arc<str>>) {
+        for pod in self.templates.get(template).iter().flat_map(|replicas| &replicas.pods) {
+            match template.host_network {
+                true => nodes.extend(pod.base.node.clone()),
+                false => addresses.extend(pod.base.addresses.iter()),
+            }
+        }
+    }
+
+    /// The identity of the template's pods where an agent runs.
+    fn sid_of(&mut self, template: &Template) -> Option<Sid> {
+        if template.host_network || template.unreadable {
+            return None;
+        }
+        let of_namespace = self.state.namespace_labels(&template.namespace)?;
+        let labels = relevant(&template.labels, &self.settings.filter, &mut self.interner);
+        Some(Sid::of(&self.settings.cluster_id, &template.namespace, &labels, of_namespace))
+    }
+
+    /// Counts who has which identity at these addresses. Gives the identities whose number may be another now.
+    fn count(&mut self, addresses: &BTreeSet<IpAddr>, now: Instant) -> BTreeSet<Sid> {
+        let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
+        for address in addresses {
+            let old = self.table.get(address).and_then(|record| record.sid);
+            let new = self.bearer(*address);
+            if old == new.as_ref().map(|(sid, _)| *sid) {
+                continue;
+            }
+            if let Some((sid, template)) = new {
+                if !self.ids.contains_key(&sid) {
+                    came.insert(sid);
+                    let identity = self.identity(&template);
+                    self.ids.insert(sid, identity);
+                }
+                concerned.insert(sid);
+                if let Some(identity) = self.ids.get_mut(&sid) {
+                    identity.references += 1;
+                }
+            }
+            if let Some(sid) = old {
+                concerned.insert(sid);
+                if let Some(identity) = self.ids.get_mut(&sid) {
+                    identity.references -= 1;
+                }
+            }
+        }
+        let (there, gone): (BTreeSet<Sid>, BTreeSet<Sid>) =
+            concerned.iter().partition(|sid| self.ids.get(*sid).is_some_and(|identity| identity.references > 0));
+        // Those that come first: what they want of those that go is not theirs at once.
+        let mut renumbered: BTreeSet<Sid> = came.intersection(&there).copied().collect();
+        for sid in renumbered.clone() {
+            renumbered.extend(self.numbers.add(sid));
+        }
+        for sid in gone {
+            self.ids.remove(&sid);
+            if !came.contains(&sid) {
+                self.numbers.remove(sid, now);
+            }
+        }
+        self.unpublished.ids.extend(concerned);
+        renumbered
+    }
+
+    /// The identity that whoever has the address has.
+    fn bearer(&self, address: IpAddr) -> Option<(Sid, Arc<Template>)> {
+        let pod = self.holder(address)?;
+        let template = self.pods.get(&pod.base.name)?.template.as_ref()?;
+        let sid = self.templates.get(template)?.sid()?;
+        self.nodes.is_managed(pod.base.node.as_deref()).then(|| (sid, template.clone()))
+    }
+
+    /// Nobody has it yet.
+    fn identity(&mut self, template: &Template) -> Identity {
+        let namespace_labels = self.state.namespace_labels(&template.namespace).cloned();
+        Identity {
+            num: reserved::NONE,
+            namespace: template.namespace.clone(),
+            labels: relevant(&template.labels, &self.settings.filter, &mut self.interner),
+            // Without them there is no identity.
+            namespace_labels: namespace_labels.unwrap_or_else(Labels::new),
+            references: 0,
+        }
+    }
+
+    /// The number of the identity may be another now.
+    fn renumber(&mut self, sid: Sid, addresses: &mut BTreeSet<IpAddr>) {
+        let num = self.numbers.number(sid).unwrap_or(reserved::NONE);
+        let Some(identity) = self.ids.get_mut(&sid) else { return };
+        identity.num = num;
+        self.unpublished.ids.insert(sid);
+        let templates: Vec<Arc<Template>> = self.templates.with_sid(sid).cloned().collect();
+        for template in &templates {
+            self.templates.renew(template, Some(sid));
+            self.touch(template, addresses, &mut BTreeSet::new());
+        }
+    }
+
+    fn write(&mut self, address: IpAddr) {
+        let (new, old) = (self.make(address), self.table.get(&address).cloned());
+        if old == new {
+            return;
+        }
+        if let Some(old) = &old {
+            self.sum.take(old.digest_at(address));
+        }
+        match new {
+            Some(new) => {
+                self.sum.add(new.digest_at(address));
+                self.table.insert(address, new);
+            }
+            None => {
+                self.table.remove(&address);
+            }
+        }
+        self.unpublished.addresses.insert(address);
+    }
+
+    /// The record of the address, from what is known now.
+    fn make(&mut self, address: IpAddr) -> Option<Arc<Record>> {
+        let pod = self.holder(address)?.clone();
+        if pod.base.host_network {
+            return Some(self.record_of_node(pod.base.node.as_ref()?));
+        }
+        let template = self.pods.get(&pod.base.name)?.template.clone()?;
+        let managed = self.nodes.is_managed(pod.base.node.as_deref());
+        let replicas = self.templates.get(&template)?;
+        let held = if managed { &replicas.records.managed } else { &replicas.records.unmanaged };
+        if let Some(held) = held {
+            return Some(held.clone());
+        }
+        let sid = replicas.sid().filter(|_| managed);
+        let replica =
+            self.settings.pod_detail.then(|| Replica { pod: pod.base.name.name.clone(), node: pod.base.node.clone() });
+        let facts = self.facts(&template, sid, managed, replica);
+        if self.settings.pod_detail {
+            return Some(Arc::new(Record::new(facts)));
+        }
+        let record = self.records.record(facts);
+        let records = &mut self.templates.get_mut(&template)?.records;
+        let place = if managed { &mut records.managed } else { &mut records.unmanaged };
+        *place = Some(record.clone());
+        Some(record)
+    }
+
+    fn facts(&mut self, template: &Template, sid: Option<Sid>, managed: bool, replica: Option<Replica>) -> Facts {
+        let state = match (managed, sid) {
+            (false, _) => Some(State::Unmanaged),
+            (true, None) => Some(State::Init),
+            (true, Some(_)) => None,
+        };
+        let number = sid.and_then(|sid| self.ids.get(&sid)).map_or(reserved::NONE, |identity| identity.num);
+        let part = template.labels.get(SERVICE_IDENTITY).filter(|part| worth_a_name(part));
+        let namespace = &template.namespace;
+        Facts {
+            workload: template.workload.clone(),
+            namespace: namespace.clone(),
+            app: template.app.clone(),
+            internet_exposed: self.templates.is_exposed(template),
+            control_plane: template.control_plane,
+            labels: carried(&template.labels, &mut self.interner),
+            service: part.map_or_else(|| namespace.clone(), |part| format!("{namespace}/{part}").into()),
+            sid,
+            num: state.map_or(number, State::num),
+            state,
+            replica,
+        }
+    }
+
+    /// A node is what runs on its host network: the address of a component there is the node's.
+    fn record_of_node(&mut self, node: &Arc<str>) -> Arc<Record> {
+        if let Some(held) = self.nodes.record(node) {
+            return held.clone();
+        }
+        let pods = self.nodes.on_host(node).filter_map(|pod| self.pods.get(&pod.base.name));
+        let (mut internet_exposed, mut control_plane) = (false, false);
+        for template in pods.filter_map(|known| known.template.as_ref()) {
+            internet_exposed |= self.templates.is_exposed(template);
+            control_plane |= template.control_plane;
+        }
+        let record = Arc::new(Record::new(Facts {
+            workload: node.clone(),
+            namespace: Arc::default(),
+            app: node.clone(),
+            internet_exposed,
+            control_plane,
+            labels: Labels::new(),
+            service: Arc::default(),
+            sid: None,
+            num: State::Host.num(),
+            state: Some(State::Host),
+            replica: None,
+        }));
+        self.nodes.set_record(node, Some(record.clone()));
+        record
+    }
+
+    /// The pod that has the address. A pod has it rather than a node, since pods' addresses are their own; a pod on the
+    /// host network that is on no node has none.
+    fn holder(&self, address: IpAddr) -> Option<&Arc<Pod>> {
+        let claimants = self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
+        let with_record = claimants.filter(|known| !known.pod.base.host_network || known.pod.base.node.is_some());
+        with_record.map(|known| &known.pod).max_by(|a, b| seniority(a).cmp(&seniority(b)))
+    }
+}
+
+/// Of pods that claim one address the greatest has it.
+fn seniority(pod: &Pod) -> (bool, Life, Moment, Moment, &Uid, &ObjectName) {
+    let base = &*pod.base;
+    let life = match (base.terminating, pod.ready) {
+        (true, _) => Life::Terminating,
+        (false, false) => Life::NotReady,
+        (false, true) => Life::Ready,
+    };
+    (!base.host_network, life, base.started, base.created, &base.uid, &base.name)
+}
+
+/// How likely the pod is to send. One that is not ready may.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Terminating,
+    NotReady,
+    Ready,
+}

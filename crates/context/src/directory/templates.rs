@@ -1,0 +1,241 @@
+//! Pods that are the same to consumers, held together: they have one identity, one classification and one record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use policy::Labels;
+
+use crate::exposure::{Exposures, selects};
+use crate::object::Pod;
+use crate::record::Record;
+use crate::sid::Sid;
+use crate::workload::Workload;
+
+/// What pods have in common that are the same: mostly what their pod template says.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Template {
+    pub(super) namespace: Arc<str>,
+    pub(super) workload: Arc<str>,
+    pub(super) app: Arc<str>,
+    pub(super) control_plane: bool,
+    pub(super) labels: Labels,
+    pub(super) unreadable: bool,
+    pub(super) host_network: bool,
+    host_port: bool,
+}
+
+/// The pods of a template, and what is known of all of them.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    /// By name, at least one.
+    pub(super) pods: Vec<Arc<Pod>>,
+    /// They are reached from outside the cluster.
+    exposed: bool,
+    sid: Option<Sid>,
+    /// As far as they were asked for since something changed.
+    pub(super) records: Records,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) managed: Option<Arc<Record>>,
+    pub(super) unmanaged: Option<Arc<Record>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Templates {
+    /// By namespace and workload. Nothing within is empty.
+    namespaces: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Of>>,
+    by_sid: BTreeMap<Sid, BTreeSet<Arc<Template>>>,
+}
+
+/// The templates of one workload.
+#[derive(Debug, Default)]
+struct Of {
+    templates: BTreeMap<Arc<Template>, Replicas>,
+    /// How many of them are exposed.
+    exposed: usize,
+}
+
+impl Template {
+    fn of(pod: &Pod) -> Template {
+        let Pod { base, owner: _, ready: _, host_port } = pod;
+        let Workload { name, app, control_plane } = Workload::of(pod);
+        Template {
+            namespace: base.name.namespace.clone(),
+            workload: name,
+            app,
+            control_plane,
+            labels: base.labels.clone(),
+            unreadable: base.unreadable,
+            host_network: base.host_network,
+            // The API server writes one for each port of a pod on the host network: there it says nothing.
+            host_port: *host_port && !base.host_network,
+        }
+    }
+
+    fn is_exposed(&self, exposures: &Exposures) -> bool {
+        self.host_port || exposures.reach(&self.namespace, &self.labels)
+    }
+}
+
+impl Templates {
+    /// The one that is held, if there is one.
+    pub(super) fn template_of(&self, pod: &Pod) -> Arc<Template> {
+        let template = Template::of(pod);
+        let held = self.workload(&template).and_then(|of| of.templates.get_key_value(&template));
+        held.map_or_else(|| Arc::new(template.clone()), |(held, _)| held.clone())
+    }
+
+    pub(super) fn get(&self, template: &Template) -> Option<&Replicas> {
+        self.workload(template)?.templates.get(template)
+    }
+
+    pub(super) fn get_mut(&mut self, template: &Template) -> Option<&mut Replicas> {
+        self.workload_mut(template)?.templates.get_mut(template)
+    }
+
+    /// Whether some pod of the template's workload is reached from outside.
+    pub(super) fn is_exposed(&self, template: &Template) -> bool {
+        self.workload(template).is_some_and(|of| of.exposed > 0)
+    }
+
+    pub(super) fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Template>> {
+        self.namespaces.get(namespace).into_iter().flatten().flat_map(|(_, of)| of.templates.keys())
+    }
+
+    /// Those whose pods have the identity, if they have an address.
+    pub(super) fn with_sid(&self, sid: Sid) -> impl Iterator<Item = &Arc<Template>> {
+        self.by_sid.get(&sid).into_iter().flatten()
+    }
+
+    /// The pod has taken the place of another of its name.
+    pub(super) fn exchange(&mut self, template: &Template, old: &Pod, new: &Arc<Pod>) {
+        let Some(replicas) = self.get_mut(template) else { return };
+        if let Ok(place) = replicas.place(old) {
+            replicas.pods[place] = new.clone();
+        }
+    }
+
+    pub(super) fn put(
+        &mut self,
+        template: &Arc<Template>,
+        pod: &Arc<Pod>,
+        exposures: &Exposures,
+        touched: &mut BTreeSet<Arc<Template>>,
+    ) {
+        let of_namespace = self.namespaces.entry(template.namespace.clone()).or_default();
+        let of = of_namespace.entry(template.workload.clone()).or_default();
+        if let Some(replicas) = of.templates.get_mut(template) {
+            if let Err(place) = replicas.place(pod) {
+                replicas.pods.insert(place, pod.clone());
+            }
+            return;
+        }
+        let exposed = template.is_exposed(exposures);
+        let replicas = Replicas { pods: vec![pod.clone()], exposed, sid: None, records: Records::default() };
+        of.templates.insert(template.clone(), replicas);
+        touched.insert(template.clone());
+        of.expose(false, exposed, touched);
+    }
+
+    pub(super) fn take(&mut self, template: &Template, pod: &Pod, touched: &mut BTreeSet<Arc<Template>>) {
+        let Some(of) = self.workload_mut(template) else { return };
+        let Some(replicas) = of.templates.get_mut(template) else { return };
+        if let Ok(place) = replicas.place(pod) {
+            replicas.pods.remove(place);
+        }
+        if !replicas.pods.is_empty() {
+            return;
+        }
+        let (exposed, sid) = (replicas.exposed, replicas.sid);
+        of.templates.remove(template);
+        of.expose(exposed, false, touched);
+        let is_empty = of.templates.is_empty();
+        self.forget_sid(sid, template);
+        if is_empty && let Some(of_namespace) = self.namespaces.get_mut(&template.namespace) {
+            of_namespace.remove(&template.workload);
+            if of_namespace.is_empty() {
+                self.namespaces.remove(&template.namespace);
+            }
+        }
+    }
+
+    /// The pods of the namespace that the selector matches may be classified otherwise.
+    pub(super) fn classify(
+        &mut self,
+        namespace: &str,
+        selector: &Labels,
+        exposures: &Exposures,
+        touched: &mut BTreeSet<Arc<Template>>,
+    ) {
+        for of in self.namespaces.get_mut(namespace).into_iter().flat_map(BTreeMap::values_mut) {
+            let exposed = of.exposed;
+            for (template, replicas) in of.templates.iter_mut().filter(|(t, _)| selects(selector, &t.labels)) {
+                let before = std::mem::replace(&mut replicas.exposed, template.is_exposed(exposures));
+                of.exposed = of.exposed + usize::from(replicas.exposed) - usize::from(before);
+            }
+            if (exposed > 0) != (of.exposed > 0) {
+                touched.extend(of.templates.keys().cloned());
+            }
+        }
+    }
+
+    /// Its pods have another identity, or another classification: their records are no longer what they were.
+    pub(super) fn renew(&mut self, template: &Arc<Template>, sid: Option<Sid>) {
+        let Some(replicas) = self.get_mut(template) else { return };
+        replicas.records = Records::default();
+        let before = std::mem::replace(&mut replicas.sid, sid);
+        if before != sid {
+            self.forget_sid(before, template);
+            if let Some(sid) = sid {
+                self.by_sid.entry(sid).or_default().insert(template.clone());
+            }
+        }
+    }
+
+    fn forget_sid(&mut self, sid: Option<Sid>, template: &Template) {
+        let Some(sid) = sid else { return };
+        if let Some(templates) = self.by_sid.get_mut(&sid) {
+            templates.remove(template);
+            if templates.is_empty() {
+                self.by_sid.remove(&sid);
+            }
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum()
+    }
+
+    fn workload(&self, template: &Template) -> Option<&Of> {
+        self.namespaces.get(&template.namespace)?.get(&template.workload)
+    }
+
+    fn workload_mut(&mut self, template: &Template) -> Option<&mut Of> {
+        self.namespaces.get_mut(&template.namespace)?.get_mut(&template.workload)
+    }
+}
+
+impl Of {
+    /// One of the templates is exposed now, or was.
+    fn expose(&mut self, before: bool, after: bool, touched: &mut BTreeSet<Arc<Template>>) {
+        let exposed = self.exposed;
+        self.exposed = self.exposed + usize::from(after) - usize::from(before);
+        if (exposed > 0) != (self.exposed > 0) {
+            touched.extend(self.templates.keys().cloned());
+        }
+    }
+}
+
+impl Replicas {
+    pub(super) fn sid(&self) -> Option<Sid> {
+        self.sid
+    }
+
+    fn place(&self, pod: &Pod) -> Result<usize, usize> {
+        self.pods.binary_search_by(|other| other.base.name.name.cmp(&pod.base.name.name))
+    }
+}

@@ -1,0 +1,158 @@
+//! Which pods are reached from outside the cluster, by the Services that lead to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use policy::{Labels, ObjectName};
+
+use crate::object::{Exposure, Kind, Service};
+
+/// Services, and what leads to them from outside.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Exposures {
+    services: BTreeMap<ObjectName, Arc<Service>>,
+    exposures: BTreeMap<(Kind, ObjectName), Arc<Exposure>>,
+    /// How many exposures name the Service, whether there is such a Service or not.
+    named: BTreeMap<ObjectName, usize>,
+    /// Selectors of the Services that are reached from outside, by namespace and name.
+    open: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Labels>>,
+}
+
+/// Pods that may be classified otherwise now: those of the namespace that one of the selectors matches.
+pub(crate) type Reclassified = Vec<(Arc<str>, Labels)>;
+
+impl Exposures {
+    /// Whether some Service leads from outside to pods of the namespace with these labels.
+    pub(crate) fn reach(&self, namespace: &str, labels: &Labels) -> bool {
+        self.open.get(namespace).is_some_and(|open| open.values().any(|selector| selects(selector, labels)))
+    }
+
+    pub(crate) fn set_service(&mut self, name: &ObjectName, service: Option<Arc<Service>>) -> Reclassified {
+        match service {
+            Some(service) => self.services.insert(name.clone(), service),
+            None => self.services.remove(name),
+        };
+        self.decide(name)
+    }
+
+    pub(crate) fn set_exposure(
+        &mut self,
+        kind: Kind,
+        name: &ObjectName,
+        exposure: Option<Arc<Exposure>>,
+    ) -> Reclassified {
+        let key = (kind, name.clone());
+        let new = exposure.clone();
+        let old = match exposure {
+            Some(exposure) => self.exposures.insert(key, exposure),
+            None => self.exposures.remove(&key),
+        };
+        let mut named: Vec<&ObjectName> = Vec::new();
+        for service in new.iter().flat_map(|exposure| &exposure.services) {
+            *self.named.entry(service.clone()).or_default() += 1;
+            named.push(service);
+        }
+        for service in old.iter().flat_map(|exposure| &exposure.services) {
+            if let Some(count) = self.named.get_mut(service) {
+                *count -= 1;
+                if *count == 0 {
+                    self.named.remove(service);
+                }
+            }
+            named.push(service);
+        }
+        named.into_iter().flat_map(|service| self.decide(service)).collect()
+    }
+
+    pub(crate) fn service_names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.services.keys()
+    }
+
+    pub(crate) fn exposure_names(&self, kind: Kind) -> impl Iterator<Item = &ObjectName> {
+        self.exposures.keys().filter(move |(of, _)| *of == kind).map(|(_, name)| name)
+    }
+
+    /// Whether the Service is reached from outside may be otherwise now.
+    fn decide(&mut self, name: &ObjectName) -> Reclassified {
+        let service = self.services.get(name).filter(|service| !service.selector.is_empty());
+        let is_open = |service: &&Arc<Service>| service.exposed || self.named.contains_key(name);
+        let new = service.filter(is_open).map(|service| service.selector.clone());
+        let of_namespace = self.open.entry(name.namespace.clone()).or_default();
+        let old = match &new {
+            Some(selector) => of_namespace.insert(name.name.clone(), selector.clone()),
+            None => of_namespace.remove(&name.name),
+        };
+        if of_namespace.is_empty() {
+            self.open.remove(&name.namespace);
+        }
+        let differ = old != new;
+        old.into_iter().chain(new).filter(|_| differ).map(|selector| (name.namespace.clone(), selector)).collect()
+    }
+}
+
+/// As Services select: every pair of the selector is a label.
+pub(crate) fn selects(selector: &Labels, labels: &Labels) -> bool {
+    !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::labels;
+
+    use super::*;
+
+    fn service(selector: &[(&str, &str)], exposed: bool) -> Option<Arc<Service>> {
+        Some(Arc::new(Service { name: ObjectName::new("shop", "web"), selector: labels(selector), exposed }))
+    }
+
+    fn exposure(kind: Kind, services: &[&str]) -> Option<Arc<Exposure>> {
+        let services = services.iter().map(|name| name.parse().unwrap()).collect();
+        Some(Arc::new(Exposure { kind, name: ObjectName::new("shop", "front"), services }))
+    }
+
+    const WEB: &[(&str, &str)] = &[("app", "web")];
+
+    #[test]
+    fn a_service_that_is_open_itself_or_by_name_reaches_the_pods_that_it_selects() {
+        let (name, route) = (ObjectName::new("shop", "web"), ObjectName::new("shop", "front"));
+        let mut exposures = Exposures::default();
+        let web = labels(&[("app", "web"), ("tier", "front")]);
+        assert!(!exposures.reach("shop", &web));
+        let touched = [("shop".into(), labels(WEB))];
+        for kind in [Kind::Ingress, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
+            assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
+            assert_eq!(exposures.set_exposure(kind, &route, exposure(kind, &["shop/web", "shop/none"])), touched);
+            assert!(exposures.reach("shop", &web));
+            assert!(!exposures.reach("other", &web) && !exposures.reach("shop", &labels(&[("tier", "front")])));
+            assert_eq!(exposures.set_exposure(kind, &route, exposure(kind, &["other/web"])), touched);
+            assert!(!exposures.reach("shop", &web));
+            assert_eq!(exposures.set_exposure(kind, &route, None), []);
+        }
+        assert_eq!(exposures.set_service(&name, service(WEB, true)), touched);
+        assert!(exposures.reach("shop", &web));
+        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, exposure(Kind::Ingress, &["shop/web"])), []);
+        assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
+        assert!(exposures.reach("shop", &web), "as long as the Ingress names it");
+        assert_eq!(exposures.set_service(&name, None), touched);
+        assert_eq!(exposures.set_service(&name, service(WEB, false)), touched, "an Ingress may come first");
+        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, None), touched);
+        assert_eq!(exposures.set_service(&name, None), []);
+        assert!(exposures.open.is_empty() && exposures.named.is_empty());
+    }
+
+    #[test]
+    fn a_service_that_selects_nothing_reaches_nobody() {
+        let mut exposures = Exposures::default();
+        assert_eq!(exposures.set_service(&ObjectName::new("shop", "web"), service(&[], true)), []);
+        assert!(!exposures.reach("shop", &labels(WEB)) && !exposures.reach("shop", &labels(&[])));
+    }
+
+    #[test]
+    fn a_selector_that_changes_concerns_those_of_before_and_those_of_after() {
+        let name = ObjectName::new("shop", "web");
+        let mut exposures = Exposures::default();
+        exposures.set_service(&name, service(WEB, true));
+        let both = [("shop".into(), labels(WEB)), ("shop".into(), labels(&[("app", "api")]))];
+        assert_eq!(exposures.set_service(&name, service(&[("app", "api")], true)), both);
+    }
+}

@@ -1,0 +1,82 @@
+//! Which labels a record carries: not those that differ from pod to pod or from rollout to rollout, and none that are
+//! larger than a label can be.
+
+use std::sync::Arc;
+
+use policy::{Interner, Labels};
+
+/// Labels that controllers put on pods to tell them apart. They are no part of what a pod is: with them there would be
+/// as many records and identities as pods.
+pub const CHURN: [&str; 9] = [
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+];
+
+/// The API allows 63 (and 316 for a key); manifests may hold anything, and a record goes to every consumer.
+pub const LONGEST_VALUE_BYTES: usize = 256;
+pub const LONGEST_KEY_BYTES: usize = 316;
+
+pub(crate) fn is_churn(key: &str) -> bool {
+    CHURN.contains(&key)
+}
+
+/// Whether the value may stand for a name: it says something, and is not too long for a record.
+pub(crate) fn worth_a_name(value: &str) -> bool {
+    !value.is_empty() && value.len() <= LONGEST_VALUE_BYTES
+}
+
+fn is_too_long(key: &str, value: &str) -> bool {
+    key.len() > LONGEST_KEY_BYTES || value.len() > LONGEST_VALUE_BYTES
+}
+
+/// Those that the record of a pod with these labels has.
+pub(crate) fn carried(labels: &Labels, interner: &mut Interner) -> Labels {
+    let kept = labels.iter().filter(|(key, value)| !is_churn(key) && !is_too_long(key, value));
+    interner.labels(kept.map(|(key, value)| (&**key, &**value)))
+}
+
+/// The keys of those that the record does not have because of their size.
+pub(crate) fn too_long(labels: &Labels) -> impl Iterator<Item = &Arc<str>> {
+    labels.iter().filter(|(key, value)| !is_churn(key) && is_too_long(key, value)).map(|(key, _)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::labels;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_carried_but_for_those_that_churn() {
+        let mut all: Vec<(&str, &str)> = CHURN.iter().map(|key| (*key, "x")).collect();
+        let kept = [("app", "web"), ("app.kubernetes.io/name", "web"), ("job-name-of-mine", "x"), ("tier", "")];
+        all.extend(kept);
+        assert_eq!(carried(&labels(&all), &mut Interner::new()), labels(&kept));
+        assert_eq!(too_long(&labels(&all)).count(), 0);
+    }
+
+    #[test]
+    fn labels_beyond_the_bounds_are_left_out_and_told() {
+        let long = "x".repeat(LONGEST_VALUE_BYTES + 1);
+        let (fits, long_key) = (&long[1..], "k".repeat(LONGEST_KEY_BYTES + 1));
+        let all = labels(&[("a", fits), ("b", long.as_str()), ("job-name", long.as_str()), (long_key.as_str(), "x")]);
+        assert_eq!(carried(&all, &mut Interner::new()), labels(&[("a", fits)]));
+        assert_eq!(too_long(&all).map(|key| &**key).collect::<Vec<_>>(), ["b", long_key.as_str()]);
+    }
+
+    #[test]
+    fn labels_that_are_equal_without_churn_are_one_allocation() {
+        let mut interner = Interner::new();
+        let [a, b] = ["db-0", "db-1"].map(|name| {
+            carried(&labels(&[("app", "db"), ("statefulset.kubernetes.io/pod-name", name)]), &mut interner)
+        });
+        assert!(std::ptr::eq(a.get("app").unwrap(), b.get("app").unwrap()));
+    }
+}

@@ -1,0 +1,251 @@
+//! The record of an address: who has it, and what consumers are told of them.
+
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use policy::Labels;
+use sha2::{Digest, Sha256};
+
+use crate::sid::Sid;
+
+/// What consumers are told. Records that say the same are equal, and cheap to compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Of all facts; first, since it nearly always decides.
+    digest: u128,
+    facts: Facts,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// A node's name for the node's own record.
+    pub workload: Arc<str>,
+    /// Empty for a node's own record.
+    pub namespace: Arc<str>,
+    pub app: Arc<str>,
+    pub internet_exposed: bool,
+    pub control_plane: bool,
+    pub labels: Labels,
+    /// The service identity: `namespace`, or `namespace/part`; empty for a node's own record.
+    pub service: Arc<str>,
+    /// The security identity; none in a state that has a reserved number.
+    pub sid: Option<Sid>,
+    pub num: u32,
+    /// None for an ordinary pod.
+    pub state: Option<State>,
+    /// Only where it was asked for: replicas differ in it.
+    pub replica: Option<Replica>,
+}
+
+/// Why a record has no security identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// The address is a node's own.
+    Host,
+    /// The pod's labels, or those of its namespace, are not known.
+    Init,
+    /// No agent runs on the pod's node.
+    Unmanaged,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    ControlPlane,
+    InternetExposed,
+    Internal,
+}
+
+/// Which of the workload's pods it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    pub pod: Arc<str>,
+    pub node: Option<Arc<str>>,
+}
+
+/// Numbers with a meaning, below those of identities ([`crate::numbers`]).
+pub mod reserved {
+    /// Of an identity for which there is no number left.
+    pub const NONE: u32 = 0;
+    pub const HOST: u32 = 1;
+    pub const WORLD: u32 = 2;
+    pub const UNMANAGED: u32 = 3;
+    pub const HEALTH: u32 = 4;
+    pub const INIT: u32 = 5;
+    pub const REMOTE_NODE: u32 = 6;
+    pub const KUBE_APISERVER: u32 = 7;
+    pub const INGRESS: u32 = 8;
+}
+
+impl State {
+    pub fn num(self) -> u32 {
+        match self {
+            State::Host => reserved::HOST,
+            State::Init => reserved::INIT,
+            State::Unmanaged => reserved::UNMANAGED,
+        }
+    }
+
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Host => "host",
+            State::Init => "init",
+            State::Unmanaged => "unmanaged",
+        }
+    }
+}
+
+impl Role {
+    pub fn text(self) -> &'static str {
+        match self {
+            Role::ControlPlane => "control-plane",
+            Role::InternetExposed => "internet-exposed",
+            Role::Internal => "internal",
+        }
+    }
+}
+
+impl Facts {
+    pub fn role(&self) -> Role {
+        match (self.control_plane, self.internet_exposed) {
+            (true, _) => Role::ControlPlane,
+            (false, true) => Role::InternetExposed,
+            (false, false) => Role::Internal,
+        }
+    }
+}
+
+impl Record {
+    pub fn new(facts: Facts) -> Record {
+        Record { digest: digest(&facts), facts }
+    }
+
+    /// What the record of the address adds to the sum of all ([`crate::version`]).
+    pub(crate) fn digest_at(&self, address: IpAddr) -> u128 {
+        let mut bytes = Bytes(Sha256::new());
+        match address {
+            IpAddr::V4(address) => bytes.text(&address.octets()),
+            IpAddr::V6(address) => bytes.text(&address.octets()),
+        }
+        bytes.text(&self.digest.to_be_bytes());
+        bytes.end()
+    }
+
+    pub(crate) fn digest(&self) -> u128 {
+        self.digest
+    }
+}
+
+impl Deref for Record {
+    type Target = Facts;
+    fn deref(&self) -> &Facts {
+        &self.facts
+    }
+}
+
+fn digest(facts: &Facts) -> u128 {
+    let Facts { workload, namespace, app, internet_exposed, control_plane, labels, service, sid, num, state, replica } =
+        facts;
+    let mut bytes = Bytes(Sha256::new());
+    for part in [workload, namespace, app, service] {
+        bytes.text(part.as_bytes());
+    }
+    bytes.text(&[u8::from(*internet_exposed), u8::from(*control_plane)]);
+    bytes.text(&num.to_be_bytes());
+    bytes.text(sid.map_or(vec![], |sid| sid.0.to_be_bytes().to_vec()).as_slice());
+    bytes.text(state.map_or("", State::text).as_bytes());
+    for part in [replica.as_ref().map(|r| &r.pod), replica.as_ref().and_then(|r| r.node.as_ref())] {
+        bytes.text(part.map_or("", |part| part).as_bytes());
+    }
+    for (key, value) in labels.iter() {
+        bytes.text(key.as_bytes());
+        bytes.text(value.as_bytes());
+    }
+    bytes.end()
+}
+
+/// Parts with their lengths, so that none runs into the next.
+struct Bytes(Sha256);
+
+impl Bytes {
+    fn text(&mut self, part: &[u8]) {
+        self.0.update((part.len() as u64).to_be_bytes());
+        self.0.update(part);
+    }
+
+    fn end(self) -> u128 {
+        let [start @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = self.0.finalize().0;
+        u128::from_be_bytes(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::labels;
+
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            workload: "web".into(),
+            namespace: "shop".into(),
+            app: "front".into(),
+            internet_exposed: false,
+            control_plane: false,
+            labels: labels(&[("app", "front")]),
+            service: "shop".into(),
+            sid: Some(Sid(7)),
+            num: 263,
+            state: None,
+            replica: None,
+        }
+    }
+
+    #[test]
+    fn whatever_differs_makes_another_record() {
+        let replica = |node: Option<&str>| Some(Replica { pod: "web-1".into(), node: node.map(Arc::from) });
+        let changes: [&dyn Fn(&mut Facts); 15] = [
+            &|_| {},
+            &|f| f.workload = "api".into(),
+            &|f| f.namespace = "other".into(),
+            &|f| f.app = "web".into(),
+            &|f| f.internet_exposed = true,
+            &|f| f.control_plane = true,
+            &|f| f.labels = labels(&[("app", "web")]),
+            &|f| f.labels = labels(&[]),
+            &|f| f.service = "shop/x".into(),
+            &|f| f.sid = None,
+            &|f| f.num = 1,
+            &|f| f.state = Some(State::Init),
+            &|f| f.state = Some(State::Unmanaged),
+            &|f| f.replica = replica(None),
+            &|f| f.replica = replica(Some("node-a")),
+        ];
+        let records = changes.map(|change| {
+            let mut facts = facts();
+            change(&mut facts);
+            Record::new(facts)
+        });
+        for (i, a) in records.iter().enumerate() {
+            for (j, b) in records.iter().enumerate() {
+                assert_eq!((a == b, a.digest() == b.digest()), (i == j, i == j), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_record_at_another_address_counts_as_another() {
+        let record = Record::new(facts());
+        let digests = ["10.0.0.1", "10.0.0.2", "::10.0.0.1"].map(|a| record.digest_at(a.parse().unwrap()));
+        assert!(digests[0] != digests[1] && digests[0] != digests[2]);
+    }
+
+    #[test]
+    fn the_greater_role_is_told() {
+        let role = |control_plane, internet_exposed| Facts { control_plane, internet_exposed, ..facts() }.role().text();
+        assert_eq!(
+            [role(true, true), role(true, false), role(false, true), role(false, false)],
+            ["control-plane", "control-plane", "internet-exposed", "internal"]
+        );
+    }
+}

@@ -1,0 +1,25 @@
+//! Objects for tests.
+
+use std::sync::Arc;
+
+use policy::{Labels, ObjectName};
+use serde_json::{Value, json};
+
+use crate::object::{Owner, Pod};
+
+/// The owner is written `Kind name`, or is none.
+pub(crate) fn pod(object: Value, owner: &str) -> Pod {
+    let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
+    let owner = owner.split_once(' ').map(|(kind, name)| Arc::new(Owner { kind: kind.into(), name: name.into() }));
+    Pod { base, owner, ready: true, host_port: false }
+}
+
+pub(crate) fn pod_of(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {
+    let name: ObjectName = name.parse().unwrap();
+    let labels: serde_json::Map<String, Value> = pairs.iter().map(|(k, v)| ((*k).into(), json!(v))).collect();
+    pod(json!({"metadata": {"namespace": &*name.namespace, "name": &*name.name, "labels": labels}}), owner)
+}
+
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+}

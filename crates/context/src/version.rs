@@ -1,0 +1,52 @@
+//! The version of a table: another one if and only if the table is another, and kept up entry by entry.
+
+use sha2::{Digest, Sha256};
+
+/// The entries of a table by their digests, in whatever order they came and went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    count: u64,
+    sum: u128,
+}
+
+impl Sum {
+    pub fn add(&mut self, digest: u128) {
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(digest);
+    }
+
+    /// The entry is one that was added.
+    pub fn take(&mut self, digest: u128) {
+        self.count -= 1;
+        self.sum = self.sum.wrapping_sub(digest);
+    }
+
+    /// The first 64 bits of a hash: `id-<16 hex>`, `edges-<16 hex>`.
+    pub fn version(self) -> u64 {
+        let hash = Sha256::new_with_prefix(self.count.to_be_bytes()).chain_update(self.sum.to_be_bytes()).finalize();
+        let [a, b, c, d, e, f, g, h, ..] = hash.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(digests: &[u128]) -> Sum {
+        let mut sum = Sum::default();
+        digests.iter().for_each(|digest| sum.add(*digest));
+        sum
+    }
+
+    #[test]
+    fn the_order_does_not_matter_and_every_entry_does() {
+        let (a, b, c) = (u128::MAX - 5, 7, u128::MAX / 3);
+        assert_eq!(sum(&[a, b, c]).version(), sum(&[c, a, b]).version());
+        let mut taken = sum(&[a, b, c]);
+        taken.take(b);
+        assert_eq!(taken, sum(&[c, a]));
+        let all = [sum(&[]), sum(&[0]), sum(&[a]), sum(&[a, b]), sum(&[a, a]), sum(&[a, b, c])].map(Sum::version);
+        assert!(all.iter().enumerate().all(|(i, version)| !all[..i].contains(version)), "{all:?}");
+    }
+}

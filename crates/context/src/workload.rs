@@ -1,0 +1,259 @@
+//! What a pod is a replica of: the name of its workload, its app, and whether it is a component of the control plane.
+//!
+//! All of it is decided from the pod's own object. Owners of owners (a ReplicaSet's Deployment, a Job's CronJob) are not
+//! looked up: a name is taken apart only where the pod says how it was put together.
+
+use std::sync::Arc;
+
+use policy::Labels;
+
+use crate::labels::worth_a_name;
+use crate::object::{Owner, Pod};
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workload {
+    /// Unique in the namespace of its pods: `namespace/name` is the reference everywhere.
+    pub name: Arc<str>,
+    pub app: Arc<str>,
+    pub control_plane: bool,
+}
+
+/// The components that make a control plane; whatever else runs beside them is not one.
+const COMPONENTS: [&str; 5] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "cloud-controller-manager"];
+
+const CONTROL_PLANE_NAMESPACE: &str = "kube-system";
+
+/// Set by ReplicaSets that a Deployment made, to what it appended to its own name for theirs.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+const CRONJOB_NAME: &str = "batch.kubernetes.io/cronjob-name";
+
+/// The minutes from 1970 that CronJob controllers may have appended to the name of a Job: from 2016, when CronJobs came,
+/// to the last number of eight digits, in 2160. Dates written as numbers (20240131) come before all of them.
+const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999;
+
+impl Workload {
+    pub fn of(pod: &Pod) -> Workload {
+        let named = app_label(&pod.base.labels);
+        let owner = pod.owner.as_deref().filter(|owner| !owner.name.is_empty());
+        let controller = owner.map(|owner| controller_name(pod, owner));
+        let name = match (owner, &controller) {
+            (Some(owner), Some(controller)) => match is_numbered(pod, owner) {
+                // Replicas with a name of their own talk to each other.
+                true => pod.base.name.name.clone(),
+                false => controller.clone(),
+            },
+            _ => named.unwrap_or(&pod.base.name.name).clone(),
+        };
+        let app = named.unwrap_or(&name).clone();
+        let control_plane = (*pod.base.name.namespace == *CONTROL_PLANE_NAMESPACE || is_static(pod))
+            && COMPONENTS.contains(&&**controller.as_ref().unwrap_or(&name));
+        Workload { name, app, control_plane }
+    }
+}
+
+fn app_label(labels: &Labels) -> Option<&Arc<str>> {
+    ["app.kubernetes.io/name", "app"].iter().find_map(|key| labels.get(key).filter(|value| worth_a_name(value)))
+}
+
+/// What the pod's owner was made by, or the owner itself.
+fn controller_name(pod: &Pod, owner: &Owner) -> Arc<str> {
+    let labels = &pod.base.labels;
+    let without = |suffix: &str| owner.name.strip_suffix(suffix)?.strip_suffix('-').filter(|name| !name.is_empty());
+    match &*owner.kind {
+        "ReplicaSet" => {
+            let hash = labels.get(TEMPLATE_HASH).filter(|hash| !hash.is_empty());
+            hash.and_then(|hash| without(hash)).map_or_else(|| owner.name.clone(), Arc::from)
+        }
+        "Job" => match labels.get(CRONJOB_NAME).filter(|name| worth_a_name(name)) {
+            Some(name) => name.clone(),
+            None => scheduled_by(&owner.name).map_or_else(|| owner.name.clone(), Arc::from),
+        },
+        "Node" => {
+            let component = pod.base.name.name.strip_suffix(&*owner.name).and_then(|name| name.strip_suffix('-'));
+            component.filter(|name| !name.is_empty()).map_or_else(|| pod.base.name.name.clone(), Arc::from)
+        }
+        _ => owner.name.clone(),
+    }
+}
+
+/// The CronJob that gave the Job its name.
+fn scheduled_by(job: &str) -> Option<&str> {
+    let (name, minutes) = job.rsplit_once('-')?;
+    let digits = minutes.len() == 8 && minutes.bytes().all(|byte| byte.is_ascii_digit());
+    let scheduled = digits && minutes.parse().is_ok_and(|minutes| SCHEDULED_MINUTES.contains(&minutes));
+    (scheduled && !name.is_empty()).then_some(name)
+}
+
+/// Whether the pod is called `<owner>-<ordinal>` by a controller that numbers its pods. The kinds that give random
+/// suffixes do not, even where a suffix consists of digits by chance.
+fn is_numbered(pod: &Pod, owner: &Owner) -> bool {
+    let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&&*owner.kind);
+    let suffix = pod.base.name.name.strip_prefix(&*owner.name).and_then(|rest| rest.strip_prefix('-'));
+    !random && suffix.is_some_and(is_ordinal)
+}
+
+/// As controllers write a number: decimal, without leading zeros.
+fn is_ordinal(text: &str) -> bool {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits && (text == "0" || !text.starts_with('0'))
+}
+
+/// The kubelet of the pod's node says that it runs it from a file. Anyone who may create pods may write an owner into
+/// them, so that alone says nothing.
+fn is_static(pod: &Pod) -> bool {
+    let of_node = pod.owner.as_deref().is_some_and(|o| &*o.kind == "Node" && pod.base.node.as_ref() == Some(&o.name));
+    of_node && pod.base.mirror_of.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{pod, pod_of};
+
+    use super::*;
+
+    /// `namespace/name`, the owner as `Kind name`, labels, and the workload and the app that come of them.
+    type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
+
+    fn check(cases: &[Case]) {
+        for (name, owner, labels, workload, app) in cases {
+            let found = Workload::of(&pod_of(name, owner, labels));
+            assert_eq!((&*found.name, &*found.app), (*workload, *app), "{name} of {owner}");
+        }
+    }
+
+    const APP: &str = "app.kubernetes.io/name";
+    const HASH: &str = "pod-template-hash";
+
+    #[test]
+    fn the_app_is_the_name_label_else_the_app_label_else_the_workload() {
+        check(&[
+            ("shop/a", "", &[(APP, "front"), ("app", "old")], "front", "front"),
+            ("shop/a", "", &[("app", "old")], "old", "old"),
+            ("shop/a", "", &[], "a", "a"),
+            ("shop/web-1-x", "DaemonSet web-1", &[(APP, "front"), ("app", "old")], "web-1", "front"),
+            ("shop/web-1-x", "DaemonSet web-1", &[("app", "old")], "web-1", "old"),
+            ("shop/web-1-x", "DaemonSet web-1", &[], "web-1", "web-1"),
+            ("shop/a", "", &[(APP, ""), ("app", "old")], "old", "old"),
+            ("shop/a", "", &[("app", "")], "a", "a"),
+        ]);
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_names_nothing() {
+        let long = "x".repeat(crate::labels::LONGEST_VALUE_BYTES + 1);
+        let found = Workload::of(&pod_of("shop/a", "", &[(APP, long.as_str()), ("app", "old")]));
+        assert_eq!((&*found.name, &*found.app), ("old", "old"));
+    }
+
+    #[test]
+    fn a_replica_set_gives_its_deployment_by_the_hash_that_the_pod_has_and_by_no_guess() {
+        check(&[
+            ("shop/web-5d8f-x2x4z", "ReplicaSet web-5d8f", &[(HASH, "5d8f")], "web", "web"),
+            ("shop/frontend-canary-x2x4z", "ReplicaSet frontend-canary", &[], "frontend-canary", "frontend-canary"),
+            ("shop/web-5d8f-x2x4z", "ReplicaSet web-5d8f", &[], "web-5d8f", "web-5d8f"),
+            ("shop/web-5d8f-x2x4z", "ReplicaSet web-5d8f", &[(HASH, "d8f")], "web-5d8f", "web-5d8f"),
+            ("shop/web-5d8f-x2x4z", "ReplicaSet web-5d8f", &[(HASH, "")], "web-5d8f", "web-5d8f"),
+            ("shop/web-a-a-x2x4z", "ReplicaSet web-a-a", &[(HASH, "a")], "web-a", "web-a"),
+            ("shop/-5d8f-x", "ReplicaSet -5d8f", &[(HASH, "5d8f")], "-5d8f", "-5d8f"),
+            ("shop/web-24567", "ReplicaSet web", &[], "web", "web"),
+        ]);
+    }
+
+    #[test]
+    fn a_job_of_a_cron_job_gives_the_cron_job() {
+        check(&[
+            ("shop/backup-28912345-x2x4z", "Job backup-28912345", &[], "backup", "backup"),
+            ("shop/backup-28912345-0-x2x4z", "Job backup-28912345", &[], "backup", "backup"),
+            ("shop/j-x2x4z", "Job j", &[(CRONJOB_NAME, "backup")], "backup", "backup"),
+            ("shop/j-28912345-x", "Job j-28912345", &[(CRONJOB_NAME, "backup")], "backup", "backup"),
+            ("shop/migrate-x2x4z", "Job migrate", &[], "migrate", "migrate"),
+            ("shop/migrate-7-x2x4z", "Job migrate-7", &[], "migrate-7", "migrate-7"),
+            ("shop/m-20240131-x", "Job m-20240131", &[], "m-20240131", "m-20240131"),
+            ("shop/m-1700000000-x", "Job m-1700000000", &[], "m-1700000000", "m-1700000000"),
+            ("shop/m-2891234x-x", "Job m-2891234x", &[], "m-2891234x", "m-2891234x"),
+            ("shop/m-+8912345-x", "Job m-+8912345", &[], "m-+8912345", "m-+8912345"),
+            ("shop/-28912345-x", "Job -28912345", &[], "-28912345", "-28912345"),
+            // Another kind may number its pods as it likes.
+            ("shop/w-28912345-x", "Workflow w-28912345", &[], "w-28912345", "w-28912345"),
+        ]);
+    }
+
+    #[test]
+    fn a_controller_that_numbers_its_pods_gives_the_pod() {
+        check(&[
+            ("shop/db-0", "StatefulSet db", &[], "db-0", "db-0"),
+            ("shop/db-12", "StatefulSet db", &[("app", "db")], "db-12", "db"),
+            ("kafka/prod-kafka-2", "StrimziPodSet prod-kafka", &[], "prod-kafka-2", "prod-kafka-2"),
+            ("kafka/prod-kafka-x", "StrimziPodSet prod-kafka", &[], "prod-kafka", "prod-kafka"),
+            ("kafka/prod-kafka-007", "StrimziPodSet prod-kafka", &[], "prod-kafka", "prod-kafka"),
+            ("kafka/other-2", "StrimziPodSet prod-kafka", &[], "prod-kafka", "prod-kafka"),
+            ("kafka/prod-kafka-", "StrimziPodSet prod-kafka", &[], "prod-kafka", "prod-kafka"),
+        ]);
+    }
+
+    #[test]
+    fn a_random_suffix_of_digits_is_no_ordinal() {
+        check(&[
+            ("shop/agent-24567", "DaemonSet agent", &[], "agent", "agent"),
+            ("shop/migrate-24567", "Job migrate", &[], "migrate", "migrate"),
+            ("shop/web-24567", "ReplicaSet web", &[], "web", "web"),
+            ("shop/web-24567", "ReplicationController web", &[], "web", "web"),
+        ]);
+    }
+
+    #[test]
+    fn a_static_pod_gives_the_component() {
+        check(&[
+            ("kube-system/etcd-node-a", "Node node-a", &[], "etcd", "etcd"),
+            ("kube-system/proxy-7-node-7", "Node node-7", &[("app", "lb")], "proxy-7", "lb"),
+            ("kube-system/etcd", "Node node-a", &[], "etcd", "etcd"),
+            ("kube-system/node-a", "Node node-a", &[], "node-a", "node-a"),
+            ("kube-system/-node-a", "Node node-a", &[], "-node-a", "-node-a"),
+        ]);
+    }
+
+    #[test]
+    fn any_other_owner_gives_its_name_and_no_owner_the_app_or_the_pod() {
+        check(&[
+            ("shop/web-x2x4z", "CloneSet web", &[("app", "front")], "web", "front"),
+            ("shop/debug", "", &[("app", "tools")], "tools", "tools"),
+            ("shop/debug", "", &[], "debug", "debug"),
+            ("shop/debug", "Thing ", &[], "debug", "debug"),
+        ]);
+    }
+
+    #[test]
+    fn only_a_true_component_is_control_plane() {
+        let is_component = |name: &str, owner: &str| Workload::of(&pod_of(name, owner, &[])).control_plane;
+        for component in COMPONENTS {
+            assert!(is_component(&format!("kube-system/{component}-node-a"), "Node node-a"), "{component}");
+            assert!(is_component(&format!("kube-system/{component}-x2x4z"), &format!("DaemonSet {component}")));
+            assert!(is_component(&format!("kube-system/{component}-0"), &format!("StatefulSet {component}")));
+            assert!(!is_component(&format!("shop/{component}"), ""), "{component} of a tenant");
+            assert!(!is_component(&format!("shop/{component}-x2x4z"), &format!("DaemonSet {component}")));
+        }
+        for other in ["kube-proxy", "coredns", "etcd-operator", "my-kube-apiserver", "kube-apiserver-proxy"] {
+            assert!(!is_component(&format!("kube-system/{other}-node-a"), "Node node-a"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_static_pod_is_one_that_its_kubelet_speaks_of_whatever_its_owner_claims() {
+        let owned = pod_of("shop/etcd-node-a", "Node node-a", &[]);
+        assert!(!Workload::of(&owned).control_plane);
+        let object = |node: &str| {
+            serde_json::json!({
+                "metadata": {
+                    "namespace": "shop", "name": "etcd-node-a", "annotations": {"kubernetes.io/config.mirror": "hash"}
+                },
+                "spec": {"nodeName": node}
+            })
+        };
+        for (node, expected) in [("node-a", true), ("node-b", false)] {
+            let mirror = pod(object(node), "Node node-a");
+            assert_eq!(Workload::of(&mirror).control_plane, expected, "on {node}");
+        }
+    }
+}
