@@ -25,6 +25,13 @@ impl<'a> Isolating<'a> {
         Isolating { enforced, audited }
     }
 
+    /// As if all were enforced.
+    pub(crate) fn all(mut self) -> Vec<&'a Arc<Policy>> {
+        self.enforced.append(&mut self.audited);
+        self.enforced.sort_by(|a, b| a.name.cmp(&b.name));
+        self.enforced
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.enforced.is_empty() && self.audited.is_empty()
     }

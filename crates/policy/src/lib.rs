@@ -14,6 +14,7 @@ mod changed;
 mod check;
 mod diagnostic;
 mod directory;
+mod edges;
 mod explain;
 mod footprint;
 mod interner;
@@ -36,6 +37,7 @@ pub use attachment::{Attachment, AttachmentId, Holder};
 pub use changed::Changed;
 pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
+pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, MOST_EDGES, PortSpan};
 pub use explain::{
     Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
     explain, explain_named, explain_side,
@@ -58,3 +60,5 @@ pub use translate::{
     translate,
 };
 pub use uid::Uid;
+
+pub use nft::Protocol;

@@ -32,8 +32,9 @@ pub use reporting::{
 };
 pub use translator::Translator;
 
-pub(crate) use job::NamedPorts;
+pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;
+pub(crate) use plan::Plan;
 
 use crate::{ClusterState, Diagnostic, Enforcement, ObjectName, Policy};
 

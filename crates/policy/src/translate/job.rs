@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
+pub(crate) fn resolved_ports(policies: &[&Arc<Policy>], pod: &Pod) -> NamedPorts {
     let mut resolved = NamedPorts::new();
     for rule in policies.iter().filter_map(|p| p.ingress.as_ref()).flatten() {
         let Ports::Of(matches) = &rule.ports else { continue };

@@ -12,9 +12,9 @@ use crate::{ObjectName, Peer, Peers, Policy, PortRange, Ports, Selector};
 
 /// Peers, and the policies that allow them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Allowed {
-    pub(super) peers: PeerUnion,
-    pub(super) by: BTreeSet<ObjectName>,
+pub(crate) struct Allowed {
+    pub(crate) peers: PeerUnion,
+    pub(crate) by: BTreeSet<ObjectName>,
 }
 
 impl Allowed {
@@ -26,26 +26,26 @@ impl Allowed {
 
 /// Ports from the first to the last, both included, for which the same peers are allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) first: u16,
-    pub(super) last: u16,
-    pub(super) allowed: Allowed,
+pub(crate) struct Span {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) allowed: Allowed,
 }
 
 /// Everything that the policies of a program allow.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Through rules without ports: every port and protocol.
-    pub(super) any_port: Allowed,
+    pub(crate) any_port: Allowed,
     /// Through named ports of egress rules, which each destination pod resolves for itself.
-    pub(super) named: NamedPeers,
-    pub(super) named_by: BTreeSet<ObjectName>,
+    pub(crate) named: NamedPeers,
+    pub(crate) named_by: BTreeSet<ObjectName>,
     /// Through numbers, as disjoint spans in order.
-    pub(super) spans: BTreeMap<Protocol, Vec<Span>>,
+    pub(crate) spans: BTreeMap<Protocol, Vec<Span>>,
 }
 
 impl Plan {
-    pub(super) fn of(direction: Direction, policies: &[Arc<Policy>], named: &NamedPorts) -> Plan {
+    pub(crate) fn of(direction: Direction, policies: &[Arc<Policy>], named: &NamedPorts) -> Plan {
         let mut plan = Plan::default();
         let mut ranges: BTreeMap<Protocol, Vec<Span>> = BTreeMap::new();
         for policy in policies {

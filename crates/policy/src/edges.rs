@@ -1,0 +1,198 @@
+//! Declared edges: which workload may talk to which by the policies, derived from what the rules are made of.
+//!
+//! A flow is declared if the egress side of its source and the ingress side of its destination allow it. Audited policies
+//! count as if they were enforced: a line says what is declared, and a flow that is not is what audit is for. Pods that are
+//! the same to every policy are one class; what classes may send each other comes together workload by workload.
+//! Pods on the host network and pods that have no address take no part.
+//!
+//! Like a [`crate::Translator`] it follows the state at the cost of what changes, and after any sequence of changes the
+//! lines are those of a fresh start.
+
+mod classes;
+mod groups;
+mod line;
+mod matches;
+mod outside;
+mod pairs;
+mod ports;
+mod slots;
+mod terms;
+mod told;
+mod vocabulary;
+mod work;
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use line::{EdgeChanges, End, Line};
+pub use ports::{FlowPorts, PortSpan};
+
+use crate::{Changed, ClusterState, Direction, ObjectName, Pod};
+use classes::Classes;
+use groups::{Groups, Known, TooMany};
+use matches::Matches;
+use vocabulary::Vocabulary;
+use work::Work;
+use workloads::Workloads;
+
+/// Most edges that are held, with what they are made of. An edge takes some 100 bytes, and as many again as text: more
+/// than these are no list that anybody reads, and come of policies that open much to many while a few workloads are
+/// closed to it.
+pub const MOST_EDGES: usize = 1_000_000;
+
+/// The lines, kept up with the state.
+#[derive(Debug, Clone)]
+pub struct Edges {
+    limit: usize,
+    begun: bool,
+    withheld: bool,
+    vocabulary: Vocabulary,
+    /// The classes that pods are of.
+    pods: BTreeMap<ObjectName, Box<[u32]>>,
+    classes: Classes,
+    matches: Matches,
+    workloads: Workloads,
+    groups: Groups,
+    /// Of addresses that are no pod's, by workload.
+    outside: BTreeMap<u32, Vec<Line>>,
+}
+
+impl Default for Edges {
+    fn default() -> Edges {
+        Edges::with_limit(MOST_EDGES)
+    }
+}
+
+impl Edges {
+    /// Without anything; the first update takes the whole state in.
+    pub fn new() -> Edges {
+        Edges::default()
+    }
+
+    /// With room for that many edges instead of [`MOST_EDGES`].
+    pub fn with_limit(limit: usize) -> Edges {
+        Edges {
+            limit,
+            begun: false,
+            withheld: false,
+            vocabulary: Vocabulary::default(),
+            pods: BTreeMap::new(),
+            classes: Classes::default(),
+            matches: Matches::default(),
+            workloads: Workloads::default(),
+            groups: Groups::default(),
+            outside: BTreeMap::new(),
+        }
+    }
+
+    /// There are more edges than there is room for, so none is told of, and nothing is said to be governed: lines that
+    /// are missing would make violations of flows that are declared.
+    pub fn is_withheld(&self) -> bool {
+        self.withheld
+    }
+
+    /// Takes in what changed since the state was taken in last, as [`crate::Translator::update`] does, and the pods whose
+    /// workload is another now. `workload_of` gives the workload's name within the pod's namespace.
+    pub fn update(
+        &mut self,
+        state: &ClusterState,
+        changed: &Changed,
+        workload_of: &dyn Fn(&Pod) -> Arc<str>,
+        renamed: &BTreeSet<ObjectName>,
+    ) -> EdgeChanges {
+        let counts = self.workloads.census().clone();
+        let Work { dirty, .. } = self.take_in(state, changed, workload_of, renamed);
+        if dirty.is_empty() {
+            return EdgeChanges::default();
+        }
+        let mut natures = BTreeMap::new();
+        for number in &dirty {
+            natures.insert(*number, self.workloads.look_again(*number, &self.classes));
+        }
+        let was_withheld = std::mem::take(&mut self.withheld);
+        if was_withheld {
+            let all = self.workloads.slots.iter().map(|(number, workload)| (number, workload.nature));
+            natures.extend(all.filter(|(number, _)| !dirty.contains(number)));
+        }
+        let known = Known { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
+        let counts_changed = was_withheld || counts != *self.workloads.census();
+        let settled = self.groups.settle(&natures, counts_changed, known, self.limit);
+        let (mut added, mut removed) =
+            (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
+        for (number, before) in &natures {
+            let workload = &self.workloads.slots[*number];
+            for direction in Direction::BOTH {
+                let (was, is) = (before.governed(direction), workload.nature.governed(direction));
+                added.extend((is && !was).then(|| governed(direction, &workload.name)));
+                removed.extend((was && !is).then(|| governed(direction, &workload.name)));
+            }
+            let outside: Vec<Line> =
+                Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, &self.classes)).collect();
+            removed.extend(self.outside.remove(number).into_iter().flatten());
+            added.extend(outside.iter().cloned());
+            if !outside.is_empty() {
+                self.outside.insert(*number, outside);
+            }
+        }
+        let changes = match settled {
+            Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
+            Ok(()) => EdgeChanges::settled(added, removed),
+            Err(TooMany) => {
+                let now = self.lines();
+                self.withheld = true;
+                self.groups = Groups::default();
+                match was_withheld {
+                    true => EdgeChanges::default(),
+                    false => EdgeChanges::settled(vec![], before(now, added, removed)),
+                }
+            }
+        };
+        for number in
+            natures.into_keys().filter(|number| self.workloads.slots[*number].classes.is_empty()).collect::<Vec<_>>()
+        {
+            self.workloads.remove(number);
+        }
+        changes
+    }
+
+    /// Every line, in order.
+    pub fn lines(&self) -> Vec<Line> {
+        if self.withheld {
+            return vec![];
+        }
+        let of_workloads = Direction::BOTH.into_iter().flat_map(|direction| {
+            let numbers = self.workloads.governed(direction).iter();
+            numbers.map(move |number| governed(direction, &self.workloads.slots[*number].name))
+        });
+        let outside = self.outside.values().flatten().cloned();
+        let mut lines: Vec<Line> = self.groups.told.lines(&self.workloads).chain(of_workloads).chain(outside).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// How many classes of pods there are.
+    pub fn class_count(&self) -> usize {
+        self.classes.slots.len()
+    }
+
+    /// How many workloads there are with pods that take part.
+    pub fn workload_count(&self) -> usize {
+        self.workloads.slots.len()
+    }
+}
+
+fn governed(direction: Direction, workload: &ObjectName) -> Line {
+    match direction {
+        Direction::Egress => Line::EgressGoverned(workload.clone()),
+        Direction::Ingress => Line::IngressGoverned(workload.clone()),
+    }
+}
+
+/// The lines of before what was added and removed.
+fn before(now: Vec<Line>, mut added: Vec<Line>, removed: Vec<Line>) -> Vec<Line> {
+    let EdgeChanges { adds, removes } = EdgeChanges::settled(std::mem::take(&mut added), removed);
+    let mut lines: Vec<Line> = now.into_iter().filter(|line| adds.binary_search(line).is_err()).collect();
+    lines.extend(removes);
+    lines
+}

@@ -1,0 +1,336 @@
+//! The edges of each workload that is governed in a direction, with all those at the other end.
+//!
+//! Edges to a workload that is governed for ingress are told of with it, whoever the source is; those from a workload that is
+//! governed for egress, with that one, as far as the destination is not governed. Partners whose own side allows
+//! everything and that no rule names are not looked at one by one: what they may is the same for all of them. So the
+//! cost is that of what rules name, and of the lines that come of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::FlowPorts;
+use super::classes::Classes;
+use super::line::{End, Line};
+use super::matches::Matches;
+use super::pairs::{Entries, Entry, Pair, between, by_default};
+use super::told::{ANYONE, Told};
+use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
+use crate::Direction;
+
+/// What the groups are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) classes: &'a Classes,
+    pub(super) workloads: &'a Workloads,
+    pub(super) matches: &'a Matches,
+}
+
+/// There are more edges than there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Groups {
+    /// By direction, as are the others: of each workload that is governed in it.
+    groups: [BTreeMap<u32, Group>; 2],
+    entries: [Entries; 2],
+    pub(super) told: Told,
+}
+
+#[derive(Debug, Clone)]
+struct Group {
+    /// What partners of these families may of whom no entry tells and whose own side allows everything.
+    defaults: [Pair; FAMILIES],
+    /// Entries with partners whose own side allows everything, by families, and those with others.
+    free: [usize; FAMILIES],
+    restricted: usize,
+    /// What everyone may.
+    star: Pair,
+    /// A workload that keeps it from being more, as far as it was looked for.
+    blocker: Option<u32>,
+}
+
+/// Partners of a workload that have to be looked at again.
+type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
+
+impl Groups {
+    /// Takes in that these workloads are others now, with what they were before.
+    pub(super) fn settle(
+        &mut self,
+        dirty: &BTreeMap<u32, Nature>,
+        counts_changed: bool,
+        known: Known<'_>,
+        limit: usize,
+    ) -> Result<(), TooMany> {
+        let mut touched = Touched::default();
+        for direction in [Direction::Ingress, Direction::Egress] {
+            for anchor in dirty.keys() {
+                self.rebuild(direction, *anchor, known);
+                self.check(limit)?;
+            }
+            for (partner, before) in dirty {
+                for anchor in self.concerned(direction, *partner, *before, known) {
+                    if !dirty.contains_key(&anchor) {
+                        self.note(direction, anchor, *partner, known);
+                        touched[direction as usize].entry(anchor).or_default().insert(*partner);
+                    }
+                }
+                self.check(limit)?;
+            }
+        }
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let at = direction as usize;
+            // What a source may send to everyone hangs on all groups of destinations.
+            let all = counts_changed || direction == Direction::Egress;
+            let anchors: Vec<u32> = match all {
+                true => self.groups[at].keys().copied().collect(),
+                false => touched[at].keys().chain(dirty.keys()).copied().collect(),
+            };
+            for anchor in anchors {
+                self.tell(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
+                self.check(limit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, limit: usize) -> Result<(), TooMany> {
+        let held = self.told.len() + self.entries.iter().map(Entries::len).sum::<usize>();
+        if held > limit { Err(TooMany) } else { Ok(()) }
+    }
+
+    /// Makes the group of the workload anew, or drops it where there is to be none.
+    fn rebuild(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
+        let at = direction as usize;
+        let partners: Vec<u32> = self.entries[at].of(anchor).map(|(partner, _)| partner).collect();
+        for partner in partners {
+            self.entries[at].set(anchor, partner, None);
+        }
+        if !known.workloads.nature(anchor).governed(direction) {
+            if self.groups[at].remove(&anchor).is_some() {
+                self.told.replace(direction, anchor, BTreeMap::new(), known.workloads);
+            }
+            return;
+        }
+        let workload = &known.workloads.slots[anchor];
+        let of_families = |families: usize| by_default(workload, direction, families as Families, known.classes);
+        let group = Group {
+            defaults: std::array::from_fn(of_families),
+            free: [0; FAMILIES],
+            restricted: 0,
+            star: Pair::nothing(),
+            blocker: None,
+        };
+        self.groups[at].insert(anchor, group);
+        for partner in candidates(direction, anchor, known) {
+            self.note(direction, anchor, partner, known);
+        }
+    }
+
+    /// Brings the entry of the two up to date.
+    fn note(&mut self, direction: Direction, anchor: u32, partner: u32, known: Known<'_>) {
+        let at = direction as usize;
+        let Some(group) = self.groups[at].get_mut(&anchor) else { return };
+        let nature = known.workloads.nature(partner);
+        let entry = (nature.exists() && is_partner(direction, nature)).then(|| {
+            let (own, other) = (&known.workloads.slots[anchor], &known.workloads.slots[partner]);
+            let pair = match direction {
+                Direction::Ingress => between(other, own, known.classes),
+                Direction::Egress => between(own, other, known.classes),
+            };
+            Entry { pair, free: nature.free(opposite(direction)), families: nature.families }
+        });
+        let says_more = |entry: &Entry| match entry.free {
+            true => entry.pair != group.defaults[usize::from(entry.families)],
+            false => !entry.pair.is_nothing(),
+        };
+        let entry = entry.filter(says_more);
+        let mut count = |entry: &Entry, change: fn(&mut usize)| match entry.free {
+            true => change(&mut group.free[usize::from(entry.families)]),
+            false => change(&mut group.restricted),
+        };
+        if let Some(entry) = &entry {
+            count(entry, |count| *count += 1);
+        }
+        if let Some(before) = self.entries[at].set(anchor, partner, entry) {
+            count(&before, |count| *count -= 1);
+        }
+    }
+
+    /// Workloads governed in the direction whose lines may be others since the partner is.
+    fn concerned(&self, direction: Direction, partner: u32, before: Nature, known: Known<'_>) -> BTreeSet<u32> {
+        let Known { classes, workloads, matches } = known;
+        let side = opposite(direction);
+        let mut concerned: BTreeSet<u32> = self.entries[direction as usize].with(partner).collect();
+        let own = || known.workloads.slots[partner].classes.iter().map(|class| &classes.slots[*class]);
+        let peers = own().flat_map(|class| &class.peers);
+        concerned.extend(peers.flat_map(|peer| matches.users(*peer, direction)));
+        let open = workloads.open_governed(direction);
+        if before.open(side) || workloads.nature(partner).open(side) {
+            concerned.extend(open);
+        } else {
+            let mentioned = own().filter_map(|class| class.terms(side)).flat_map(|terms| terms.mentioned());
+            let named = mentioned.flat_map(|peer| matches.classes(peer)).map(|class| classes.slots[class].key.workload);
+            concerned.extend(named.filter(|workload| open.contains(workload)));
+        }
+        concerned
+    }
+
+    /// Brings the lines of a group up to date: all of them, or those with the partners that were touched, unless what
+    /// everyone may is different.
+    fn tell(
+        &mut self,
+        direction: Direction,
+        anchor: u32,
+        anew: bool,
+        touched: Option<&BTreeSet<u32>>,
+        known: Known<'_>,
+    ) {
+        let at = direction as usize;
+        let star = self.star(direction, anchor, known);
+        let Some(group) = self.groups[at].get_mut(&anchor) else { return };
+        let same = group.star == star;
+        group.star = star;
+        let group = &self.groups[at][&anchor];
+        if same && !anew {
+            for partner in touched.into_iter().flatten() {
+                let lines = self.lines_with(direction, anchor, *partner, group, known);
+                for (partial, ports) in lines {
+                    self.told.set(direction, anchor, *partner, partial, ports, known.workloads);
+                }
+            }
+            return;
+        }
+        let mut lines = BTreeMap::new();
+        let mut add = |partner: u32, told: [(bool, FlowPorts); 2]| {
+            let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
+            lines.extend(said.map(|(partial, ports)| ((partner, partial), ports)));
+        };
+        add(ANYONE, group.star.beyond(&FlowPorts::none()));
+        for (partner, _) in self.entries[at].of(anchor) {
+            add(partner, self.lines_with(direction, anchor, partner, group, known));
+        }
+        let told = &group.star.some;
+        let by_default = |families: usize| group.defaults[families].beyond(told).iter().any(|(_, p)| !p.is_none());
+        let named: [bool; FAMILIES] = std::array::from_fn(by_default);
+        if named.contains(&true) {
+            for (partner, workload) in known.workloads.slots.iter() {
+                if named[usize::from(workload.nature.families)] && self.entries[at].get(anchor, partner).is_none() {
+                    add(partner, self.lines_with(direction, anchor, partner, group, known));
+                }
+            }
+        }
+        self.told.replace(direction, anchor, lines, known.workloads);
+    }
+
+    fn lines_with(
+        &self,
+        direction: Direction,
+        anchor: u32,
+        partner: u32,
+        group: &Group,
+        known: Known<'_>,
+    ) -> [(bool, FlowPorts); 2] {
+        self.pair(direction, anchor, partner, group, known).beyond(&group.star.some)
+    }
+
+    /// What the two may exchange, if their edges are told of with this group.
+    fn pair(&self, direction: Direction, anchor: u32, partner: u32, group: &Group, known: Known<'_>) -> Pair {
+        let nature = known.workloads.nature(partner);
+        if !is_partner(direction, nature) {
+            return Pair::nothing();
+        }
+        match self.entries[direction as usize].get(anchor, partner) {
+            Some(entry) => entry.pair.clone(),
+            None if nature.free(opposite(direction)) => group.defaults[usize::from(nature.families)].clone(),
+            None => Pair::nothing(),
+        }
+    }
+
+    /// What every workload may that there is, as far as it can be reached: a line for all of them would declare nothing
+    /// that is denied.
+    fn star(&mut self, direction: Direction, anchor: u32, known: Known<'_>) -> Pair {
+        let at = direction as usize;
+        let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
+        let own = known.workloads.nature(anchor).families;
+        let met = |families: &usize| *families as Families & own != 0;
+        let census = known.workloads.census();
+        let restricted: usize = (0..FAMILIES).filter(met).map(|families| census.restricted[at][families]).sum();
+        if group.restricted != restricted {
+            return Pair::nothing();
+        }
+        let implied = (0..FAMILIES).filter(met).filter(|f| census.free[at][*f] > group.free[*f]);
+        let mut star = implied.fold(Pair::everything(), |star, families| star.meet(&group.defaults[families]));
+        for (_, entry) in self.entries[at].of(anchor) {
+            if star.is_nothing() {
+                return star;
+            }
+            star = star.meet(&entry.pair);
+        }
+        match direction {
+            Direction::Ingress => star,
+            Direction::Egress => self.sent_to_all(anchor, group.blocker, star, known),
+        }
+    }
+
+    /// What of `star` the source may send to every workload that is governed for ingress, too.
+    fn sent_to_all(&mut self, source: u32, blocker: Option<u32>, mut star: Pair, known: Known<'_>) -> Pair {
+        let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
+        let own = known.workloads.nature(source).families;
+        let destinations = blocker.into_iter().chain(known.workloads.governed(Direction::Ingress).iter().copied());
+        let mut blocked_by = None;
+        for destination in destinations {
+            if star.is_nothing() {
+                break;
+            }
+            let Some(group) = self.groups[ingress].get(&destination) else { continue };
+            if known.workloads.nature(destination).families & own != 0 {
+                star = star.meet(&self.pair(Direction::Ingress, destination, source, group, known));
+                blocked_by = Some(destination);
+            }
+        }
+        if let Some(group) = self.groups[egress].get_mut(&source) {
+            group.blocker = blocked_by.filter(|_| star.is_nothing());
+        }
+        star
+    }
+}
+
+/// Whoever may have an entry with the workload: whom its rules name; and where they allow something to everyone, those whose
+/// own rules do too or name it, and those that a rule for everyone does not mean.
+fn candidates(direction: Direction, anchor: u32, known: Known<'_>) -> BTreeSet<u32> {
+    let Known { classes, workloads, matches } = known;
+    let workload_of = |class: u32| classes.slots[class].key.workload;
+    let own = || workloads.slots[anchor].classes.iter().map(|class| &classes.slots[*class]);
+    let mentioned: BTreeSet<u32> =
+        own().filter_map(|class| class.terms(direction)).flat_map(|terms| terms.mentioned()).collect();
+    let mut found: BTreeSet<u32> = mentioned.iter().flat_map(|peer| matches.classes(*peer)).map(workload_of).collect();
+    if workloads.nature(anchor).open(direction) {
+        let side = opposite(direction);
+        found.extend(&workloads.odd);
+        let restricted = workloads.open_governed(side).iter().filter(|other| !workloads.nature(**other).free(side));
+        found.extend(restricted);
+        found.extend(own().flat_map(|class| &class.peers).flat_map(|peer| matches.users(*peer, side)));
+    }
+    found.retain(|other| is_partner(direction, workloads.nature(*other)));
+    found
+}
+
+/// The edge between the two, of which one is `None` for everyone.
+pub(super) fn edge(
+    direction: Direction,
+    anchor: u32,
+    partner: u32,
+    partial: bool,
+    ports: FlowPorts,
+    workloads: &Workloads,
+) -> Line {
+    let end = |workload: u32| match workload {
+        ANYONE => End::Any,
+        number => End::Workload(workloads.slots[number].name.clone()),
+    };
+    let (source, destination) = match direction {
+        Direction::Ingress => (end(partner), end(anchor)),
+        Direction::Egress => (end(anchor), end(partner)),
+    };
+    Line::Edge { source, destination, ports, partial }
+}

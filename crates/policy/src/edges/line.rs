@@ -1,0 +1,57 @@
+//! What a list of declared edges says, one statement at a time.
+
+use crate::{Block, ObjectName};
+
+use super::FlowPorts;
+
+/// One statement. Workloads are `namespace/workload`. Lines that say the same are equal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Line {
+    /// Flows from pods of the source to pods of the destination are declared.
+    Edge {
+        source: End,
+        destination: End,
+        ports: FlowPorts,
+        /// For some pairs of the pods that it speaks of, not for all.
+        partial: bool,
+    },
+    /// Some policy isolates pods of the workload for ingress.
+    IngressGoverned(ObjectName),
+    /// Some policy isolates pods of the workload for egress.
+    EgressGoverned(ObjectName),
+    /// Flows from addresses that are no pod's are declared.
+    FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
+    /// Flows to addresses that are no pod's are declared.
+    ToBlock { source: ObjectName, block: Block, ports: FlowPorts, partial: bool },
+}
+
+/// One end of an edge.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// Every workload there is. Addresses that are no pod's are not among them.
+    Any,
+    Workload(ObjectName),
+}
+
+/// How the lines differ from those of before. In order, each line once, and none in both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EdgeChanges {
+    pub adds: Vec<Line>,
+    pub removes: Vec<Line>,
+}
+
+impl EdgeChanges {
+    pub fn is_empty(&self) -> bool {
+        self.adds.is_empty() && self.removes.is_empty()
+    }
+
+    /// Of what was added and removed in any order, each line at most once each way.
+    pub(super) fn settled(mut adds: Vec<Line>, mut removes: Vec<Line>) -> EdgeChanges {
+        adds.sort_unstable();
+        removes.sort_unstable();
+        let kept = |lines: &[Line], others: &[Line]| -> Vec<Line> {
+            lines.iter().filter(|line| others.binary_search(line).is_err()).cloned().collect()
+        };
+        EdgeChanges { adds: kept(&adds, &removes), removes: kept(&removes, &adds) }
+    }
+}

@@ -1,0 +1,129 @@
+//! What two workloads may send each other, over all pairs of their pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::FlowPorts;
+use super::classes::{Class, Classes};
+use super::workloads::{Families, Workload, bit};
+use crate::Direction;
+
+/// What is allowed over pairs of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pair {
+    /// For some pair.
+    pub(super) some: FlowPorts,
+    /// For every pair.
+    pub(super) every: FlowPorts,
+}
+
+impl Pair {
+    pub(super) fn of(pairs: impl IntoIterator<Item = FlowPorts>) -> Pair {
+        let nothing_said = Pair { some: FlowPorts::none(), every: FlowPorts::everything() };
+        let mut any = false;
+        let joined = pairs.into_iter().fold(nothing_said, |pair, ports| {
+            any = true;
+            Pair { some: pair.some.union(&ports), every: pair.every.intersection(&ports) }
+        });
+        if any { joined } else { Pair::nothing() }
+    }
+
+    pub(super) fn nothing() -> Pair {
+        Pair { some: FlowPorts::none(), every: FlowPorts::none() }
+    }
+
+    pub(super) fn everything() -> Pair {
+        Pair { some: FlowPorts::everything(), every: FlowPorts::everything() }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.some.is_none()
+    }
+
+    /// What holds here and there.
+    pub(super) fn meet(&self, other: &Pair) -> Pair {
+        Pair { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
+    }
+
+    /// What lines have to say, partial or not, beside one that says all of `told`.
+    pub(super) fn beyond(&self, told: &FlowPorts) -> [(bool, FlowPorts); 2] {
+        let partial = self.some.beyond(&self.every).beyond(told);
+        [(false, self.every.beyond(told)), (true, partial)]
+    }
+}
+
+/// What pods of one class may send to those of another.
+fn allowed(source: &Class, destination: &Class) -> FlowPorts {
+    let side = |direction, own: &Class, other| match own.terms(direction) {
+        Some(terms) => terms.allow(other),
+        None => FlowPorts::everything(),
+    };
+    let out = side(Direction::Egress, source, destination);
+    if out.is_none() {
+        return out;
+    }
+    out.intersection(&side(Direction::Ingress, destination, source))
+}
+
+/// Every pair of pods that can reach each other counts, a pod and another like it too.
+pub(super) fn between(source: &Workload, destination: &Workload, classes: &Classes) -> Pair {
+    let pairs = source.classes.iter().flat_map(|s| destination.classes.iter().map(|d| (*s, *d)));
+    let pairs = pairs.map(|(s, d)| (&classes.slots[s], &classes.slots[d]));
+    Pair::of(pairs.filter(|(s, d)| s.key.family == d.key.family).map(|(s, d)| allowed(s, d)))
+}
+
+/// What a workload may exchange with one of which nothing is known but its families, that its namespace is known, and that
+/// its own side allows everything.
+pub(super) fn by_default(workload: &Workload, direction: Direction, families: Families, classes: &Classes) -> Pair {
+    let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
+    let met = classes.filter(|class| bit(class.key.family) & families != 0);
+    Pair::of(met.map(|class| class.terms(direction).map_or_else(FlowPorts::everything, |terms| terms.by_default())))
+}
+
+/// What a workload that is governed in a direction may exchange with each of those at the other end, as far as it is not
+/// what it may with everyone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Entries {
+    entries: BTreeMap<(u32, u32), Entry>,
+    reverse: BTreeSet<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) pair: Pair,
+    /// What the partner was when this was noted: its own side allows everything, and its families.
+    pub(super) free: bool,
+    pub(super) families: Families,
+}
+
+impl Entries {
+    pub(super) fn get(&self, anchor: u32, partner: u32) -> Option<&Entry> {
+        self.entries.get(&(anchor, partner))
+    }
+
+    /// Gives what was there before.
+    pub(super) fn set(&mut self, anchor: u32, partner: u32, entry: Option<Entry>) -> Option<Entry> {
+        match entry {
+            Some(entry) => {
+                self.reverse.insert((partner, anchor));
+                self.entries.insert((anchor, partner), entry)
+            }
+            None => {
+                self.reverse.remove(&(partner, anchor));
+                self.entries.remove(&(anchor, partner))
+            }
+        }
+    }
+
+    pub(super) fn of(&self, anchor: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.range((anchor, 0)..=(anchor, u32::MAX)).map(|((_, partner), entry)| (*partner, entry))
+    }
+
+    /// Who has an entry with the partner.
+    pub(super) fn with(&self, partner: u32) -> impl Iterator<Item = u32> {
+        self.reverse.range((partner, 0)..=(partner, u32::MAX)).map(|(_, anchor)| *anchor)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

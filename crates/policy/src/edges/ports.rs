@@ -1,0 +1,230 @@
+//! Sets of what a flow may carry: ports of a protocol, or everything, which is more than all ports of all protocols.
+
+use std::sync::Arc;
+
+use nft::Protocol;
+
+use crate::Traffic;
+
+/// Cheap to clone. Equal sets are equal values.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowPorts(Held);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Held {
+    /// In order, without two that overlap or touch.
+    Spans(Arc<[PortSpan]>),
+    Everything,
+}
+
+/// Ports of one protocol from the first to the last, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortSpan {
+    pub protocol: Protocol,
+    pub first: u16,
+    pub last: u16,
+}
+
+impl PortSpan {
+    /// Every port of the protocol.
+    pub fn all(protocol: Protocol) -> PortSpan {
+        PortSpan { protocol, first: 0, last: u16::MAX }
+    }
+
+    pub fn is_all(&self) -> bool {
+        self.first == 0 && self.last == u16::MAX
+    }
+
+    fn holds(&self, other: &PortSpan) -> bool {
+        self.protocol == other.protocol && self.first <= other.first && other.last <= self.last
+    }
+}
+
+impl FlowPorts {
+    /// Every port, every protocol, those without ports included.
+    pub fn everything() -> FlowPorts {
+        FlowPorts(Held::Everything)
+    }
+
+    pub fn none() -> FlowPorts {
+        FlowPorts(Held::Spans(Arc::default()))
+    }
+
+    pub fn of(spans: impl IntoIterator<Item = PortSpan>) -> FlowPorts {
+        let mut spans: Vec<PortSpan> = spans.into_iter().filter(|span| span.first <= span.last).collect();
+        spans.sort_unstable();
+        let mut joined: Vec<PortSpan> = Vec::with_capacity(spans.len());
+        for span in spans {
+            match joined.last_mut() {
+                Some(before)
+                    if before.protocol == span.protocol && u32::from(span.first) <= u32::from(before.last) + 1 =>
+                {
+                    before.last = before.last.max(span.last);
+                }
+                _ => joined.push(span),
+            }
+        }
+        FlowPorts(Held::Spans(joined.into()))
+    }
+
+    pub fn is_none(&self) -> bool {
+        matches!(&self.0, Held::Spans(spans) if spans.is_empty())
+    }
+
+    pub fn is_everything(&self) -> bool {
+        match &self.0 {
+            Held::Everything => true,
+            Held::Spans(_) => false,
+        }
+    }
+
+    /// The ports in order; none if they are everything.
+    pub fn spans(&self) -> Option<&[PortSpan]> {
+        match &self.0 {
+            Held::Everything => None,
+            Held::Spans(spans) => Some(spans),
+        }
+    }
+
+    pub fn holds(&self, traffic: Traffic) -> bool {
+        match (&self.0, traffic) {
+            (Held::Everything, _) => true,
+            (Held::Spans(_), Traffic::Portless) => false,
+            (Held::Spans(spans), Traffic::Port(protocol, port)) => {
+                let one = PortSpan { protocol, first: port, last: port };
+                spans.iter().any(|span| span.holds(&one))
+            }
+        }
+    }
+
+    /// What either holds.
+    pub fn union(&self, other: &FlowPorts) -> FlowPorts {
+        match (&self.0, &other.0) {
+            (Held::Everything, _) | (_, Held::Everything) => FlowPorts::everything(),
+            (Held::Spans(own), Held::Spans(others)) if own.is_empty() || own == others => other.clone(),
+            (Held::Spans(_), Held::Spans(others)) if others.is_empty() => self.clone(),
+            (Held::Spans(own), Held::Spans(others)) => FlowPorts::of(own.iter().chain(&**others).copied()),
+        }
+    }
+
+    /// What both hold.
+    pub fn intersection(&self, other: &FlowPorts) -> FlowPorts {
+        match (&self.0, &other.0) {
+            (Held::Everything, _) => other.clone(),
+            (_, Held::Everything) => self.clone(),
+            (Held::Spans(own), Held::Spans(others)) if own == others => self.clone(),
+            (Held::Spans(own), Held::Spans(others)) => {
+                let cut = |a: &PortSpan, b: &PortSpan| PortSpan {
+                    protocol: a.protocol,
+                    first: a.first.max(b.first),
+                    last: a.last.min(b.last),
+                };
+                let met = |a: &PortSpan| {
+                    let a = *a;
+                    others.iter().filter(move |b| b.protocol == a.protocol).map(move |b| cut(&a, b))
+                };
+                FlowPorts::of(own.iter().flat_map(met))
+            }
+        }
+    }
+
+    /// Whether it holds all that the other does.
+    pub fn covers(&self, other: &FlowPorts) -> bool {
+        match (&self.0, &other.0) {
+            (Held::Everything, _) => true,
+            (Held::Spans(_), Held::Everything) => false,
+            (Held::Spans(own), Held::Spans(others)) => {
+                others.iter().all(|other| own.iter().any(|span| span.holds(other)))
+            }
+        }
+    }
+
+    /// What has to be said beside the other so that the two together are all of this: nothing if the other holds all of
+    /// it. What is left of everything is everything, which has no parts.
+    pub fn beyond(&self, other: &FlowPorts) -> FlowPorts {
+        match (&self.0, &other.0) {
+            (_, Held::Everything) => FlowPorts::none(),
+            (Held::Everything, Held::Spans(_)) => FlowPorts::everything(),
+            (Held::Spans(own), Held::Spans(others)) => {
+                if own.is_empty() || others.is_empty() {
+                    return self.clone();
+                }
+                FlowPorts::of(own.iter().flat_map(|span| without(*span, others)))
+            }
+        }
+    }
+}
+
+/// The parts of a span that none of the others, which are in order and disjoint, holds.
+fn without(span: PortSpan, others: &[PortSpan]) -> Vec<PortSpan> {
+    let mut left = Vec::new();
+    let mut next = u32::from(span.first);
+    for other in others.iter().filter(|other| other.protocol == span.protocol) {
+        if u32::from(other.last) < next || other.first > span.last {
+            continue;
+        }
+        if u32::from(other.first) > next {
+            // Below the first port of the other, which is a port.
+            left.push(PortSpan { first: next as u16, last: other.first - 1, ..span });
+        }
+        next = u32::from(other.last) + 1;
+    }
+    if next <= u32::from(span.last) {
+        // At most the last port of the span.
+        left.push(PortSpan { first: next as u16, ..span });
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Ports at which drawn spans may begin or end, and one beside each.
+    const PORTS: [u16; 10] = [0, 1, 2, 3, 4, 5, 6, 65533, 65534, 65535];
+
+    fn ports() -> impl Strategy<Value = FlowPorts> {
+        let protocol = prop::sample::select(Protocol::ALL.to_vec());
+        let port = || prop::sample::select(PORTS.to_vec());
+        let span = (protocol, port(), port()).prop_map(|(protocol, first, last)| PortSpan { protocol, first, last });
+        prop_oneof![
+            1 => Just(FlowPorts::everything()),
+            9 => prop::collection::vec(span, 0..5).prop_map(FlowPorts::of),
+        ]
+    }
+
+    /// One by one, what it holds of [`PORTS`], of two between them, and of what has no ports.
+    fn held(ports: &FlowPorts) -> BTreeSet<Traffic> {
+        let of = |protocol| PORTS.into_iter().chain([7, 65532]).map(move |port| Traffic::Port(protocol, port));
+        let all = Protocol::ALL.into_iter().flat_map(of).chain([Traffic::Portless]);
+        all.filter(|traffic| ports.holds(*traffic)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn sets_are_combined_as_what_they_hold_one_by_one(a in ports(), b in ports()) {
+            let (one, other) = (held(&a), held(&b));
+            prop_assert_eq!(held(&a.union(&b)), &one | &other);
+            prop_assert_eq!(held(&a.intersection(&b)), &one & &other);
+            prop_assert_eq!(a.covers(&b), one.is_superset(&other));
+            prop_assert_eq!(a == b, one == other);
+            prop_assert_eq!(a.is_none(), one.is_empty());
+            let beyond = held(&a.beyond(&b));
+            prop_assert_eq!(&beyond | &(&one & &other), one.clone());
+            if !a.is_everything() {
+                prop_assert_eq!(beyond, &one - &other);
+            }
+        }
+    }
+
+    #[test]
+    fn all_ports_of_all_protocols_are_not_everything() {
+        let all = FlowPorts::of(Protocol::ALL.map(PortSpan::all));
+        assert!(!all.holds(Traffic::Portless) && !all.covers(&FlowPorts::everything()));
+        assert!(FlowPorts::everything().covers(&all));
+    }
+}

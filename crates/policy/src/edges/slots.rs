@@ -1,0 +1,66 @@
+//! Values by small numbers, which are given again once they are free.
+
+use std::ops::{Index, IndexMut};
+
+#[derive(Debug, Clone)]
+pub(super) struct Slots<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Slots<T> {
+        Slots { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
+        match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = Some(value);
+                number
+            }
+            None => {
+                self.slots.push(Some(value));
+                // 2^32 values of some hundred bytes are more than a machine has room for.
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<T> {
+        let value = self.slots.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some(value)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        self.slots.get(number as usize)?.as_ref()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// # Panics
+/// If the number is free.
+impl<T> Index<u32> for Slots<T> {
+    type Output = T;
+    fn index(&self, number: u32) -> &T {
+        self.get(number).expect("a number in use")
+    }
+}
+
+/// # Panics
+/// If the number is free.
+impl<T> IndexMut<u32> for Slots<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        self.slots.get_mut(number as usize).and_then(Option::as_mut).expect("a number in use")
+    }
+}

@@ -1,0 +1,129 @@
+//! What the policies of a class of pods allow in one direction, peer by peer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nft::Protocol;
+
+use super::classes::Class;
+use super::{FlowPorts, PortSpan};
+use crate::peers::{Namespaces, PeerUnion, PodPeer};
+use crate::translate::{NamedPorts, Plan, resolved_ports};
+use crate::{Block, Direction, Pod, Policy};
+
+/// Peers are numbers of what [`super::matches::Matches`] holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Terms {
+    /// For every other end, be it no pod.
+    pub(super) any: FlowPorts,
+    /// For every pod of a known namespace: what a rule for all pods of all namespaces allows.
+    pub(super) ordinary: FlowPorts,
+    /// In the order of the peers.
+    pub(super) peers: Vec<(u32, FlowPorts)>,
+    /// Ports by the name that the other end has for them.
+    pub(super) named: Vec<(u32, Arc<str>, Protocol)>,
+    /// For addresses that are no pod's, beside `any`.
+    pub(super) blocks: BTreeMap<Block, FlowPorts>,
+}
+
+/// A peer as rules name it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Named {
+    Pods(PodPeer),
+    Block(Block),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Any,
+    Ordinary,
+    Peer(Named),
+}
+
+impl Terms {
+    /// What the policies, which select the pod, allow it. None deny everything.
+    pub(super) fn of(
+        direction: Direction,
+        policies: &[Arc<Policy>],
+        pod: &Pod,
+        mut number: impl FnMut(Named) -> u32,
+    ) -> Terms {
+        let named = match direction {
+            Direction::Egress => NamedPorts::new(),
+            Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), pod),
+        };
+        let plan = Plan::of(direction, policies, &named);
+        let mut collected: BTreeMap<Who, Vec<PortSpan>> = BTreeMap::new();
+        for (protocol, spans) in &plan.spans {
+            for span in spans {
+                let ports = PortSpan { protocol: *protocol, first: span.first, last: span.last };
+                who(&span.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
+            }
+        }
+        let mut allowed: BTreeMap<Who, FlowPorts> =
+            collected.into_iter().map(|(who, spans)| (who, FlowPorts::of(spans))).collect();
+        allowed.extend(who(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
+        let mut terms = Terms {
+            any: FlowPorts::none(),
+            ordinary: FlowPorts::none(),
+            peers: Vec::new(),
+            named: Vec::new(),
+            blocks: BTreeMap::new(),
+        };
+        for (who, ports) in allowed {
+            match who {
+                Who::Any => terms.any = ports,
+                Who::Ordinary => terms.ordinary = ports,
+                Who::Peer(peer) => {
+                    if let Named::Block(block) = &peer {
+                        terms.blocks.insert(block.clone(), ports.clone());
+                    }
+                    terms.peers.push((number(peer), ports));
+                }
+            }
+        }
+        for ((name, protocol), peers) in plan.named {
+            let one = |peer| (number(Named::Pods(peer)), name.clone(), protocol);
+            terms.named.extend(peers.into_iter().map(one));
+        }
+        terms.peers.sort_unstable();
+        terms.named.sort_unstable();
+        terms
+    }
+
+    /// The peers that are spoken of, each once.
+    pub(super) fn mentioned(&self) -> BTreeSet<u32> {
+        let by_name = self.named.iter().map(|(peer, ..)| *peer);
+        self.peers.iter().map(|(peer, _)| *peer).chain(by_name).collect()
+    }
+
+    /// For pods of which nothing is known but that they are of a known namespace.
+    pub(super) fn by_default(&self) -> FlowPorts {
+        self.any.union(&self.ordinary)
+    }
+
+    /// For pods of the class at the other end.
+    pub(super) fn allow(&self, other: &Class) -> FlowPorts {
+        let mut ports = if other.ordinary { self.by_default() } else { self.any.clone() };
+        for (_, of_peer) in self.peers.iter().filter(|(peer, _)| other.is_matched_by(*peer)) {
+            ports = ports.union(of_peer);
+        }
+        for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| other.is_matched_by(*peer)) {
+            if let Some(number) = other.pod.resolve(name, *protocol) {
+                let one = PortSpan { protocol: *protocol, first: number, last: number };
+                ports = ports.union(&FlowPorts::of([one]));
+            }
+        }
+        ports
+    }
+}
+
+fn who(peers: &PeerUnion) -> impl Iterator<Item = Who> {
+    let any = peers.any.then_some(Who::Any);
+    let pods = peers.pods.iter().map(|peer| match &peer.namespaces {
+        Namespaces::Selected(all) if all.selects_everything() && peer.pods.selects_everything() => Who::Ordinary,
+        Namespaces::Named(_) | Namespaces::Selected(_) | Namespaces::Every => Who::Peer(Named::Pods(peer.clone())),
+    });
+    let blocks = peers.blocks.iter().map(|block| Who::Peer(Named::Block(block.clone())));
+    any.into_iter().chain(pods).chain(blocks)
+}

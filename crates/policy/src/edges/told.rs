@@ -1,0 +1,75 @@
+//! The edges that are told of, and how they came to differ from those of before.
+
+use std::collections::BTreeMap;
+
+use super::FlowPorts;
+use super::groups::edge;
+use super::line::Line;
+use super::workloads::Workloads;
+use crate::Direction;
+
+/// In place of a workload: all of them.
+pub(super) const ANYONE: u32 = u32::MAX;
+
+/// With the workload whose policies govern first, the other one then, and whether it is partial.
+type Key = (Direction, u32, u32, bool);
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    edges: BTreeMap<Key, FlowPorts>,
+    pub(super) added: Vec<Line>,
+    pub(super) removed: Vec<Line>,
+}
+
+impl Told {
+    pub(super) fn set(
+        &mut self,
+        direction: Direction,
+        anchor: u32,
+        partner: u32,
+        partial: bool,
+        ports: FlowPorts,
+        workloads: &Workloads,
+    ) {
+        let key = (direction, anchor, partner, partial);
+        let line = |ports| edge(direction, anchor, partner, partial, ports, workloads);
+        let before = match ports.is_none() {
+            true => self.edges.remove(&key),
+            false => self.edges.insert(key, ports.clone()),
+        };
+        if before.as_ref() == Some(&ports) {
+            return;
+        }
+        self.removed.extend(before.map(line));
+        self.added.extend((!ports.is_none()).then(|| line(ports)));
+    }
+
+    /// These are all the lines of the workload, by its partners; none is without ports.
+    pub(super) fn replace(
+        &mut self,
+        direction: Direction,
+        anchor: u32,
+        lines: BTreeMap<(u32, bool), FlowPorts>,
+        workloads: &Workloads,
+    ) {
+        let all = (direction, anchor, 0, false)..=(direction, anchor, u32::MAX, true);
+        let of_before = self.edges.range(all).map(|((_, _, partner, partial), _)| (*partner, *partial));
+        let gone: Vec<(u32, bool)> = of_before.filter(|key| !lines.contains_key(key)).collect();
+        for (partner, partial) in gone {
+            self.set(direction, anchor, partner, partial, FlowPorts::none(), workloads);
+        }
+        for ((partner, partial), ports) in lines {
+            self.set(direction, anchor, partner, partial, ports, workloads);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.edges.len()
+    }
+
+    pub(super) fn lines<'a>(&'a self, workloads: &'a Workloads) -> impl Iterator<Item = Line> + 'a {
+        self.edges.iter().map(|((direction, anchor, partner, partial), ports)| {
+            edge(*direction, *anchor, *partner, *partial, ports.clone(), workloads)
+        })
+    }
+}

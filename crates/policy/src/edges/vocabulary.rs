@@ -1,0 +1,169 @@
+//! What policies look at in pods: the keys of labels that their selectors name, and blocks that addresses may be in. Pods
+//! that do not differ in it are the same to every policy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::peers::block_contains;
+use crate::{Block, ClusterState, Direction, Labels, NamespaceScope, ObjectName, Peer, Peers, Policy, Selector};
+
+/// A block that some policy names. A number is never given twice.
+pub(super) type BlockId = u32;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Vocabulary {
+    policies: BTreeMap<ObjectName, Arc<Policy>>,
+    /// With the number of times that policies name them, as are the others.
+    keys: BTreeMap<Arc<str>, usize>,
+    blocks: BTreeMap<IpNet, BTreeMap<Block, (BlockId, usize)>>,
+    /// The lengths that prefixes of blocks have, for IPv6 or not: an address is looked up once for each.
+    lengths: BTreeMap<(bool, u8), usize>,
+    given: BlockId,
+}
+
+/// What is different about the policies.
+#[derive(Debug, Default)]
+pub(super) struct Learnt {
+    /// As they were and as they are.
+    pub(super) policies: Vec<Arc<Policy>>,
+    /// What no policy looked at before.
+    pub(super) keys: BTreeSet<Arc<str>>,
+    pub(super) blocks: Vec<Block>,
+}
+
+impl Vocabulary {
+    /// Takes in the policies of these names as they are now.
+    pub(super) fn follow<'a>(
+        &mut self,
+        state: &ClusterState,
+        names: impl IntoIterator<Item = &'a ObjectName>,
+    ) -> Learnt {
+        let mut learnt = Learnt::default();
+        for name in names {
+            let (old, new) = (self.policies.get(name).cloned(), state.policy(name).cloned());
+            if old == new {
+                continue;
+            }
+            // The new one comes first, so that what both look at does not count as new.
+            if let Some(policy) = &new {
+                self.add(policy, &mut learnt);
+                self.policies.insert(name.clone(), policy.clone());
+            }
+            if let Some(policy) = &old {
+                self.take(policy);
+                if new.is_none() {
+                    self.policies.remove(name);
+                }
+            }
+            learnt.policies.extend(old.into_iter().chain(new));
+        }
+        learnt
+    }
+
+    fn add(&mut self, policy: &Policy, learnt: &mut Learnt) {
+        for selector in selectors(policy) {
+            for requirement in selector.requirements() {
+                let uses = self.keys.entry(requirement.key.clone()).or_default();
+                *uses += 1;
+                if *uses == 1 {
+                    learnt.keys.insert(requirement.key.clone());
+                }
+            }
+        }
+        for block in blocks(policy) {
+            let of_net = self.blocks.entry(block.cidr).or_default();
+            let (_, uses) = of_net.entry(block.clone()).or_insert_with(|| {
+                self.given += 1;
+                *self.lengths.entry(length(&block.cidr)).or_default() += 1;
+                learnt.blocks.push(block.clone());
+                (self.given, 0)
+            });
+            *uses += 1;
+        }
+    }
+
+    fn take(&mut self, policy: &Policy) {
+        for selector in selectors(policy) {
+            for requirement in selector.requirements() {
+                one_less(&mut self.keys, &requirement.key);
+            }
+        }
+        for block in blocks(policy) {
+            let Some(of_net) = self.blocks.get_mut(&block.cidr) else { continue };
+            let Some((_, uses)) = of_net.get_mut(block) else { continue };
+            *uses -= 1;
+            if *uses == 0 {
+                of_net.remove(block);
+                if of_net.is_empty() {
+                    self.blocks.remove(&block.cidr);
+                }
+                one_less(&mut self.lengths, &length(&block.cidr));
+            }
+        }
+    }
+
+    /// Those of the labels that selectors look at.
+    pub(super) fn labels(&self, labels: &Labels) -> Labels {
+        if labels.keys().all(|key| self.keys.contains_key(key)) {
+            return labels.clone();
+        }
+        let looked_at = labels.iter().filter(|(key, _)| self.keys.contains_key(*key));
+        looked_at.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// The blocks that the address is in, in order.
+    pub(super) fn blocks_around(&self, address: IpAddr) -> Box<[BlockId]> {
+        let mut found = Vec::new();
+        for (_, bits) in self.lengths.keys().filter(|(v6, _)| *v6 == address.is_ipv6()) {
+            let Ok(net) = IpNet::new(address, *bits) else { continue };
+            let of_net = self.blocks.get(&net.trunc()).into_iter().flatten();
+            found.extend(of_net.filter(|(block, _)| block_contains(block, address)).map(|(_, (id, _))| *id));
+        }
+        found.sort_unstable();
+        found.into()
+    }
+
+    pub(super) fn block_id(&self, block: &Block) -> Option<BlockId> {
+        self.blocks.get(&block.cidr)?.get(block).map(|(id, _)| *id)
+    }
+}
+
+fn length(net: &IpNet) -> (bool, u8) {
+    (net.addr().is_ipv6(), net.prefix_len())
+}
+
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+fn peers(policy: &Policy) -> impl Iterator<Item = &Peer> {
+    let rules = Direction::BOTH.into_iter().flat_map(|direction| policy.rules(direction).unwrap_or(&[]));
+    rules.flat_map(|rule| match &rule.peers {
+        Peers::Any => &[][..],
+        Peers::Of(peers) => peers,
+    })
+}
+
+/// Those that look at labels of pods.
+fn selectors(policy: &Policy) -> impl Iterator<Item = &Selector> {
+    let of_peer = |peer| match peer {
+        &Peer::Pods { namespaces: NamespaceScope::Own | NamespaceScope::Selected(_), ref pods } => Some(pods),
+        Peer::Block(_) => None,
+    };
+    peers(policy).filter_map(of_peer).chain([&policy.selector])
+}
+
+fn blocks(policy: &Policy) -> impl Iterator<Item = &Block> {
+    peers(policy).filter_map(|peer| match peer {
+        Peer::Pods { .. } => None,
+        Peer::Block(block) => Some(block),
+    })
+}
