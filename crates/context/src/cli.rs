@@ -5,10 +5,12 @@ mod source;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Output;
 
+use crate::edges::Form;
 use crate::directory::{AgentSelector, Settings};
 use crate::filter::{LabelFilter, Pattern};
 use crate::numbers::Space;
@@ -68,7 +70,7 @@ impl TableArguments {
             filter: LabelFilter::with(self.identity_labels.iter().cloned()),
             pod_detail: self.pod_detail,
             agent: self.agents.clone(),
-            numbers: Space::default(),
+            numbers: Space::STANDARD,
         }
     }
 }
@@ -78,7 +80,7 @@ fn agents(text: &str) -> Result<AgentSelector, String> {
     let parts = text.split_once('/').and_then(|(namespace, label)| Some((namespace, label.split_once('=')?)));
     match parts {
         Some((namespace, (key, value))) if !namespace.is_empty() && !key.is_empty() => {
-            Ok(AgentSelector { namespace: namespace.into(), labels: [(key, value)].into_iter().collect() })
+            Ok(AgentSelector { namespace: namespace.into(), labels: [(Arc::from(key), Arc::from(value))].into_iter().collect() })
         }
         Some(_) | None => {
             Err("it has the form NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into())
@@ -90,6 +92,15 @@ fn agents(text: &str) -> Result<AgentSelector, String> {
 pub(crate) enum EdgesForm {
     Compatible,
     Extended,
+}
+
+impl From<EdgesForm> for Form {
+    fn from(form: EdgesForm) -> Form {
+        match form {
+            EdgesForm::Compatible => Form::Compatible,
+            EdgesForm::Extended => Form::Extended,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use cluster::Problem;
 use imbl::OrdMap;
 use policy::{Change, Changed, ClusterState, Diagnostic, Interner, Labels, ObjectName, Severity};
 
@@ -60,6 +61,8 @@ pub struct Directory {
     exposures: Exposures,
     /// Pods with labels that no record carries because of their size.
     oversized: BTreeSet<ObjectName>,
+    /// Objects of which something was not understood that is of no meaning for enforcement.
+    flawed: BTreeMap<(Kind, ObjectName), Box<[Problem]>>,
     numbers: Numbers,
     table: OrdMap<IpAddr, Arc<Record>>,
     ids: OrdMap<Sid, Identity>,
@@ -107,6 +110,7 @@ impl Directory {
             templates: Templates::default(),
             exposures: Exposures::default(),
             oversized: BTreeSet::new(),
+            flawed: BTreeMap::new(),
             table: OrdMap::new(),
             ids: OrdMap::new(),
             sum: Sum::default(),
@@ -178,17 +182,25 @@ impl Directory {
         self.numbers.exceptions()
     }
 
-    /// What was found wrong with the objects, worst first.
-    pub fn problems(&self) -> Vec<Diagnostic> {
+    /// What was found wrong with the objects: what denies first.
+    pub fn problems(&self) -> Vec<Problem> {
         let mut found = self.state.problems();
         let pods = self.oversized.iter().filter_map(|name| self.pods.get(name));
         found.extend(pods.flat_map(|known| labels::too_long(&known.pod.base.labels).map(|key| oversized(known, key))));
         found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
-        found
+        let found = found.into_iter().map(|Diagnostic { kind, object, field, message, .. }| Problem {
+            origin: format!("{kind} {object} {field}"),
+            message,
+        });
+        found.chain(self.flawed.values().flatten().cloned()).collect()
     }
 
     fn set(&mut self, object: Object, changed: &mut Changed) {
         let name = object.name().clone();
+        match object.problems() {
+            [] => self.flawed.remove(&(object.kind(), name.clone())),
+            problems => self.flawed.insert((object.kind(), name.clone()), problems.into()),
+        };
         match object {
             Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), changed),
             Object::Policy(o) => changed.join(self.state.apply(set(policy::Object::Policy(o)))),
@@ -205,6 +217,7 @@ impl Directory {
     }
 
     fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
+        self.flawed.remove(&(kind, name.clone()));
         match kind {
             Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), changed),
             Kind::NetworkPolicy => changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),

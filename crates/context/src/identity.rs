@@ -123,7 +123,7 @@ impl<'a> From<&'a Record> for Who<'a> {
             app: Cow::Borrowed(&record.app),
             internet_exposed: record.internet_exposed,
             control_plane: record.control_plane,
-            labels: record.labels.iter().map(|(key, value)| (Cow::Borrowed(key), Cow::Borrowed(value))).collect(),
+            labels: record.labels.iter().map(|(key, value)| (Cow::Borrowed(&**key), Cow::Borrowed(&**value))).collect(),
             role: Cow::Borrowed(record.role().text()),
             service: Cow::Borrowed(&record.service),
             sid: record.sid,
@@ -135,28 +135,28 @@ impl<'a> From<&'a Record> for Who<'a> {
     }
 }
 
-impl<'a> Who<'a> {
-    /// As a record of the database.
-    fn into_value(self) -> Value<'a> {
-        let Who { workload, namespace, app, internet_exposed, control_plane, labels, role, service, sid, num, .. } = self;
-        let mut fields = vec![
-            ("workload", Value::Text(workload)),
-            ("namespace", Value::Text(namespace)),
-            ("app", Value::Text(app)),
-            ("internet_exposed", Value::Bool(internet_exposed)),
-            ("control_plane", Value::Bool(control_plane)),
-        ];
-        if !labels.is_empty() {
-            let labels = labels.into_iter().map(|(key, value)| (key, Value::Text(value))).collect();
-            fields.push(("labels", Value::Map(labels)));
-        }
-        fields.extend([("role", Value::Text(role)), ("service", Value::Text(service))]);
-        fields.extend(sid.map(|sid| ("sid", Value::Text(sid.to_string().into()))));
-        fields.push(("num", Value::Uint32(num)));
-        let optional = [("state", self.state), ("pod", self.pod), ("node", self.node)];
-        fields.extend(optional.into_iter().filter_map(|(name, text)| Some((name, Value::Text(text?)))));
-        Value::Map(fields.into_iter().map(|(name, value)| (Cow::Borrowed(name), value)).collect())
+/// A record as the database has it.
+fn value(record: &Record) -> Value<'_> {
+    let mut fields = vec![
+        ("workload", Value::text(&*record.workload)),
+        ("namespace", Value::text(&*record.namespace)),
+        ("app", Value::text(&*record.app)),
+        ("internet_exposed", Value::Bool(record.internet_exposed)),
+        ("control_plane", Value::Bool(record.control_plane)),
+    ];
+    if !record.labels.is_empty() {
+        let labels = record.labels.iter().map(|(key, value)| (&**key, Value::text(&**value))).collect();
+        fields.push(("labels", Value::Map(labels)));
     }
+    fields.extend([("role", Value::text(record.role().text())), ("service", Value::text(&*record.service))]);
+    fields.extend(record.sid.map(|sid| ("sid", Value::text(sid.to_string()))));
+    fields.push(("num", Value::Uint32(record.num)));
+    fields.extend(record.state.map(|state| ("state", Value::text(state.text()))));
+    if let Some(replica) = &record.replica {
+        fields.push(("pod", Value::text(&*replica.pod)));
+        fields.extend(replica.node.as_deref().map(|node| ("node", Value::text(node))));
+    }
+    Value::Map(fields)
 }
 
 #[derive(Serialize)]
@@ -183,7 +183,7 @@ pub(crate) struct Row {
 
 impl Row {
     fn of(sid: Sid, identity: &Identity) -> Row {
-        let owned = |labels: &Labels| labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let owned = |labels: &Labels| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         Row {
             sid,
             num: identity.num,
@@ -244,7 +244,7 @@ pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position:
     let encode = move |position: Position, version: &str| {
         let description = Description { position, version: version.to_owned() };
         let entries = snapshot.table.iter().map(|(address, record)| (*address, &**record));
-        let table = mmdb::write(entries, &description, |record| Who::from(record).into_value());
+        let table = mmdb::write(entries, &description, value);
         let table = table.map_err(|e| Unencodable(e.to_string()))?;
         let identities = Identities {
             position,

@@ -8,12 +8,13 @@
 mod channel;
 mod cli;
 mod consumer;
+mod declared;
 pub mod directory;
 pub mod edges;
 mod exposure;
 pub mod filter;
 mod identity;
-mod labels;
+pub mod labels;
 mod leading;
 mod listen;
 mod metrics;
@@ -29,8 +30,8 @@ mod store;
 #[cfg(test)]
 mod testing;
 mod verbs;
-mod version;
-mod workload;
+pub mod version;
+pub mod workload;
 
 use std::process::ExitCode;
 

@@ -85,18 +85,6 @@ pub enum Object {
     Exposure(Arc<Exposure>),
 }
 
-impl Tracked for Object {
-    type Kind = Kind;
-
-    fn kind(&self) -> Kind {
-        self.kind()
-    }
-
-    fn name(&self) -> &ObjectName {
-        self.name()
-    }
-}
-
 impl Object {
     pub fn kind(&self) -> Kind {
         match self {

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use cluster::{Event, Problem, Sync};
 use feed::Pace;
 use policy::Changed;
-use policy::edges::Edges;
+use policy::Edges;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::channel::{Channel, Delta};
 use crate::directory::Directory;
-use crate::edges::{self, Document};
+use crate::declared::{self, Lists};
+use crate::edges::Difference;
 use crate::identity::{self, Chunk, Exception, Reader};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
@@ -34,7 +35,7 @@ pub(crate) struct Way {
 pub(crate) struct Publisher {
     directory: Directory,
     edges: Edges,
-    document: Document,
+    lists: Lists,
     /// What the edges have not been told of yet.
     changed: Changed,
     sync: Sync<Object>,
@@ -55,7 +56,7 @@ pub(crate) struct Publisher {
 /// What a publisher begins with.
 pub(crate) struct Parts {
     pub(crate) directory: Directory,
-    pub(crate) document: Document,
+    pub(crate) lists: Lists,
     pub(crate) identity: Way,
     pub(crate) declared: Way,
     pub(crate) status: watch::Sender<Arc<Status>>,
@@ -74,11 +75,11 @@ pub(crate) fn epoch_now() -> u64 {
 
 impl Publisher {
     pub(crate) fn new(parts: Parts) -> Publisher {
-        let Parts { directory, document, identity, declared, status, metrics, elected, leads } = parts;
+        let Parts { directory, lists, identity, declared, status, metrics, elected, leads } = parts;
         Publisher {
             directory,
             edges: Edges::new(),
-            document,
+            lists,
             changed: Changed::default(),
             sync: Sync::default(),
             complete: None,
@@ -181,8 +182,8 @@ impl Publisher {
         self.waiting_since = None;
         let (snapshot, exceptions) = self.table();
         self.identity.channel.publish(vec![], |at| identity::baseline(snapshot, exceptions, at));
-        let document = self.document.clone();
-        self.declared.channel.publish(vec![], |at| edges::baseline(document, at));
+        let lists = self.lists.clone();
+        self.declared.channel.publish(vec![], |at| declared::baseline(lists, at));
         for way in [&self.identity, &self.declared] {
             if let Some(baseline) = way.channel.baseline() {
                 way.figures.published(0, baseline.position, baseline.count);
@@ -195,7 +196,7 @@ impl Publisher {
 
     fn publish_changes(&mut self, now: Instant) {
         let identities = identity::chunks(self.directory.take_changes());
-        let lines = edges::chunks(self.follow());
+        let lines = declared::chunks(self.follow());
         if !identities.is_empty() {
             let (snapshot, exceptions) = self.table();
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
@@ -212,10 +213,10 @@ impl Publisher {
             self.identity.tell(events.iter().zip(&chunks).map(pushed).collect());
         }
         if !lines.is_empty() {
-            let document = self.document.clone();
-            let delta = |chunk: edges::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
+            let lists = self.lists.clone();
+            let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
             let deltas = lines.into_iter().map(delta).collect();
-            let events = self.declared.channel.publish(deltas, |at| edges::baseline(document, at));
+            let events = self.declared.channel.publish(deltas, |at| declared::baseline(lists, at));
             let pushed = |event: &Arc<feed::Event>| Pending { position: event.position, json: event.json.clone() };
             self.declared.tell(events.iter().map(pushed).collect());
         }
@@ -226,12 +227,12 @@ impl Publisher {
     }
 
     /// Brings the edges up to date; what differs in their text.
-    fn follow(&mut self) -> edges::Changes {
+    fn follow(&mut self) -> Difference {
         let changed = std::mem::take(&mut self.changed);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
         let changes = self.edges.update(directory.state(), &changed, &workload_of, &BTreeSet::new());
-        self.document.apply(changes, self.edges.is_withheld())
+        self.lists.apply(&changes)
     }
 
     fn table(&self) -> (crate::directory::Snapshot, Vec<Exception>) {
@@ -247,8 +248,8 @@ impl Publisher {
                 let (epoch, reason) = (epoch_now(), "this provider leads now");
                 let (snapshot, exceptions) = self.table();
                 self.identity.channel.renew(epoch, reason, |at| identity::baseline(snapshot, exceptions, at));
-                let document = self.document.clone();
-                self.declared.channel.renew(epoch, reason, |at| edges::baseline(document, at));
+                let lists = self.lists.clone();
+                self.declared.channel.renew(epoch, reason, |at| declared::baseline(lists, at));
             }
             self.leads.send_replace(elected);
         }
@@ -257,13 +258,9 @@ impl Publisher {
 
     fn tell(&self) {
         let mut problems = self.source_problems.clone();
-        let found = self.directory.problems();
-        problems.extend(found.into_iter().map(|diagnostic| Problem {
-            origin: format!("{} {}", diagnostic.kind, diagnostic.object),
-            message: format!("{}: {}", diagnostic.field, diagnostic.message),
-        }));
+        problems.extend(self.directory.problems());
         if self.edges.is_withheld() {
-            let message = format!("there are more than {}, so that none is published", policy::edges::MOST_EDGES);
+            let message = format!("there are more than {}, so that none is published", policy::MOST_EDGES);
             problems.push(Problem { origin: "declared edges".into(), message });
         }
         let status = Status {

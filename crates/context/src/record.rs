@@ -1,5 +1,6 @@
 //! The record of an address: who has it, and what consumers are told of them.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -133,6 +134,12 @@ impl Record {
 
     pub(crate) fn digest(&self) -> u128 {
         self.digest
+    }
+}
+
+impl Hash for Record {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
     }
 }
 

@@ -1,15 +1,31 @@
 //! Security identities: a number that everyone computes alike from the labels that matter (docs/identity.md).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use data_encoding::BASE32_NOPAD;
 use policy::Labels;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 /// The identity of all pods of a cluster's namespace with the same labels.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sid(pub u64);
+
+impl Serialize for Sid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sid, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
 
 /// What the canonical form begins with, so that it is the form of nothing else. Another form has another number.
 const DOMAIN: &str = "ringfence-identity-1";

@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use console::{BAD, NO, YES, output};
 use feed::Position;
-use policy::Changed;
-use policy::edges::Edges;
+use policy::{Changed, Edges};
 
 use super::runtime;
 use crate::cli::BuildArguments;
 use crate::directory::Directory;
-use crate::edges::{self, Document};
+use crate::declared::{self, Lists};
 use crate::identity::{self, Exception};
 use crate::object::Object;
 use crate::publisher::epoch_now;
@@ -28,15 +27,15 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let changes = directory.take_changes();
     drop(changes);
     let mut edges = Edges::new();
-    let mut document = Document::new(arguments.table.edges.into());
+    let mut lists = Lists::new(arguments.table.edges.into());
     let lines = edges.update(directory.state(), &changed, &|pod| directory.workload_of(pod), &BTreeSet::new());
-    document.apply(lines, edges.is_withheld());
+    lists.apply(&lines);
 
     let position = Position::start_of(epoch_now());
     let exceptions = directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
     let baselines = [
         (identity::FEED, identity::baseline(directory.published().clone(), exceptions, position)),
-        (edges::FEED, edges::baseline(document, position)),
+        (declared::FEED, declared::baseline(lists, position)),
     ];
     let store = Store::create_folder(&arguments.out)?;
     let mut text = String::new();

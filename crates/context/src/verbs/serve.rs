@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::channel::Channel;
 use crate::cli::ServeArguments;
 use crate::directory::Directory;
-use crate::edges::{self, Document};
+use crate::declared::{self, Lists};
 use crate::identity;
 use crate::leading;
 use crate::listen::{self, Served, Sources};
@@ -40,7 +40,7 @@ struct Feed {
 
 const FEEDS: [Feed; 2] = [
     Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE },
-    Feed { name: edges::FEED, media_type: edges::MEDIA_TYPE },
+    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE },
 ];
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
@@ -100,7 +100,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let [identity, declared] = ways;
     let parts = Parts {
         directory: Directory::new(arguments.table.settings(&cluster)),
-        document: Document::new(arguments.table.edges.into()),
+        lists: Lists::new(arguments.table.edges.into()),
         identity,
         declared,
         status,

@@ -1,0 +1,109 @@
+//! Declared edges as they go out: deltas of bounded size, and the baseline's forms.
+
+use bytes::Bytes;
+use feed::Position;
+use policy::EdgeChanges;
+
+use crate::channel::{Baseline, Part, Unencodable};
+use crate::edges::{Allowlist, Difference, EdgeDelta, Form};
+
+/// The name of the feed.
+pub(crate) const FEED: &str = "policy-edges";
+
+pub(crate) const MEDIA_TYPE: &str = "text/plain";
+
+/// Lines of one delta at most: some 100 KiB of JSON, which any relay takes.
+const LINES_OF_DELTA: usize = 1_000;
+
+/// The list in the form that is published, and in the one that says the most.
+#[derive(Debug, Clone)]
+pub(crate) struct Lists {
+    published: Allowlist,
+    extended: Allowlist,
+}
+
+impl Lists {
+    pub(crate) fn new(form: Form) -> Lists {
+        Lists { published: Allowlist::new(form), extended: Allowlist::new(Form::Extended) }
+    }
+
+    /// What differs in the published list.
+    pub(crate) fn apply(&mut self, changes: &EdgeChanges) -> Difference {
+        match self.published.form() {
+            Form::Extended => {
+                let difference = self.published.apply(changes);
+                self.extended = self.published.clone();
+                difference
+            }
+            Form::Compatible => {
+                self.extended.apply(changes);
+                self.published.apply(changes)
+            }
+        }
+    }
+}
+
+/// What one delta says.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    adds: Vec<String>,
+    removes: Vec<String>,
+}
+
+/// A difference as deltas of bounded size. What is added comes first: a flow that is declared before and after is
+/// declared all the time.
+pub(crate) fn chunks(difference: Difference) -> Vec<Chunk> {
+    let Difference { adds, removes } = difference;
+    let adds = adds.chunks(LINES_OF_DELTA).map(|adds| Chunk { adds: adds.to_vec(), removes: vec![] });
+    let mut chunks: Vec<Chunk> = adds.collect();
+    let room = |chunk: &Chunk| LINES_OF_DELTA - chunk.adds.len();
+    let (first, rest) = removes.split_at(chunks.last().map_or(0, room).min(removes.len()));
+    if let Some(last) = chunks.last_mut() {
+        last.removes = first.to_vec();
+    }
+    chunks.extend(rest.chunks(LINES_OF_DELTA).map(|removes| Chunk { adds: vec![], removes: removes.to_vec() }));
+    chunks
+}
+
+impl Chunk {
+    pub(crate) fn json(self, position: Position) -> Vec<u8> {
+        let Position { epoch, seq } = position;
+        match serde_json::to_vec(&EdgeDelta { epoch, seq, adds: self.adds, removes: self.removes }) {
+            Ok(json) => json,
+            Err(e) => unreachable!("texts and numbers: {e}"),
+        }
+    }
+}
+
+/// The baseline of a list that was published up to the position.
+pub(crate) fn baseline(lists: Lists, position: Position) -> Baseline {
+    let (version, count) = (lists.published.version(), lists.published.len());
+    let encode = move |_: Position, _: &str| -> Result<Vec<Part>, Unencodable> {
+        let part = |what, extension, list: &Allowlist| Part {
+            what,
+            extension,
+            media_type: MEDIA_TYPE,
+            bytes: Bytes::from(list.text()),
+        };
+        Ok(vec![part("baseline", "txt", &lists.published), part("extended", "extended.txt", &lists.extended)])
+    };
+    Baseline::new(version, position, count, Box::new(encode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_difference_is_many_deltas_and_adds_come_first() {
+        let lines = |count: usize| (0..count).map(|n| format!("G a/{n}")).collect::<Vec<_>>();
+        let sizes = |adds, removes| {
+            let chunks = chunks(Difference { adds: lines(adds), removes: lines(removes) });
+            chunks.iter().map(|chunk| (chunk.adds.len(), chunk.removes.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(0, 0), []);
+        assert_eq!(sizes(1, 1), [(1, 1)]);
+        assert_eq!(sizes(1_500, 700), [(1_000, 0), (500, 500), (0, 200)]);
+        assert_eq!(sizes(0, 1_001), [(0, 1_000), (0, 1)]);
+    }
+}

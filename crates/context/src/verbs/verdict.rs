@@ -1,0 +1,98 @@
+//! `ringfence-context verdict`: what the list of declared edges says of a flow.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
+use policy::ObjectName;
+use serde::Serialize;
+
+use super::runtime;
+use crate::cli::{FromArguments, VerdictArguments};
+use crate::consumer;
+use crate::edges::{self, Asked, Party, Verdict};
+use crate::identity::{self, Who};
+use crate::mmdb::read::Database;
+
+/// What the list says, and why.
+#[derive(Serialize)]
+struct Answer {
+    source: String,
+    destination: String,
+    port: String,
+    verdict: &'static str,
+    /// The line that declares it, or those that say that a policy governs an end of it.
+    lines: Vec<String>,
+}
+
+pub(crate) fn verdict(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(judge(arguments))
+}
+
+async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
+    let asked: Asked = arguments.port.parse()?;
+    let from = &arguments.from;
+    let source = party(from, &arguments.source).await?;
+    let destination = party(from, &arguments.destination).await?;
+    let text = consumer::read(&from.from, crate::declared::FEED, "extended").await?;
+    let text = std::str::from_utf8(&text).context("the list of declared edges")?;
+    let (form, list) = edges::parse(text).context("the list of declared edges")?;
+    let found = edges::verdict(form, &list, &source, &destination, asked);
+    let (verdict, lines, status) = match &found {
+        Verdict::Declared(line) => ("declared", vec![*line], YES),
+        Verdict::Violation(governing) => ("violation", governing.clone(), NO),
+        Verdict::NotGoverned => ("not-governed", vec![], YES),
+    };
+    let answer = Answer {
+        source: name(&source),
+        destination: name(&destination),
+        port: arguments.port.clone(),
+        verdict,
+        lines: lines.iter().map(ToString::to_string).collect(),
+    };
+    let text = match from.output {
+        Output::Json => output::json(&answer)?,
+        Output::Text => words(&answer, &found),
+    };
+    output::answer(&text, status)
+}
+
+/// A workload by its name, or whoever has the address.
+async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return match text.parse::<ObjectName>() {
+            Ok(workload) => Ok(Party::Workload(workload)),
+            Err(_) => bail!("'{text}' is neither an address nor a workload as namespace/name"),
+        };
+    };
+    let bytes: Bytes = consumer::read(&from.from, identity::FEED, "baseline").await?;
+    let database = Database::open(bytes).context("the baseline of identities")?;
+    Ok(match database.lookup::<Who>(address)? {
+        // A node is none of the workloads that policies speak of.
+        Some(who) if !who.namespace.is_empty() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
+        Some(_) | None => Party::Outside(address),
+    })
+}
+
+fn name(party: &Party) -> String {
+    match party {
+        Party::Workload(name) => name.to_string(),
+        Party::Outside(address) => address.to_string(),
+    }
+}
+
+fn words(answer: &Answer, verdict: &Verdict) -> String {
+    let (style, word, why) = match verdict {
+        Verdict::Declared(_) => (GOOD, "DECLARED", "by"),
+        Verdict::Violation(_) => (BAD, "VIOLATION", "no line declares it, and a policy governs"),
+        Verdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs either end"),
+    };
+    let Answer { source, destination, port, lines, .. } = answer;
+    let mut text = format!("{style}{word}{style:#}  {source} -> {destination} {port}\n  {why}\n");
+    for line in lines {
+        text += &format!("    {line}\n");
+    }
+    text
+}
