@@ -14,16 +14,30 @@ use crate::Connection;
 /// How the election stands for one candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether this candidate leads.
-    pub leads: bool,
+    /// Until when this candidate leads if nothing more is heard; none if it does not lead.
+    leads_until: Option<Instant>,
     /// Who leads or led as far as the Lease says.
     pub holder: Option<String>,
     /// What keeps the candidate from asking or writing.
     pub problem: Option<String>,
 }
 
+impl Standing {
+    /// Whether the candidate leads at that moment. Whoever acts on it asks anew before each act: a process that stood
+    /// still for a while finds that it leads no more, before anybody could have told it.
+    pub fn leads(&self, now: Instant) -> bool {
+        self.leads_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether those who listen are to hear of the other one: not of every renewal.
+    fn differs(&self, other: &Standing) -> bool {
+        let Standing { leads_until, holder, problem } = self;
+        leads_until.is_some() != other.leads_until.is_some() || *holder != other.holder || *problem != other.problem
+    }
+}
+
 /// Takes part in the election as `identity`, which no other candidate has, until nobody receives the standing any more,
-/// and gives the leadership back then. It leads only while that is told, and ends to lead before another can.
+/// and gives the leadership back then; by then it must not act as the leader any more.
 pub async fn hold_lease(
     connection: Connection,
     name: ObjectName,
@@ -91,11 +105,11 @@ async fn round(client: &Client, election: &mut Election, terms: Terms) -> Result
 
 fn tell(standing: &watch::Sender<Standing>, election: &Election, now: Instant, problem: Option<String>) {
     let new =
-        Standing { leads: election.leads_until(now).is_some(), holder: election.holder().map(str::to_owned), problem };
+        Standing { leads_until: election.leads_until(now), holder: election.holder().map(str::to_owned), problem };
     standing.send_if_modified(|known| {
-        let differs = *known != new;
-        if known.leads != new.leads {
-            tracing::info!(leads = new.leads, holder = new.holder, "leadership changed hands");
+        let differs = known.differs(&new);
+        if known.leads_until.is_some() != new.leads_until.is_some() {
+            tracing::info!(leads = new.leads_until.is_some(), holder = new.holder, "leadership changed hands");
         }
         *known = new;
         differs
