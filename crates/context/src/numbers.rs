@@ -159,10 +159,10 @@ mod tests {
             numbers.entry(space.home(*sid)).or_insert(*sid);
         }
         for sid in sids {
-            if numbers[&space.home(*sid)] != *sid {
-                if let Some(number) = space.attempts(*sid).find(|number| !numbers.contains_key(number)) {
-                    numbers.insert(number, *sid);
-                }
+            if numbers[&space.home(*sid)] != *sid
+                && let Some(number) = space.attempts(*sid).find(|number| !numbers.contains_key(number))
+            {
+                numbers.insert(number, *sid);
             }
         }
         let of: BTreeMap<Sid, u32> = numbers.into_iter().map(|(number, sid)| (sid, number)).collect();

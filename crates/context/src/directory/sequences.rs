@@ -243,7 +243,7 @@ proptest! {
         prop_assert_eq!(&told, &Told::of(&fresh.current()));
         prop_assert_eq!(directory.current().sum, fresh.current().sum);
         prop_assert_eq!(&directory.state, &fresh.state);
-        prop_assert_eq!(directory.templates.count(), fresh.templates.count());
+        prop_assert_eq!(directory.templates.held(), fresh.templates.held());
         for pod in directory.state.pods() {
             prop_assert_eq!(directory.workload_of(pod), fresh.workload_of(pod));
         }

@@ -204,10 +204,11 @@ impl Templates {
         }
     }
 
-    /// How many there are.
+    /// How many there are, and who has which identity.
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum()
+    pub(super) fn held(&self) -> (usize, &BTreeMap<Sid, BTreeSet<Arc<Template>>>) {
+        let count = self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum();
+        (count, &self.by_sid)
     }
 
     fn workload(&self, template: &Template) -> Option<&Of> {
