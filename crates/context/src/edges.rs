@@ -1,0 +1,16 @@
+//! Declared edges as text: the lines that consumers read, the list of them with its version and its differences, and
+//! what a list says of a flow. docs/declared-edges.md has the forms by example.
+//!
+//! Which flows are declared is derived in [`policy::Edges`]; nothing of it is decided here.
+
+mod allowlist;
+mod delta;
+mod statement;
+mod text;
+mod verdict;
+
+pub use allowlist::{Allowlist, Difference};
+pub use delta::EdgeDelta;
+pub use statement::{NotALine, NotAList, Ports, Statement, Who, parse, parse_line};
+pub use text::{Form, HEADER, MOST_PORTS_OF_A_RANGE, texts};
+pub use verdict::{Asked, NotAsked, Party, Verdict, verdict};

@@ -1,0 +1,199 @@
+//! Lines as they are read, in either form.
+
+use ipnet::IpNet;
+use policy::{Block, ObjectName, PortSpan, Protocol};
+
+use super::text::{EXTENDED, Form, HEADER, PARTIAL, unescaped};
+
+/// What a line says.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Statement {
+    Edge { source: Who, destination: Who, ports: Ports, partial: bool },
+    IngressGoverned(ObjectName),
+    EgressGoverned(ObjectName),
+}
+
+/// One end of an edge. A line with a block is an edge as well; its other end is a workload.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    Any,
+    Workload(ObjectName),
+    Block(Block),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ports {
+    Any,
+    /// Of whichever protocol.
+    Number(u16),
+    Span(PortSpan),
+}
+
+/// Why a text is not a line of a list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{line}' is no line of a list of declared edges: {why}")]
+pub struct NotALine {
+    line: String,
+    why: &'static str,
+}
+
+/// Why a text is not a list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAList {
+    #[error("it does not begin with '{HEADER}'")]
+    NoHeader,
+    #[error("line {number}: {error}")]
+    Line { number: usize, error: NotALine },
+}
+
+/// Reads a whole list: the form that its first line says, and its lines in their order.
+pub fn parse(text: &str) -> Result<(Form, Vec<Statement>), NotAList> {
+    let mut lines = text.lines().zip(1..);
+    let form = match lines.next().and_then(|(first, _)| first.strip_prefix(HEADER)) {
+        Some("") => Form::Compatible,
+        Some(EXTENDED) => Form::Extended,
+        Some(_) | None => return Err(NotAList::NoHeader),
+    };
+    let read = |(line, number): (&str, usize)| parse_line(line).map_err(|error| NotAList::Line { number, error });
+    let meant = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    Ok((form, meant.map(read).collect::<Result<_, _>>()?))
+}
+
+/// Reads one line, without its end.
+pub fn parse_line(line: &str) -> Result<Statement, NotALine> {
+    statement(line).map_err(|why| NotALine { line: line.chars().take(LONGEST_SHOWN).collect(), why })
+}
+
+/// Characters of a line that an error shows.
+const LONGEST_SHOWN: usize = 200;
+
+fn statement(line: &str) -> Result<Statement, &'static str> {
+    let (kind, rest) = line.split_once(' ').ok_or("it has one word")?;
+    match kind {
+        "G" => Ok(Statement::IngressGoverned(workload(rest)?)),
+        "S" => Ok(Statement::EgressGoverned(workload(rest)?)),
+        "E" | "C" => {
+            let (ends, ports) = rest.rsplit_once(" : ").ok_or("there is no ' : ' before a port")?;
+            let (source, destination) = ends.split_once(" > ").ok_or("there is no ' > ' between two ends")?;
+            let (ports, partial) = match ports.strip_suffix(PARTIAL) {
+                Some(ports) => (ports, true),
+                None => (ports, false),
+            };
+            let (source, destination) = match kind {
+                "E" => (end(source)?, end(destination)?),
+                _ => match block(source) {
+                    Some(source) => (Who::Block(source), Who::Workload(workload(destination)?)),
+                    None => {
+                        let destination = block(destination).ok_or("neither end is a block")?;
+                        (Who::Workload(workload(source)?), Who::Block(destination))
+                    }
+                },
+            };
+            let ports = self::ports(ports).ok_or("the port is none")?;
+            Ok(Statement::Edge { source, destination, ports, partial })
+        }
+        _ => Err("it does not begin with C, E, G or S"),
+    }
+}
+
+fn end(text: &str) -> Result<Who, &'static str> {
+    if text == "*/*" { Ok(Who::Any) } else { Ok(Who::Workload(workload(text)?)) }
+}
+
+fn workload(text: &str) -> Result<ObjectName, &'static str> {
+    const NOT_A_WORKLOAD: &str = "an end is not namespace/workload";
+    let (namespace, name) = text.split_once('/').ok_or(NOT_A_WORKLOAD)?;
+    let part = |text| unescaped(text).filter(|part: &String| !part.is_empty() && !text.contains(['*', ' ']));
+    match (part(namespace), part(name)) {
+        (Some(namespace), Some(name)) => Ok(ObjectName::new(&namespace, &name)),
+        _ => Err(NOT_A_WORKLOAD),
+    }
+}
+
+fn block(text: &str) -> Option<Block> {
+    let (cidr, except) = text.split_once(" except ").map_or((text, None), |(cidr, except)| (cidr, Some(except)));
+    let cidr: IpNet = cidr.parse().ok()?;
+    let except = except.map_or(Ok(vec![]), |list| list.split(',').map(str::parse).collect()).ok()?;
+    Some(Block { cidr, except })
+}
+
+fn ports(text: &str) -> Option<Ports> {
+    let Some((numbers, protocol)) = text.split_once('/') else {
+        return if text == "*" { Some(Ports::Any) } else { text.parse().ok().map(Ports::Number) };
+    };
+    let protocol = Protocol::ALL.into_iter().find(|known| super::text::protocol(*known) == protocol)?;
+    if numbers == "*" {
+        return Some(Ports::Span(PortSpan::all(protocol)));
+    }
+    let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last).then_some(Ports::Span(PortSpan { protocol, first, last }))
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{End, FlowPorts, Line};
+
+    use super::*;
+    use crate::edges::texts;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let workload = |text: &str| text.parse::<ObjectName>().unwrap();
+        let ports = FlowPorts::of([
+            PortSpan { protocol: Protocol::Tcp, first: 80, last: 80 },
+            PortSpan { protocol: Protocol::Tcp, first: 8000, last: 9000 },
+            PortSpan::all(Protocol::Udp),
+        ]);
+        let block = Block {
+            cidr: "10.0.0.0/8".parse().unwrap(),
+            except: vec!["10.1.0.0/16".parse().unwrap(), "10.2.0.0/16".parse().unwrap()],
+        };
+        let lines = [
+            Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
+            Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
+            Line::EgressGoverned(workload("a/b")),
+        ];
+        let written: Vec<String> = lines.iter().flat_map(|line| texts(line, Form::Extended)).collect();
+        assert_eq!(
+            written,
+            [
+                "E */* > a/b : 80/TCP some",
+                "E */* > a/b : 8000-9000/TCP some",
+                "E */* > a/b : */UDP some",
+                "C 10.0.0.0/8 except 10.1.0.0/16,10.2.0.0/16 > a/b : *",
+                "S a/b",
+            ]
+        );
+        let read: Vec<Statement> = written.iter().map(|line| parse_line(line).unwrap()).collect();
+        let back = |statement: &Statement| match statement {
+            Statement::Edge { source: Who::Any, ports: Ports::Span(span), partial: true, .. } => span.protocol,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read[..3].iter().map(back).collect::<Vec<_>>(), [Protocol::Tcp, Protocol::Tcp, Protocol::Udp]);
+        assert!(matches!(&read[3], Statement::Edge { source: Who::Block(b), .. } if b.except.len() == 2));
+        assert_eq!(read[4], Statement::EgressGoverned(workload("a/b")));
+    }
+
+    #[test]
+    fn what_is_no_line_is_refused_with_the_reason() {
+        for (line, why) in [
+            ("", "one word"),
+            ("X a/b", "does not begin"),
+            ("G a", "namespace/workload"),
+            ("G */*", "namespace/workload"),
+            ("E a/b > c/d", "' : '"),
+            ("E a/b : 80", "' > '"),
+            ("E a/b > c/d : http", "port"),
+            ("E a/b > c/d : 90-80/TCP", "port"),
+            ("E a/b > c/d : 80/tcp", "port"),
+            ("C a/b > c/d : 80", "block"),
+        ] {
+            let error = parse_line(line).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(parse("G a/b\n"), Err(NotAList::NoHeader));
+        let numbered = parse(&format!("{HEADER}\nG a/b\nG a\n")).unwrap_err().to_string();
+        assert!(numbered.starts_with("line 3: 'G a'"), "{numbered}");
+    }
+}

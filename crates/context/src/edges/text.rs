@@ -1,0 +1,199 @@
+//! Lines as they are written.
+
+use policy::{Block, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// A port is a number or `*`: protocols, addresses that are no pod's, and that some replicas differ are left out.
+    Compatible,
+    /// Everything that is known.
+    Extended,
+}
+
+/// The first line of a list.
+pub const HEADER: &str = "# NetworkPolicy-derived declared-edge allow-list";
+
+/// What a list in the extended form has behind [`HEADER`].
+pub(super) const EXTENDED: &str = " (extended)";
+
+/// A range of more ports than these is `*` in the compatible form. Ranges that people write have a few dozens, or are
+/// those of node ports and ephemeral ports, which are thousands of lines for each edge.
+pub const MOST_PORTS_OF_A_RANGE: usize = 128;
+
+pub(super) const PARTIAL: &str = " some";
+
+impl Form {
+    pub(super) fn header(self) -> String {
+        match self {
+            Form::Compatible => HEADER.to_owned(),
+            Form::Extended => format!("{HEADER}{EXTENDED}"),
+        }
+    }
+}
+
+/// The lines of text that say it, which may be none in the compatible form. Different lines may be written alike there.
+pub fn texts(line: &Line, form: Form) -> Vec<String> {
+    match line {
+        Line::IngressGoverned(workload) => vec![format!("G {}", name(workload))],
+        Line::EgressGoverned(workload) => vec![format!("S {}", name(workload))],
+        Line::Edge { source, destination, ports, partial } => {
+            let ends = format!("E {} > {}", end(source), end(destination));
+            match form {
+                Form::Compatible => compatible(ports).into_iter().map(|port| format!("{ends} : {port}")).collect(),
+                Form::Extended => extended(&ends, ports, *partial),
+            }
+        }
+        Line::FromBlock { block, destination, ports, partial } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => extended(&format!("C {} > {}", cidr(block), name(destination)), ports, *partial),
+        },
+        Line::ToBlock { source, block, ports, partial } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => extended(&format!("C {} > {}", name(source), cidr(block)), ports, *partial),
+        },
+    }
+}
+
+fn extended(ends: &str, ports: &FlowPorts, partial: bool) -> Vec<String> {
+    let partial = if partial { PARTIAL } else { "" };
+    let line = |port: &str| format!("{ends} : {port}{partial}");
+    match ports.spans() {
+        None => vec![line("*")],
+        Some(spans) => spans.iter().map(|span| line(&span_text(span))).collect(),
+    }
+}
+
+pub(super) fn span_text(span: &PortSpan) -> String {
+    let protocol = protocol(span.protocol);
+    match (span.first, span.last) {
+        _ if span.is_all() => format!("*/{protocol}"),
+        (first, last) if first == last => format!("{first}/{protocol}"),
+        (first, last) => format!("{first}-{last}/{protocol}"),
+    }
+}
+
+/// As Kubernetes writes it.
+pub(super) fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    }
+}
+
+fn compatible(ports: &FlowPorts) -> Vec<String> {
+    let too_many = |span: &PortSpan| usize::from(span.last - span.first) + 1 > MOST_PORTS_OF_A_RANGE;
+    match ports.spans() {
+        None => vec!["*".into()],
+        Some(spans) if spans.iter().any(too_many) => vec!["*".into()],
+        Some(spans) => {
+            let mut numbers: Vec<u16> = spans.iter().flat_map(|span| span.first..=span.last).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers.into_iter().map(|number| number.to_string()).collect()
+        }
+    }
+}
+
+fn end(end: &End) -> String {
+    match end {
+        End::Any => "*/*".into(),
+        End::Workload(workload) => name(workload),
+    }
+}
+
+pub(super) fn cidr(block: &Block) -> String {
+    let except: Vec<String> = block.except.iter().map(ToString::to_string).collect();
+    match except.is_empty() {
+        true => block.cidr.to_string(),
+        false => format!("{} except {}", block.cidr, except.join(",")),
+    }
+}
+
+pub(super) fn name(workload: &ObjectName) -> String {
+    format!("{}/{}", escaped(&workload.namespace), escaped(&workload.name))
+}
+
+/// A name of Kubernetes is written as it is. Owners of pods may be called anything: what would be taken for another part
+/// of the line is written as `%` and two hexadecimal digits for each of its bytes.
+fn escaped(text: &str) -> String {
+    let mut written = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | b'*' | b'#' | 0..=b' ' | 0x7f..=0xff => written.push_str(&format!("%{byte:02x}")),
+            plain => written.push(char::from(plain)),
+        }
+    }
+    written
+}
+
+/// None if it is not what [`escaped`] writes.
+pub(super) fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = match (first, after) {
+            (b'%', [high, low, after @ ..]) => {
+                let digit = |d: &u8| char::from(*d).to_digit(16);
+                bytes.push(u8::try_from(digit(high)? * 16 + digit(low)?).ok()?);
+                after
+            }
+            (b'%', _) => return None,
+            (plain, after) => {
+                bytes.push(*plain);
+                after
+            }
+        };
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(protocol: Protocol, first: u16, last: u16) -> PortSpan {
+        PortSpan { protocol, first, last }
+    }
+
+    fn edge(spans: &[PortSpan], partial: bool) -> Line {
+        let workload = |text: &str| End::Workload(text.parse().unwrap());
+        let ports = FlowPorts::of(spans.iter().copied());
+        Line::Edge { source: workload("shop/web"), destination: workload("shop/api"), ports, partial }
+    }
+
+    #[test]
+    fn the_compatible_form_has_numbers_and_no_protocols() {
+        let both = edge(&[span(Protocol::Tcp, 53, 53), span(Protocol::Udp, 53, 54)], true);
+        assert_eq!(
+            texts(&both, Form::Compatible),
+            ["E shop/web > shop/api : 53", "E shop/web > shop/api : 54"]
+        );
+        assert_eq!(
+            texts(&both, Form::Extended),
+            ["E shop/web > shop/api : 53/TCP some", "E shop/web > shop/api : 53-54/UDP some"]
+        );
+    }
+
+    #[test]
+    fn a_range_is_expanded_as_long_as_that_is_few_lines() {
+        let most = edge(&[span(Protocol::Tcp, 8_001, 8_128)], false);
+        assert_eq!(texts(&most, Form::Compatible).len(), MOST_PORTS_OF_A_RANGE);
+        let more = edge(&[span(Protocol::Tcp, 8_000, 8_128), span(Protocol::Udp, 1, 1)], false);
+        assert_eq!(texts(&more, Form::Compatible), ["E shop/web > shop/api : *"]);
+        let all = edge(&[PortSpan::all(Protocol::Udp)], false);
+        assert_eq!(texts(&all, Form::Extended), ["E shop/web > shop/api : */UDP"]);
+    }
+
+    #[test]
+    fn a_name_cannot_be_taken_for_another_part_of_a_line() {
+        for odd in ["a > b/c : *", "*", "x\nE */* > */* : *", "größe", "100%", "a/b"] {
+            let workload = ObjectName::new("shop", odd);
+            let written = name(&workload);
+            assert!(!written.contains([' ', '*', '\n']), "{written}");
+            assert_eq!(unescaped(written.split_once('/').unwrap().1).as_deref(), Some(odd));
+        }
+        assert_eq!(name(&ObjectName::new("shop", "web-0.x_y")), "shop/web-0.x_y");
+    }
+}
