@@ -19,7 +19,7 @@ const ERRONEOUS: [&str; 3] = ["audit-not-understood", "not-understood", "undecod
 /// Lines of docs/semantics.md.
 const LINES: std::ops::RangeInclusive<u32> = 1..=22;
 
-fn cases() -> Vec<PathBuf> {
+pub(crate) fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let mut cases: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.sort();
@@ -27,7 +27,7 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-fn state_of(case: &Path) -> ClusterState {
+pub(crate) fn state_of(case: &Path) -> ClusterState {
     let folder = cluster::read_folder(&case.join("manifests.yaml")).unwrap();
     assert_eq!(folder.problems, vec![], "{}", case.display());
     let mut state = ClusterState::new();

@@ -18,6 +18,8 @@ mod folder;
 mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
+// Declared edges are what the oracle allows, workload by workload.
+mod declared;
 // Suggested policies allow exactly what was seen.
 mod suggestion;
 // Any sequence of changes ends in the ruleset of a fresh start.

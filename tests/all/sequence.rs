@@ -22,7 +22,7 @@ const NODE: &str = "node-a";
 
 /// One report of a source that may be behind, ahead, or repeat itself.
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     Set(Index),
     Remove(Index),
     Relist(Kind, usize),
@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Three worlds whose names overlap, a walk between them, and the order in which the last one settles.
-fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
+pub(crate) fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
     let worlds = prop::collection::vec(world(), 3);
     let steps = prop::collection::vec(step(), 0..40);
     (worlds, steps, Just(Kind::ALL.to_vec()).prop_shuffle())
@@ -48,7 +48,7 @@ fn of_kind(objects: &[Object], kind: Kind) -> Vec<Object> {
     objects.iter().filter(|o| o.kind() == kind).cloned().collect()
 }
 
-fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
+pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
     let objects: Vec<Vec<Object>> = worlds.iter().map(lowered).collect();
     let all: Vec<Object> = objects.iter().flatten().cloned().collect();
     let mut changes: Vec<Change> = steps

@@ -1,0 +1,208 @@
+//! Declared edges are what the oracle allows, workload by workload, and following changes gives those of a fresh start.
+
+mod expected;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use context::edges::{Allowlist, Form, parse};
+use expect_test::expect_file;
+use policy::{Changed, ClusterState, EdgeChanges, Edges, End, Line, ObjectName, Pod, Traffic};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tests::generate::{probes, world};
+use tests::objects::{default_enforcement, state_of};
+use tests::oracle::{Probe, World};
+
+use crate::golden;
+use crate::sequence::{changes, story};
+use expected::{Expected, Over, Traffics};
+
+/// Pods of one namespace with the same remainder are of one workload: of many, some differ.
+fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
+    move |pod: &str| {
+        let number: usize = pod.rsplit('-').next().and_then(|n| n.parse().ok()).expect("pods have numbers");
+        format!("w{}", number % modulus)
+    }
+}
+
+fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus: usize, renamed: bool) -> EdgeChanges {
+    let name = workload_of(modulus);
+    let renamed: BTreeSet<ObjectName> =
+        state.pods().filter(|_| renamed).map(|pod| pod.name.clone()).collect();
+    edges.update(state, changed, &|pod| Arc::from(name(&pod.name.name)), &renamed)
+}
+
+fn fresh(state: &ClusterState, modulus: usize, limit: usize) -> Edges {
+    let mut edges = Edges::with_limit(limit);
+    let adds = followed(&mut edges, state, &Changed::default(), modulus, false);
+    assert_eq!(adds, EdgeChanges { adds: edges.lines(), removes: vec![] });
+    edges
+}
+
+/// The lines that speak of flows from one workload to another.
+fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> impl Iterator<Item = &'a Line> {
+    let is = |end: &End, workload: &ObjectName| match end {
+        End::Any => true,
+        End::Workload(name) => name == workload,
+    };
+    lines.iter().filter(move |line| match line {
+        Line::Edge { source, destination, .. } => is(source, from) && is(destination, to),
+        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => false,
+    })
+}
+
+/// What lines say of traffic: nothing, or of some pairs of pods, or of all.
+fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
+    let of_line = |line: &Line| match line {
+        Line::Edge { ports, partial, .. }
+        | Line::FromBlock { ports, partial, .. }
+        | Line::ToBlock { ports, partial, .. } => ports.holds(traffic).then_some(*partial),
+        Line::IngressGoverned(_) | Line::EgressGoverned(_) => None,
+    };
+    match lines.filter_map(of_line).min() {
+        None => Over::None,
+        Some(true) => Over::Some,
+        Some(false) => Over::All,
+    }
+}
+
+fn is_for_everyone(line: &Line) -> bool {
+    match line {
+        Line::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
+        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => false,
+    }
+}
+
+fn agree(world: &World, probes: &[Probe], modulus: usize, asked: &Cell<usize>) -> Result<(), TestCaseError> {
+    let lines = fresh(&state_of(world), modulus, usize::MAX).lines();
+    let expected = Expected::of(world, Traffics::of(probes), &workload_of(modulus));
+    let shown = || lines.iter().map(|line| format!("{line:?}")).collect::<Vec<_>>().join("\n");
+    let governed: [BTreeSet<ObjectName>; 2] = [
+        lines.iter().filter_map(|l| if let Line::EgressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
+        lines.iter().filter_map(|l| if let Line::IngressGoverned(w) = l { Some(w.clone()) } else { None }).collect(),
+    ];
+    prop_assert_eq!(&governed[0], &expected.egress_governed, "{}", shown());
+    prop_assert_eq!(&governed[1], &expected.ingress_governed, "{}", shown());
+    // Whether lines for everyone that speak of some pairs only have one that is denied.
+    let mut justified: BTreeMap<(&Line, Traffic), bool> = BTreeMap::new();
+    for ((from, to), flows) in &expected.pairs {
+        for (traffic, over) in flows {
+            asked.set(asked.get() + 1);
+            let declared = said(speaking(&lines, from, to), *traffic);
+            let about = || format!("{from} > {to} {traffic:?} is allowed for {over:?}\n{}", shown());
+            if !governed[0].contains(from) && !governed[1].contains(to) {
+                prop_assert_eq!(*over, Over::All, "nobody governs {}", about());
+                continue;
+            }
+            prop_assert_eq!(declared == Over::None, *over == Over::None, "{:?}: {}", declared, about());
+            let of_both = || speaking(&lines, from, to).filter(|line| !is_for_everyone(line));
+            prop_assert!(declared != Over::All || *over == Over::All, "{}", about());
+            if declared == Over::Some && said(of_both(), *traffic) == Over::Some {
+                prop_assert_eq!(*over, Over::Some, "{}", about());
+            }
+            for line in speaking(&lines, from, to).filter(|line| is_for_everyone(line)) {
+                if said([line].into_iter(), *traffic) == Over::Some {
+                    *justified.entry((line, *traffic)).or_default() |= *over == Over::Some;
+                }
+            }
+        }
+    }
+    for ((line, traffic), is) in justified {
+        prop_assert!(is, "{line:?} is for all pairs of {traffic:?}\n{}", shown());
+    }
+    for ((workload, egress, address), flows) in &expected.outside {
+        let about = |line: &&Line| match line {
+            Line::FromBlock { block, destination, .. } => {
+                !egress && destination == workload && expected::holds(block, *address)
+            }
+            Line::ToBlock { block, source, .. } => *egress && source == workload && expected::holds(block, *address),
+            Line::Edge { .. } | Line::IngressGoverned(_) | Line::EgressGoverned(_) => false,
+        };
+        for (traffic, over) in flows {
+            let told = said(lines.iter().filter(about), *traffic);
+            let shown = || format!("{workload} {egress} {address} {traffic:?} {over:?}\n{}", shown());
+            prop_assert_eq!(told == Over::None, *over == Over::None, "{}", shown());
+            prop_assert!(told != Over::All || *over == Over::All, "{}", shown());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flow_is_declared_if_and_only_if_the_oracle_allows_it() {
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let moduli = prop::sample::select(vec![2_usize, 4, 100]);
+    let strategy = (world().prop_flat_map(|w| (probes(&w), Just(w))), moduli);
+    let asked = Cell::new(0);
+    let checked = runner.run(&strategy, |((probes, world), modulus)| agree(&world, &probes, modulus, &asked));
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+    assert!(asked.get() > 100_000, "{}", asked.get());
+}
+
+#[test]
+fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
+    let limits = prop::sample::select(vec![usize::MAX, usize::MAX, usize::MAX, 12]);
+    let moduli = prop::collection::vec(prop::sample::select(vec![0_usize, 0, 0, 2, 4, 100]), 1..8);
+    let drawn = (story(), moduli, 1..4_usize, limits);
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let (edges_seen, withheld_seen) = (Cell::new(0), Cell::new(0));
+    let checked = runner.run(&drawn, |((worlds, steps, order), moduli, together, limit)| {
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(default_enforcement(&worlds[2]));
+        let mut edges = Edges::with_limit(limit);
+        let (mut changed, mut modulus) = (Changed::default(), 4);
+        let mut known: BTreeSet<Line> = BTreeSet::new();
+        let moduli = moduli.iter().cycle();
+        for ((number, change), next) in changes(&worlds, &steps, &order).into_iter().enumerate().zip(moduli) {
+            changed.join(state.apply(change));
+            if number % together != 0 {
+                continue;
+            }
+            // Where the draw says so, pods are of other workloads from now on.
+            let renamed = *next != 0;
+            modulus = if renamed { *next } else { modulus };
+            let EdgeChanges { adds, removes } =
+                followed(&mut edges, &state, &std::mem::take(&mut changed), modulus, renamed);
+            for line in removes {
+                prop_assert!(known.remove(&line), "{line:?} was not there");
+            }
+            for line in adds {
+                prop_assert!(known.insert(line.clone()), "{line:?} was there");
+            }
+            let anew = fresh(&state, modulus, limit);
+            prop_assert_eq!(edges.is_withheld(), anew.is_withheld());
+            prop_assert_eq!(edges.lines(), anew.lines());
+            prop_assert_eq!(known.iter().cloned().collect::<Vec<_>>(), edges.lines());
+            edges_seen.set(edges_seen.get() + known.len());
+            withheld_seen.set(withheld_seen.get() + usize::from(edges.is_withheld()));
+        }
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+    assert!(edges_seen.get() > 10_000 && withheld_seen.get() > 100, "{edges_seen:?} {withheld_seen:?}");
+}
+
+#[test]
+fn every_golden_case_gives_its_edges_in_both_forms() {
+    for case in golden::cases() {
+        let mut edges = Edges::new();
+        let app = |pod: &Pod| pod.labels.get("app").unwrap_or(&pod.name.name).clone();
+        let changes = edges.update(&golden::state_of(&case), &Changed::default(), &app, &BTreeSet::new());
+        let text = |form| {
+            let mut list = Allowlist::new(form);
+            list.apply(&changes);
+            let text = list.text();
+            let (read, statements) = parse(&text).unwrap();
+            assert_eq!((read, statements.len()), (form, list.len()));
+            text
+        };
+        let both = [Form::Extended, Form::Compatible].map(text).concat();
+        expect_file![case.join("edges.txt")].assert_eq(&both);
+    }
+}

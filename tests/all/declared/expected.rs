@@ -1,0 +1,135 @@
+//! What the oracle says of every pair of pods, put together workload by workload.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use nft::Protocol;
+use policy::{Block, ObjectName, Traffic};
+use serde_json::json;
+use tests::oracle::{Probe, Side, World, judge, nodes_with, owned_addresses, owner};
+
+/// For how many of the pairs of pods something holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Over {
+    None,
+    Some,
+    All,
+}
+
+impl Over {
+    fn join(self, other: Over) -> Over {
+        if self == other { self } else { Over::Some }
+    }
+}
+
+/// What probes carry, and addresses at their ends.
+pub(super) struct Traffics {
+    carried: BTreeSet<(u8, Option<u16>)>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+/// Most kinds of traffic that are asked about in one world, and addresses outside.
+const MOST: usize = 16;
+
+impl Traffics {
+    pub(super) fn of(probes: &[Probe]) -> Traffics {
+        let carried = probes.iter().filter(|p| p.port.is_some() || p.protocol == Probe::ICMP);
+        Traffics {
+            carried: carried.map(|p| (p.protocol, p.port)).take(MOST).chain([(Probe::ICMP, None)]).collect(),
+            addresses: probes.iter().flat_map(|p| [p.source, p.destination]).collect(),
+        }
+    }
+}
+
+pub(super) struct Expected {
+    pub(super) egress_governed: BTreeSet<ObjectName>,
+    pub(super) ingress_governed: BTreeSet<ObjectName>,
+    pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, Over>>,
+    /// Of governed workloads with addresses outside, by whether the workload is the source.
+    pub(super) outside: BTreeMap<(ObjectName, bool, IpAddr), BTreeMap<Traffic, Over>>,
+}
+
+/// All pods are on it: it judges both sides of every flow.
+const NODE: &str = "the-node";
+
+impl Expected {
+    pub(super) fn of(world: &World, traffics: Traffics, workload_of: &dyn Fn(&str) -> String) -> Expected {
+        let world = enforced_on_one_node(world);
+        let addresses: Vec<(IpAddr, ObjectName)> = owned_addresses(&world)
+            .into_iter()
+            .map(|(address, pod)| {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+                let name = pod.metadata.name.as_deref().expect("pods have names");
+                (address, ObjectName::new(namespace, &workload_of(name)))
+            })
+            .collect();
+        let mut expected = Expected {
+            egress_governed: BTreeSet::new(),
+            ingress_governed: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+            outside: BTreeMap::new(),
+        };
+        let is_outside = |address: &&IpAddr| owner(&world, **address).is_none() && nodes_with(&world, **address).is_empty();
+        let outside: Vec<IpAddr> = traffics.addresses.iter().filter(is_outside).take(MOST).copied().collect();
+        for (protocol, port) in &traffics.carried {
+            let traffic = match (Protocol::from_number(*protocol), port) {
+                (Some(protocol), Some(port)) => Traffic::Port(protocol, *port),
+                _ => Traffic::Portless,
+            };
+            let ask = |source: IpAddr, destination: IpAddr| {
+                judge(&world, NODE, &Probe { source, destination, protocol: *protocol, port: *port })
+            };
+            let over = |sides: [Side; 2]| if sides.contains(&Side::Denied) { Over::None } else { Over::All };
+            for (source, from) in &addresses {
+                for (destination, to) in addresses.iter().filter(|(d, _)| d.is_ipv4() == source.is_ipv4()) {
+                    // A pod may always reach itself; another like it is asked about here.
+                    let judged = ask(*source, *destination);
+                    if judged.egress != Side::NotIsolated {
+                        expected.egress_governed.insert(from.clone());
+                    }
+                    if judged.ingress != Side::NotIsolated {
+                        expected.ingress_governed.insert(to.clone());
+                    }
+                    let over = over([judged.egress, judged.ingress]);
+                    let flows = expected.pairs.entry((from.clone(), to.clone())).or_default();
+                    flows.entry(traffic).and_modify(|before| *before = before.join(over)).or_insert(over);
+                }
+            }
+            for (address, workload) in &addresses {
+                for other in outside.iter().filter(|other| other.is_ipv4() == address.is_ipv4()) {
+                    for egress in [true, false] {
+                        let judged = if egress { ask(*address, *other) } else { ask(*other, *address) };
+                        let over = over([judged.egress, judged.ingress]);
+                        let flows = expected.outside.entry((workload.clone(), egress, *other)).or_default();
+                        flows.entry(traffic).and_modify(|before| *before = before.join(over)).or_insert(over);
+                    }
+                }
+            }
+        }
+        let Expected { egress_governed, ingress_governed, .. } = &expected;
+        let is_governed = |workload, egress| match egress {
+            true => egress_governed.contains(workload),
+            false => ingress_governed.contains(workload),
+        };
+        expected.outside.retain(|(workload, egress, _), _| is_governed(workload, *egress));
+        expected
+    }
+}
+
+fn enforced_on_one_node(world: &World) -> World {
+    let mut world = world.clone();
+    for policy in &mut world.policies {
+        policy["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "enforce"});
+    }
+    for pod in &mut world.pods {
+        // On the host network the node's address is no pod's, whichever node it is.
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = Some(NODE.into());
+        }
+    }
+    world
+}
+
+pub(super) fn holds(block: &Block, address: IpAddr) -> bool {
+    block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
+}
