@@ -1,11 +1,13 @@
+mod optional;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster::{Event, Problem, Sync, Timing, connect, watch_cluster};
+use cluster::{Event, Problem, Sync, Timing, Watched, connect, watch_cluster};
 use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
-use tests::fake_api::{DEADLINE, FakeApi, Faults, Verb};
+use tests::fake_api::{DEADLINE, FakeApi, Faults, Kind as Served, Verb};
 use tests::generate::draw_worlds;
 use tests::objects::kind_of;
 use tokio::sync::mpsc;
@@ -25,18 +27,18 @@ fn impatient() -> Timing {
 }
 
 /// What has come from the source so far.
-struct Known {
-    events: mpsc::Receiver<Event>,
+struct Known<O: Watched = Object> {
+    events: mpsc::Receiver<Event<O>>,
     task: JoinHandle<()>,
-    objects: BTreeMap<(Kind, String), Object>,
-    sync: Sync,
+    objects: BTreeMap<(O::Kind, String), O>,
+    sync: Sync<O>,
     problems: Vec<Problem>,
     /// Lists per kind.
-    replaced: BTreeMap<Kind, usize>,
+    replaced: BTreeMap<O::Kind, usize>,
 }
 
-impl Known {
-    async fn of(kubeconfig: &Path, timing: Timing) -> Known {
+impl<O: Watched> Known<O> {
+    async fn of(kubeconfig: &Path, timing: Timing) -> Known<O> {
         let connection = connect(Some(kubeconfig)).await.unwrap().with_timing(timing);
         let (sender, events) = mpsc::channel(8);
         let task = tokio::spawn(watch_cluster(connection, sender));
@@ -45,7 +47,7 @@ impl Known {
     }
 
     /// Takes events in until the condition holds.
-    async fn until(&mut self, what: &str, condition: impl Fn(&Known) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl Fn(&Known<O>) -> bool) {
         let began = Instant::now();
         while !condition(self) {
             let left = DEADLINE.saturating_sub(began.elapsed());
@@ -62,8 +64,8 @@ impl Known {
         }
     }
 
-    fn apply(&mut self, change: Change) {
-        let key = |o: &Object| (o.kind(), o.name().to_string());
+    fn apply(&mut self, change: Change<O>) {
+        let key = |o: &O| (o.kind(), o.name().to_string());
         match change {
             Change::Set(object) => {
                 self.objects.insert(key(&object), object);
@@ -83,13 +85,8 @@ impl Known {
         self.until("a list of every kind", |known| known.sync.is_complete()).await;
     }
 
-    async fn until_pods(&mut self, names: &[&str]) {
-        let names: Vec<String> = names.iter().map(|name| format!("shop/{name}")).collect();
-        self.until(&format!("the pods {names:?}"), |known| known.pods() == names).await;
-    }
-
     async fn until_problem(&mut self, text: &str) {
-        let has = |known: &Known| known.problems.iter().any(|problem| problem.to_string().contains(text));
+        let has = |known: &Known<O>| known.problems.iter().any(|problem| problem.to_string().contains(text));
         self.until(&format!("a problem with '{text}'"), has).await;
     }
 
@@ -97,12 +94,19 @@ impl Known {
         self.until("no problems", |known| known.problems.is_empty()).await;
     }
 
-    fn pods(&self) -> Vec<String> {
-        self.objects.keys().filter(|(kind, _)| *kind == Kind::Pod).map(|(_, name)| name.clone()).collect()
-    }
-
     fn names(&self) -> Vec<String> {
         self.objects.keys().map(|(kind, name)| format!("{kind} {name}")).collect()
+    }
+}
+
+impl Known {
+    async fn until_pods(&mut self, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| format!("shop/{name}")).collect();
+        self.until(&format!("the pods {names:?}"), |known| known.pods() == names).await;
+    }
+
+    fn pods(&self) -> Vec<String> {
+        self.objects.keys().filter(|(kind, _)| *kind == Kind::Pod).map(|(_, name)| name.clone()).collect()
     }
 
     fn lists_of_pods(&self) -> usize {
@@ -118,7 +122,7 @@ async fn watched(faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
 async fn watched_with(timing: Timing, faults: impl FnOnce(&mut Faults)) -> (FakeApi, Known) {
     let api = small_cluster();
     api.faults(faults);
-    let mut known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
     known.until_synced().await;
     api.until_watched().await;
     assert_eq!(known.names(), ["Namespace shop", "Pod shop/web", "NetworkPolicy shop/deny"]);
@@ -162,7 +166,7 @@ async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again(
     api.faults(|f| f.no_streaming = true);
     let names: Vec<String> = (0..1201).map(|i| format!("pod-{i:04}")).collect();
     names.iter().for_each(|name| api.set(Kind::Pod, pod(name)));
-    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     assert_eq!(known.pods().len(), 1202);
     assert_eq!(api.count(Verb::List, Kind::Pod), 3);
@@ -173,7 +177,7 @@ async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again(
     api.compact();
     api.cut_connections();
     known.until("a second list", |known| known.lists_of_pods() == 2).await;
-    let streams = |r: &&tests::fake_api::Request| r.kind == Kind::Pod && r.has("sendInitialEvents", "true");
+    let streams = |r: &&tests::fake_api::Request| r.kind == Served::Pod && r.has("sendInitialEvents", "true");
     assert_eq!(api.requests().iter().filter(streams).count(), 1);
 }
 
@@ -189,13 +193,13 @@ async fn pages_that_expire_are_read_as_one() {
     let api = small_cluster();
     (0..600).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.faults(|f| (f.no_streaming, f.delay) = (true, Duration::from_millis(300)));
-    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
-    let second_page = |r: &tests::fake_api::Request| r.kind == Kind::Pod && r.query.contains_key("continue");
+    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+    let second_page = |r: &tests::fake_api::Request| r.kind == Served::Pod && r.query.contains_key("continue");
     api.until_requests("the second page", |requests| requests.iter().any(second_page)).await;
     api.compact();
     known.until_synced().await;
     assert_eq!(known.pods().len(), 601);
-    let last = api.requests().into_iter().rfind(|r| (r.verb, r.kind) == (Verb::List, Kind::Pod)).unwrap();
+    let last = api.requests().into_iter().rfind(|r| (r.verb, r.kind) == (Verb::List, Served::Pod)).unwrap();
     assert!(!last.query.contains_key("limit"), "{last:?}");
 }
 
@@ -220,7 +224,7 @@ async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
     known.until("the pods", |known| known.pods().len() == 11).await;
     // A watch of namespaces has seen nothing but the bookmark; garbage makes it ask again from there.
     api.send_raw(Kind::Namespace, b"garbage\n");
-    let resumed = |r: &&tests::fake_api::Request| r.kind == Kind::Namespace && !r.has("sendInitialEvents", "true");
+    let resumed = |r: &&tests::fake_api::Request| r.kind == Served::Namespace && !r.has("sendInitialEvents", "true");
     api.until_requests("the watch resumed", |requests| requests.iter().any(|r| resumed(&r))).await;
     let from = api.requests().iter().find(resumed).and_then(version);
     assert_eq!(from.as_deref(), Some("113"), "100, three objects, ten pods");
@@ -230,7 +234,7 @@ async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
 async fn a_version_that_is_gone_is_listed_again_and_the_deletions_meanwhile_are_applied() {
     for gone_as_status in [false, true] {
         let (api, mut known) = watched(|f| f.gone_as_status = gone_as_status).await;
-        api.faults(|f| f.refusals.extend(Kind::ALL.map(|kind| ((kind, Verb::Watch), 503))));
+        api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 503)));
         api.cut_connections();
         known.until_problem("answers 503 to watch pods").await;
         api.remove(Kind::Pod, "shop", "web");
@@ -250,7 +254,7 @@ async fn an_object_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch()
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
         Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("bad")));
-        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         known.until_pods(&["bad", "web"]).await;
         Kind::ALL.iter().for_each(|kind| api.set(*kind, bad("worse")));
@@ -281,7 +285,7 @@ async fn what_a_list_and_a_watch_tell_means_what_the_whole_objects_mean() {
         documents.sort_by_key(|document| document["metadata"]["name"].to_string());
         let (listed, watched) = documents.split_at(half);
         listed.iter().for_each(|document| api.set(kind_of(document), document.clone()));
-        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         api.until_watched().await;
         watched.iter().for_each(|document| api.set(kind_of(document), document.clone()));
@@ -301,7 +305,7 @@ async fn a_policy_of_a_list_that_comes_in_pages_is_of_the_version_of_the_list() 
             Kind::NetworkPolicy,
             json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}),
         );
-        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
         known.until_synced().await;
         let Object::Policy(open) = &known.objects[&(Kind::NetworkPolicy, "shop/open".into())] else {
             panic!("not a policy")
@@ -346,14 +350,14 @@ async fn lines_that_are_no_events_cost_no_change_and_no_list() {
 async fn forbidden_says_which_verb_is_missing_and_the_other_kinds_go_on() {
     let api = small_cluster();
     let policies = Kind::NetworkPolicy;
-    api.faults(|f| f.refusals.extend([((policies, Verb::Watch), 403), ((policies, Verb::List), 403)]));
-    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    api.faults(|f| f.refuse(policies, &[Verb::Watch, Verb::List], 403));
+    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
     known.until_problem("networkpolicies watch: forbidden: the RBAC verb 'watch' on networkpolicies").await;
     known.until_pods(&["web"]).await;
     known.until("namespaces", |known| known.replaced.contains_key(&Kind::Namespace)).await;
     assert_eq!(known.sync.missing(), [policies]);
 
-    api.faults(|f| (f.no_streaming, f.refusals) = (true, BTreeMap::from([((policies, Verb::List), 403)])));
+    api.faults(|f| (f.no_streaming, f.refusals) = (true, BTreeMap::from([((policies.into(), Verb::List), 403)])));
     known.until_problem("the RBAC verb 'list' on networkpolicies in the API group networking.k8s.io is missing").await;
     api.faults(|f| f.refusals.clear());
     known.until_synced().await;
@@ -363,8 +367,8 @@ async fn forbidden_says_which_verb_is_missing_and_the_other_kinds_go_on() {
 #[tokio::test]
 async fn credentials_that_are_not_accepted_are_said_to_be() {
     let api = small_cluster();
-    api.faults(|f| f.refusals.extend([((Kind::Pod, Verb::Watch), 401)]));
-    let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+    api.faults(|f| f.refuse(Kind::Pod, &[Verb::Watch], 401));
+    let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
     known.until_problem("pods watch: the API server does not accept our credentials (401)").await;
     api.faults(|f| f.refusals.clear());
     known.until_synced().await;
@@ -374,7 +378,7 @@ async fn credentials_that_are_not_accepted_are_said_to_be() {
 #[tokio::test]
 async fn server_errors_are_waited_out_and_what_is_known_stays() {
     let (api, mut known) = watched(|_| {}).await;
-    api.faults(|f| f.refusals.extend(Kind::ALL.map(|kind| ((kind, Verb::Watch), 500))));
+    api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 500)));
     api.cut_connections();
     known.until_problem("the API server answers 500 to watch pods").await;
     let before = api.count(Verb::Watch, Kind::Pod);
@@ -392,7 +396,7 @@ async fn a_server_that_does_not_answer_is_noticed_and_asked_again() {
     let api = small_cluster();
     api.faults(|f| f.silent = true);
     let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
-    let mut known = Known::of(&api.kubeconfig(), timing).await;
+    let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
     known.until_problem("pods watch: the API server has not answered to watch pods for 200ms").await;
     api.faults(|f| f.silent = false);
     known.until_synced().await;
@@ -430,7 +434,7 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause()
     api.cut_connections();
     known.until_problem("the API server ends the watch of pods as soon as it begins").await;
     let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
-    let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod;
+    let pods = |r: &&tests::fake_api::Request| r.kind == Served::Pod;
     api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
     // The waits are 5, 10, 20, 40, 40, … ms, each at least half of that.
     assert!(began.elapsed() >= Duration::from_millis(120), "{:?}", began.elapsed());
@@ -457,8 +461,8 @@ async fn answers_that_come_late_and_in_pieces_are_answers() {
 async fn every_kind_must_be_listed_before_the_picture_is_whole() {
     for missing in Kind::ALL {
         let api = small_cluster();
-        api.faults(|f| f.refusals.extend([((missing, Verb::Watch), 500), ((missing, Verb::List), 500)]));
-        let mut known = Known::of(&api.kubeconfig(), impatient()).await;
+        api.faults(|f| f.refuse(missing, &[Verb::Watch, Verb::List], 500));
+        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
         known.until("the other kinds", |known| known.replaced.len() == 2).await;
         assert_eq!(known.sync.missing(), [missing]);
         api.faults(|f| f.refusals.clear());
@@ -472,7 +476,7 @@ async fn a_server_that_is_not_there_is_a_problem_of_every_watch() {
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();
     drop(api);
-    let mut known = Known::of(kubeconfig.path(), impatient()).await;
+    let mut known: Known = Known::of(kubeconfig.path(), impatient()).await;
     known.until("three problems", |known| known.problems.len() == 3).await;
     for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "pods"]) {
         assert_eq!(problem.origin, format!("{plural} watch"));

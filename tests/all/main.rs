@@ -10,6 +10,8 @@ mod lab;
 mod agreement;
 // What the API server holds becomes known, whatever happens on the way.
 mod informers;
+// Of several processes one leads, and never two at once.
+mod leases;
 // A folder of manifests is followed like a cluster, and a bad file spoils only itself.
 mod folder;
 // The oracle reads each line of the API documentation as it is meant.

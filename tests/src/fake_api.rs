@@ -1,19 +1,20 @@
-//! An API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of the three kinds, and
-//! the ways in which API servers and the networks before them fail.
+//! An API server at the HTTP boundary: lists, pages, streaming lists, watches and bookmarks of every kind that is
+//! watched, Leases, and the ways in which API servers and the networks before them fail.
 //!
 //! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a
 //! process stand on the same server. It knows nothing of what its clients make of the objects.
 
+mod leases;
 mod serve;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use policy::Kind;
+pub use context::object::Kind;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
@@ -31,6 +32,8 @@ pub enum Verb {
     List,
     Watch,
     Get,
+    Create,
+    Update,
 }
 
 /// A request that came in.
@@ -57,6 +60,8 @@ pub struct Faults {
     pub no_end_of_list: bool,
     /// Answers these requests with the status instead.
     pub refusals: BTreeMap<(Kind, Verb), u16>,
+    /// Answers requests of these verbs for a Lease with the status instead.
+    pub lease_refusals: BTreeMap<Verb, u16>,
     /// Says 410 to a watch from a version that was compacted in the status line; otherwise in an ERROR event.
     pub gone_as_status: bool,
     /// Takes requests and does not answer.
@@ -69,6 +74,14 @@ pub struct Faults {
     pub pieces: Option<usize>,
     /// Answers this much later.
     pub delay: Duration,
+}
+
+impl Faults {
+    /// Answers these requests with the status from now on.
+    pub fn refuse(&mut self, kind: impl Into<Kind>, verbs: &[Verb], code: u16) {
+        let kind = kind.into();
+        self.refusals.extend(verbs.iter().map(|verb| ((kind, *verb), code)));
+    }
 }
 
 /// The server. It ends when it is dropped.
@@ -91,6 +104,11 @@ pub(crate) struct State {
     store: Store,
     faults: Faults,
     requests: Vec<Request>,
+    /// Requests that are to change something, by the resource that they are for.
+    writes: BTreeMap<String, usize>,
+    leases: leases::Leases,
+    /// Kinds of route whose CustomResourceDefinitions are there.
+    installed: BTreeSet<Kind>,
     /// Watches that are open, with their streaming list behind them.
     watching: BTreeMap<Kind, usize>,
     /// Watches that were ever opened, and where in the log those stand that are open.
@@ -151,19 +169,22 @@ impl FakeApi {
     }
 
     /// Creates or replaces an object. It may be as wrong as it likes outside of its name and namespace.
-    pub fn set(&self, kind: Kind, object: Value) {
+    pub fn set(&self, kind: impl Into<Kind>, object: Value) {
+        let kind = kind.into();
         self.shared.change(|state| state.store.set(kind, object));
     }
 
     /// As `set`, but the open watches get garbage instead of the change.
-    pub fn set_garbled(&self, kind: Kind, object: Value) {
+    pub fn set_garbled(&self, kind: impl Into<Kind>, object: Value) {
+        let kind = kind.into();
         self.shared.change(|state| {
             state.store.set(kind, object);
             state.store.garble_last();
         });
     }
 
-    pub fn remove(&self, kind: Kind, namespace: &str, name: &str) {
+    pub fn remove(&self, kind: impl Into<Kind>, namespace: &str, name: &str) {
+        let kind = kind.into();
         self.shared.change(|state| state.store.remove(kind, namespace, name));
     }
 
@@ -211,7 +232,8 @@ impl FakeApi {
     }
 
     /// Sends these bytes to the open watches of the kind, once.
-    pub fn send_raw(&self, kind: Kind, bytes: &[u8]) {
+    pub fn send_raw(&self, kind: impl Into<Kind>, bytes: &[u8]) {
+        let kind = kind.into();
         self.shared.change(|state| state.store.raw(kind, bytes));
     }
 
@@ -230,8 +252,48 @@ impl FakeApi {
     }
 
     /// Requests of a verb for a kind.
-    pub fn count(&self, verb: Verb, kind: Kind) -> usize {
+    pub fn count(&self, verb: Verb, kind: impl Into<Kind>) -> usize {
+        let kind = kind.into();
         self.requests().iter().filter(|r| (r.verb, r.kind) == (verb, kind)).count()
+    }
+
+    /// Requests that were to change something, by the resource they were for, `leases` for one; refused ones count.
+    pub fn writes(&self) -> BTreeMap<String, usize> {
+        self.shared.lock().writes.clone()
+    }
+
+    /// Serves a kind of route from now on, as after the installation of its CustomResourceDefinition.
+    pub fn install(&self, route: Kind) {
+        self.shared.change(|state| state.installed.insert(route));
+    }
+
+    /// Does not know the kind of route any more, nor its objects, and ends its watches.
+    pub fn uninstall(&self, route: Kind) {
+        self.shared.change(|state| {
+            state.installed.remove(&route);
+            state.store.drop_kind(route);
+            state.cuts += 1;
+        });
+    }
+
+    pub fn lease(&self, namespace: &str, name: &str) -> Option<Value> {
+        self.shared.lock().leases.get(namespace, name).cloned()
+    }
+
+    /// Writes a Lease as another client would.
+    pub fn set_lease(&self, lease: Value) {
+        self.shared.change(|state| state.leases.set(lease));
+    }
+
+    /// Waits until the Lease is as described.
+    pub async fn until_lease(
+        &self,
+        what: &str,
+        namespace: &str,
+        name: &str,
+        condition: impl Fn(Option<&Value>) -> bool,
+    ) {
+        self.until(what, |state| condition(state.leases.get(namespace, name))).await;
     }
 
     /// Waits until the requests so far fulfil the condition.
@@ -239,10 +301,15 @@ impl FakeApi {
         self.until(what, |state| condition(&state.requests)).await;
     }
 
-    /// Waits until a watch of every kind is open and has what there is.
+    /// Waits until a watch of every kind that enforcement rests on is open and has what there is.
     pub async fn until_watched(&self) {
+        self.until_watching(&Kind::NEEDED).await;
+    }
+
+    /// Waits until a watch of each of the kinds is open and has what there is.
+    pub async fn until_watching(&self, kinds: &[Kind]) {
         self.until("a watch of every kind", |state| {
-            Kind::ALL.iter().all(|kind| state.watching.get(kind).is_some_and(|open| *open > 0))
+            kinds.iter().all(|kind| state.watching.get(kind).is_some_and(|open| *open > 0))
         })
         .await;
     }

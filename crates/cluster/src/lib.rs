@@ -8,6 +8,7 @@
 mod connection;
 mod event;
 mod folder;
+pub mod lease;
 pub mod manifest;
 mod watch;
 mod watched;
@@ -15,5 +16,5 @@ mod watched;
 pub use connection::{ConnectError, Connection, Timing, connect};
 pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
-pub use watch::{lean::read_lean, look_up_pod, watch_cluster};
+pub use watch::{lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster};
 pub use watched::{Keep, Manifests, Nameless, Need, POD_SPEC, Resource, Watched};

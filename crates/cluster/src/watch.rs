@@ -9,12 +9,12 @@
 mod api;
 mod backoff;
 mod decode;
-mod failure;
+pub(crate) mod failure;
 mod informer;
 mod last_told;
 pub(crate) mod lean;
 mod lines;
-mod lookup;
+pub(crate) mod lookup;
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,6 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::{Connection, Event, Problem, Told, Watched};
 use informer::Informer;
-pub use lookup::look_up_pod;
 
 /// Reports on the way from the watches, of all kinds together. When it is full, the watches stop reading and TCP makes
 /// the server wait: enough to lower in parallel with whoever applies, and a few hundred kilobytes at most.

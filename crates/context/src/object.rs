@@ -1,10 +1,17 @@
 //! The objects that context is made of: those of enforcement, with what pods say of their owners, and those that open a
 //! workload to the outside.
 
+mod exposure;
+mod pod;
+mod reader;
+mod service;
+mod watched;
+
 use std::fmt;
 use std::sync::Arc;
 
-use policy::{Labels, Namespace, ObjectName, Policy, Tracked};
+use cluster::Problem;
+use policy::{Labels, Namespace, ObjectName, Policy};
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +48,16 @@ impl Kind {
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
+impl From<policy::Kind> for Kind {
+    fn from(kind: policy::Kind) -> Kind {
+        match kind {
+            policy::Kind::Namespace => Kind::Namespace,
+            policy::Kind::Pod => Kind::Pod,
+            policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -68,18 +85,6 @@ pub enum Object {
     Exposure(Arc<Exposure>),
 }
 
-impl Tracked for Object {
-    type Kind = Kind;
-
-    fn kind(&self) -> Kind {
-        self.kind()
-    }
-
-    fn name(&self) -> &ObjectName {
-        self.name()
-    }
-}
-
 impl Object {
     pub fn kind(&self) -> Kind {
         match self {
@@ -100,6 +105,17 @@ impl Object {
             Object::Exposure(o) => &o.name,
         }
     }
+
+    /// What was not understood of that which enforcement does not look at; what it does look at is in the
+    /// [`policy::Diagnostic`]s of its objects.
+    pub fn problems(&self) -> &[Problem] {
+        match self {
+            Object::Namespace(_) | Object::Policy(_) => &[],
+            Object::Pod(o) => &o.problems,
+            Object::Service(o) => &o.problems,
+            Object::Exposure(o) => &o.problems,
+        }
+    }
 }
 
 /// A pod as enforcement sees it, and what else it says of itself.
@@ -112,6 +128,7 @@ pub struct Pod {
     pub ready: bool,
     /// Some container has a `hostPort`.
     pub host_port: bool,
+    pub problems: Box<[Problem]>,
 }
 
 /// Who controls a pod.
@@ -125,10 +142,11 @@ pub struct Owner {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: ObjectName,
-    /// Empty where the Service selects no pods.
+    /// Empty where the Service selects no pods, and where what it selects is not understood.
     pub selector: Labels,
     /// Of type LoadBalancer or NodePort, or with externalIPs.
     pub exposed: bool,
+    pub problems: Box<[Problem]>,
 }
 
 /// An object that leads traffic from outside to Services.
@@ -136,6 +154,7 @@ pub struct Service {
 pub struct Exposure {
     pub kind: Kind,
     pub name: ObjectName,
-    /// The Services it names, each once, in order.
+    /// The Services it names, each once, sorted.
     pub services: Vec<ObjectName>,
+    pub problems: Box<[Problem]>,
 }

@@ -42,7 +42,7 @@ pub use explain::{
 };
 pub use interner::Interner;
 pub use labels::Labels;
-pub use lower::{Nameless, lower, lower_with};
+pub use lower::{Nameless, lower, lower_name, lower_with};
 pub use model::{
     Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope,
     NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,

@@ -33,25 +33,37 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
 /// The same, for one of many objects: it shares what others before it said, too.
 pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().filter(|n| !n.is_empty()).ok_or(Nameless(kind))?;
-    let namespace = match (kind, &metadata["namespace"]) {
-        (Kind::Namespace, _) => String::new(),
-        (Kind::Pod | Kind::NetworkPolicy, Value::Null) => DEFAULT_NAMESPACE.into(),
-        (Kind::Pod | Kind::NetworkPolicy, Value::String(name)) if name.is_empty() => DEFAULT_NAMESPACE.into(),
-        (Kind::Pod | Kind::NetworkPolicy, Value::String(name)) => name.clone(),
-        // YAML makes a number of `namespace: 123`; that is still where its author wants it.
-        (Kind::Pod | Kind::NetworkPolicy, other) => other.to_string(),
-    };
     let name = match kind {
         // It is the value of a label, too.
-        Kind::Namespace => ObjectName { namespace: interner.text(&namespace), name: interner.text(name) },
-        Kind::Pod | Kind::NetworkPolicy => ObjectName { namespace: interner.text(&namespace), name: name.into() },
+        Kind::Namespace => {
+            name_of(metadata).map(|name| ObjectName { namespace: interner.text(""), name: interner.text(name) })
+        }
+        Kind::Pod | Kind::NetworkPolicy => lower_name(interner, metadata),
     };
+    let name = name.ok_or(Nameless(kind))?;
     Ok(match kind {
         Kind::Namespace => Object::Namespace(Arc::new(lower_namespace(name, metadata, interner))),
         Kind::Pod => Object::Pod(Arc::new(pod::lower(name, object, interner))),
         Kind::NetworkPolicy => Object::Policy(Arc::new(policy::lower(name, object, interner))),
     })
+}
+
+/// The name of an object of a namespaced kind, from its metadata; none if it has none. One that says no namespace is taken
+/// to be in `default`.
+pub fn lower_name(interner: &mut Interner, metadata: &Value) -> Option<ObjectName> {
+    let name = name_of(metadata)?.into();
+    let namespace = match &metadata["namespace"] {
+        Value::Null => interner.text(DEFAULT_NAMESPACE),
+        Value::String(name) if name.is_empty() => interner.text(DEFAULT_NAMESPACE),
+        Value::String(name) => interner.text(name),
+        // YAML makes a number of `namespace: 123`; that is still where its author wants it.
+        other => interner.text(&other.to_string()),
+    };
+    Some(ObjectName { namespace, name })
+}
+
+fn name_of(metadata: &Value) -> Option<&str> {
+    metadata["name"].as_str().filter(|name| !name.is_empty())
 }
 
 /// Where kubectl puts what names no namespace.

@@ -21,7 +21,7 @@ fn before_everything_is_listed_nothing_is_explained_and_the_old_rules_are_not_de
     let stage = Stage::new();
     let api = stage.api();
     set_all(&api, &objects());
-    api.faults(|f| f.refusals = [Verb::List, Verb::Watch].map(|verb| ((Kind::Pod, verb), 403)).into());
+    api.faults(|f| f.refuse(Kind::Pod, &[Verb::List, Verb::Watch], 403));
     let mut agent = stage.start(stage.agent_on_api(&api));
     agent.until("only pods are missing", |agent| {
         let answer = agent.try_get("/readyz").ok()?;

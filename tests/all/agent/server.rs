@@ -13,7 +13,7 @@ fn nothing_is_programmed_before_every_kind_has_been_listed() {
         let objects =
             [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
         set_all(&api, &objects);
-        api.faults(|f| f.refusals = [Verb::List, Verb::Watch].map(|verb| ((held_back, verb), 403)).into());
+        api.faults(|f| f.refuse(held_back, &[Verb::List, Verb::Watch], 403));
         let mut agent = stage.start(stage.agent_on_api(&api));
         let waiting = format!("waiting for the first list of: {held_back}\n");
         let reason = agent.until("only one kind is missing", |agent| {

@@ -149,6 +149,8 @@ fn the_rights_are_those_that_the_code_uses() {
             Verb::List => "list",
             Verb::Watch => "watch",
             Verb::Get => "get",
+            Verb::Create => "create",
+            Verb::Update => "update",
         };
         used.insert((path.expect("a known group").to_owned(), verb.to_owned()));
     }

@@ -118,7 +118,7 @@ fn of_pods_that_started_without_an_agent_those_that_nobody_knows_stay_denied() {
 fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
     for kind in Kind::ALL {
         let site = Site::with(&objects());
-        site.api.faults(|f| f.refusals = [Verb::List, Verb::Watch].map(|verb| ((kind, verb), 403)).into());
+        site.api.faults(|f| f.refuse(kind, &[Verb::List, Verb::Watch], 403));
         let mut agent = site.stage.start(site.agent());
         let socket = site.stage.run_dir().join("cni.sock");
         agent.until("it listens", |_| socket.exists().then_some(()));

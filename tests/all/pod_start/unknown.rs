@@ -85,7 +85,7 @@ fn an_api_server_that_does_not_answer_is_named_and_the_pod_starts_at_the_next_at
     let _agent = site.start_agent();
     site.api.faults(|faults| {
         faults.stalled = true;
-        faults.refusals.insert((Kind::Pod, Verb::Get), 403);
+        faults.refuse(Kind::Pod, &[Verb::Get], 403);
     });
     set_all(&site.api, &[pending("web", "app=web")]);
     let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));

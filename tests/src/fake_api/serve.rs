@@ -7,40 +7,66 @@ use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State as Extract};
-use axum::http::{StatusCode, Uri, header};
+use axum::extract::{Path, Query, Request as HttpRequest, State as Extract};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures::stream::{self, Stream, StreamExt};
-use policy::Kind;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, with_type};
-use super::{Faults, Request, Shared, Verb};
+use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, is_route, plural, with_type};
+use super::{Faults, Kind, Request, Shared, Verb, leases};
 
 type Parameters = BTreeMap<String, String>;
 
 /// Serves until the other end of `stopped` is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Receiver<()>) {
     let mut routes = Router::new();
-    for (path, kind) in [
-        ("/api/v1/namespaces", Kind::Namespace),
-        ("/api/v1/pods", Kind::Pod),
-        ("/apis/networking.k8s.io/v1/networkpolicies", Kind::NetworkPolicy),
-    ] {
+    for kind in Kind::ALL {
+        let prefix = if api_version(kind) == "v1" { "/api" } else { "/apis" };
+        let path = format!("{prefix}/{}/{}", api_version(kind), plural(kind));
         let answer = move |Extract(shared): Extract<Arc<Shared>>, uri: Uri, Query(query): Query<Parameters>| {
             answer(shared, kind, uri, query)
         };
-        routes = routes.route(path, get(answer));
+        routes = routes.route(&path, get(answer));
     }
-    routes = routes.route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod));
+    routes = routes
+        .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
+        .route("/api/v1/namespaces/{name}", get(namespace))
+        .route("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", post(leases::create))
+        .route(
+            "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}",
+            get(leases::get).put(leases::replace),
+        )
+        .layer(from_fn_with_state(shared.clone(), count_write));
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
     tokio::select! {
         served = async { axum::serve(listener, routes.with_state(shared)).await } => served.expect("it serves"),
         // Sent or dropped, it means the same.
         _ = stopped => {}
+    }
+}
+
+/// Counts whatever is to change something, known to us or not.
+async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let resource = resource_of(request.uri().path()).to_owned();
+        shared.change(|state| *state.writes.entry(resource).or_default() += 1);
+    }
+    next.run(request).await
+}
+
+/// `leases` of `/apis/coordination.k8s.io/v1/namespaces/a/leases/b`.
+fn resource_of(path: &str) -> &str {
+    let below_version = |prefix: &str, segments: usize| path.strip_prefix(prefix).map(|rest| (rest, segments));
+    let Some((rest, before)) = below_version("/apis/", 2).or_else(|| below_version("/api/", 1)) else { return path };
+    match rest.split('/').skip(before).collect::<Vec<_>>()[..] {
+        ["namespaces", _, resource, ..] => resource,
+        [resource, ..] => resource,
+        [] => path,
     }
 }
 
@@ -57,7 +83,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
             Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
         },
         // Routed to `pod`.
-        Verb::Get => return status(405, "MethodNotAllowed", "get asks for one object"),
+        Verb::Get | Verb::Create | Verb::Update => return status(405, "MethodNotAllowed", "get asks for one object"),
         Verb::Watch => match watch(shared.clone(), kind, &query, cuts) {
             Ok(stream) => stream.boxed(),
             Err(refusal) => return refusal,
@@ -73,18 +99,31 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
 /// Notes the request and does to it what the faults say, up to the answer.
 async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Response> {
     let asked = (request.kind, request.verb);
-    let (faults, cuts) = shared.change(|state| {
+    let is_served = shared.change(|state| {
         state.requests.push(request);
-        (state.faults.clone(), state.cuts)
+        !is_route(asked.0) || state.installed.contains(&asked.0)
     });
-    if faults.silent {
-        cut(shared, cuts, |faults| !faults.silent).await;
+    let (faults, cuts) = suffer(shared).await;
+    if !is_served {
+        return Err((StatusCode::NOT_FOUND, "404 page not found\n").into_response());
     }
-    sleep(faults.delay).await;
     match faults.refusals.get(&asked) {
         Some(code) => Err(status(*code, "Refused", &format!("the fake says {code}"))),
         None => Ok((faults, cuts)),
     }
+}
+
+/// Answers late or not at all if the faults say so; gives them, and how often connections were cut before.
+pub(super) async fn suffer(shared: &Shared) -> (Faults, u64) {
+    let (faults, cuts) = {
+        let state = shared.lock();
+        (state.faults.clone(), state.cuts)
+    };
+    if faults.silent {
+        cut(shared, cuts, |faults| !faults.silent).await;
+    }
+    sleep(faults.delay).await;
+    (faults, cuts)
 }
 
 /// One pod by its name.
@@ -93,17 +132,24 @@ async fn pod(
     uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
-    let kind = Kind::Pod;
+    one(&shared, Kind::Pod, uri, &namespace, &name).await
+}
+
+async fn namespace(Extract(shared): Extract<Arc<Shared>>, uri: Uri, Path(name): Path<String>) -> Response {
+    one(&shared, Kind::Namespace, uri, "", &name).await
+}
+
+async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str) -> Response {
     let request = Request { verb: Verb::Get, kind, path: uri.path().to_owned(), query: Parameters::new() };
-    if let Err(refusal) = take(&shared, request).await {
+    if let Err(refusal) = take(shared, request).await {
         return refusal;
     }
-    match shared.lock().store.get(kind, &namespace, &name) {
+    match shared.lock().store.get(kind, namespace, name) {
         Some(object) => {
             let text = with_type(kind, object.clone()).to_string();
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }
-        None => status(404, "NotFound", &format!("pods \"{name}\" not found")),
+        None => status(404, "NotFound", &format!("{} \"{name}\" not found", plural(kind))),
     }
 }
 
@@ -340,7 +386,7 @@ fn in_pieces(part: Result<Bytes, Cut>, size: usize) -> impl Stream<Item = Result
     })
 }
 
-fn status(code: u16, reason: &str, message: &str) -> Response {
+pub(super) fn status(code: u16, reason: &str, message: &str) -> Response {
     let code_line = StatusCode::from_u16(code).expect("a status code");
     (code_line, [(header::CONTENT_TYPE, "application/json")], status_object(code, reason, message).to_string())
         .into_response()

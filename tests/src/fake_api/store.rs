@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use policy::Kind;
 use serde_json::{Value, json};
 
+use super::Kind;
 use crate::scale::Cluster;
 use crate::scale::events::Event;
 
@@ -79,13 +79,16 @@ impl Listing {
     }
 
     fn of_cluster(&self) -> usize {
-        self.cluster.as_ref().map_or(0, |cluster| cluster.count(self.kind))
+        match (&self.cluster, of_enforcement(self.kind)) {
+            (Some(cluster), Some(kind)) => cluster.count(kind),
+            (None, _) | (_, None) => 0,
+        }
     }
 
     /// Appends an object as it stands in a list.
     fn write(&self, index: usize, out: &mut Vec<u8>) {
-        match &self.cluster {
-            Some(cluster) if index < self.of_cluster() => cluster.write(self.kind, index, out),
+        match (&self.cluster, of_enforcement(self.kind)) {
+            (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write(kind, index, out),
             _ => {
                 // A server leaves the type of what it lists to the list.
                 let mut object = self.objects[index - self.of_cluster()].clone();
@@ -98,8 +101,8 @@ impl Listing {
 
     /// Appends the line of a streaming list that tells of an object.
     pub(crate) fn write_line(&self, index: usize, out: &mut Vec<u8>) {
-        match &self.cluster {
-            Some(cluster) if index < self.of_cluster() => cluster.write_added(self.kind, index, out),
+        match (&self.cluster, of_enforcement(self.kind)) {
+            (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write_added(kind, index, out),
             _ => {
                 let object = self.objects[index - self.of_cluster()].clone();
                 out.extend(event("ADDED", &with_type(self.kind, object)));
@@ -146,6 +149,11 @@ impl Store {
         self.log(kind, "DELETED", object);
     }
 
+    /// Forgets the objects of a kind, and tells nobody.
+    pub(crate) fn drop_kind(&mut self, kind: Kind) {
+        self.objects.retain(|(of, ..), _| *of != kind);
+    }
+
     pub(crate) fn compact(&mut self) {
         self.compacted = self.version();
         self.paged.clear();
@@ -176,7 +184,7 @@ impl Store {
         self.version = cluster.version();
         for event in events {
             let what = What::Change(event.line());
-            self.log.push_back(Entry { version: event.version, kind: Some(event.kind), what });
+            self.log.push_back(Entry { version: event.version, kind: Some(event.kind.into()), what });
         }
         let read = read.min().unwrap_or(self.forgotten);
         while self.forgotten < read {
@@ -278,9 +286,39 @@ pub(crate) fn event(line: &str, object: &Value) -> Vec<u8> {
 
 pub(crate) fn api_version(kind: Kind) -> &'static str {
     match kind {
-        Kind::Namespace | Kind::Pod => "v1",
-        Kind::NetworkPolicy => "networking.k8s.io/v1",
+        Kind::Namespace | Kind::Pod | Kind::Service => "v1",
+        Kind::NetworkPolicy | Kind::Ingress => "networking.k8s.io/v1",
+        Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
+        Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
     }
+}
+
+pub(crate) fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Namespace => "namespaces",
+        Kind::Pod => "pods",
+        Kind::NetworkPolicy => "networkpolicies",
+        Kind::Service => "services",
+        Kind::Ingress => "ingresses",
+        Kind::HttpRoute => "httproutes",
+        Kind::GrpcRoute => "grpcroutes",
+        Kind::TlsRoute => "tlsroutes",
+        Kind::TcpRoute => "tcproutes",
+        Kind::UdpRoute => "udproutes",
+    }
+}
+
+/// Whether the kind is there only once its CustomResourceDefinition is.
+pub(crate) fn is_route(kind: Kind) -> bool {
+    match kind {
+        Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => true,
+        Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Service | Kind::Ingress => false,
+    }
+}
+
+/// The kinds that a generated cluster has objects of.
+fn of_enforcement(kind: Kind) -> Option<policy::Kind> {
+    policy::Kind::ALL.into_iter().find(|of| Kind::from(*of) == kind)
 }
 
 /// The object as it stands alone; in a list the server leaves its type out.

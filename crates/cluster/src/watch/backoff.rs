@@ -23,6 +23,12 @@ impl Backoff {
         full.mul_f64(1.0 - fraction() / 2.0)
     }
 
+    /// The longest wait, at once.
+    pub(super) fn wait_long(&mut self) -> Duration {
+        self.next = self.last;
+        self.wait()
+    }
+
     pub(super) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -9,10 +9,12 @@ use crate::Resource;
 
 /// The RBAC verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     List,
     Watch,
     Get,
+    Create,
+    Update,
 }
 
 impl Verb {
@@ -21,13 +23,25 @@ impl Verb {
             Verb::List => "list",
             Verb::Watch => "watch",
             Verb::Get => "get",
+            Verb::Create => "create",
+            Verb::Update => "update",
+        }
+    }
+
+    /// What is to be granted where it is missing.
+    fn remedy(self) -> &'static str {
+        match self {
+            Verb::List | Verb::Watch => {
+                "grant the service account 'list' and 'watch' on it in a ClusterRole, and 'get' on pods"
+            }
+            Verb::Get | Verb::Create | Verb::Update => "grant it to the service account in a role",
         }
     }
 }
 
 /// Why a request did not do what it was for.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The server no longer has the changes since the version we know (410 Gone).
     Expired,
     /// The server answered with an error.
@@ -47,7 +61,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn of(verb: Verb, error: kube::Error) -> Failure {
+    pub(crate) fn of(verb: Verb, error: kube::Error) -> Failure {
         match error {
             kube::Error::Api(status) => Failure::of_status(verb, status),
             kube::Error::SerdeError(e) => Failure::Unreadable(verb, e.to_string()),
@@ -72,6 +86,11 @@ impl Failure {
         matches!(self, Failure::Refused(_, status) if matches!(status.code, 400 | 404 | 405 | 406 | 415 | 422 | 501))
     }
 
+    /// Whether the server knows no such kind.
+    pub(super) fn means_not_served(&self) -> bool {
+        matches!(self, Failure::Refused(_, status) if status.code == 404)
+    }
+
     /// Whether the server might have done better from another version, so that asking the same again may never help.
     /// Not so where it is overloaded or does not let us in: every agent of a cluster listing everything makes that
     /// worse.
@@ -93,7 +112,7 @@ impl Failure {
     }
 
     /// What is wrong and what to do, as a sentence that follows the name of the watch.
-    pub(super) fn explain(&self, resource: Resource) -> String {
+    pub(crate) fn explain(&self, resource: Resource) -> String {
         let plural = resource.plural;
         match self {
             Failure::Expired => format!("the list of {plural} expired while it was read; it is read again"),
@@ -104,10 +123,10 @@ impl Failure {
                     said(status)
                 ),
                 403 => format!(
-                    "forbidden: the RBAC verb '{}' on {plural}{} is missing; grant the service account 'list' and \
-                     'watch' on it in a ClusterRole, and 'get' on pods{}",
+                    "forbidden: the RBAC verb '{}' on {plural}{} is missing; {}{}",
                     verb.name(),
                     group_of(resource),
+                    verb.remedy(),
                     said(status)
                 ),
                 404 => format!("the API server does not serve {plural}{} (404)", group_of(resource)),

@@ -13,7 +13,7 @@ use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_
 use super::failure::{Failure, Verb};
 use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
-use crate::{Connection, Nameless, Problem, Resource, Told, Watched};
+use crate::{Connection, Nameless, Need, Problem, Resource, Told, Watched};
 
 /// Objects in a page, as client-go has it.
 const PAGE_OBJECTS: u32 = 500;
@@ -128,7 +128,10 @@ impl<O: Watched> Informer<O> {
         self.open = None;
         let listing = self.version.is_none();
         if listing && self.streaming && failure.means_no_streaming() {
-            tracing::info!(kind = %self.kind, "the API server has no streaming lists; reading pages instead");
+            // One that does not serve the kind does not serve pages of it either, which is told then.
+            if !failure.means_not_served() {
+                tracing::info!(kind = %self.kind, "the API server has no streaming lists; reading pages instead");
+            }
             self.streaming = false;
             return Ok(());
         }
@@ -164,7 +167,15 @@ impl<O: Watched> Informer<O> {
             self.failure = Some(message);
             self.report_problems().await?;
         }
-        let wait = self.backoff.wait().max(failure.retry_after()).min(self.connection.timing.backoff_last);
+        let unserved = listing && self.resource.need == Need::Optional && failure.means_not_served();
+        if unserved && self.last_told.forget() {
+            // It was served once, and is not any more.
+            let change = Change::Replace(self.kind, Vec::new());
+            self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
+        }
+        // Somebody may come to install it, which takes no haste.
+        let wait = if unserved { self.backoff.wait_long() } else { self.backoff.wait() };
+        let wait = wait.max(failure.retry_after()).min(self.connection.timing.backoff_last);
         tokio::select! {
             () = sleep(wait) => Ok(()),
             () = self.report.closed() => Err(Stop::Unheard),

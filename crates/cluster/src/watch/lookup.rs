@@ -1,4 +1,5 @@
-//! One pod, asked for by name: for the moment in which it starts and the watch has not told of it yet.
+//! One object, asked for by name: a pod in the moment in which it starts and the watch has not told of it yet, and the
+//! namespace by which a cluster is known.
 
 use kube::api::GetParams;
 use kube::core::Request;
@@ -29,8 +30,27 @@ pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<O
     }
 }
 
+/// Every cluster has it from its beginning to its end, so that its UID stands for the cluster.
+const OF_THE_CLUSTER: &str = "kube-system";
+
+/// The UID of the namespace `kube-system`. The error says what is wrong and what to do.
+pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
+    let resource = Object::resource(Kind::Namespace);
+    let path = format!("{}/{}", resource.path(), resource.plural);
+    let request = Request::new(path).get(OF_THE_CLUSTER, &GetParams::default()).map_err(|e| e.to_string())?;
+    let patience = connection.timing.answer;
+    match timeout(patience, connection.client.request::<Value>(request)).await {
+        Err(_) => Err(Failure::Silent(Verb::Get, patience).explain(resource)),
+        Ok(Err(e)) => Err(Failure::of(Verb::Get, e).explain(resource)),
+        Ok(Ok(namespace)) => match namespace["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            Some(uid) => Ok(uid.to_owned()),
+            None => Err(format!("the API server's namespace {OF_THE_CLUSTER} has no UID")),
+        },
+    }
+}
+
 /// What becomes part of a path must not lead elsewhere.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     !text.is_empty() && text.len() <= LONGEST_NAME && text.bytes().all(fits) && !text.starts_with('.')
 }

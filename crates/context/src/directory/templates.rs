@@ -59,7 +59,7 @@ struct Of {
 
 impl Template {
     fn of(pod: &Pod) -> Template {
-        let Pod { base, owner: _, ready: _, host_port } = pod;
+        let Pod { base, owner: _, ready: _, host_port, problems: _ } = pod;
         let Workload { name, app, control_plane } = Workload::of(pod);
         Template {
             namespace: base.name.namespace.clone(),

@@ -1,0 +1,104 @@
+//! The three requests about a Lease.
+
+use std::time::Duration;
+
+use kube::api::{GetParams, PostParams};
+use kube::core::Request;
+use policy::ObjectName;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::Lease;
+use crate::watch::failure::{Failure, Verb};
+use crate::watch::lookup::is_name;
+use crate::{Connection, Keep, Manifests, Need, Resource};
+
+const LEASES: Resource = Resource {
+    plural: "leases",
+    group: "coordination.k8s.io",
+    version: "v1",
+    need: Need::Needed,
+    manifests: Manifests::OfGroup,
+    keep: Keep::Whole,
+};
+
+/// What became of a write.
+pub(super) enum Written {
+    /// The server has this now.
+    As(Lease),
+    /// Somebody else was faster.
+    Overtaken,
+}
+
+/// One Lease in one API server. Errors say what is wrong and what to do.
+pub(super) struct Client {
+    connection: Connection,
+    name: ObjectName,
+}
+
+impl Client {
+    pub(super) fn new(connection: Connection, name: ObjectName) -> Result<Client, String> {
+        if is_name(&name.namespace) && is_name(&name.name) {
+            Ok(Client { connection, name })
+        } else {
+            Err(format!("{name} is no name that a Lease can have"))
+        }
+    }
+
+    /// The Lease as it is now; none if there is none.
+    pub(super) async fn get(&self, patience: Duration) -> Result<Option<Lease>, String> {
+        let answer = async {
+            let request = self.path().get(&self.name.name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+            self.connection.client.request(request).await
+        };
+        match within(patience, Verb::Get, answer).await {
+            Ok(object) => Ok(Some(Lease::of(object))),
+            Err(Failure::Refused(_, status)) if status.code == 404 => Ok(None),
+            Err(failure) => Err(failure.explain(LEASES)),
+        }
+    }
+
+    pub(super) async fn create(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+        let answer = async {
+            let body = lease.object().to_string().into_bytes();
+            let request = self.path().create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
+            self.connection.client.request(request).await
+        };
+        written(within(patience, Verb::Create, answer).await)
+    }
+
+    /// Puts the Lease in the place of the version that its metadata name.
+    pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+        let (name, params) = (&self.name.name, PostParams::default());
+        let answer = async {
+            let body = lease.object().to_string().into_bytes();
+            let request = self.path().replace(name, &params, body).map_err(kube::Error::BuildRequest)?;
+            self.connection.client.request(request).await
+        };
+        written(within(patience, Verb::Update, answer).await)
+    }
+
+    fn path(&self) -> Request {
+        Request::new(format!("{}/namespaces/{}/{}", LEASES.path(), self.name.namespace, LEASES.plural))
+    }
+}
+
+async fn within(
+    patience: Duration,
+    verb: Verb,
+    answer: impl Future<Output = Result<Value, kube::Error>>,
+) -> Result<Value, Failure> {
+    match timeout(patience, answer).await {
+        Err(_) => Err(Failure::Silent(verb, patience)),
+        Ok(answer) => answer.map_err(|e| Failure::of(verb, e)),
+    }
+}
+
+/// A conflict is that somebody else created or changed it, or deleted it.
+fn written(answer: Result<Value, Failure>) -> Result<Written, String> {
+    match answer {
+        Ok(object) => Ok(Written::As(Lease::of(object))),
+        Err(Failure::Refused(_, status)) if matches!(status.code, 404 | 409) => Ok(Written::Overtaken),
+        Err(failure) => Err(failure.explain(LEASES)),
+    }
+}

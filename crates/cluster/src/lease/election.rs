@@ -1,0 +1,257 @@
+//! Who leads, decided from what the Lease says and from when this process saw it change.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use policy::ObjectName;
+
+use super::{Lease, Terms};
+
+/// One candidate's view of an election. Every moment is one of this process's monotonic clock, and never goes back.
+#[derive(Debug, Clone)]
+pub struct Election {
+    name: ObjectName,
+    /// What no other candidate calls itself.
+    identity: String,
+    terms: Terms,
+    seen: Option<Seen>,
+    /// When the request was sent that last made the Lease ours. Others cannot have seen its effect earlier.
+    renewed: Option<Instant>,
+}
+
+/// A record, and when it was first seen to say what it does.
+#[derive(Debug, Clone)]
+struct Seen {
+    lease: Lease,
+    at: Instant,
+}
+
+/// What is to be done about the Lease as it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// There is none: this one is to be created.
+    Create(Lease),
+    /// It is ours or nobody's any more: this one is to take the place of the version that was found.
+    Replace(Lease),
+    /// It is another's, who may still lead.
+    Wait,
+}
+
+impl Election {
+    pub fn new(name: ObjectName, identity: String, terms: Terms) -> Election {
+        Election { name, identity, terms, seen: None, renewed: None }
+    }
+
+    /// Takes note of what was found, and says what to do about it. `time` is only written down.
+    pub fn look(&mut self, found: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+        let Some(found) = found else {
+            self.seen = None;
+            self.renewed = None;
+            return Step::Create(Lease::new(&self.name).held_by(&self.identity, self.terms.duration, time));
+        };
+        let at = match &self.seen {
+            Some(seen) if seen.lease.says_the_same(&found) => seen.at,
+            Some(_) | None => now,
+        };
+        let alive_for = found.duration().unwrap_or(self.terms.duration);
+        let held = found.held_by(&self.identity, self.terms.duration, time);
+        let step = match found.holder() {
+            None => Step::Replace(held),
+            Some(holder) if holder == self.identity => Step::Replace(held),
+            Some(_) if now.saturating_duration_since(at) >= alive_for => Step::Replace(held),
+            Some(_) => Step::Wait,
+        };
+        if found.holder() != Some(&self.identity) {
+            self.renewed = None;
+        }
+        self.seen = Some(Seen { lease: found, at });
+        step
+    }
+
+    /// The step was done: the server has this Lease now, by a request sent at that moment.
+    pub fn written(&mut self, lease: Lease, sent: Instant) {
+        self.renewed = (lease.holder() == Some(&self.identity)).then_some(sent);
+        self.seen = Some(Seen { lease, at: sent });
+    }
+
+    /// Until when this candidate leads if it does nothing more; none if it does not lead.
+    pub fn leads_until(&self, now: Instant) -> Option<Instant> {
+        self.renewed.map(|renewed| renewed + self.terms.renew_deadline).filter(|until| now < *until)
+    }
+
+    /// The holder that was seen last.
+    pub fn holder(&self) -> Option<&str> {
+        self.seen.as_ref().and_then(|seen| seen.lease.holder())
+    }
+
+    /// What ends a leadership before its time; none where there is nothing to end.
+    pub fn release(&self, time: Timestamp) -> Option<Lease> {
+        let seen = self.seen.as_ref().filter(|seen| seen.lease.holder() == Some(&self.identity))?;
+        Some(seen.lease.released(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A Lease in a server, and candidates that look at it at certain seconds.
+    struct World {
+        began: Instant,
+        lease: Option<Lease>,
+    }
+
+    impl World {
+        fn new() -> World {
+            World { began: Instant::now(), lease: None }
+        }
+
+        fn at(&self, second: u32) -> Instant {
+            self.began + SECOND * second
+        }
+
+        /// What a wall clock writes that is a day ahead of whoever looks, and of every second another.
+        fn time(&self, second: u32) -> Timestamp {
+            "2026-05-04T03:02:01Z".parse::<Timestamp>().unwrap()
+                + jiff::SignedDuration::from_hours(24)
+                + jiff::SignedDuration::from_secs(second.into())
+        }
+
+        fn look(&self, candidate: &mut Election, second: u32) -> Step {
+            candidate.look(self.lease.clone(), self.at(second), self.time(second))
+        }
+
+        /// Looks, and does what is to be done.
+        fn round(&mut self, candidate: &mut Election, second: u32) -> bool {
+            match self.look(candidate, second) {
+                Step::Create(lease) | Step::Replace(lease) => {
+                    self.lease = Some(lease.clone());
+                    candidate.written(lease, self.at(second));
+                }
+                Step::Wait => {}
+            }
+            candidate.leads_until(self.at(second)).is_some()
+        }
+    }
+
+    fn candidate(identity: &str) -> Election {
+        Election::new(ObjectName::new("ringfence", "context"), identity.into(), Terms::default())
+    }
+
+    #[test]
+    fn the_first_creates_it_and_the_second_waits() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        assert!(matches!(world.look(&mut a, 0), Step::Create(_)));
+        assert!(world.round(&mut a, 0));
+        assert!(!world.round(&mut b, 0));
+        assert_eq!((a.holder(), b.holder()), (Some("a"), Some("a")));
+    }
+
+    #[test]
+    fn a_leader_that_renews_is_never_followed_by_another() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        for second in 0..200 {
+            assert!(second % 8 != 0 || world.round(&mut a, second));
+            assert!(!world.round(&mut b, second));
+        }
+    }
+
+    #[test]
+    fn a_silent_leader_gives_up_before_another_takes_its_place() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        world.round(&mut a, 0);
+        // It looks late, and counts from there.
+        let followed = (1..60).find(|second| world.round(&mut b, *second)).unwrap();
+        let gave_up = (1..60).find(|second| a.leads_until(world.at(*second)).is_none()).unwrap();
+        assert_eq!((gave_up, followed), (10, 16));
+        // It notices when it looks again.
+        assert!(!world.round(&mut a, 17));
+        assert_eq!(a.holder(), Some("b"));
+    }
+
+    #[test]
+    fn a_holder_is_waited_for_from_when_it_was_first_seen_however_old_its_times_are() {
+        let mut world = World::new();
+        let spec =
+            json!({"holderIdentity": "x", "leaseDurationSeconds": 30, "renewTime": "2001-01-01T00:00:00.000000Z"});
+        world.lease = Some(Lease::of(json!({"metadata": {"resourceVersion": "7"}, "spec": spec})));
+        let mut a = candidate("a");
+        assert_eq!((100..200).find(|second| world.round(&mut a, *second)), Some(130));
+    }
+
+    #[test]
+    fn metadata_that_change_are_no_sign_of_the_holder() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        world.round(&mut a, 0);
+        world.round(&mut b, 0);
+        for second in 1..15 {
+            let mut object = world.lease.clone().unwrap().object().clone();
+            object["metadata"]["resourceVersion"] = second.to_string().into();
+            world.lease = Some(Lease::of(object));
+            assert!(!world.round(&mut b, second));
+        }
+        assert!(world.round(&mut b, 15));
+    }
+
+    #[test]
+    fn what_is_released_is_taken_at_once() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        world.round(&mut a, 0);
+        assert!(!world.round(&mut b, 1));
+        assert_eq!(b.release(world.time(1)), None);
+        world.lease = a.release(world.time(2));
+        assert!(world.round(&mut b, 2));
+    }
+
+    #[test]
+    fn a_lease_that_was_deleted_is_no_leadership() {
+        let mut world = World::new();
+        let mut a = candidate("a");
+        world.round(&mut a, 0);
+        world.lease = None;
+        assert!(matches!(world.look(&mut a, 2), Step::Create(_)));
+        assert_eq!(a.leads_until(world.at(2)), None);
+    }
+
+    #[test]
+    fn a_write_that_was_refused_changes_nothing() {
+        let mut world = World::new();
+        let (mut a, mut b) = (candidate("a"), candidate("b"));
+        assert!(matches!(world.look(&mut a, 0), Step::Create(_)));
+        world.round(&mut b, 0);
+        assert_eq!(a.leads_until(world.at(0)), None);
+        assert_eq!(world.look(&mut a, 1), Step::Wait);
+    }
+
+    #[test]
+    fn who_finds_the_lease_its_own_has_to_renew_it_before_it_leads() {
+        let mut world = World::new();
+        world.round(&mut candidate("a"), 0);
+        let mut again = candidate("a");
+        assert!(matches!(world.look(&mut again, 5), Step::Replace(_)));
+        assert_eq!(again.leads_until(world.at(5)), None);
+        assert!(world.round(&mut again, 5));
+    }
+
+    #[test]
+    fn a_lease_that_says_no_duration_has_ours() {
+        let mut world = World::new();
+        for duration in [json!(null), json!(0), json!(-1), json!("15")] {
+            let spec = json!({"holderIdentity": "x", "leaseDurationSeconds": duration});
+            world.lease = Some(Lease::of(json!({"spec": spec})));
+            let mut a = candidate("a");
+            assert_eq!((0..60).find(|second| world.round(&mut a, *second)), Some(15), "{duration}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A Lease as the API server has it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use policy::ObjectName;
+use serde_json::{Value, json};
+
+/// The object, with all that others may have written into it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lease {
+    object: Value,
+}
+
+impl Lease {
+    /// Of an object as the API server gives it.
+    pub fn of(object: Value) -> Lease {
+        Lease { object }
+    }
+
+    /// One that does not exist yet, and is nobody's.
+    pub(super) fn new(name: &ObjectName) -> Lease {
+        Lease::of(json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"namespace": *name.namespace, "name": *name.name},
+        }))
+    }
+
+    pub fn object(&self) -> &Value {
+        &self.object
+    }
+
+    /// None while it is nobody's.
+    pub fn holder(&self) -> Option<&str> {
+        self.object["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty())
+    }
+
+    /// What its holder says; none that nobody could wait for.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        let seconds = self.object["spec"]["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0)?;
+        Some(Duration::from_secs(seconds))
+    }
+
+    /// Whether its holder has been heard of between the two. Metadata may be written by anybody.
+    pub(super) fn says_the_same(&self, other: &Lease) -> bool {
+        self.object["spec"] == other.object["spec"]
+    }
+
+    /// The same Lease held by this one from then on, or still.
+    pub(super) fn held_by(&self, identity: &str, duration: Duration, time: Timestamp) -> Lease {
+        let is_new = self.holder() != Some(identity);
+        let transitions = self.object["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
+        let transitions = transitions + u64::from(is_new && self.object["spec"].is_object());
+        self.with_spec(|spec| {
+            spec["holderIdentity"] = identity.into();
+            spec["leaseDurationSeconds"] = duration.as_secs().max(1).into();
+            spec["renewTime"] = micro_time(time).into();
+            if is_new {
+                spec["acquireTime"] = micro_time(time).into();
+                spec["leaseTransitions"] = transitions.into();
+            }
+        })
+    }
+
+    /// The same Lease, nobody's: whoever sees it need not wait.
+    pub(super) fn released(&self, time: Timestamp) -> Lease {
+        self.with_spec(|spec| {
+            spec["holderIdentity"] = "".into();
+            spec["leaseDurationSeconds"] = 1.into();
+            spec["renewTime"] = micro_time(time).into();
+        })
+    }
+
+    fn with_spec(&self, write: impl FnOnce(&mut Value)) -> Lease {
+        let mut object = self.object.clone();
+        let spec = &mut object["spec"];
+        if !spec.is_object() {
+            *spec = json!({});
+        }
+        write(spec);
+        Lease { object }
+    }
+}
+
+/// `meta.v1.MicroTime`: RFC 3339 with six digits.
+fn micro_time(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time() -> Timestamp {
+        "2026-05-04T03:02:01.5Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_lease_is_written_as_others_read_it() {
+        let lease = Lease::new(&ObjectName::new("ringfence", "context"));
+        let held = lease.held_by("a", Duration::from_secs(15), time());
+        let time = "2026-05-04T03:02:01.500000Z";
+        assert_eq!(
+            held.object()["spec"],
+            json!({
+                "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": time, "acquireTime": time,
+                "leaseTransitions": 0,
+            })
+        );
+    }
+
+    #[test]
+    fn a_renewal_keeps_when_it_was_acquired_and_a_change_of_hands_is_counted() {
+        let first = Lease::new(&ObjectName::new("ringfence", "context")).held_by("a", Duration::from_secs(15), time());
+        let later = time() + jiff::SignedDuration::from_secs(2);
+        let renewed = first.held_by("a", Duration::from_secs(15), later);
+        assert_eq!(renewed.object()["spec"]["acquireTime"], first.object()["spec"]["acquireTime"]);
+        assert_ne!(renewed.object()["spec"]["renewTime"], first.object()["spec"]["renewTime"]);
+        assert_eq!(renewed.object()["spec"]["leaseTransitions"], 0);
+        let taken = renewed.held_by("b", Duration::from_secs(15), later);
+        assert_eq!(taken.object()["spec"]["leaseTransitions"], 1);
+        assert_ne!(taken.object()["spec"]["acquireTime"], first.object()["spec"]["acquireTime"]);
+    }
+
+    #[test]
+    fn what_others_wrote_into_it_stays() {
+        let object = json!({"metadata": {"resourceVersion": "7", "labels": {"a": "b"}}, "spec": {"strategy": "x"}});
+        let held = Lease::of(object.clone()).held_by("a", Duration::from_secs(15), time());
+        assert_eq!(held.object()["metadata"], object["metadata"]);
+        assert_eq!(held.object()["spec"]["strategy"], "x");
+    }
+
+    #[test]
+    fn a_released_lease_is_nobodys() {
+        let held = Lease::new(&ObjectName::new("ringfence", "context")).held_by("a", Duration::from_secs(15), time());
+        assert_eq!(held.holder(), Some("a"));
+        assert_eq!(held.released(time()).holder(), None);
+        assert_eq!(Lease::of(json!({"spec": 7})).holder(), None);
+    }
+}

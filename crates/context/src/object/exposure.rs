@@ -1,0 +1,191 @@
+//! What leads traffic from outside to Services: Ingresses and the routes of the Gateway API.
+
+use std::collections::BTreeSet;
+
+use policy::{Interner, ObjectName};
+use serde_json::Value;
+
+use super::reader::Reader;
+use super::{Exposure, Kind};
+
+/// Reads one object of a kind, and collects the Services it names.
+struct Backends<'a> {
+    reader: Reader<'a>,
+    namespace: &'a str,
+    services: BTreeSet<ObjectName>,
+    interner: &'a mut Interner,
+}
+
+const CONSEQUENCE: &str = "what it names there is not known to be reached from outside";
+
+/// Backends in `spec.defaultBackend` and `spec.rules[].http.paths[].backend` (networking.k8s.io/v1).
+pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
+    let mut backends = Backends::new(Kind::Ingress, &name, interner);
+    let spec = backends.reader.object(&object["spec"], "spec");
+    backends.ingress_backend(&spec["defaultBackend"], "spec.defaultBackend");
+    for (index, rule) in backends.reader.objects(&spec["rules"], "spec.rules") {
+        let path = format!("spec.rules[{index}].http");
+        let http = backends.reader.object(&rule["http"], &path);
+        let path = format!("{path}.paths");
+        for (index, entry) in backends.reader.objects(&http["paths"], &path) {
+            backends.ingress_backend(&entry["backend"], &format!("{path}[{index}].backend"));
+        }
+    }
+    backends.exposure(Kind::Ingress, name.clone())
+}
+
+/// Backends in `spec.rules[].backendRefs[]`, which all kinds of route have.
+pub(super) fn lower_route(kind: Kind, name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
+    let mut backends = Backends::new(kind, &name, interner);
+    let spec = backends.reader.object(&object["spec"], "spec");
+    for (index, rule) in backends.reader.objects(&spec["rules"], "spec.rules") {
+        let path = format!("spec.rules[{index}].backendRefs");
+        for (index, reference) in backends.reader.objects(&rule["backendRefs"], &path) {
+            backends.route_backend(reference, &format!("{path}[{index}]"));
+        }
+    }
+    backends.exposure(kind, name.clone())
+}
+
+impl<'a> Backends<'a> {
+    fn new(kind: Kind, name: &'a ObjectName, interner: &'a mut Interner) -> Backends<'a> {
+        let reader = Reader::new(kind, name, CONSEQUENCE);
+        Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), interner }
+    }
+
+    /// A Service of the Ingress's namespace, or a resource, which is none.
+    fn ingress_backend(&mut self, backend: &Value, path: &str) {
+        let backend = self.reader.object(backend, path);
+        if backend.is_null() {
+            return;
+        }
+        match (&backend["service"], &backend["resource"]) {
+            (Value::Null, Value::Null) => {
+                self.reader
+                    .not_understood(path, "names neither a service nor a resource, as networking.k8s.io/v1 does");
+            }
+            (Value::Null, _) => {}
+            (service, _) => {
+                let path = format!("{path}.service");
+                let service = self.reader.object(service, &path);
+                if !service.is_null()
+                    && let Some(name) = self.reader.needed_text(&service["name"], &format!("{path}.name"))
+                {
+                    self.add(self.namespace, name);
+                }
+            }
+        }
+    }
+
+    /// A Service, of the route's namespace unless it says another, or something else that is none.
+    fn route_backend(&mut self, reference: &Value, path: &str) {
+        let mut text = |field: &str| {
+            let value = &reference[field];
+            let text = self.reader.text(value, &format!("{path}.{field}"));
+            // Of something that is not understood nothing is known, not that it is the default.
+            text.map(Some).or_else(|| value.is_null().then_some(None))
+        };
+        let (Some(group), Some(kind), Some(namespace)) = (text("group"), text("kind"), text("namespace")) else {
+            return;
+        };
+        if !group.unwrap_or("").is_empty() || kind.unwrap_or("Service") != "Service" {
+            return;
+        }
+        if let Some(name) = self.reader.needed_text(&reference["name"], &format!("{path}.name")) {
+            self.add(namespace.filter(|namespace| !namespace.is_empty()).unwrap_or(self.namespace), name);
+        }
+    }
+
+    fn add(&mut self, namespace: &str, name: &str) {
+        let name = ObjectName { namespace: self.interner.text(namespace), name: self.interner.text(name) };
+        self.services.insert(name);
+    }
+
+    fn exposure(self, kind: Kind, name: ObjectName) -> Exposure {
+        Exposure { kind, name, services: self.services.into_iter().collect(), problems: self.reader.problems() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::Watched;
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Object;
+
+    fn check(kind: Kind, spec: Value, services: &[&str], problems: &[&str]) {
+        let object = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": spec});
+        let Ok(Object::Exposure(exposure)) = Object::lower(&mut Interner::new(), kind, &object) else {
+            panic!("no exposure")
+        };
+        let named: Vec<String> = exposure.services.iter().map(ObjectName::to_string).collect();
+        assert_eq!(named, services, "{spec}");
+        assert_eq!(exposure.kind, kind);
+        let origins: Vec<&str> = exposure.problems.iter().map(|problem| problem.origin.as_str()).collect();
+        let expected: Vec<String> = problems.iter().map(|path| format!("{kind} shop/in {path}")).collect();
+        assert_eq!(origins, expected, "{spec}");
+    }
+
+    #[test]
+    fn an_ingress_names_the_services_of_its_default_and_its_rules() {
+        let path = |name: &str| json!({"path": "/", "backend": {"service": {"name": name, "port": {"number": 80}}}});
+        let spec = json!({
+            "defaultBackend": {"service": {"name": "web"}},
+            "rules": [
+                {"host": "a", "http": {"paths": [path("shop"), path("web")]}},
+                {"host": "b"},
+                {"http": {"paths": [path("api"), {"backend": {"resource": {"kind": "Bucket", "name": "x"}}}]}},
+            ],
+        });
+        check(Kind::Ingress, spec, &["shop/api", "shop/shop", "shop/web"], &[]);
+        check(Kind::Ingress, Value::Null, &[], &[]);
+    }
+
+    #[test]
+    fn a_route_of_any_kind_names_the_services_of_its_rules() {
+        let spec = json!({
+            "parentRefs": [{"name": "gateway"}],
+            "rules": [
+                {"backendRefs": [{"name": "web", "port": 80}, {"name": "db", "namespace": "data", "kind": "Service", "group": ""}]},
+                {"matches": []},
+                {"backendRefs": [{"name": "far", "group": "multicluster.x-k8s.io", "kind": "ServiceImport"}, {"name": "web"}]},
+            ],
+        });
+        for kind in [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
+            check(kind, spec.clone(), &["data/db", "shop/web"], &[]);
+        }
+    }
+
+    #[test]
+    fn what_is_understood_of_an_ingress_counts_and_the_rest_is_reported() {
+        let old = json!({"backend": {"serviceName": "old", "servicePort": 80}});
+        let spec = json!({
+            "defaultBackend": {"service": {"name": 7}},
+            "rules": [7, {"http": {"paths": [old, {"backend": {"service": {"name": "web"}}}]}}, {"http": "x"}],
+        });
+        let problems = [
+            "spec.defaultBackend.service.name",
+            "spec.rules[0]",
+            "spec.rules[1].http.paths[0].backend",
+            "spec.rules[2].http",
+        ];
+        check(Kind::Ingress, spec, &["shop/web"], &problems);
+        check(Kind::Ingress, json!("x"), &[], &["spec"]);
+    }
+
+    #[test]
+    fn what_is_understood_of_a_route_counts_and_the_rest_is_reported() {
+        let spec = json!({"rules": [
+            {"backendRefs": [{"name": "web"}, {"namespace": 7, "name": "x"}, {"kind": "Service"}, 7]},
+            {"backendRefs": {"name": "y"}},
+        ]});
+        let problems = [
+            "spec.rules[0].backendRefs[3]",
+            "spec.rules[0].backendRefs[1].namespace",
+            "spec.rules[0].backendRefs[2].name",
+            "spec.rules[1].backendRefs",
+        ];
+        check(Kind::HttpRoute, spec, &["shop/web"], &problems);
+    }
+}

@@ -1,0 +1,158 @@
+//! Pods: what enforcement makes of them, who owns them, whether they are ready, whether the node's ports lead to them.
+
+use std::sync::Arc;
+
+use policy::Interner;
+use serde_json::Value;
+
+use super::reader::Reader;
+use super::{Kind, Owner, Pod};
+
+pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
+    let name = base.name.clone();
+    let mut reader = Reader::new(Kind::Pod, &name, "the pod is taken for one that does not say it");
+    let owner = owner(&object["metadata"], &mut reader, interner);
+    let ready = is_ready(&object["status"], &mut reader);
+    let host_port = has_host_port(&object["spec"], &mut reader);
+    Pod { base, owner, ready, host_port, problems: reader.problems() }
+}
+
+fn owner(metadata: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Option<Arc<Owner>> {
+    const PATH: &str = "metadata.ownerReferences";
+    for (index, reference) in reader.objects(&metadata["ownerReferences"], PATH) {
+        match &reference["controller"] {
+            Value::Bool(true) => {
+                let kind = reader.needed_text(&reference["kind"], &format!("{PATH}[{index}].kind"))?;
+                let name = reader.needed_text(&reference["name"], &format!("{PATH}[{index}].name"))?;
+                return Some(Arc::new(Owner { kind: interner.text(kind), name: interner.text(name) }));
+            }
+            Value::Bool(false) | Value::Null => {}
+            other => reader.expected("true or false", other, &format!("{PATH}[{index}].controller")),
+        }
+    }
+    None
+}
+
+fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
+    let conditions = reader.objects(&status["conditions"], "status.conditions");
+    conditions.into_iter().any(|(_, condition)| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Of containers, and of init containers that go on running. That these are lists of objects is enforcement's to check.
+fn has_host_port(spec: &Value, reader: &mut Reader<'_>) -> bool {
+    let mut found = false;
+    for (list, field) in [(&spec["containers"], "containers"), (&spec["initContainers"], "initContainers")] {
+        for (index, container) in list.as_array().into_iter().flatten().enumerate() {
+            if field == "initContainers" && container["restartPolicy"] != "Always" {
+                continue;
+            }
+            for (at, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
+                match &port["hostPort"] {
+                    Value::Null => {}
+                    Value::Number(number) if number.as_u64().is_some_and(|port| port <= u16::MAX.into()) => {
+                        found |= number.as_u64() != Some(0);
+                    }
+                    _ => reader.not_understood(
+                        &format!("spec.{field}[{index}].ports[{at}].hostPort"),
+                        "not a port number up to 65535",
+                    ),
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Object;
+    use cluster::Watched;
+
+    fn pod(object: Value) -> Arc<Pod> {
+        let Ok(Object::Pod(pod)) = Object::lower(&mut Interner::new(), Kind::Pod, &object) else { panic!("no pod") };
+        pod
+    }
+
+    fn owned(references: Value) -> Option<(String, String)> {
+        let pod = pod(json!({"metadata": {"name": "a", "ownerReferences": references}}));
+        pod.owner.as_ref().map(|owner| (owner.kind.to_string(), owner.name.to_string()))
+    }
+
+    #[test]
+    fn the_owner_is_the_one_that_controls() {
+        let references = json!([
+            {"kind": "Team", "name": "x"},
+            {"kind": "Team", "name": "y", "controller": false},
+            {"kind": "ReplicaSet", "name": "web-5d9", "controller": true},
+        ]);
+        assert_eq!(owned(references), Some(("ReplicaSet".into(), "web-5d9".into())));
+        assert_eq!(owned(json!([{"kind": "Team", "name": "x"}])), None);
+        assert_eq!(owned(Value::Null), None);
+    }
+
+    #[test]
+    fn replicas_share_the_texts_of_their_owner() {
+        let mut interner = Interner::new();
+        let mut owner = |name| {
+            let reference = json!([{"kind": "ReplicaSet", "name": "web-5d9", "controller": true}]);
+            let object = json!({"metadata": {"name": name, "ownerReferences": reference}});
+            let Ok(Object::Pod(pod)) = Object::lower(&mut interner, Kind::Pod, &object) else { panic!("no pod") };
+            pod.owner.clone().expect("an owner")
+        };
+        let (a, b) = (owner("a"), owner("b"));
+        assert!(Arc::ptr_eq(&a.name, &b.name) && Arc::ptr_eq(&a.kind, &b.kind));
+    }
+
+    #[test]
+    fn an_owner_that_is_half_understood_is_none_and_a_problem() {
+        for references in [
+            json!("x"),
+            json!([7]),
+            json!([{"kind": "ReplicaSet", "controller": true}]),
+            json!([{"kind": 7, "name": "x", "controller": true}]),
+            json!([{"kind": "ReplicaSet", "name": "x", "controller": "true"}]),
+        ] {
+            let pod = pod(json!({"metadata": {"name": "a", "ownerReferences": references}}));
+            assert_eq!((&pod.owner, pod.problems.len()), (&None, 1), "{references}");
+            assert!(pod.problems[0].origin.starts_with("Pod default/a metadata.ownerReferences"), "{references}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_ready_when_its_condition_says_so() {
+        let ready =
+            |conditions: Value| pod(json!({"metadata": {"name": "a"}, "status": {"conditions": conditions}})).ready;
+        assert!(ready(json!([{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}])));
+        assert!(!ready(json!([{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "False"}])));
+        assert!(!ready(json!([{"type": "Ready", "status": "Unknown"}])));
+        assert!(!ready(json!([{"type": "Ready", "status": true}])));
+        assert!(!ready(Value::Null));
+    }
+
+    #[test]
+    fn ports_of_the_node_lead_to_containers_that_go_on_running() {
+        let container =
+            |port: Value| json!([{"ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": port}]}]);
+        let has = |spec: Value| pod(json!({"metadata": {"name": "a"}, "spec": spec})).host_port;
+        assert!(has(json!({"containers": container(json!(8080))})));
+        assert!(!has(json!({"containers": container(json!(0))})));
+        assert!(!has(json!({"containers": container(Value::Null)})));
+        assert!(!has(json!({"initContainers": container(json!(8080))})));
+        let mut sidecar = container(json!(8080));
+        sidecar[0]["restartPolicy"] = json!("Always");
+        assert!(has(json!({"initContainers": sidecar})));
+    }
+
+    #[test]
+    fn a_host_port_that_is_none_is_a_problem_and_the_others_count() {
+        for wrong in [json!("8080"), json!(-1), json!(70_000), json!(80.5), json!([])] {
+            let ports = json!([{"hostPort": wrong}, {"hostPort": 80}]);
+            let pod = pod(json!({"metadata": {"name": "a"}, "spec": {"containers": [{"ports": ports}]}}));
+            assert!(pod.host_port && !pod.base.unreadable, "{wrong}");
+            assert_eq!(pod.problems.len(), 1, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Reading of JSON that goes on after what it does not understand, and tells of it.
+
+use cluster::Problem;
+use policy::ObjectName;
+use serde_json::Value;
+
+use super::Kind;
+
+/// Reads one object. Null counts as absent, as it does for the API server.
+pub(super) struct Reader<'a> {
+    kind: Kind,
+    name: &'a ObjectName,
+    /// What follows for the object from a part that is not understood.
+    consequence: &'static str,
+    problems: Vec<Problem>,
+}
+
+/// Where something was looked for that is not there.
+static ABSENT: Value = Value::Null;
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(kind: Kind, name: &'a ObjectName, consequence: &'static str) -> Reader<'a> {
+        Reader { kind, name, consequence, problems: Vec::new() }
+    }
+
+    pub(super) fn problems(self) -> Box<[Problem]> {
+        self.problems.into()
+    }
+
+    pub(super) fn not_understood(&mut self, path: &str, reason: &str) {
+        let origin = format!("{} {} {path}", self.kind, self.name);
+        self.problems.push(Problem { origin, message: format!("{reason}; {}", self.consequence) });
+    }
+
+    /// The value if it is an object, otherwise null, in which no field is found.
+    pub(super) fn object<'v>(&mut self, value: &'v Value, path: &str) -> &'v Value {
+        match value {
+            Value::Object(_) | Value::Null => value,
+            other => {
+                self.expected("an object", other, path);
+                &ABSENT
+            }
+        }
+    }
+
+    /// The items, each of which is an object, with their places in the list.
+    pub(super) fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            Value::Null => &[],
+            other => {
+                self.expected("a list", other, path);
+                &[]
+            }
+        };
+        let mut objects = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            match item {
+                Value::Object(_) => objects.push((index, item)),
+                other => self.expected("an object", other, &format!("{path}[{index}]")),
+            }
+        }
+        objects
+    }
+
+    pub(super) fn text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
+        match value {
+            Value::String(text) => Some(text),
+            Value::Null => None,
+            other => {
+                self.expected("a string", other, path);
+                None
+            }
+        }
+    }
+
+    /// The same, of a field that has to be there.
+    pub(super) fn needed_text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
+        match value {
+            Value::Null => self.not_understood(path, "missing"),
+            Value::String(text) if text.is_empty() => self.not_understood(path, "empty"),
+            Value::String(text) => return Some(text),
+            other => self.expected("a string", other, path),
+        }
+        None
+    }
+
+    pub(super) fn expected(&mut self, what: &str, found: &Value, path: &str) {
+        let found = match found {
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a string",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "an object",
+        };
+        self.not_understood(path, &format!("expected {what}, found {found}"));
+    }
+}

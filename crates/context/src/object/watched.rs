@@ -1,0 +1,271 @@
+//! What the API server and manifests call the kinds, what is kept of their objects, and how each becomes one of ours.
+
+use std::sync::Arc;
+
+use cluster::Keep::{self, Each, Only, Whole};
+use cluster::{Manifests, Nameless, Need, POD_SPEC, Resource, Watched};
+use policy::{Interner, ObjectName, Tracked, lower_name};
+use serde_json::Value;
+
+use super::{Kind, Object, exposure, pod, service};
+
+impl Tracked for Object {
+    type Kind = Kind;
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn name(&self) -> &ObjectName {
+        self.name()
+    }
+}
+
+impl Watched for Object {
+    const KINDS: &'static [Kind] = &Kind::ALL;
+    const NAMESPACE: Kind = Kind::Namespace;
+
+    fn resource(kind: Kind) -> Resource {
+        let (plural, group, version, keep) = match kind {
+            Kind::Namespace => return policy::Object::resource(policy::Kind::Namespace),
+            Kind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
+            Kind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
+            Kind::Service => ("services", "", "v1", SERVICE),
+            Kind::Ingress => ("ingresses", "networking.k8s.io", "v1", INGRESS),
+            Kind::HttpRoute => ("httproutes", GATEWAY, "v1", ROUTE),
+            Kind::GrpcRoute => ("grpcroutes", GATEWAY, "v1", ROUTE),
+            Kind::TlsRoute => ("tlsroutes", GATEWAY, "v1alpha2", ROUTE),
+            Kind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
+            Kind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
+        };
+        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep }
+    }
+
+    fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
+        let exposure = |exposure| Ok(Object::Exposure(Arc::new(exposure)));
+        match kind {
+            Kind::Namespace => lower_base(interner, policy::Kind::Namespace, object),
+            Kind::Pod => lower_base(interner, policy::Kind::Pod, object),
+            Kind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
+            Kind::Service => {
+                let name = name_of(interner, object)?;
+                Ok(Object::Service(Arc::new(service::lower(name, object, interner))))
+            }
+            Kind::Ingress => exposure(exposure::lower_ingress(name_of(interner, object)?, object, interner)),
+            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+                exposure(exposure::lower_route(kind, name_of(interner, object)?, object, interner))
+            }
+        }
+    }
+}
+
+/// An object of enforcement, as enforcement sees it.
+fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Result<Object, Nameless> {
+    Ok(match policy::Object::lower(interner, kind, object)? {
+        policy::Object::Namespace(namespace) => Object::Namespace(namespace),
+        policy::Object::Pod(base) => Object::Pod(Arc::new(pod::lower(base, object, interner))),
+        policy::Object::Policy(policy) => Object::Policy(policy),
+    })
+}
+
+fn name_of(interner: &mut Interner, object: &Value) -> Result<ObjectName, Nameless> {
+    lower_name(interner, &object["metadata"]).ok_or(Nameless)
+}
+
+const GATEWAY: &str = "gateway.networking.k8s.io";
+
+/// What enforcement looks at, the owner, and what says that the pod is ready.
+const POD: Keep = Only(&[
+    (
+        "metadata",
+        Only(&[
+            ("name", Whole),
+            ("namespace", Whole),
+            ("uid", Whole),
+            ("resourceVersion", Whole),
+            ("labels", Whole),
+            ("annotations", Only(&[("kubernetes.io/config.mirror", Whole)])),
+            ("deletionTimestamp", Whole),
+            ("creationTimestamp", Whole),
+            ("ownerReferences", Each(&Only(&[("kind", Whole), ("name", Whole), ("controller", Whole)]))),
+        ]),
+    ),
+    ("spec", POD_SPEC),
+    (
+        "status",
+        Only(&[
+            ("phase", Whole),
+            ("podIP", Whole),
+            ("podIPs", Whole),
+            ("startTime", Whole),
+            ("conditions", Each(&Only(&[("type", Whole), ("status", Whole)]))),
+        ]),
+    ),
+]);
+
+const METADATA: (&str, Keep) = ("metadata", Only(&[("name", Whole), ("namespace", Whole), ("resourceVersion", Whole)]));
+
+const SERVICE: Keep =
+    Only(&[METADATA, ("spec", Only(&[("type", Whole), ("selector", Whole), ("externalIPs", Whole)]))]);
+
+const INGRESS: Keep = Only(&[
+    METADATA,
+    (
+        "spec",
+        Only(&[
+            ("defaultBackend", Whole),
+            ("rules", Each(&Only(&[("http", Only(&[("paths", Each(&Only(&[("backend", Whole)])))]))]))),
+        ]),
+    ),
+]);
+
+const BACKEND: Keep = Only(&[("group", Whole), ("kind", Whole), ("namespace", Whole), ("name", Whole)]);
+
+const ROUTE: Keep = Only(&[METADATA, ("spec", Only(&[("rules", Each(&Only(&[("backendRefs", Each(&BACKEND))])))]))]);
+
+#[cfg(test)]
+mod tests {
+    use cluster::read_lean;
+    use serde_json::json;
+
+    use super::*;
+
+    /// As the server sends it, with everything that lowering looks at and much that it does not.
+    fn whole(kind: Kind) -> Value {
+        let metadata = json!({
+            "name": "web", "namespace": "shop", "uid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "resourceVersion": "7",
+            "labels": {"app": "web", "tier": "front"}, "generation": 3,
+            "annotations": {"kubernetes.io/config.mirror": "hash", "ringfence.io/enforcement": "audit", "other": "{}"},
+            "deletionTimestamp": "2026-01-02T03:04:06Z", "creationTimestamp": "2026-01-02T03:04:05Z",
+            "ownerReferences": [{"kind": "Team", "name": "a"}, {"kind": "ReplicaSet", "name": "w", "controller": true}],
+            "managedFields": [{"fieldsV1": {"f:spec": {}}}],
+        });
+        let references = json!([{"name": "web", "namespace": "other", "kind": "Service", "group": "", "weight": 1}]);
+        let backend = json!({"service": {"name": "api", "port": {"number": 80}}});
+        let (spec, status) = match kind {
+            Kind::Namespace => (json!({"finalizers": []}), json!({"phase": "Active"})),
+            Kind::Pod => (
+                json!({
+                    "nodeName": "node-a", "hostNetwork": false, "volumes": [{"name": "tmp"}],
+                    "containers": [{"image": "x", "ports": [{"name": "http", "containerPort": 80, "hostPort": 8080}]}],
+                    "initContainers": [{"restartPolicy": "Always", "ports": [{"containerPort": 81, "hostPort": 81}]}],
+                }),
+                json!({
+                    "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+                    "startTime": "2026-01-02T03:04:05Z", "hostIP": "192.0.2.1",
+                    "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}],
+                }),
+            ),
+            Kind::NetworkPolicy => (
+                json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}),
+                Value::Null,
+            ),
+            Kind::Service => (
+                json!({
+                    "type": "ClusterIP", "selector": {"app": "web", "tier": "front"}, "externalIPs": ["203.0.113.5"],
+                    "ports": [{"port": 80}], "clusterIP": "10.96.0.1",
+                }),
+                json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}),
+            ),
+            Kind::Ingress => (
+                json!({
+                    "ingressClassName": "x", "tls": [{"hosts": ["a"]}], "defaultBackend": {"service": {"name": "web"}},
+                    "rules": [{"host": "a", "http": {"paths": [{"path": "/", "pathType": "Exact", "backend": backend}]}}],
+                }),
+                json!({"loadBalancer": {}}),
+            ),
+            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => (
+                json!({"parentRefs": [{"name": "gateway"}], "rules": [{"matches": [{}], "backendRefs": references}]}),
+                json!({"parents": []}),
+            ),
+        };
+        json!({"metadata": metadata, "spec": spec, "status": status})
+    }
+
+    /// Puts a value in the place of the n-th within another one. Says whether there is such a place.
+    fn replace_nth(value: &mut Value, n: &mut usize, with: &Value) -> bool {
+        if *n == 0 {
+            *value = with.clone();
+            return true;
+        }
+        *n -= 1;
+        match value {
+            Value::Object(fields) => fields.values_mut().any(|field| replace_nth(field, n, with)),
+            Value::Array(items) => items.iter_mut().any(|item| replace_nth(item, n, with)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_means_what_the_whole_does_whatever_stands_where() {
+        let wrong = [
+            json!(null),
+            json!(true),
+            json!(7),
+            json!(-1.5),
+            json!(""),
+            json!("text"),
+            json!([]),
+            json!([null, "text", {"name": 7, "kind": "x", "controller": true}]),
+            json!({}),
+            json!({"newerField": "text", "name": "text", "status": 7, "hostPort": "80", "resource": {}}),
+        ];
+        for kind in Kind::ALL {
+            let keep = Object::resource(kind).keep;
+            for wrong in &wrong {
+                // The whole itself is no object any more when the first is replaced.
+                for place in 1.. {
+                    let mut object = whole(kind);
+                    if !replace_nth(&mut object, &mut place.clone(), wrong) {
+                        assert!(place > 20, "{kind} has {place} places");
+                        break;
+                    }
+                    let lean = read_lean(keep, &object.to_string()).unwrap();
+                    let (of_lean, of_whole) = (
+                        Object::lower(&mut Interner::new(), kind, &lean),
+                        Object::lower(&mut Interner::new(), kind, &object),
+                    );
+                    assert_eq!(of_lean, of_whole, "{kind}: {object}");
+                    assert_eq!(lean["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_fixtures_say_everything_there_is_to_say() {
+        for kind in Kind::ALL {
+            let object = Object::lower(&mut Interner::new(), kind, &whole(kind)).unwrap();
+            assert_eq!(object.kind(), kind);
+            assert_eq!(object.problems(), [], "{kind}");
+            match object {
+                Object::Namespace(_) | Object::Policy(_) => {}
+                Object::Pod(pod) => assert!(pod.owner.is_some() && pod.ready && pod.host_port),
+                Object::Service(service) => assert!(service.exposed && service.selector.len() == 2),
+                Object::Exposure(exposure) => assert!(!exposure.services.is_empty()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_of_enforcement_is_as_enforcement_sees_it() {
+        for base in policy::Kind::ALL {
+            let whole = whole(base.into());
+            let ours = Object::lower(&mut Interner::new(), base.into(), &whole).unwrap();
+            let theirs = policy::lower(base, &whole).unwrap();
+            match (ours, theirs) {
+                (Object::Namespace(a), policy::Object::Namespace(b)) => assert_eq!(a, b),
+                (Object::Pod(a), policy::Object::Pod(b)) => assert_eq!(a.base, b),
+                (Object::Policy(a), policy::Object::Policy(b)) => assert_eq!(a, b),
+                (ours, theirs) => panic!("{ours:?} is not {theirs:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_are_needed_that_enforcement_rests_on() {
+        let needed: Vec<Kind> =
+            Kind::ALL.into_iter().filter(|kind| Object::resource(*kind).need == Need::Needed).collect();
+        assert_eq!(needed, Kind::NEEDED);
+    }
+}

@@ -1,0 +1,158 @@
+//! Kinds that only classify: the picture is complete without them.
+
+use std::time::Duration;
+
+use cluster::{cluster_uid, connect};
+use context::object::{Kind, Object};
+use serde_json::{Value, json};
+use tests::fake_api::{FakeApi, Verb};
+
+use super::{Known, impatient, small_cluster};
+
+const ROUTES: [Kind; 5] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
+
+fn service(name: &str, sort: &str) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"type": sort, "selector": {"app": name}}})
+}
+
+fn route(service: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": "in"},
+        "spec": {"parentRefs": [{"name": "gateway"}], "rules": [{"backendRefs": [{"name": service, "port": 80}]}]},
+    })
+}
+
+fn services_of(known: &Known<Object>, kind: Kind) -> Vec<String> {
+    let exposures = known.objects.values().filter(|object| object.kind() == kind);
+    let named = exposures.flat_map(|object| match object {
+        Object::Exposure(exposure) => exposure.services.iter().map(ToString::to_string).collect(),
+        Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Service(_) => vec![],
+    });
+    named.collect()
+}
+
+fn is_exposed(known: &Known<Object>, name: &str) -> Option<bool> {
+    match known.objects.get(&(Kind::Service, format!("shop/{name}")))? {
+        Object::Service(service) => Some(service.exposed),
+        other => panic!("{other:?} is no Service"),
+    }
+}
+
+#[tokio::test]
+async fn the_picture_is_complete_without_kinds_that_are_not_served_or_not_granted() {
+    let api = small_cluster();
+    api.faults(|f| {
+        f.refuse(Kind::Service, &[Verb::List, Verb::Watch], 403);
+        f.refuse(Kind::Ingress, &[Verb::List, Verb::Watch], 500);
+    });
+    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_synced().await;
+    known.until_problem("services watch: forbidden: the RBAC verb 'watch' on services is missing").await;
+    known
+        .until_problem("the API server does not serve httproutes in the API group gateway.networking.k8s.io (404)")
+        .await;
+    known.until("a problem of each of the seven", |known| known.problems.len() == 7).await;
+    assert!(known.sync.unlisted().eq(Kind::ALL.into_iter().filter(|kind| !Kind::NEEDED.contains(kind))));
+
+    api.faults(|f| f.refusals.clear());
+    ROUTES.iter().for_each(|kind| api.install(*kind));
+    known.until_well().await;
+    known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
+}
+
+#[tokio::test]
+async fn services_ingresses_and_routes_are_followed() {
+    for no_streaming in [false, true] {
+        let api = small_cluster();
+        api.faults(|f| f.no_streaming = no_streaming);
+        ROUTES.iter().for_each(|kind| api.install(*kind));
+        api.set(Kind::Service, service("web", "ClusterIP"));
+        let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
+        let ingress = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": {"defaultBackend": backend}});
+        api.set(Kind::Ingress, ingress);
+        ROUTES.iter().for_each(|kind| api.set(*kind, route("web")));
+        let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+        known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
+        assert_eq!(is_exposed(&known, "web"), Some(false));
+        for kind in ROUTES.into_iter().chain([Kind::Ingress]) {
+            assert_eq!(services_of(&known, kind), ["shop/web"], "{kind}");
+        }
+
+        api.until_watching(&Kind::ALL).await;
+        api.set(Kind::Service, service("web", "LoadBalancer"));
+        api.set(Kind::HttpRoute, route("api"));
+        api.remove(Kind::Ingress, "shop", "in");
+        known.until("the Service to be exposed", |known| is_exposed(known, "web") == Some(true)).await;
+        known.until("the route's change", |known| services_of(known, Kind::HttpRoute) == ["shop/api"]).await;
+        known.until("the Ingress to go", |known| services_of(known, Kind::Ingress).is_empty()).await;
+        api.remove(Kind::Service, "shop", "web");
+        known.until("the Service to go", |known| is_exposed(known, "web").is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kind_that_is_uninstalled_has_no_objects_and_one_that_is_installed_is_noticed() {
+    let api = small_cluster();
+    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_problem("does not serve tlsroutes").await;
+    api.set(Kind::TlsRoute, route("web"));
+    api.install(Kind::TlsRoute);
+    known.until("the route", |known| services_of(known, Kind::TlsRoute) == ["shop/web"]).await;
+    api.uninstall(Kind::TlsRoute);
+    known.until("no route", |known| services_of(known, Kind::TlsRoute).is_empty()).await;
+    known.until_problem("does not serve tlsroutes").await;
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_served_is_asked_for_slowly() {
+    let api = small_cluster();
+    let timing = cluster::Timing {
+        backoff_first: Duration::from_millis(1),
+        backoff_last: Duration::from_secs(3600),
+        ..impatient()
+    };
+    let mut known: Known<Object> = Known::of(&api.kubeconfig(), timing).await;
+    known.until("a problem of each of the five", |known| known.problems.len() == 5).await;
+    // The wait is half an hour at least from the first answer on: one stream, one page, and no more.
+    api.set(Kind::Service, service("web", "NodePort"));
+    known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
+    for kind in ROUTES {
+        assert_eq!((api.count(Verb::Watch, kind), api.count(Verb::List, kind)), (1, 1), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch() {
+    let api = small_cluster();
+    let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none"});
+    api.set(Kind::Service, bad("bad"));
+    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until("the Service of the list", |known| is_exposed(known, "bad") == Some(false)).await;
+    api.until_watching(&[Kind::Service]).await;
+    api.set(Kind::Service, bad("worse"));
+    api.set(Kind::Service, service("web", "NodePort"));
+    known.until("the Service after them", |known| is_exposed(known, "web") == Some(true)).await;
+    let problems = known.objects[&(Kind::Service, "shop/worse".into())].problems();
+    assert_eq!(problems[0].origin, "Service shop/worse spec");
+}
+
+#[tokio::test]
+async fn a_cluster_is_known_by_the_uid_of_kube_system() {
+    let api = FakeApi::start();
+    let connection = connect(Some(&api.kubeconfig())).await.unwrap().with_timing(impatient());
+    let error = cluster_uid(&connection).await.unwrap_err();
+    assert!(error.contains("404"), "{error}");
+    api.set(Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "0a1b"}}));
+    assert_eq!(cluster_uid(&connection).await.as_deref(), Ok("0a1b"));
+    api.faults(|f| f.refuse(Kind::Namespace, &[Verb::Get], 403));
+    let error = cluster_uid(&connection).await.unwrap_err();
+    assert!(error.contains("the RBAC verb 'get' on namespaces is missing; grant it to the service account"), "{error}");
+}
+
+#[tokio::test]
+async fn sources_change_nothing() {
+    let api = small_cluster();
+    let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+    known.until_synced().await;
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+}

@@ -1,0 +1,152 @@
+//! Leader election against an API server.
+
+use std::time::{Duration, Instant};
+
+use cluster::lease::{Standing, Terms, hold_lease};
+use cluster::{Connection, connect};
+use policy::ObjectName;
+use serde_json::{Value, json};
+use tests::fake_api::{DEADLINE, FakeApi, Verb};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Short terms, so that what comes after them comes soon. A Lease is held for whole seconds.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(1),
+    renew_deadline: Duration::from_millis(600),
+    retry: Duration::from_millis(50),
+};
+
+struct Candidate {
+    standing: watch::Receiver<Standing>,
+    task: JoinHandle<()>,
+}
+
+impl Candidate {
+    async fn of(api: &FakeApi, identity: &str) -> Candidate {
+        let connection: Connection = connect(Some(&api.kubeconfig())).await.unwrap();
+        let (sender, standing) = watch::channel(Standing::default());
+        let name = ObjectName::new("ringfence", "context");
+        let task = tokio::spawn(hold_lease(connection, name, identity.into(), TERMS, sender));
+        Candidate { standing, task }
+    }
+
+    async fn until(&mut self, what: &str, condition: impl Fn(&Standing) -> bool) {
+        let waited = timeout(DEADLINE, self.standing.wait_for(|standing| condition(standing))).await;
+        waited.unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}")).expect("the candidate goes on");
+    }
+
+    async fn until_leads(&mut self) {
+        self.until("leadership", |standing| standing.leads(Instant::now())).await;
+    }
+
+    fn leads(&self) -> bool {
+        self.standing.borrow().leads(Instant::now())
+    }
+
+    /// Ends as a process does that stops in good order.
+    async fn end(self) {
+        drop(self.standing);
+        timeout(DEADLINE, self.task).await.expect("it ends").expect("it does not panic");
+    }
+}
+
+fn holder(lease: Option<&Value>) -> Option<&str> {
+    lease?["spec"]["holderIdentity"].as_str()
+}
+
+#[tokio::test]
+async fn one_leads_and_the_other_follows_when_it_ends() {
+    let api = FakeApi::start();
+    let mut a = Candidate::of(&api, "a").await;
+    a.until_leads().await;
+    let mut b = Candidate::of(&api, "b").await;
+    b.until("a look at the Lease", |standing| standing.holder.as_deref() == Some("a")).await;
+    assert!(a.leads() && !b.leads());
+    a.end().await;
+    // Released, not expired: it takes no longer than a look.
+    assert_ne!(holder(api.lease("ringfence", "context").as_ref()), Some("a"));
+    b.until_leads().await;
+    assert_eq!(api.lease("ringfence", "context").unwrap()["spec"]["leaseTransitions"], 1);
+    assert!(api.writes().keys().eq(["leases"]), "{:?}", api.writes());
+}
+
+#[tokio::test]
+async fn a_leader_that_is_gone_without_a_word_is_followed() {
+    let api = FakeApi::start();
+    let mut a = Candidate::of(&api, "a").await;
+    a.until_leads().await;
+    let mut b = Candidate::of(&api, "b").await;
+    b.until("a look at the Lease", |standing| standing.holder.as_deref() == Some("a")).await;
+    a.task.abort();
+    b.until_leads().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_write_leads_no_more_and_says_why() {
+    let api = FakeApi::start();
+    let mut a = Candidate::of(&api, "a").await;
+    a.until_leads().await;
+    api.faults(|f| f.lease_refusals.extend([(Verb::Update, 403)]));
+    a.until("the end of its leadership", |standing| !standing.leads(Instant::now())).await;
+    a.until("a problem", |standing| {
+        let forbidden = "the RBAC verb 'update' on leases in the API group coordination.k8s.io is missing";
+        standing.problem.as_ref().is_some_and(|problem| problem.contains(forbidden))
+    })
+    .await;
+    api.faults(|f| f.lease_refusals.clear());
+    a.until_leads().await;
+    a.until("no problem", |standing| standing.problem.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_gets_no_answer_leads_no_more() {
+    let api = FakeApi::start();
+    let mut a = Candidate::of(&api, "a").await;
+    a.until_leads().await;
+    api.faults(|f| f.silent = true);
+    a.until("the end of its leadership", |standing| !standing.leads(Instant::now()) && standing.problem.is_some())
+        .await;
+    api.faults(|f| f.silent = false);
+    a.until_leads().await;
+}
+
+#[tokio::test]
+async fn who_was_overtaken_waits() {
+    let api = FakeApi::start();
+    let mut a = Candidate::of(&api, "a").await;
+    a.until_leads().await;
+    let spec = json!({"holderIdentity": "z", "leaseDurationSeconds": 3600, "renewTime": "2001-01-01T00:00:00.000000Z"});
+    api.set_lease(json!({"metadata": {"namespace": "ringfence", "name": "context"}, "spec": spec}));
+    a.until("the other to be seen", |standing| {
+        !standing.leads(Instant::now()) && standing.holder.as_deref() == Some("z")
+    })
+    .await;
+    assert_eq!(holder(api.lease("ringfence", "context").as_ref()), Some("z"));
+    // It is not its own to release.
+    a.end().await;
+    assert_eq!(holder(api.lease("ringfence", "context").as_ref()), Some("z"));
+}
+
+#[tokio::test]
+async fn of_many_that_begin_at_once_never_two_lead() {
+    let api = FakeApi::start();
+    let mut candidates = Vec::new();
+    for number in 0..5 {
+        candidates.push(Candidate::of(&api, &format!("candidate-{number}")).await);
+    }
+    while !candidates.is_empty() {
+        let leaders = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.leads()).map(|(at, _)| at);
+        api.until_lease("a holder", "ringfence", "context", |lease| {
+            holder(lease).is_some_and(|holder| !holder.is_empty())
+        })
+        .await;
+        let leading: Vec<usize> = leaders().collect();
+        assert!(leading.len() <= 1, "{leading:?}");
+        match leading[..] {
+            [at] => candidates.remove(at).end().await,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+}
