@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod cases;
 mod nodes;
+mod problems;
 mod published;
 #[cfg(test)]
 mod sequences;
@@ -20,11 +21,10 @@ use std::time::Instant;
 
 use cluster::Problem;
 use imbl::OrdMap;
-use policy::{Change, Changed, ClusterState, Diagnostic, Interner, Labels, ObjectName, Severity};
+use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName};
 
 use crate::exposure::{Exposures, Reclassified};
 use crate::filter::LabelFilter;
-use crate::labels;
 use crate::numbers::{Numbers, Space};
 use crate::object::{Kind, Object, Pod};
 use crate::record::Record;
@@ -59,10 +59,8 @@ pub struct Directory {
     templates: Templates,
     nodes: Nodes,
     exposures: Exposures,
-    /// Pods with labels that no record carries because of their size.
-    oversized: BTreeSet<ObjectName>,
-    /// Objects of which something was not understood that is of no meaning for enforcement.
-    flawed: BTreeMap<(Kind, ObjectName), Box<[Problem]>>,
+    /// Of those objects that have any.
+    problems: BTreeMap<(Kind, ObjectName), Vec<Problem>>,
     numbers: Numbers,
     table: OrdMap<IpAddr, Arc<Record>>,
     ids: OrdMap<Sid, Identity>,
@@ -74,6 +72,14 @@ pub struct Directory {
     /// What may differ from what was published.
     unpublished: Unpublished,
     resolved: u64,
+}
+
+/// What a change has altered of that which enforcement rests on, for whoever follows [`Directory::state`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Applied {
+    pub changed: Changed,
+    /// Pods that were known before and have another workload now; their objects may be the same to enforcement.
+    pub renamed: BTreeSet<ObjectName>,
 }
 
 #[derive(Debug, Clone)]
@@ -109,8 +115,7 @@ impl Directory {
             pods: BTreeMap::new(),
             templates: Templates::default(),
             exposures: Exposures::default(),
-            oversized: BTreeSet::new(),
-            flawed: BTreeMap::new(),
+            problems: BTreeMap::new(),
             table: OrdMap::new(),
             ids: OrdMap::new(),
             sum: Sum::default(),
@@ -123,26 +128,25 @@ impl Directory {
         }
     }
 
-    /// Takes a change in. Says what is different now of what enforcement rests on, for whoever follows
-    /// [`Directory::state`]; a pod whose workload is another now is among it, too.
-    pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Changed {
-        let mut changed = Changed::default();
+    /// Takes a change in.
+    pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
+        let mut applied = Applied::default();
         match change {
-            Change::Set(object) => self.set(object, &mut changed),
-            Change::Remove(kind, name) => self.remove(kind, &name, &mut changed),
+            Change::Set(object) => self.set(object, &mut applied),
+            Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
             Change::Replace(kind, objects) => {
                 let kept: BTreeSet<&ObjectName> = objects.iter().map(Object::name).collect();
                 let gone: Vec<ObjectName> = self.names(kind).filter(|n| !kept.contains(n)).cloned().collect();
                 for name in gone {
-                    self.remove(kind, &name, &mut changed);
+                    self.remove(kind, &name, &mut applied);
                 }
                 for object in objects.into_iter().filter(|object| object.kind() == kind) {
-                    self.set(object, &mut changed);
+                    self.set(object, &mut applied);
                 }
             }
         }
         self.settle(now);
-        changed
+        applied
     }
 
     /// Ends what has rested long enough.
@@ -182,29 +186,21 @@ impl Directory {
         self.numbers.exceptions()
     }
 
-    /// What was found wrong with the objects: what denies first.
-    pub fn problems(&self) -> Vec<Problem> {
-        let mut found = self.state.problems();
-        let pods = self.oversized.iter().filter_map(|name| self.pods.get(name));
-        found.extend(pods.flat_map(|known| labels::too_long(&known.pod.base.labels).map(|key| oversized(known, key))));
-        found.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
-        let found = found.into_iter().map(|Diagnostic { kind, object, field, message, .. }| Problem {
-            origin: format!("{kind} {object} {field}"),
-            message,
-        });
-        found.chain(self.flawed.values().flatten().cloned()).collect()
+    /// What was found wrong with the objects beside what [`ClusterState::problems`] tells.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.values().flatten()
     }
 
-    fn set(&mut self, object: Object, changed: &mut Changed) {
+    fn set(&mut self, object: Object, applied: &mut Applied) {
         let name = object.name().clone();
-        match object.problems() {
-            [] => self.flawed.remove(&(object.kind(), name.clone())),
-            problems => self.flawed.insert((object.kind(), name.clone()), problems.into()),
+        match problems::of(&object) {
+            none if none.is_empty() => self.problems.remove(&(object.kind(), name.clone())),
+            found => self.problems.insert((object.kind(), name.clone()), found),
         };
         match object {
-            Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), changed),
-            Object::Policy(o) => changed.join(self.state.apply(set(policy::Object::Policy(o)))),
-            Object::Pod(o) => self.apply_pod(&name, Some(o), changed),
+            Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), applied),
+            Object::Policy(o) => applied.changed.join(self.state.apply(set(policy::Object::Policy(o)))),
+            Object::Pod(o) => self.apply_pod(&name, Some(o), applied),
             Object::Service(o) => {
                 let reclassified = self.exposures.set_service(&name, Some(o));
                 self.reclassify(reclassified);
@@ -216,12 +212,12 @@ impl Directory {
         }
     }
 
-    fn remove(&mut self, kind: Kind, name: &ObjectName, changed: &mut Changed) {
-        self.flawed.remove(&(kind, name.clone()));
+    fn remove(&mut self, kind: Kind, name: &ObjectName, applied: &mut Applied) {
+        self.problems.remove(&(kind, name.clone()));
         match kind {
-            Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), changed),
-            Kind::NetworkPolicy => changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
-            Kind::Pod => self.apply_pod(name, None, changed),
+            Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
+            Kind::NetworkPolicy => applied.changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
+            Kind::Pod => self.apply_pod(name, None, applied),
             Kind::Service => {
                 let reclassified = self.exposures.set_service(name, None);
                 self.reclassify(reclassified);
@@ -245,15 +241,15 @@ impl Directory {
         }
     }
 
-    fn apply_namespace(&mut self, name: &ObjectName, change: Change, changed: &mut Changed) {
+    fn apply_namespace(&mut self, name: &ObjectName, change: Change, applied: &mut Applied) {
         let before = self.state.namespace_labels(&name.name).cloned();
-        changed.join(self.state.apply(change));
+        applied.changed.join(self.state.apply(change));
         if self.state.namespace_labels(&name.name) != before.as_ref() {
             self.touched.templates.extend(self.templates.of_namespace(&name.name).cloned());
         }
     }
 
-    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<Pod>>, changed: &mut Changed) {
+    fn apply_pod(&mut self, name: &ObjectName, new: Option<Arc<Pod>>, applied: &mut Applied) {
         let old = self.pods.get(name).cloned();
         if old.as_ref().map(|known| &known.pod) == new.as_ref() {
             return;
@@ -264,12 +260,10 @@ impl Directory {
         });
         if let (Some(old), Some(new)) = (&old, &new)
             && old.workload() != new.workload()
-            && old.pod.base == new.pod.base
         {
-            // What follows the state names it by its workload: as if another pod of the name had come.
-            changed.join(self.state.apply(remove(policy::Kind::Pod, name)));
+            applied.renamed.insert(name.clone());
         }
-        changed.join(self.state.apply(match &new {
+        applied.changed.join(self.state.apply(match &new {
             Some(known) => set(policy::Object::Pod(known.pod.base.clone())),
             None => remove(policy::Kind::Pod, name),
         }));
@@ -293,25 +287,24 @@ impl Directory {
             }
         }
         match new {
-            Some(known) => {
-                if labels::too_long(&known.pod.base.labels).next().is_some() {
-                    self.oversized.insert(name.clone());
-                } else {
-                    self.oversized.remove(name);
-                }
-                self.pods.insert(known.pod.base.name.clone(), known);
-            }
-            None => {
-                self.oversized.remove(name);
-                self.pods.remove(name);
-            }
-        }
+            Some(known) => self.pods.insert(known.pod.base.name.clone(), known),
+            None => self.pods.remove(name),
+        };
     }
 
     fn reclassify(&mut self, reclassified: Reclassified) {
         for (namespace, selector) in reclassified {
             self.templates.classify(&namespace, &selector, &self.exposures, &mut self.touched.templates);
         }
+    }
+}
+
+impl Applied {
+    /// Takes in what changed after this.
+    pub fn join(&mut self, later: Applied) {
+        let Applied { changed, renamed } = later;
+        self.changed.join(changed);
+        self.renamed.extend(renamed);
     }
 }
 
@@ -327,20 +320,6 @@ fn set(object: policy::Object) -> Change {
 
 fn remove(kind: policy::Kind, name: &ObjectName) -> Change {
     Change::Remove(kind, name.clone())
-}
-
-fn oversized(known: &Known, key: &str) -> Diagnostic {
-    Diagnostic {
-        severity: Severity::Warning,
-        kind: policy::Kind::Pod,
-        object: known.pod.base.name.clone(),
-        field: format!("metadata.labels[{}]", key.chars().take(labels::LONGEST_VALUE_BYTES).collect::<String>()),
-        message: format!(
-            "longer than {} bytes, or {} in the key: counts for the identity, and is left out of the record",
-            labels::LONGEST_VALUE_BYTES,
-            labels::LONGEST_KEY_BYTES
-        ),
-    }
 }
 
 /// The labels that make an identity, of a pod's.

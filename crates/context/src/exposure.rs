@@ -102,12 +102,17 @@ mod tests {
     use super::*;
 
     fn service(selector: &[(&str, &str)], exposed: bool) -> Option<Arc<Service>> {
-        Some(Arc::new(Service { name: ObjectName::new("shop", "web"), selector: labels(selector), exposed }))
+        Some(Arc::new(Service {
+            name: ObjectName::new("shop", "web"),
+            selector: labels(selector),
+            exposed,
+            problems: Box::default(),
+        }))
     }
 
     fn exposure(kind: Kind, services: &[&str]) -> Option<Arc<Exposure>> {
         let services = services.iter().map(|name| name.parse().unwrap()).collect();
-        Some(Arc::new(Exposure { kind, name: ObjectName::new("shop", "front"), services }))
+        Some(Arc::new(Exposure { kind, name: ObjectName::new("shop", "front"), services, problems: Box::default() }))
     }
 
     const WEB: &[(&str, &str)] = &[("app", "web")];

@@ -11,7 +11,7 @@ use crate::object::{Owner, Pod};
 pub(crate) fn pod(object: Value, owner: &str) -> Pod {
     let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
     let owner = owner.split_once(' ').map(|(kind, name)| Arc::new(Owner { kind: kind.into(), name: name.into() }));
-    Pod { base, owner, ready: true, host_port: false }
+    Pod { base, owner, ready: true, host_port: false, problems: Box::default() }
 }
 
 pub(crate) fn pod_of(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {

@@ -97,7 +97,12 @@ fn unreadable(object: Object) -> Object {
 }
 
 fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> Object {
-    Object::Service(Arc::new(Service { name: name.parse().unwrap(), selector: labels(selector), exposed }))
+    Object::Service(Arc::new(Service {
+        name: name.parse().unwrap(),
+        selector: labels(selector),
+        exposed,
+        problems: Box::default(),
+    }))
 }
 
 fn directory_with(settings: Settings, objects: &[Object]) -> Directory {
@@ -287,7 +292,8 @@ fn a_workload_is_exposed_with_any_of_its_pods() {
     expect(Change::Set(service("other/old", &[("app", "old")], true)), false);
     expect(Change::Set(service("shop/all", &[], true)), false);
     let services = vec!["shop/old".parse().unwrap()];
-    let ingress = Exposure { kind: Kind::Ingress, name: "shop/front".parse().unwrap(), services };
+    let ingress =
+        Exposure { kind: Kind::Ingress, name: "shop/front".parse().unwrap(), services, problems: Box::default() };
     expect(Change::Set(Object::Exposure(Arc::new(ingress))), true);
     expect(remove(Kind::Service, "shop/old"), false);
     expect(Change::Replace(Kind::Service, vec![service("shop/old", &[("app", "old")], false)]), true);
@@ -309,27 +315,26 @@ fn details_of_pods_are_told_where_they_are_asked_for() {
 
 #[test]
 fn labels_that_are_too_long_are_told_of_and_count_for_the_identity() {
-    let long = ["x", "y"].map(|c| c.repeat(labels::LONGEST_VALUE_BYTES + 1));
+    let long = ["x", "y"].map(|c| c.repeat(crate::labels::LONGEST_VALUE_BYTES + 1));
     let [x, y] = [[("note", long[0].as_str())], [("note", long[1].as_str())]];
     let first = Written { labels: &x, owner: "", ..WEB };
     let second = Written { name: "shop/web-2", labels: &y, owner: "", addresses: &["10.0.0.2"], ..WEB };
     let mut directory = directory(&[shop(), first.object(), second.object()]);
     assert!(record(&directory, "10.0.0.1").unwrap().labels.is_empty());
     assert_eq!(directory.current().ids.len(), 2);
-    let problems = directory.problems();
-    assert_eq!(problems.len(), 2);
-    assert_eq!(problems[0].field, "metadata.labels[note]");
+    let problems: Vec<&str> = directory.problems().map(|problem| problem.origin.as_str()).collect();
+    assert_eq!(problems, ["Pod shop/web-1 metadata.labels[note]", "Pod shop/web-2 metadata.labels[note]"]);
     directory.apply(Change::Set(Written { labels: &[], ..first.clone() }.object()), Instant::now());
     directory.apply(Change::Remove(Kind::Pod, second.name.parse().unwrap()), Instant::now());
-    assert_eq!(directory.problems(), []);
+    assert_eq!(directory.problems().count(), 0);
 }
 
 #[test]
-fn a_pod_with_another_owner_is_another_for_whoever_names_it_by_its_workload() {
+fn a_pod_with_another_owner_is_told_of_to_whoever_names_it_by_its_workload() {
     let mut directory = directory(&[shop(), WEB.object()]);
-    assert!(!directory.apply(Change::Set(WEB.object()), Instant::now()).any());
-    let adopted = Written { owner: "ReplicaSet api", ..WEB };
-    assert!(directory.apply(Change::Set(adopted.object()), Instant::now()).any());
+    assert_eq!(directory.apply(Change::Set(WEB.object()), Instant::now()), Applied::default());
+    let adopted = directory.apply(Change::Set(Written { owner: "ReplicaSet api", ..WEB }.object()), Instant::now());
+    assert!(adopted.renamed.iter().eq([&WEB.name.parse().unwrap()]));
     let pod = directory.state().pods().next().unwrap().clone();
     assert_eq!(&*directory.workload_of(&pod), "api");
 }

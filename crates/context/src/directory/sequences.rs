@@ -94,13 +94,18 @@ fn namespaces() -> impl Strategy<Value = Object> {
 
 fn others() -> impl Strategy<Value = Object> {
     let services = (select(&NAMES[..]), select(&LABELS[..]), any::<bool>()).prop_map(|(name, selector, exposed)| {
-        Object::Service(Arc::new(Service { name: name.parse().unwrap(), selector: labels(selector), exposed }))
+        Object::Service(Arc::new(Service {
+            name: name.parse().unwrap(),
+            selector: labels(selector),
+            exposed,
+            problems: Box::default(),
+        }))
     });
     let kinds = select(&[Kind::Ingress, Kind::HttpRoute][..]);
     let named = prop::sample::subsequence(&NAMES[..], 0..3);
     let exposures = (kinds, select(&NAMES[..]), named).prop_map(|(kind, name, named)| {
         let services = named.iter().map(|name| name.parse().unwrap()).collect();
-        Object::Exposure(Arc::new(Exposure { kind, name: name.parse().unwrap(), services }))
+        Object::Exposure(Arc::new(Exposure { kind, name: name.parse().unwrap(), services, problems: Box::default() }))
     });
     prop_oneof![services, exposures]
 }

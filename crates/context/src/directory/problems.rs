@@ -1,0 +1,26 @@
+//! What is wrong with objects that keeps records from saying all they could.
+
+use cluster::Problem;
+
+use crate::labels::{self, LONGEST_KEY_BYTES, LONGEST_VALUE_BYTES};
+use crate::object::{Object, Pod};
+
+/// What the object's reader found, and labels that are too large for a record.
+pub(super) fn of(object: &Object) -> Vec<Problem> {
+    let too_long: Vec<Problem> = match object {
+        Object::Pod(pod) => labels::too_long(&pod.base.labels).map(|key| too_long(pod, key)).collect(),
+        Object::Namespace(_) | Object::Policy(_) | Object::Service(_) | Object::Exposure(_) => vec![],
+    };
+    [object.problems(), &too_long].concat()
+}
+
+fn too_long(pod: &Pod, key: &str) -> Problem {
+    let start: String = key.chars().take(LONGEST_VALUE_BYTES).collect();
+    Problem {
+        origin: format!("Pod {} metadata.labels[{}]", pod.base.name, start.escape_debug()),
+        message: format!(
+            "longer than {LONGEST_VALUE_BYTES} bytes, or {LONGEST_KEY_BYTES} in the key; it counts for the identity, and \
+             the record is without it"
+        ),
+    }
+}
