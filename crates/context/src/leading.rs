@@ -1,7 +1,7 @@
 //! Who pushes: this process always, or the one of several that holds the Lease.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::Connection;
 use cluster::lease::{Standing, Terms, hold_lease};
@@ -59,10 +59,11 @@ pub(crate) fn elect(connection: Connection, arguments: &ServeArguments) -> (Cand
                 if let Some(problem) = &now.problem {
                     tracing::warn!("the Lease: {problem}");
                 }
-                problem = now.problem;
+                problem.clone_from(&now.problem);
             }
-            let news = leads.send_if_modified(|leads| std::mem::replace(leads, now.leads) != now.leads);
-            match (news, now.leads) {
+            let is_leader = now.leads(Instant::now());
+            let news = leads.send_if_modified(|leads| std::mem::replace(leads, is_leader) != is_leader);
+            match (news, is_leader) {
                 (true, true) => tracing::info!("this provider leads now"),
                 (true, false) => tracing::info!(holder = now.holder, "this provider leads no more"),
                 (false, _) => {}

@@ -1,18 +1,16 @@
 //! The one task that owns what is known: takes changes in, and publishes what is different, in bursts.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cluster::{Event, Problem, Sync};
 use feed::Pace;
-use policy::Changed;
-use policy::Edges;
+use policy::{Diagnostic, Edges};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::channel::{Channel, Delta};
-use crate::directory::Directory;
+use crate::directory::{Applied, Directory};
 use crate::declared::{self, Lists};
 use crate::edges::Difference;
 use crate::identity::{self, Chunk, Exception, Reader};
@@ -37,7 +35,7 @@ pub(crate) struct Publisher {
     edges: Edges,
     lists: Lists,
     /// What the edges have not been told of yet.
-    changed: Changed,
+    applied: Applied,
     sync: Sync<Object>,
     /// When everything that is needed was known.
     complete: Option<Instant>,
@@ -80,7 +78,7 @@ impl Publisher {
             directory,
             edges: Edges::new(),
             lists,
-            changed: Changed::default(),
+            applied: Applied::default(),
             sync: Sync::default(),
             complete: None,
             pace: Pace::new(),
@@ -142,7 +140,7 @@ impl Publisher {
                 for told in told {
                     self.sync.observe([&told.change]);
                     self.waiting_since = Some(self.waiting_since.map_or(told.at, |at| at.min(told.at)));
-                    self.changed.join(self.directory.apply(told.change, Instant::now()));
+                    self.applied.join(self.directory.apply(told.change, Instant::now()));
                 }
                 let now = Instant::now();
                 self.pace.event(now);
@@ -228,10 +226,10 @@ impl Publisher {
 
     /// Brings the edges up to date; what differs in their text.
     fn follow(&mut self) -> Difference {
-        let changed = std::mem::take(&mut self.changed);
+        let Applied { changed, renamed } = std::mem::take(&mut self.applied);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
-        let changes = self.edges.update(directory.state(), &changed, &workload_of, &BTreeSet::new());
+        let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
         self.lists.apply(&changes)
     }
 
@@ -258,7 +256,12 @@ impl Publisher {
 
     fn tell(&self) {
         let mut problems = self.source_problems.clone();
-        problems.extend(self.directory.problems());
+        let denying = self.directory.state().problems();
+        problems.extend(denying.into_iter().map(|Diagnostic { kind, object, field, message, .. }| Problem {
+            origin: format!("{kind} {object} {field}"),
+            message,
+        }));
+        problems.extend(self.directory.problems().cloned());
         if self.edges.is_withheld() {
             let message = format!("there are more than {}, so that none is published", policy::MOST_EDGES);
             problems.push(Problem { origin: "declared edges".into(), message });

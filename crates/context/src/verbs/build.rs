@@ -1,16 +1,15 @@
 //! `ringfence-context build`: the files of a folder of manifests, once.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use console::{BAD, NO, YES, output};
 use feed::Position;
-use policy::{Changed, Edges};
+use policy::Edges;
 
 use super::runtime;
 use crate::cli::BuildArguments;
-use crate::directory::Directory;
+use crate::directory::{Applied, Directory};
 use crate::declared::{self, Lists};
 use crate::identity::{self, Exception};
 use crate::object::Object;
@@ -20,15 +19,15 @@ use crate::store::Store;
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let folder = cluster::read_folder::<Object>(&arguments.manifests)?;
     let mut directory = Directory::new(arguments.table.settings(&arguments.cluster_id));
-    let mut changed = Changed::default();
+    let mut applied = Applied::default();
     for change in folder.changes() {
-        changed.join(directory.apply(change, Instant::now()));
+        applied.join(directory.apply(change, Instant::now()));
     }
     let changes = directory.take_changes();
     drop(changes);
     let mut edges = Edges::new();
     let mut lists = Lists::new(arguments.table.edges.into());
-    let lines = edges.update(directory.state(), &changed, &|pod| directory.workload_of(pod), &BTreeSet::new());
+    let lines = edges.update(directory.state(), &applied.changed, &|pod| directory.workload_of(pod), &applied.renamed);
     lists.apply(&lines);
 
     let position = Position::start_of(epoch_now());
@@ -49,8 +48,11 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     for problem in &folder.problems {
         anstream::eprintln!("{BAD}problem:{BAD:#} {problem}");
     }
-    for diagnostic in directory.problems() {
+    for diagnostic in directory.state().problems() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
+    }
+    for problem in directory.problems() {
+        anstream::eprintln!("{BAD}not understood:{BAD:#} {problem}");
     }
     output::answer(&text, if folder.problems.is_empty() { YES } else { NO })
 }
