@@ -5,6 +5,8 @@ mod exposure;
 mod pod;
 mod reader;
 mod service;
+#[cfg(test)]
+mod tests;
 mod watched;
 
 use std::fmt;

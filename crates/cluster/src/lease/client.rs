@@ -6,11 +6,10 @@ use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use policy::ObjectName;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::Lease;
 use crate::watch::failure::{Failure, Verb};
-use crate::watch::lookup::is_name;
+use crate::watch::lookup::{is_name, within};
 use crate::{Connection, Keep, Manifests, Need, Resource};
 
 const LEASES: Resource = Resource {
@@ -53,7 +52,7 @@ impl Client {
         };
         match within(patience, Verb::Get, answer).await {
             Ok(object) => Ok(Some(Lease::of(object))),
-            Err(Failure::Refused(_, status)) if status.code == 404 => Ok(None),
+            Err(failure) if failure.means_none() => Ok(None),
             Err(failure) => Err(failure.explain(LEASES)),
         }
     }
@@ -80,17 +79,6 @@ impl Client {
 
     fn path(&self) -> Request {
         Request::new(format!("{}/namespaces/{}/{}", LEASES.path(), self.name.namespace, LEASES.plural))
-    }
-}
-
-async fn within(
-    patience: Duration,
-    verb: Verb,
-    answer: impl Future<Output = Result<Value, kube::Error>>,
-) -> Result<Value, Failure> {
-    match timeout(patience, answer).await {
-        Err(_) => Err(Failure::Silent(verb, patience)),
-        Ok(answer) => answer.map_err(|e| Failure::of(verb, e)),
     }
 }
 

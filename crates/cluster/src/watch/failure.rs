@@ -86,8 +86,8 @@ impl Failure {
         matches!(self, Failure::Refused(_, status) if matches!(status.code, 400 | 404 | 405 | 406 | 415 | 422 | 501))
     }
 
-    /// Whether the server knows no such kind.
-    pub(super) fn means_not_served(&self) -> bool {
+    /// Whether the server knows no such thing: no such object, or no such kind if it is asked for all of one.
+    pub(crate) fn means_none(&self) -> bool {
         matches!(self, Failure::Refused(_, status) if status.code == 404)
     }
 

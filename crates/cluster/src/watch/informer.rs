@@ -129,7 +129,7 @@ impl<O: Watched> Informer<O> {
         let listing = self.version.is_none();
         if listing && self.streaming && failure.means_no_streaming() {
             // One that does not serve the kind does not serve pages of it either, which is told then.
-            if !failure.means_not_served() {
+            if !failure.means_none() {
                 tracing::info!(kind = %self.kind, "the API server has no streaming lists; reading pages instead");
             }
             self.streaming = false;
@@ -167,7 +167,7 @@ impl<O: Watched> Informer<O> {
             self.failure = Some(message);
             self.report_problems().await?;
         }
-        let unserved = listing && self.resource.need == Need::Optional && failure.means_not_served();
+        let unserved = listing && self.resource.need == Need::Optional && failure.means_none();
         if unserved && self.last_told.forget() {
             // It was served once, and is not any more.
             let change = Change::Replace(self.kind, Vec::new());

@@ -1,6 +1,8 @@
 //! One object, asked for by name: a pod in the moment in which it starts and the watch has not told of it yet, and the
 //! namespace by which a cluster is known.
 
+use std::time::Duration;
+
 use kube::api::GetParams;
 use kube::core::Request;
 use policy::{Kind, Object, ObjectName, lower};
@@ -8,7 +10,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
-use crate::{Connection, Watched};
+use crate::{Connection, Resource, Watched};
 
 /// Longest name of a namespace or a pod (RFC 1123 subdomain, as the API server has it).
 const LONGEST_NAME: usize = 253;
@@ -18,15 +20,9 @@ pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<O
     if !is_name(&name.namespace) || !is_name(&name.name) {
         return Err(format!("{name} is no name that a pod can have"));
     }
-    let resource = Object::resource(Kind::Pod);
-    let path = format!("{}/namespaces/{}/{}", resource.path(), name.namespace, resource.plural);
-    let request = Request::new(path).get(&name.name, &GetParams::default()).map_err(|e| e.to_string())?;
-    let patience = connection.timing.answer;
-    match timeout(patience, connection.client.request::<Value>(request)).await {
-        Err(_) => Err(Failure::Silent(Verb::Get, patience).explain(resource)),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-        Ok(Err(e)) => Err(Failure::of(Verb::Get, e).explain(resource)),
-        Ok(Ok(object)) => lower(Kind::Pod, &object).map(Some).map_err(|_| "the API server's pod has no name".into()),
+    match get(connection, Object::resource(Kind::Pod), Some(&name.namespace), &name.name).await? {
+        Some(object) => lower(Kind::Pod, &object).map(Some).map_err(|_| "the API server's pod has no name".into()),
+        None => Ok(None),
     }
 }
 
@@ -35,17 +31,41 @@ const OF_THE_CLUSTER: &str = "kube-system";
 
 /// The UID of the namespace `kube-system`. The error says what is wrong and what to do.
 pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
-    let resource = Object::resource(Kind::Namespace);
-    let path = format!("{}/{}", resource.path(), resource.plural);
-    let request = Request::new(path).get(OF_THE_CLUSTER, &GetParams::default()).map_err(|e| e.to_string())?;
-    let patience = connection.timing.answer;
-    match timeout(patience, connection.client.request::<Value>(request)).await {
-        Err(_) => Err(Failure::Silent(Verb::Get, patience).explain(resource)),
-        Ok(Err(e)) => Err(Failure::of(Verb::Get, e).explain(resource)),
-        Ok(Ok(namespace)) => match namespace["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
-            Some(uid) => Ok(uid.to_owned()),
-            None => Err(format!("the API server's namespace {OF_THE_CLUSTER} has no UID")),
-        },
+    let namespace = get(connection, Object::resource(Kind::Namespace), None, OF_THE_CLUSTER).await?;
+    let namespace = namespace.ok_or_else(|| format!("there is no namespace {OF_THE_CLUSTER}"))?;
+    match namespace["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+        Some(uid) => Ok(uid.to_owned()),
+        None => Err(format!("the API server's namespace {OF_THE_CLUSTER} has no UID")),
+    }
+}
+
+async fn get(
+    connection: &Connection,
+    resource: Resource,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Option<Value>, String> {
+    let path = match namespace {
+        Some(namespace) => format!("{}/namespaces/{namespace}/{}", resource.path(), resource.plural),
+        None => format!("{}/{}", resource.path(), resource.plural),
+    };
+    let request = Request::new(path).get(name, &GetParams::default()).map_err(|e| e.to_string())?;
+    match within(connection.timing.answer, Verb::Get, connection.client.request(request)).await {
+        Ok(object) => Ok(Some(object)),
+        Err(failure) if failure.means_none() => Ok(None),
+        Err(failure) => Err(failure.explain(resource)),
+    }
+}
+
+/// The answer, unless it takes longer than that.
+pub(crate) async fn within(
+    patience: Duration,
+    verb: Verb,
+    answer: impl Future<Output = Result<Value, kube::Error>>,
+) -> Result<Value, Failure> {
+    match timeout(patience, answer).await {
+        Err(_) => Err(Failure::Silent(verb, patience)),
+        Ok(answer) => answer.map_err(|e| Failure::of(verb, e)),
     }
 }
 
