@@ -64,3 +64,5 @@ mod promises;
 mod life;
 // The benchmark measures what it says.
 mod bench;
+// A table of identities says the same to every reader of its format.
+mod stock_readers;

@@ -33,3 +33,8 @@ fn netlink_dumps() {
 fn cni() {
     replay("cni", tests::fuzzing::cni);
 }
+
+#[test]
+fn streams() {
+    replay("stream", tests::fuzzing::stream);
+}

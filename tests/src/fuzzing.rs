@@ -2,6 +2,8 @@
 //! panic are kept in `fuzz/regressions/` and run with the tests.
 
 use cni::protocol::{Request, Response};
+use feed::sse::{self, Parsed, Parser};
+use feed::{Follower, Next, Position};
 use nft::{Packet, Stop, evaluate};
 use policy::{Change, ClusterState, Kind, Layout, check, lower, translate};
 use proptest::strategy::{Strategy, ValueTree};
@@ -175,4 +177,39 @@ pub fn cni(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// What a server sends as a stream of events. The first byte says into how long pieces it is cut.
+///
+/// # Panics
+/// If it matters where it is cut, or if a delta is taken that is not the next one.
+pub fn stream(bytes: &[u8]) {
+    let Some((&piece, bytes)) = bytes.split_first() else { return };
+    let whole = parsed([bytes].into_iter());
+    assert_eq!(parsed(bytes.chunks(usize::from(piece).max(1))), whole);
+    let mut follower = Follower::new();
+    for event in whole {
+        let before = follower.position();
+        let Ok(at) = event.id.parse::<Position>() else { continue };
+        let next = match event.event.as_str() {
+            sse::POSITION => follower.begins(at),
+            sse::PULL => follower.told_to_pull(at, "it says so"),
+            // Baselines have no events of their own.
+            "message" => follower.baseline(at),
+            _ => follower.delta(at),
+        };
+        if next == Next::Apply {
+            assert_eq!(before.map(Position::next), follower.position());
+        }
+    }
+}
+
+fn parsed<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Parsed> {
+    let (mut parser, mut events) = (Parser::new(), vec![]);
+    for piece in pieces {
+        if parser.push(piece, &mut events).is_err() {
+            panic!("no input is as long as the longest event");
+        }
+    }
+    events
 }

@@ -4,6 +4,7 @@
 //! what is known; they go out as baselines and deltas (`feed`). Nothing here enforces anything, and nothing is written
 //! to the Kubernetes API but the Lease that says who pushes.
 
+pub mod mmdb;
 pub mod object;
 
 use std::process::ExitCode;

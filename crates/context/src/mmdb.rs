@@ -1,0 +1,146 @@
+//! MaxMind DB 2.0 (<https://maxmind.github.io/MaxMind-DB/>): addresses and what is known of each, as a file that any
+//! stock reader opens. Knows nothing of what a record says.
+//!
+//! A table has one entry per address, /32 or /128, and finds nothing else. IPv4 lies at ::/96, where readers look for
+//! it. The aliases that geographic databases have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do
+//! not need them, whoever lists a table would meet each entry several times, and an address that is not a pod's would
+//! be found. Who has a mapped address from a socket takes the IPv4 address out of it first, as [`read::Database`] does.
+
+mod data;
+pub mod read;
+mod tree;
+mod value;
+
+use std::fmt;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use feed::Position;
+
+pub use self::value::Value;
+use data::{Data, control, text, unsigned};
+use tree::Tree;
+
+pub const DATABASE_TYPE: &str = "Workload-Identity";
+/// Bits for where a node leads: to another node, or to data.
+const RECORD_BITS: u32 = 28;
+const LANGUAGE: &str = "en";
+/// Between the tree and the data.
+const SEPARATOR: [u8; 16] = [0; 16];
+const METADATA_MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    #[error(
+        "{nodes} nodes and {data} bytes of data are beyond what 28 bits can address; too many addresses or records"
+    )]
+    TooLarge { nodes: u64, data: u64 },
+    #[error("a text of {bytes} bytes is longer than the format can say")]
+    TextTooLong { bytes: usize },
+}
+
+/// What a table says of itself: `Ringfence workload identities; epoch E, seq S, version V`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The last delta that is contained.
+    pub position: Position,
+    /// Of what the records say.
+    pub version: String,
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { epoch, seq } = self.position;
+        write!(f, "Ringfence workload identities; epoch {epoch}, seq {seq}, version {}", self.version)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the description {0:?} does not say which deltas the table contains")]
+pub struct DescriptionError(String);
+
+impl FromStr for Description {
+    type Err = DescriptionError;
+
+    fn from_str(text: &str) -> Result<Description, DescriptionError> {
+        let parts = || {
+            let (epoch, rest) = text.strip_prefix("Ringfence workload identities; epoch ")?.split_once(", seq ")?;
+            let (seq, version) = rest.split_once(", version ")?;
+            Some(Description { position: format!("{epoch}:{seq}").parse().ok()?, version: version.to_owned() })
+        };
+        parts().ok_or_else(|| DescriptionError(text.to_owned()))
+    }
+}
+
+/// The table as a file. The same entries give the same bytes; equal records are written once.
+///
+/// Entries that come in the order of their addresses, IPv4 first, cost the least. An IPv6 address within ::/96 is the
+/// IPv4 address in it to every reader; of several entries for an address the first one counts.
+///
+/// # Errors
+/// If the format cannot hold it.
+pub fn write<'t, R: Eq + Hash + 't>(
+    entries: impl Iterator<Item = (IpAddr, &'t R)>,
+    description: &Description,
+    encode: impl Fn(&'t R) -> Value<'t>,
+) -> Result<Vec<u8>, WriteError> {
+    let mut data = Data::new();
+    let mut leaves: Vec<(u128, u32)> = vec![];
+    for (address, record) in entries {
+        leaves.push((bits(address), data.record(record, &encode)?));
+    }
+    if !leaves.is_sorted_by_key(|(address, _)| *address) {
+        leaves.sort_by_key(|(address, _)| *address);
+    }
+    leaves.dedup_by_key(|(address, _)| *address);
+
+    let data = data.into_bytes();
+    let tree = Tree::of(&leaves, data.len())?;
+    let metadata = metadata(tree.nodes, description)?;
+    let mut file = tree.bytes;
+    file.reserve_exact(SEPARATOR.len() + data.len() + METADATA_MARKER.len() + metadata.len());
+    file.extend_from_slice(&SEPARATOR);
+    file.extend_from_slice(&data);
+    file.extend_from_slice(METADATA_MARKER);
+    file.extend_from_slice(&metadata);
+    Ok(file)
+}
+
+/// Where an address is in the tree, whose first bit is the highest.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn metadata(nodes: u32, description: &Description) -> Result<Vec<u8>, WriteError> {
+    let mut out = vec![];
+    control(&mut out, data::MAP, 9);
+    text(&mut out, "binary_format_major_version")?;
+    unsigned(&mut out, data::UINT16, 2);
+    text(&mut out, "binary_format_minor_version")?;
+    unsigned(&mut out, data::UINT16, 0);
+    text(&mut out, "build_epoch")?;
+    unsigned(&mut out, data::UINT64, description.position.epoch / 1_000);
+    text(&mut out, "database_type")?;
+    text(&mut out, DATABASE_TYPE)?;
+    text(&mut out, "description")?;
+    control(&mut out, data::MAP, 1);
+    text(&mut out, LANGUAGE)?;
+    text(&mut out, &description.to_string())?;
+    text(&mut out, "ip_version")?;
+    unsigned(&mut out, data::UINT16, 6);
+    text(&mut out, "languages")?;
+    control(&mut out, data::ARRAY, 1);
+    text(&mut out, LANGUAGE)?;
+    text(&mut out, "node_count")?;
+    unsigned(&mut out, data::UINT32, u64::from(nodes));
+    text(&mut out, "record_size")?;
+    unsigned(&mut out, data::UINT16, u64::from(RECORD_BITS));
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

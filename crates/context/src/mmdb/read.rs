@@ -1,0 +1,81 @@
+//! Reads a table back, for whoever looks an address up or wants all of them.
+
+use std::net::IpAddr;
+
+use maxminddb::{MaxMindDbError, Reader, WithinOptions};
+use serde::Deserialize;
+
+use super::{DATABASE_TYPE, Description, DescriptionError, LANGUAGE};
+
+/// A table in memory: a `Vec`, a `Bytes`, a borrowed slice.
+pub struct Database<S: AsRef<[u8]>> {
+    reader: Reader<S>,
+    description: Description,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Format(#[from] MaxMindDbError),
+    #[error("the file is a {0:?}, not a {DATABASE_TYPE:?}")]
+    OtherType(String),
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+    #[error("the record at {0} is not of one address")]
+    NotOneAddress(String),
+}
+
+impl<S: AsRef<[u8]>> Database<S> {
+    /// # Errors
+    /// If it is not a table of identities that says which deltas it contains.
+    pub fn open(bytes: S) -> Result<Database<S>, ReadError> {
+        let reader = Reader::from_source(bytes)?;
+        let metadata = reader.metadata();
+        if metadata.database_type != DATABASE_TYPE {
+            return Err(ReadError::OtherType(metadata.database_type.clone()));
+        }
+        let description = metadata.description.get(LANGUAGE).map_or("", String::as_str).parse()?;
+        Ok(Database { reader, description })
+    }
+
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// What is known of an address, which may be one of IPv4 as a socket of IPv6 shows it.
+    ///
+    /// # Errors
+    /// If the file is broken there, or the record is not a `T`.
+    pub fn lookup<'d, T: Deserialize<'d>>(&'d self, address: IpAddr) -> Result<Option<T>, ReadError> {
+        Ok(self.reader.lookup(address.to_canonical())?.decode()?)
+    }
+
+    /// Every address with its record, in order, IPv4 first.
+    ///
+    /// # Errors
+    /// As for a single one, each for itself.
+    pub fn entries<'d, T: Deserialize<'d>>(
+        &'d self,
+    ) -> Result<impl Iterator<Item = Result<(IpAddr, T), ReadError>>, ReadError> {
+        let found = self.reader.networks(WithinOptions::default())?;
+        Ok(found.filter_map(|entry| {
+            let read = || {
+                let entry = entry?;
+                let network = entry.network()?;
+                let is_one = network.prefix() == if network.is_ipv4() { 32 } else { 128 };
+                let address =
+                    is_one.then(|| network.ip()).ok_or_else(|| ReadError::NotOneAddress(network.to_string()))?;
+                Ok(entry.decode()?.map(|record| (address, record)))
+            };
+            read().transpose()
+        }))
+    }
+
+    /// Whether everything in the file can be read.
+    ///
+    /// # Errors
+    /// What is the matter with it.
+    pub fn verify(&self) -> Result<(), ReadError> {
+        Ok(self.reader.verify()?)
+    }
+}

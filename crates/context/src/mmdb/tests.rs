@@ -1,0 +1,238 @@
+//! What is written is what a stock reader finds, and nothing else.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::read::{Database, ReadError};
+use super::*;
+
+type Table = BTreeMap<IpAddr, String>;
+
+fn description() -> Description {
+    let position = Position { epoch: 1_700_000_000_123, seq: 42 };
+    Description { position, version: "id-0123456789abcdef".into() }
+}
+
+fn file(table: &Table) -> Vec<u8> {
+    let entries = table.iter().map(|(address, record)| (*address, record));
+    write(entries, &description(), |record: &String| Value::text(record.as_str())).unwrap()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn next_to(address: IpAddr) -> Vec<IpAddr> {
+    match address {
+        IpAddr::V4(v4) => {
+            let bits = v4.to_bits();
+            [bits.wrapping_sub(1), bits.wrapping_add(1), bits ^ 1 << 31].map(|b| Ipv4Addr::from_bits(b).into()).into()
+        }
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits();
+            [bits.wrapping_sub(1), bits.wrapping_add(1), bits ^ 1 << 127].map(|b| Ipv6Addr::from_bits(b).into()).into()
+        }
+    }
+}
+
+/// The address as the format knows it.
+fn place(address: IpAddr) -> u128 {
+    bits(address.to_canonical())
+}
+
+/// Every address has its record, in a list and when asked for; those next to them and the others have none.
+fn check(table: &Table, others: &[IpAddr]) {
+    let file = file(table);
+    let database = Database::open(&file).unwrap();
+    database.verify().unwrap();
+    assert_eq!(database.description(), &description());
+    let wanted: BTreeMap<u128, &String> = table.iter().map(|(address, record)| (place(*address), record)).collect();
+    let near = table.keys().flat_map(|address| next_to(*address));
+    for asked in near.chain(table.keys().copied()).chain(others.iter().copied()) {
+        let found: Option<&str> = database.lookup(asked).unwrap();
+        assert_eq!(found, wanted.get(&place(asked)).map(|record| record.as_str()), "{asked}");
+    }
+    let listed: Vec<(u128, String)> = database
+        .entries()
+        .unwrap()
+        .map(|entry| entry.map(|(address, record)| (bits(address), record)).unwrap())
+        .collect();
+    assert_eq!(listed, wanted.into_iter().map(|(place, record)| (place, record.clone())).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_small_table_of_notable_addresses_is_read_back() {
+    let notable: Vec<IpAddr> = [
+        "0.0.0.0",
+        "0.0.0.1",
+        "10.0.0.4",
+        "10.0.0.5",
+        "100.64.0.1",
+        "255.255.255.255",
+        "::1:0:0",
+        "fd00::1",
+        "fd00::2",
+        "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+    ]
+    .map(address)
+    .into();
+    for chosen in 0..1_u32 << notable.len() {
+        let table: Table = notable
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| chosen >> i & 1 == 1)
+            .map(|(i, address)| (*address, format!("record {}", i % 3)))
+            .collect();
+        check(&table, &notable);
+    }
+}
+
+#[test]
+fn an_ipv6_address_of_nothing_but_zeros_is_the_ipv4_one() {
+    let table = Table::from([(address("::"), "it".into())]);
+    let file = file(&table);
+    let database = Database::open(&file).unwrap();
+    for asked in ["::", "0.0.0.0", "::ffff:0.0.0.0"] {
+        assert_eq!(database.lookup::<&str>(address(asked)).unwrap(), Some("it"), "{asked}");
+    }
+    let both = Table::from([(address("::a00:1"), "IPv6".into()), (address("10.0.0.1"), "IPv4".into())]);
+    let file = self::file(&both);
+    assert_eq!(Database::open(&file).unwrap().lookup::<&str>(address("::a00:1")).unwrap(), Some("IPv4"));
+}
+
+#[test]
+fn a_mapped_address_is_that_of_ipv4_and_no_alias_is_listed() {
+    let table = Table::from([(address("10.0.0.1"), "it".into())]);
+    let file = file(&table);
+    let database = Database::open(&file).unwrap();
+    assert_eq!(database.lookup::<&str>(address("::ffff:10.0.0.1")).unwrap(), Some("it"));
+    assert_eq!(database.lookup::<&str>(address("2002:a00:1::")).unwrap(), None);
+    assert_eq!(database.entries::<&str>().unwrap().count(), 1);
+}
+
+#[test]
+fn metadata_is_what_readers_expect() {
+    let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
+    let reader = maxminddb::Reader::from_source(&file).unwrap();
+    let metadata = serde_json::to_value(reader.metadata()).unwrap();
+    let says = "Ringfence workload identities; epoch 1700000000123, seq 42, version id-0123456789abcdef";
+    assert_eq!(
+        metadata,
+        json!({
+            "binary_format_major_version": 2,
+            "binary_format_minor_version": 0,
+            "build_epoch": 1_700_000_000,
+            "database_type": "Workload-Identity",
+            "description": {"en": says},
+            "ip_version": 6,
+            "languages": ["en"],
+            "node_count": 128,
+            "record_size": 28,
+        })
+    );
+}
+
+#[test]
+fn values_of_every_kind_are_read_back() {
+    let long = "x".repeat(70_000);
+    let record = || {
+        Value::Map(vec![
+            ("text", Value::text("web")),
+            ("empty", Value::text("")),
+            ("long", Value::text(long.as_str())),
+            ("umlaut", Value::text("größe")),
+            ("yes", Value::Bool(true)),
+            ("no", Value::Bool(false)),
+            ("zero", Value::Uint32(0)),
+            ("most", Value::Uint32(u32::MAX)),
+            ("labels", Value::Map(vec![("app.kubernetes.io/name", Value::text("web"))])),
+            ("nothing", Value::Map(vec![])),
+        ])
+    };
+    // Enough of them for all kinds of pointers but the longest.
+    let numbers: Vec<u32> = (0..20_000).collect();
+    let entries = numbers.iter().map(|n| (Ipv4Addr::from_bits(*n).into(), n));
+    let file = write(entries, &description(), |n| {
+        let mut pairs = match record() {
+            Value::Map(pairs) => pairs,
+            other => panic!("{other:?}"),
+        };
+        pairs.push(("number", Value::text(format!("number {n} of many, each with a name as long as this"))));
+        Value::Map(pairs)
+    })
+    .unwrap();
+    assert!(file.len() > 1_000_000, "{}", file.len());
+    let database = Database::open(&file).unwrap();
+    database.verify().unwrap();
+    for n in (0..20_000).step_by(97) {
+        let found: serde_json::Value = database.lookup(Ipv4Addr::from_bits(n).into()).unwrap().unwrap();
+        let wanted = json!({
+            "text": "web", "empty": "", "long": &long, "umlaut": "größe", "yes": true, "no": false, "zero": 0,
+            "most": u32::MAX, "labels": {"app.kubernetes.io/name": "web"}, "nothing": {},
+            "number": format!("number {n} of many, each with a name as long as this"),
+        });
+        assert_eq!(found, wanted);
+    }
+}
+
+#[test]
+fn a_thousand_replicas_cost_one_record() {
+    let one = Table::from([(address("10.0.0.0"), "frontend".into())]);
+    let many: Table =
+        (0..1_000).map(|n| (IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + n)), "frontend".to_owned())).collect();
+    // 7 bytes a node: an address in a dense range takes one.
+    assert!(file(&many).len() < file(&one).len() + 1_100 * 7);
+}
+
+#[test]
+fn the_order_of_the_entries_does_not_matter() {
+    let table: Table = ["10.0.0.9", "fd00::1", "10.0.0.3"].map(|text| (address(text), "same".into())).into();
+    let backwards =
+        write(table.iter().rev().map(|(a, r)| (*a, r)), &description(), |r: &String| Value::text(r.as_str()));
+    assert_eq!(backwards.unwrap(), file(&table));
+}
+
+#[test]
+fn descriptions_are_read_back_and_others_refused() {
+    assert_eq!(description().to_string().parse(), Ok(description()));
+    for text in ["", "GeoLite2 City database", "Ringfence workload identities; epoch 1, seq x, version v"] {
+        assert!(text.parse::<Description>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_file_of_another_kind_or_that_was_cut_is_refused() {
+    let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
+    let other = String::from_utf8_lossy(&file).contains("Workload-Identity");
+    assert!(other);
+    let place = file.windows(17).position(|window| window == b"Workload-Identity").unwrap();
+    let mut renamed = file.clone();
+    renamed[place..place + 17].copy_from_slice(b"Workload-Whatever");
+    assert!(matches!(Database::open(renamed).err(), Some(ReadError::OtherType(_))));
+    for len in [0, 1, file.len() / 2, file.len() - 1] {
+        assert!(matches!(Database::open(&file[..len]).err(), Some(ReadError::Format(_))), "{len}");
+    }
+}
+
+fn any_address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        (0_u32..64).prop_map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into()),
+        any::<u32>().prop_map(|n| Ipv4Addr::from_bits(n).into()),
+        (0_u128..64).prop_map(|n| Ipv6Addr::from_bits((0xfd << 120) + n).into()),
+        any::<u128>().prop_map(|n| Ipv6Addr::from_bits(n).into()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn random_tables_are_read_back(
+        table in prop::collection::btree_map(any_address(), "[a-d]{0,9}", 0..100),
+        others in prop::collection::vec(any_address(), 100),
+    ) {
+        check(&table, &others);
+    }
+}

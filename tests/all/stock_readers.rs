@@ -1,0 +1,210 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::process::Command;
+
+use context::mmdb::{Description, Value, read::Database, write};
+use feed::Position;
+use serde_json::{Value as Json, json};
+use tempfile::NamedTempFile;
+
+type Table = BTreeMap<IpAddr, Record>;
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Record {
+    workload: &'static str,
+    replica: u32,
+    labels: Vec<(&'static str, &'static str)>,
+}
+
+fn record(workload: &'static str, replica: u32) -> Record {
+    let labels = match workload {
+        "frontend" => vec![("app.kubernetes.io/name", "frontend"), ("tier", "web")],
+        _ => vec![],
+    };
+    Record { workload, replica, labels }
+}
+
+impl Record {
+    fn value(&self) -> Value<'_> {
+        let mut pairs = vec![
+            ("workload", Value::text(self.workload)),
+            ("namespace", Value::text("größe")),
+            ("internet_exposed", Value::Bool(self.workload == "frontend")),
+            ("control_plane", Value::Bool(false)),
+            ("num", Value::Uint32(self.replica)),
+        ];
+        if !self.labels.is_empty() {
+            pairs.push(("labels", Value::Map(self.labels.iter().map(|(k, v)| (*k, Value::text(*v))).collect())));
+        }
+        Value::Map(pairs)
+    }
+
+    fn json(&self) -> Json {
+        let mut json = json!({
+            "workload": self.workload,
+            "namespace": "größe",
+            "internet_exposed": self.workload == "frontend",
+            "control_plane": false,
+            "num": self.replica,
+        });
+        if !self.labels.is_empty() {
+            json["labels"] = self.labels.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+        }
+        json
+    }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Pods of both families, some of them side by side, and so many of them that there are pointers of three bytes.
+fn table() -> Table {
+    let notable = [
+        "10.0.0.4",
+        "10.0.0.5",
+        "100.64.0.1",
+        "192.168.255.255",
+        "255.255.255.255",
+        "0.0.0.0",
+        "fd00::1",
+        "fd00::2",
+        "2001:db8::ffff",
+    ];
+    let mut table: Table = notable.into_iter().map(|text| (address(text), record("frontend", 256))).collect();
+    table.insert(address("fd00::2"), record("kafka-0", u32::MAX));
+    table.extend((0..2_000).map(|n| (Ipv4Addr::from_bits(0xac10_0000 + n).into(), record("frontend", n))));
+    table
+}
+
+fn absent() -> [IpAddr; 8] {
+    ["10.0.0.3", "10.0.0.6", "0.0.0.1", "255.255.255.254", "fd00::", "fd00::3", "2001:db8::fffe", "ffff::"].map(address)
+}
+
+fn file_of(table: &Table) -> NamedTempFile {
+    let description =
+        Description { position: Position { epoch: 1_700_000_000_123, seq: 42 }, version: "id-0123456789abcdef".into() };
+    let entries = table.iter().map(|(address, record)| (*address, record));
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), write(entries, &description, Record::value).unwrap()).unwrap();
+    file
+}
+
+/// What every reader is asked: each notable address, some of the many, and those that nobody has.
+fn asked(table: &Table) -> Vec<(IpAddr, Option<Json>)> {
+    let present = table.iter().enumerate().filter(|(i, _)| i % 250 < 12).map(|(_, entry)| *entry.0);
+    present.chain(absent()).map(|address| (address, table.get(&address).map(Record::json))).collect()
+}
+
+#[test]
+fn the_rust_crate_reads_what_was_written() {
+    let table = table();
+    let file = std::fs::read(file_of(&table).path()).unwrap();
+    let database = Database::open(file).unwrap();
+    for (address, record) in asked(&table) {
+        assert_eq!(database.lookup::<Json>(address).unwrap(), record, "{address}");
+    }
+}
+
+#[test]
+fn mmdblookup_reads_what_was_written() {
+    for table in [Table::new(), table()] {
+        let file = file_of(&table);
+        for (address, record) in asked(&table) {
+            assert_eq!(mmdblookup(file.path(), address), record, "{address}");
+        }
+    }
+}
+
+fn mmdblookup(file: &Path, address: IpAddr) -> Option<Json> {
+    let output = Command::new("mmdblookup")
+        .arg("--file")
+        .arg(file)
+        .args(["--ip", &address.to_string()])
+        .output()
+        .expect("mmdblookup, of the Debian package mmdb-bin");
+    let said = String::from_utf8(output.stdout).unwrap();
+    if output.status.success() {
+        return Some(printed(&said));
+    }
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("Could not find an entry"), "{address}: {complaint}");
+    None
+}
+
+/// mmdblookup prints values a line each, with their types behind them, and neither commas nor escapes.
+fn printed(text: &str) -> Json {
+    let mut json = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let is_key = line.starts_with('"') && line.ends_with(':');
+        if is_key && !json.ends_with('{') {
+            json.push(',');
+        }
+        let value = line.rsplit_once(" <").filter(|(_, kind)| kind.ends_with('>')).map_or(line, |(value, _)| value);
+        json.push_str(value);
+    }
+    serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {json} of {text}"))
+}
+
+/// Looks the addresses of its input up, with the C extension and without, and lists the table.
+const SCRIPT: &str = r#"
+import json, sys
+import maxminddb
+
+asked = json.load(sys.stdin)
+answers = []
+for mode in (maxminddb.MODE_MMAP_EXT, maxminddb.MODE_FILE):
+    with maxminddb.open_database(sys.argv[1], mode) as reader:
+        found = {address: reader.get(address) for address in asked}
+        listed = {str(network): record for network, record in reader}
+        answers.append({"found": found, "listed": listed, "metadata": vars(reader.metadata()) if mode == maxminddb.MODE_FILE else None})
+json.dump(answers, sys.stdout)
+"#;
+
+#[test]
+fn python_reads_what_was_written() {
+    for table in [Table::new(), table()] {
+        let file = file_of(&table);
+        let asked = asked(&table);
+        let [extension, pure] = &python(file.path(), &asked)[..] else { panic!("two readers") };
+        for answers in [extension, pure] {
+            for (address, record) in &asked {
+                assert_eq!(answers["found"][address.to_string()], record.clone().unwrap_or(Json::Null), "{address}");
+            }
+        }
+        let listed = pure["listed"].as_object().unwrap();
+        assert_eq!(listed.len(), table.len());
+        for (address, record) in &table {
+            // IPv4 addresses are listed as the format has them.
+            let network = match address {
+                IpAddr::V4(v4) => {
+                    listed.get(&format!("{v4}/32")).or_else(|| listed.get(&format!("{}/128", mapped(*v4))))
+                }
+                IpAddr::V6(v6) => listed.get(&format!("{v6}/128")),
+            };
+            assert_eq!(network, Some(&record.json()), "{address}");
+        }
+        assert_eq!(pure["metadata"]["database_type"], "Workload-Identity");
+        assert_eq!(pure["metadata"]["build_epoch"], 1_700_000_000);
+    }
+}
+
+fn mapped(v4: Ipv4Addr) -> std::net::Ipv6Addr {
+    std::net::Ipv6Addr::from_bits(u128::from(v4.to_bits()))
+}
+
+fn python(file: &Path, asked: &[(IpAddr, Option<Json>)]) -> Vec<Json> {
+    let input = NamedTempFile::new().unwrap();
+    let addresses: Vec<String> = asked.iter().map(|(address, _)| address.to_string()).collect();
+    std::fs::write(input.path(), serde_json::to_vec(&addresses).unwrap()).unwrap();
+    // Debian's own: another that stands before it in PATH does not see Debian's packages.
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", SCRIPT])
+        .arg(file)
+        .stdin(input.reopen().unwrap())
+        .output()
+        .expect("python3, with the Debian package python3-maxminddb");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
