@@ -198,7 +198,8 @@ fn python(file: &Path, asked: &[(IpAddr, Option<Json>)]) -> Vec<Json> {
     let input = NamedTempFile::new().unwrap();
     let addresses: Vec<String> = asked.iter().map(|(address, _)| address.to_string()).collect();
     std::fs::write(input.path(), serde_json::to_vec(&addresses).unwrap()).unwrap();
-    let output = Command::new("python3")
+    // Debian's own: another that stands before it in PATH does not see Debian's packages.
+    let output = Command::new("/usr/bin/python3")
         .args(["-c", SCRIPT])
         .arg(file)
         .stdin(input.reopen().unwrap())

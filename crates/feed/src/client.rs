@@ -109,6 +109,12 @@ pub enum Lost {
     Apart(Pull),
 }
 
+impl Lost {
+    fn transport(url: &Url, source: reqwest::Error) -> Lost {
+        Lost::Transport { url: url.clone(), source: source.without_url() }
+    }
+}
+
 /// The innermost cause is the one that says what is wrong.
 fn causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();

@@ -229,7 +229,7 @@ mod tests {
         }
         // Control byte, pointer to the key, number, pointer to the key, and two pointers for each label or one for all;
         // a text of four bytes is written again.
-        assert_eq!((first, took), (53, vec![22, 9, 9]));
+        assert_eq!((first, took), (46, vec![22, 9, 9]));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Exchange<'_> {
         let announced = response.content_length().unwrap_or(0);
         too_long(announced)?;
         let mut baseline = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|source| Lost::Transport { url: url.clone(), source })? {
+        while let Some(chunk) = response.chunk().await.map_err(|e| Lost::transport(&url, e))? {
             too_long(baseline.len() as u64 + chunk.len() as u64)?;
             baseline.extend_from_slice(&chunk);
         }
@@ -63,7 +63,7 @@ impl Exchange<'_> {
             Some(value) => request.header(AUTHORIZATION, value),
             None => request,
         };
-        let mut response = request.send().await.map_err(|source| Lost::Transport { url: url.clone(), source })?;
+        let mut response = request.send().await.map_err(|e| Lost::transport(url, e))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
@@ -100,7 +100,7 @@ impl Stream {
                 return Ok(event);
             }
             let chunk = self.response.chunk().await;
-            match chunk.map_err(|source| Lost::Transport { url: self.url.clone(), source })? {
+            match chunk.map_err(|e| Lost::transport(&self.url, e))? {
                 Some(bytes) => {
                     let mut events = vec![];
                     self.parser.push(&bytes, &mut events)?;
