@@ -106,12 +106,11 @@ impl Expected {
                 }
             }
         }
-        let Expected { egress_governed, ingress_governed, .. } = &expected;
-        let is_governed = |workload, egress| match egress {
+        let Expected { egress_governed, ingress_governed, outside: flows, .. } = &mut expected;
+        flows.retain(|(workload, egress, _), _| match egress {
             true => egress_governed.contains(workload),
             false => ingress_governed.contains(workload),
-        };
-        expected.outside.retain(|(workload, egress, _), _| is_governed(workload, *egress));
+        });
         expected
     }
 }

@@ -61,11 +61,14 @@ impl Groups {
         known: Known<'_>,
         limit: usize,
     ) -> Result<(), TooMany> {
+        // What is held of before, within the limit, comes on top as long as it is not replaced. So whatever exceeds this
+        // will exceed the limit, by whichever way the state was reached.
+        let on_the_way = limit.saturating_mul(2);
         let mut touched = Touched::default();
         for direction in [Direction::Ingress, Direction::Egress] {
             for anchor in dirty.keys() {
                 self.rebuild(direction, *anchor, known);
-                self.check(limit)?;
+                self.check(on_the_way)?;
             }
             for (partner, before) in dirty {
                 for anchor in self.concerned(direction, *partner, *before, known) {
@@ -74,7 +77,7 @@ impl Groups {
                         touched[direction as usize].entry(anchor).or_default().insert(*partner);
                     }
                 }
-                self.check(limit)?;
+                self.check(on_the_way)?;
             }
         }
         for direction in [Direction::Ingress, Direction::Egress] {
@@ -87,10 +90,10 @@ impl Groups {
             };
             for anchor in anchors {
                 self.tell(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
-                self.check(limit)?;
+                self.check(on_the_way)?;
             }
         }
-        Ok(())
+        self.check(limit)
     }
 
     fn check(&self, limit: usize) -> Result<(), TooMany> {
@@ -205,11 +208,11 @@ impl Groups {
             let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| ((partner, partial), ports)));
         };
-        add(ANYONE, group.star.beyond(&FlowPorts::none()));
+        add(ANYONE, group.star.beyond(&Pair::nothing()));
         for (partner, _) in self.entries[at].of(anchor) {
             add(partner, self.lines_with(direction, anchor, partner, group, known));
         }
-        let told = &group.star.some;
+        let told = &group.star;
         let by_default = |families: usize| group.defaults[families].beyond(told).iter().any(|(_, p)| !p.is_none());
         let named: [bool; FAMILIES] = std::array::from_fn(by_default);
         if named.contains(&true) {
@@ -230,7 +233,7 @@ impl Groups {
         group: &Group,
         known: Known<'_>,
     ) -> [(bool, FlowPorts); 2] {
-        self.pair(direction, anchor, partner, group, known).beyond(&group.star.some)
+        self.pair(direction, anchor, partner, group, known).beyond(&group.star)
     }
 
     /// What the two may exchange, if their edges are told of with this group.

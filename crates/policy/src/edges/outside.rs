@@ -32,10 +32,10 @@ pub(super) fn lines(workload: &Workload, direction: Direction, classes: &Classes
             let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| line(workload, direction, block, partial, ports)));
         };
-        add(&whole, with_all.beyond(&FlowPorts::none()));
+        add(&whole, with_all.beyond(&Pair::nothing()));
         for block in blocks.into_iter().filter(|block| **block != whole) {
             let pair = Pair::of(own().map(|class| with(class, direction, block)));
-            add(block, pair.beyond(&with_all.some));
+            add(block, pair.beyond(&with_all));
         }
     }
     lines

@@ -44,10 +44,13 @@ impl Pair {
         Pair { some: self.some.intersection(&other.some), every: self.every.intersection(&other.every) }
     }
 
-    /// What lines have to say, partial or not, beside one that says all of `told`.
-    pub(super) fn beyond(&self, told: &FlowPorts) -> [(bool, FlowPorts); 2] {
-        let partial = self.some.beyond(&self.every).beyond(told);
-        [(false, self.every.beyond(told)), (true, partial)]
+    /// What lines have to say, partial or not, beside those that say `star` of everyone.
+    pub(super) fn beyond(&self, star: &Pair) -> [(bool, FlowPorts); 2] {
+        let partial = self.some.beyond(&self.every).beyond(&star.some);
+        // What holds for some pairs is not said again of ports that everyone may, unless what is left is everything and
+        // would say it of them.
+        let said = if partial.is_everything() { &star.every } else { &star.some };
+        [(false, self.every.beyond(said)), (true, partial)]
     }
 }
 
