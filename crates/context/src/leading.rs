@@ -88,7 +88,9 @@ pub(crate) async fn cluster_uid(connection: &Connection) -> String {
             Ok(uid) => return uid,
             Err(problem) => {
                 if told.as_ref() != Some(&problem) {
-                    tracing::warn!("the cluster's name (the UID of the namespace kube-system) is not known: {problem}; --cluster-id gives one");
+                    tracing::warn!(
+                        "the cluster's name (the UID of the namespace kube-system) is not known: {problem}; --cluster-id gives one"
+                    );
                     told = Some(problem);
                 }
                 sleep(ASK_AGAIN).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::{Listener as _, ListenerExt};
@@ -42,7 +42,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    fn feed(&self, name: &str) -> Result<&Served, Response> {
+    fn feed(&self, name: &str) -> Result<&Served, Refusal> {
         let known = |served: &&Served| served.channel.name == name;
         self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "there is no such feed"))
     }
@@ -80,7 +80,7 @@ fn routes(sources: Sources) -> Router {
 async fn readyz(State(sources): State<Sources>) -> Response {
     match sources.status.borrow().unready() {
         None => "ok\n".into_response(),
-        Some(reason) => refuse(StatusCode::SERVICE_UNAVAILABLE, &reason),
+        Some(reason) => refuse(StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
     }
 }
 
@@ -91,7 +91,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
         }
-        Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),
+        Err(e) => refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response(),
     }
 }
 
@@ -107,7 +107,7 @@ async fn status(State(sources): State<Sources>) -> Response {
 }
 
 /// Says what `download` would give.
-async fn version(State(sources): State<Sources>, Path(feed): Path<String>) -> Result<Response, Response> {
+async fn version(State(sources): State<Sources>, Path(feed): Path<String>) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
     let encoded = baseline.encoded().await.map_err(broken)?;
     served.figures.encoded(encoded.table().bytes.len());
@@ -125,14 +125,12 @@ async fn download(
     Path(feed): Path<String>,
     Query(wanted): Query<Wanted>,
     headers: HeaderMap,
-) -> Result<Response, Response> {
+) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
     let encoded = baseline.encoded().await.map_err(broken)?;
     let part = match &wanted.part {
         None => encoded.table(),
-        Some(name) => {
-            encoded.part(name).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "the feed has no such part"))?
-        }
+        Some(name) => encoded.part(name).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "the feed has no such part"))?,
     };
     served.figures.encoded(encoded.table().bytes.len());
     // The part has the position and version of the whole, and a hash of its own.
@@ -142,18 +140,21 @@ async fn download(
         Head::of(&part.bytes, encoded.head.version.clone(), encoded.head.position, encoded.head.count)
     };
     let mut answer = HeaderMap::new();
+    let header = |text: String| {
+        HeaderValue::try_from(text).map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
+    };
     for (name, value) in head.headers() {
-        answer.insert(name, value.parse().map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "a header is wrong"))?);
+        answer.insert(name, header(value)?);
     }
-    answer.insert(ETAG, head.etag().parse().map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "a header is wrong"))?);
-    answer.insert(CACHE_CONTROL, axum::http::HeaderValue::from_static("no-cache"));
-    answer.insert(VARY, axum::http::HeaderValue::from_static("accept-encoding"));
+    answer.insert(ETAG, header(head.etag())?);
+    answer.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer.insert(VARY, HeaderValue::from_static("accept-encoding"));
     if names(&headers, IF_NONE_MATCH.as_str(), &head.etag()) {
         return Ok((StatusCode::NOT_MODIFIED, answer).into_response());
     }
-    answer.insert(CONTENT_TYPE, axum::http::HeaderValue::from_static(part.media_type));
+    answer.insert(CONTENT_TYPE, HeaderValue::from_static(part.media_type));
     let bytes = if wanted.part.is_none() && accepts_gzip(&headers) {
-        answer.insert(CONTENT_ENCODING, axum::http::HeaderValue::from_static("gzip"));
+        answer.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         encoded.compressed().await.map_err(broken)?
     } else {
         part.bytes.clone()
@@ -171,31 +172,45 @@ async fn deltas(
     Path(feed): Path<String>,
     Query(query): Query<From>,
     headers: HeaderMap,
-) -> Result<Response, Response> {
+) -> Result<Response, Refusal> {
     let (served, _) = published(&sources, &feed)?;
     let header = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let from: Option<Position> = match header.or(query.from).filter(|text| !text.is_empty()) {
         None => None,
-        Some(text) => Some(text.parse().map_err(|e: feed::PositionError| refuse(StatusCode::BAD_REQUEST, &e.to_string()))?),
+        Some(text) => {
+            Some(text.parse().map_err(|e: feed::PositionError| refuse(StatusCode::BAD_REQUEST, e.to_string()))?)
+        }
     };
     let body = Body::from_stream(stream::follow(served, from));
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response())
 }
 
 /// The feed, and its baseline.
-fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Response> {
+fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
     let unready = || sources.status.borrow().unready().unwrap_or_else(|| "nothing is published yet".into());
-    let baseline = served.channel.baseline().ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, &unready()))?;
+    let baseline = served.channel.baseline().ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, unready()))?;
     Ok((served, baseline))
 }
 
-fn broken(error: Unencodable) -> Response {
-    refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+fn broken(error: Unencodable) -> Refusal {
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-fn refuse(code: StatusCode, reason: &str) -> Response {
-    (code, format!("{reason}\n")).into_response()
+/// A request that is not answered, and why.
+struct Refusal {
+    code: StatusCode,
+    reason: String,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.code, self.reason + "\n").into_response()
+    }
+}
+
+fn refuse(code: StatusCode, reason: impl Into<String>) -> Refusal {
+    Refusal { code, reason: reason.into() }
 }
 
 fn listed<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
@@ -219,8 +234,6 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -229,7 +242,9 @@ mod tests {
 
     #[test]
     fn gzip_is_sent_to_those_who_take_it() {
-        for (value, takes) in [("gzip", true), ("br, GZIP;q=0.5", true), ("*", true), ("gzip;q=0", false), ("br", false)] {
+        for (value, takes) in
+            [("gzip", true), ("br, GZIP;q=0.5", true), ("*", true), ("gzip;q=0", false), ("br", false)]
+        {
             assert_eq!(accepts_gzip(&headers("accept-encoding", value)), takes, "{value}");
         }
         assert!(!accepts_gzip(&HeaderMap::new()));

@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::channel::{Channel, Delta};
-use crate::directory::{Applied, Directory};
 use crate::declared::{self, Lists};
+use crate::directory::{Applied, Directory};
 use crate::edges::Difference;
 use crate::identity::{self, Chunk, Exception, Reader};
 use crate::metrics::{FeedFigures, Metrics};
@@ -185,7 +185,12 @@ impl Publisher {
         for way in [&self.identity, &self.declared] {
             if let Some(baseline) = way.channel.baseline() {
                 way.figures.published(0, baseline.position, baseline.count);
-                tracing::info!(feed = way.channel.name, version = baseline.version, entries = baseline.count, "published");
+                tracing::info!(
+                    feed = way.channel.name,
+                    version = baseline.version,
+                    entries = baseline.count,
+                    "published"
+                );
             }
         }
         self.leads.send_replace(*self.elected.borrow());

@@ -73,7 +73,9 @@ impl Failure {
     /// Whether another try may do better, the relay being what it is.
     fn is_final(&self) -> bool {
         match self {
-            Failure::Refused { status, .. } => (400..500).contains(status) && !matches!(status, 401 | 403 | 408 | 425 | 429),
+            Failure::Refused { status, .. } => {
+                (400..500).contains(status) && !matches!(status, 401 | 403 | 408 | 425 | 429)
+            }
             Failure::Unreachable(_) | Failure::Ours(_) => false,
         }
     }
@@ -136,7 +138,10 @@ impl Push {
                         Err(_) => {}
                     }
                     if refusals >= REFUSALS {
-                        tracing::warn!(feed = self.channel.name, "the relay refuses a delta for good; a baseline takes its place");
+                        tracing::warn!(
+                            feed = self.channel.name,
+                            "the relay refuses a delta for good; a baseline takes its place"
+                        );
                         refusals = 0;
                         self.outbox.give_up();
                     }
@@ -224,7 +229,14 @@ impl Push {
         Ok(url)
     }
 
-    async fn send(&self, method: Method, url: Url, media_type: &str, body: bytes::Bytes, patience: Duration) -> Result<(), Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        url: Url,
+        media_type: &str,
+        body: bytes::Bytes,
+        patience: Duration,
+    ) -> Result<(), Failure> {
         let began = Instant::now();
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = self.relay.client.request(method, url).header(CONTENT_TYPE, media_type).timeout(patience);

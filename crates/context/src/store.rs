@@ -76,7 +76,8 @@ impl Store {
         if url.0.scheme() == "file" {
             return Store::of_folder(FilePath::new(url.0.path()));
         }
-        let environment = std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("AWS_")?.to_lowercase(), value)));
+        let environment =
+            std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("AWS_")?.to_lowercase(), value)));
         let options = environment.map(|(name, value)| (format!("aws_{name}"), value));
         let (objects, prefix) = object_store::parse_url_opts(&url.0, options).map_err(StoreError::Unusable)?;
         Ok(Store { objects: Arc::from(objects), prefix })
@@ -138,7 +139,8 @@ impl Store {
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(StoreError::Failed { what: path.to_string(), error }),
             Ok(found) => {
-                let bytes = found.bytes().await.map_err(|error| StoreError::Failed { what: path.to_string(), error })?;
+                let bytes =
+                    found.bytes().await.map_err(|error| StoreError::Failed { what: path.to_string(), error })?;
                 serde_json::from_slice(&bytes)
                     .map(Some)
                     .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })

@@ -79,7 +79,8 @@ impl std::str::FromStr for StoreUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<StoreUrl, String> {
-        let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; a store is file:///DIR or s3://BUCKET/PREFIX"))?;
+        let url: reqwest::Url =
+            text.parse().map_err(|e| format!("{e}; a store is file:///DIR or s3://BUCKET/PREFIX"))?;
         match url.scheme() {
             "file" if url.path().len() > 1 => Ok(StoreUrl(url)),
             "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),

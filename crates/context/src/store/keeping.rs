@@ -36,7 +36,8 @@ impl Keeping {
                 return;
             }
             baselines.borrow_and_update();
-            let Some(baseline) = self.channel.baseline().filter(|baseline| kept.as_ref() != Some(&baseline.version)) else {
+            let Some(baseline) = self.channel.baseline().filter(|baseline| kept.as_ref() != Some(&baseline.version))
+            else {
                 if baselines.changed().await.is_err() {
                     return;
                 }

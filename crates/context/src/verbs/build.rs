@@ -9,8 +9,8 @@ use policy::Edges;
 
 use super::runtime;
 use crate::cli::BuildArguments;
-use crate::directory::{Applied, Directory};
 use crate::declared::{self, Lists};
+use crate::directory::{Applied, Directory};
 use crate::identity::{self, Exception};
 use crate::object::Object;
 use crate::publisher::epoch_now;

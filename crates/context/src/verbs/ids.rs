@@ -26,7 +26,8 @@ fn text(table: &Identities) -> String {
         let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let is_exception = table.exceptions.iter().any(|exception| exception.sid == row.sid);
         let mark = if is_exception { " (exception)" } else { "" };
-        let line = format!("{}  {:>8}  {:>9}  {} {}{mark}", row.sid, row.num, row.references, row.namespace, labels.join(","));
+        let line =
+            format!("{}  {:>8}  {:>9}  {} {}{mark}", row.sid, row.num, row.references, row.namespace, labels.join(","));
         text += line.trim_end();
         text.push('\n');
     }

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
 use crate::cli::ServeArguments;
-use crate::directory::Directory;
 use crate::declared::{self, Lists};
+use crate::directory::Directory;
 use crate::identity;
 use crate::leading;
 use crate::listen::{self, Served, Sources};
@@ -72,7 +72,8 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let epoch = epoch_now();
     let feeds = FEEDS.map(|feed| (Channel::new(feed.name, epoch), metrics.of_feed(feed.name), feed));
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
-    let served = feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+    let served =
+        feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
     let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: served.collect() };
     let mut port = tokio::spawn(listen::serve(listener, sources));
     tracing::info!(listen = %arguments.listen, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
@@ -125,7 +126,10 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// The name that was given, or the UID of kube-system.
-async fn name_of_cluster(arguments: &ServeArguments, connection: Option<&cluster::Connection>) -> anyhow::Result<String> {
+async fn name_of_cluster(
+    arguments: &ServeArguments,
+    connection: Option<&cluster::Connection>,
+) -> anyhow::Result<String> {
     match (&arguments.cluster_id, connection) {
         (Some(name), _) => Ok(name.clone()),
         (None, None) => Ok(String::new()),
