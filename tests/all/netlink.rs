@@ -165,7 +165,7 @@ fn a_deleted_chain_comes_back() {
         let mut kernel = Kernel::open().unwrap();
         commit(&mut kernel, &create(&wanted));
         run_nft("flush chain inet ringfence forward");
-        for map in ["hosts4", "services", "port-map", "pair-map", "block-map", "interface-map"] {
+        for map in ["hosts4", "sized-hosts4", "services", "port-map", "pair-map", "block-map", "interface-map"] {
             run_nft(&format!("flush map inet ringfence {map}"));
         }
         run_nft("delete chain inet ringfence program/a");

@@ -21,6 +21,9 @@ use crate::openmetrics;
 /// What is waited for happens at once; this long means that it does not.
 pub const WITHIN: Duration = Duration::from_secs(20);
 
+/// What the manifests put into the agent's environment beside what it reads itself: so it is tested and measured with it.
+pub const DEPLOYED_WITH: [(&str, &str); 1] = [("MALLOC_ARENA_MAX", "1")];
+
 const BETWEEN: Duration = Duration::from_millis(2);
 
 /// Where an agent listens unless told otherwise. Every node of a lab has a loopback of its own.
@@ -140,15 +143,15 @@ pub struct AgentProcess<'lab> {
 }
 
 impl<'lab> AgentProcess<'lab> {
-    /// Starts the command (see [`ringfence`]) in the node's namespace, with its standard error in a log, and waits for
-    /// nothing.
+    /// Starts the command (see [`ringfence`]) in the node's namespace, with its standard error in a log and
+    /// [`DEPLOYED_WITH`] in its environment, and waits for nothing.
     ///
     /// # Panics
     /// If there is no such node, or the command does not start.
     pub fn start(lab: &'lab Lab, node: &str, mut command: Command) -> AgentProcess<'lab> {
         let log = NamedTempFile::new().expect("a file for the log");
         let output: File = log.reopen().expect("the log's file");
-        command.stdout(Stdio::null()).stderr(output);
+        command.envs(DEPLOYED_WITH).stdout(Stdio::null()).stderr(output);
         let process = lab.node_exec(node, || command.spawn()).expect("the agent starts");
         AgentProcess { lab, node: node.into(), process, log }
     }

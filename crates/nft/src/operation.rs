@@ -116,8 +116,11 @@ impl Display for Operation {
             Operation::AddRule { table, chain, rule } => write!(f, "add rule {table} {chain} {rule}"),
             Operation::AddSet { table, name, set } => {
                 write!(f, "add {} {table} {name} {{ type {};", set_word(set), SetType(set))?;
-                if let Some(Dynamic { size, timeout_seconds }) = set.dynamic {
-                    write!(f, " size {size}; timeout {timeout_seconds}s;")?;
+                if let Some(size) = set.size {
+                    write!(f, " size {size};")?;
+                }
+                if let Some(Dynamic { timeout_seconds }) = set.dynamic {
+                    write!(f, " timeout {timeout_seconds}s;")?;
                 }
                 if let Some(flags) = set_flags(set) {
                     write!(f, " flags {flags};")?;

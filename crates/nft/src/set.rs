@@ -21,15 +21,16 @@ pub struct Set {
     pub interval: bool,
     /// Rules put elements into it ([`crate::Action::Record`]) and time takes them out, so that it has none here.
     pub dynamic: Option<Dynamic>,
+    /// Elements that it can hold: a kernel that knows takes a table that does not grow, which is faster. A dynamic set
+    /// has one; what comes beyond is not recorded.
+    pub size: Option<u32>,
     pub comment: Option<Comment>,
     pub elements: Elements,
 }
 
-/// The bounds of a set that rules fill.
+/// What a set is that rules fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dynamic {
-    /// Elements that it can hold; what comes beyond is not recorded.
-    pub size: u32,
     /// Until an element goes that no packet has renewed.
     pub timeout_seconds: u32,
 }
@@ -37,8 +38,15 @@ pub struct Dynamic {
 impl Set {
     /// An empty set of exact keys.
     pub fn of(types: &[KeyType]) -> Set {
-        let types = types.to_vec();
-        Set { types, verdicts: false, interval: false, dynamic: None, comment: None, elements: Elements::new() }
+        Set {
+            types: types.to_vec(),
+            verdicts: false,
+            interval: false,
+            dynamic: None,
+            size: None,
+            comment: None,
+            elements: Elements::new(),
+        }
     }
 
     /// The element that a packet's fields hit: an equal key, or the range that holds the field.
@@ -54,12 +62,13 @@ impl Set {
         }
     }
 
-    /// Whether the other set could hold this one's elements: the same key, flags and comment.
+    /// Whether the other set could hold this one's elements: the same key, flags, size and comment.
     pub(crate) fn same_header(&self, other: &Set) -> bool {
         self.types == other.types
             && self.verdicts == other.verdicts
             && self.interval == other.interval
             && self.dynamic == other.dynamic
+            && self.size == other.size
             && self.comment == other.comment
     }
 }

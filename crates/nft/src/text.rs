@@ -27,13 +27,13 @@ impl Display for Ruleset {
 fn write_set(f: &mut Formatter<'_>, name: &Name, set: &Set) -> fmt::Result {
     writeln!(f, "\t{} {name} {{", set_word(set))?;
     writeln!(f, "\t\ttype {}", SetType(set))?;
-    if let Some(Dynamic { size, .. }) = set.dynamic {
+    if let Some(size) = set.size {
         writeln!(f, "\t\tsize {size}")?;
     }
     if let Some(flags) = set_flags(set) {
         writeln!(f, "\t\tflags {flags}")?;
     }
-    if let Some(Dynamic { timeout_seconds, .. }) = set.dynamic {
+    if let Some(Dynamic { timeout_seconds }) = set.dynamic {
         writeln!(f, "\t\ttimeout {timeout_seconds}s")?;
     }
     if let Some(comment) = &set.comment {

@@ -37,8 +37,10 @@ pub enum Invalid {
     Mask { user: String, mask: u32 },
     #[error("{user} has a rule that limits, records or logs, and does something else besides")]
     DecidesBesides { user: String },
-    #[error("set {set} is filled by rules, so it has no ranges, verdicts, or elements of its own")]
+    #[error("set {set} is filled by rules, so it has a size, and no ranges, verdicts, or elements of its own")]
     NotDynamic { set: Name },
+    #[error("set {set} has {elements} elements, which is more than its size of {size}, or the size is 0")]
+    BeyondSize { set: Name, elements: usize, size: u32 },
 }
 
 impl Ruleset {
@@ -61,8 +63,12 @@ impl Ruleset {
         if let Some(&key_type) = set.types.iter().find(|t| set.interval && !t.has_ranges()) {
             found.push(Invalid::NoRanges { set: name.clone(), key_type });
         }
-        if set.dynamic.is_some() && (set.interval || set.verdicts || !set.elements.is_empty()) {
+        if set.dynamic.is_some() && (set.size.is_none() || set.interval || set.verdicts || !set.elements.is_empty()) {
             found.push(Invalid::NotDynamic { set: name.clone() });
+        }
+        // To the kernel 0 is no size.
+        if let Some(size) = set.size.filter(|size| *size == 0 || set.elements.len() > *size as usize) {
+            found.push(Invalid::BeyondSize { set: name.clone(), elements: set.elements.len(), size });
         }
         let mut previous: Option<(Key, &Option<Verdict>)> = None;
         for (key, element) in &set.elements {
@@ -406,6 +412,23 @@ mod tests {
             set.elements.extend(ranges.map(|(a, b)| (Key::Range(port(a), port(b)), Element::default())));
             r.sets.insert(name("s"), Arc::new(set));
             assert_eq!(r.validate().is_empty(), valid, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn a_set_has_room_for_its_elements() {
+        let mut r = Ruleset::new(Table::inet(name("t")), Comment::new(""));
+        for (size, valid) in [(None, true), (Some(0), false), (Some(1), false), (Some(2), true), (Some(3), true)] {
+            let mut set = Set { size, ..Set::of(&[KeyType::InetService]) };
+            set.elements.extend([80, 443].map(|port| (Key::One(Datum::Port(port)), Element::default())));
+            r.sets.insert(name("s"), Arc::new(set));
+            assert_eq!(r.validate().is_empty(), valid, "{size:?}");
+        }
+        let dynamic = Some(crate::Dynamic { timeout_seconds: 60 });
+        for (size, valid) in [(None, false), (Some(16), true)] {
+            let set = Set { size, dynamic, ..Set::of(&[KeyType::InetService]) };
+            r.sets.insert(name("s"), Arc::new(set));
+            assert_eq!(r.validate().is_empty(), valid, "{size:?}");
         }
     }
 

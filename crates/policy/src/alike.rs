@@ -1,15 +1,25 @@
 //! Pods by their labels: whom a selector matches is found by asking about each set of labels once, since most pods have
 //! theirs in common with the others of their workload.
+//!
+//! Labels lie somewhere in memory, and to look at those of thousands takes milliseconds. So beside each set of labels is
+//! a word of marks, which says of most that they do not match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Labels, Pod, Selector};
+use crate::{Labels, Operator, Pod, Selector};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Alike {
     /// By namespace and labels, in the order of their names. Nothing within is empty.
-    namespaces: BTreeMap<Arc<str>, BTreeMap<Labels, Vec<Arc<Pod>>>>,
+    namespaces: BTreeMap<Arc<str>, BTreeMap<Labels, Group>>,
+}
+
+/// The pods with the same labels.
+#[derive(Debug, Clone, PartialEq)]
+struct Group {
+    marks: Marks,
+    pods: Vec<Arc<Pod>>,
 }
 
 impl Alike {
@@ -17,14 +27,15 @@ impl Alike {
     pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
         let of_namespace = self.namespaces.entry(pod.name.namespace.clone()).or_default();
         // Most sets have few pods: room for one at a time.
-        let pods = of_namespace.entry(pod.labels.clone()).or_insert_with(|| Vec::with_capacity(1));
+        let new = || Group { marks: Marks::of(&pod.labels), pods: Vec::with_capacity(1) };
+        let pods = &mut of_namespace.entry(pod.labels.clone()).or_insert_with(new).pods;
         let place = pods.partition_point(|other| other.name.name < pod.name.name);
         pods.insert(place, pod.clone());
     }
 
     pub(crate) fn remove(&mut self, pod: &Pod) {
         let Some(of_namespace) = self.namespaces.get_mut(&pod.name.namespace) else { return };
-        if let Some(pods) = of_namespace.get_mut(&pod.labels) {
+        if let Some(Group { pods, .. }) = of_namespace.get_mut(&pod.labels) {
             let place = pods.partition_point(|other| other.name.name < pod.name.name);
             if pods.get(place).is_some_and(|found| found.name == pod.name) {
                 pods.remove(place);
@@ -38,14 +49,92 @@ impl Alike {
         }
     }
 
-    /// The pods of the namespace that the selector matches.
-    pub(crate) fn selected<'a>(&'a self, namespace: &str, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
-        let of_namespace = self.namespaces.get(namespace).into_iter().flatten();
-        of_namespace.filter(|(labels, _)| pods.matches(labels)).flat_map(|(_, pods)| pods)
+    /// The pods of the namespaces that the selector matches.
+    pub(crate) fn selected<'a>(
+        &'a self,
+        namespaces: impl Iterator<Item = &'a Arc<str>>,
+        pods: &'a Selector,
+    ) -> impl Iterator<Item = &'a Arc<Pod>> {
+        matching(namespaces.filter_map(|namespace| self.namespaces.get(namespace)), pods)
     }
 
     /// The pods of all namespaces that the selector matches.
     pub(crate) fn selected_anywhere<'a>(&'a self, pods: &'a Selector) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.namespaces.values().flatten().filter(|(labels, _)| pods.matches(labels)).flat_map(|(_, pods)| pods)
+        matching(self.namespaces.values(), pods)
+    }
+}
+
+fn matching<'a>(
+    namespaces: impl Iterator<Item = &'a BTreeMap<Labels, Group>>,
+    pods: &'a Selector,
+) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let sought = Sought::by(pods);
+    let matches = move |(labels, group): &(&Labels, &Group)| sought.may_be(group.marks) && pods.matches(labels);
+    namespaces.flatten().filter(matches).flat_map(|(_, group)| &group.pods)
+}
+
+/// A bit for each label: of those that it has, the labels have at least these.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Marks(u64);
+
+impl Marks {
+    fn of(labels: &Labels) -> Marks {
+        Marks(labels.iter().fold(0, |marks, (key, value)| marks | mark(key, value)))
+    }
+}
+
+/// The bit of a label (FNV-1a).
+fn mark(key: &str, value: &str) -> u64 {
+    let bytes = key.bytes().chain([b'=']).chain(value.bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    1 << (hash >> 58)
+}
+
+/// For each label that a selector asks for, the bits of the values that it may have.
+struct Sought(Vec<u64>);
+
+impl Sought {
+    fn by(selector: &Selector) -> Sought {
+        let values = selector.requirements().filter_map(|requirement| match &requirement.operator {
+            Operator::In(values) => Some(values.iter().fold(0, |marks, value| marks | mark(&requirement.key, value))),
+            Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
+        });
+        Sought(values.collect())
+    }
+
+    /// Whether labels with these marks may be those that are sought.
+    fn may_be(&self, marks: Marks) -> bool {
+        self.0.iter().all(|any_of| marks.0 & any_of != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Requirement;
+
+    #[test]
+    fn marks_never_rule_out_labels_that_match() {
+        let labels = |n: usize| -> Labels {
+            let pair = |i: usize| (format!("key-{}", i % 7).into(), format!("value-{}", i * n % 13).into());
+            (0..n % 9).map(pair).collect()
+        };
+        let selector = |n: usize| {
+            let values = |from: usize| (from..from + n % 3 + 1).map(|v| format!("value-{}", v % 13).into()).collect();
+            let operator = |i: usize| match (n + i) % 4 {
+                0 => Operator::NotIn(values(i)),
+                1 => Operator::Exists,
+                _ => Operator::In(values(n)),
+            };
+            Selector::of((0..n % 4).map(|i| Requirement { key: format!("key-{i}").into(), operator: operator(i) }))
+        };
+        let mut counts = [0, 0, 0];
+        for (labels, selector) in (0..200).flat_map(|l| (0..200).map(move |s| (labels(l), selector(s)))) {
+            let (matches, may_be) = (selector.matches(&labels), Sought::by(&selector).may_be(Marks::of(&labels)));
+            assert!(may_be || !matches, "{selector} {labels:?}");
+            counts[usize::from(matches) + usize::from(may_be)] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 1_000), "ruled out, in vain not, matching: {counts:?}");
     }
 }

@@ -87,6 +87,11 @@ impl Directory {
         self.claims.of(address)
     }
 
+    /// Whether a pod that claims the address has it, since nobody else claims it or is attached with it.
+    pub(crate) fn is_undisputed(&self, address: IpAddr) -> bool {
+        !self.claims.has_several(address) && !self.attached.contains_key(&address)
+    }
+
     /// Pods on the host network of whoever has the address.
     pub(crate) fn on_host(&self, address: IpAddr) -> &[Arc<Pod>] {
         self.on_hosts.of(address)
@@ -183,6 +188,32 @@ mod tests {
         assert_eq!(holder(&state), "web");
         assert!(state.detach(&attachment("c1", "web", "1", 1).id).any());
         assert_eq!(holder(&state), "thief");
+    }
+
+    #[test]
+    fn a_known_pod_has_what_nobody_disputes_and_what_it_wins() {
+        let mut state = ClusterState::new();
+        let has = |state: &ClusterState| {
+            ["web", "thief"].map(|name| {
+                let pod = state.pod(&ObjectName::new("shop", name));
+                let known: Vec<IpAddr> = pod.into_iter().flat_map(|pod| state.addresses_of_known(pod)).collect();
+                assert_eq!(known, pod.into_iter().flat_map(|pod| state.addresses_of(pod)).collect::<Vec<_>>());
+                known.len()
+            })
+        };
+        state.apply(pod("web", "1", "node-a", "Running"));
+        assert_eq!(has(&state), [1, 0]);
+        state.apply(pod("thief", "2", "node-b", "Running"));
+        assert_eq!(has(&state), [0, 1]);
+        state.attach(attachment("c1", "web", "1", 1));
+        assert_eq!(has(&state), [1, 0]);
+        state.apply(pod("thief", "2", "node-b", "Failed"));
+        assert_eq!(has(&state), [1, 0]);
+        state.attach(attachment("c2", "other", "3", 2));
+        assert_eq!(has(&state), [0, 0]);
+        state.detach(&attachment("c2", "other", "3", 2).id);
+        state.detach(&attachment("c1", "web", "1", 1).id);
+        assert_eq!(has(&state), [1, 0]);
     }
 
     #[test]

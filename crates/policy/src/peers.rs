@@ -83,10 +83,10 @@ impl PodPeer {
     /// The pods it stands for at present. A pod that was not understood is nobody's peer.
     pub(crate) fn members<'a>(&'a self, state: &'a ClusterState) -> impl Iterator<Item = &'a Arc<Pod>> {
         let pods: Box<dyn Iterator<Item = &'a Arc<Pod>> + 'a> = match &self.namespaces {
-            Namespaces::Named(namespace) => Box::new(state.pods_selected(namespace, &self.pods)),
+            Namespaces::Named(namespace) => Box::new(state.pods_selected([namespace], &self.pods)),
             Namespaces::Selected(selector) => {
-                let namespaces = state.namespaces_matching(selector);
-                Box::new(namespaces.flat_map(|n| state.pods_selected(&n.name, &self.pods)))
+                let namespaces = state.namespaces_matching(selector).map(|namespace| &namespace.name);
+                Box::new(state.pods_selected(namespaces, &self.pods))
             }
             Namespaces::Every => Box::new(state.pods_selected_anywhere(&self.pods)),
         };
@@ -108,10 +108,10 @@ impl PodPeer {
     }
 }
 
-/// Addresses of one family of all the pods that the peers stand for, in order, each once.
-pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, family: Family, state: &ClusterState) -> Vec<IpAddr> {
+/// Addresses of all the pods that the peers stand for, in order, each once.
+pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, state: &ClusterState) -> Vec<IpAddr> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
-    let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_in(pod, family)).collect();
+    let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_of_known(pod)).collect();
     addresses.sort_unstable();
     addresses.dedup();
     addresses
@@ -122,16 +122,11 @@ pub(crate) fn named_endpoints(
     pods: &BTreeSet<PodPeer>,
     port: &str,
     protocol: Protocol,
-    family: Family,
     state: &ClusterState,
 ) -> BTreeSet<(IpAddr, u16)> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
     let resolved = members.filter_map(|pod| Some((pod, pod.resolve(port, protocol)?)));
-    let of_pod = |(pod, number): (&'_ Arc<Pod>, u16)| {
-        let addresses: Vec<_> = state.addresses_in(pod, family).map(|address| (address, number)).collect();
-        addresses
-    };
-    resolved.flat_map(of_pod).collect()
+    resolved.flat_map(|(pod, number)| state.addresses_of_known(pod).map(move |address| (address, number))).collect()
 }
 
 /// The addresses of one family in any of the blocks, as disjoint ranges that do not touch, in order. Each block's

@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::Family;
-
 use crate::alike::Alike;
 use crate::by_name::ByName;
 use crate::directory::Directory;
@@ -226,13 +224,13 @@ impl ClusterState {
         self.pods.in_namespace(namespace)
     }
 
-    /// The pods of a namespace that the selector matches, in no order of meaning.
+    /// The pods of these namespaces that the selector matches, in no order of meaning.
     pub(crate) fn pods_selected<'a>(
         &'a self,
-        namespace: &str,
+        namespaces: impl IntoIterator<Item = &'a Arc<str>>,
         pods: &'a Selector,
     ) -> impl Iterator<Item = &'a Arc<Pod>> {
-        self.alike.selected(namespace, pods)
+        self.alike.selected(namespaces.into_iter(), pods)
     }
 
     /// The pods of the cluster that the selector matches, in no order of meaning.
@@ -329,11 +327,11 @@ impl ClusterState {
         self.owner(address).is_some_and(|owner| std::ptr::eq(&**owner, pod) || owner.name == pod.name)
     }
 
-    /// The addresses of one family that the pod has.
-    pub(crate) fn addresses_in<'a>(&'a self, pod: &'a Pod, family: Family) -> impl Iterator<Item = IpAddr> + 'a {
-        // Who has an address is asked of those alone that count.
-        let claimed = self.addresses.of(pod).filter(move |address| Family::of(*address) == family);
-        claimed.filter(|address| self.owns(pod, *address))
+    /// As [`ClusterState::addresses_of`], of a pod that is this state's: nearly every address is nobody else's, so that
+    /// its owner need not be looked up.
+    pub(crate) fn addresses_of_known<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = IpAddr> + 'a {
+        let has = |address: &IpAddr| self.addresses.is_undisputed(*address) || self.owns(pod, *address);
+        self.addresses.of(pod).filter(has)
     }
 
     /// Every pod that says it has the address or was attached with it, whoever has it.

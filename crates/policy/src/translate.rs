@@ -16,6 +16,7 @@ mod peer_sets;
 mod plan;
 mod programs;
 mod reporting;
+mod room;
 mod sources;
 mod translator;
 mod unknown;

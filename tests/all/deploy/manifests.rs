@@ -6,7 +6,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tests::agent_process::run;
+use tests::agent_process::{DEPLOYED_WITH, run};
 use tests::fake_api::Verb;
 
 use super::{VERSION, at, documents, list, read, root, texts};
@@ -186,12 +186,27 @@ fn every_flag_and_variable_is_one_that_the_program_has() {
         }
         for variable in container["env"].as_array().into_iter().flatten() {
             let name = variable["name"].as_str().unwrap();
+            if let Some(value) = variable.get("value") {
+                assert!(DEPLOYED_WITH.contains(&(name, value.as_str().unwrap())), "no test runs with {variable}");
+                continue;
+            }
             let is_used_here = arguments.iter().any(|argument| argument.contains(&format!("$({name})")));
             assert!(is_used_here || help.contains(&format!(" [env: {name}=")), "{name} is no variable");
         }
         verbs.insert(arguments[0].to_owned());
     }
     assert_eq!(verbs.into_iter().collect::<Vec<_>>(), ["agent", "install-cni", "uninstall"]);
+}
+
+#[test]
+fn the_agent_runs_with_the_environment_that_it_is_tested_and_measured_with() {
+    let documents = install_yaml();
+    let containers = containers(of_kind(&documents, "DaemonSet"));
+    let agent = containers.into_iter().find(|container| container["name"] == "agent").unwrap();
+    let literal = |variable: &'_ &Value| variable.get("value").is_some();
+    let given: Vec<&Value> = list(agent, "env").iter().filter(literal).collect();
+    let tested = DEPLOYED_WITH.map(|(name, value)| json!({"name": name, "value": value}));
+    assert_eq!(given, tested.iter().collect::<Vec<_>>());
 }
 
 #[test]

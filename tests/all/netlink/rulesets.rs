@@ -89,6 +89,16 @@ pub(crate) fn every_set() -> Ruleset {
                 ],
             ),
         ),
+        (
+            "sized-hosts4",
+            Set {
+                size: Some(4096),
+                comment: Some(Comment::new("with room")),
+                ..set(&[Ipv4Addr], vec![(Key::One(v4("10.0.0.2")), commented(go(), "shop/web"))])
+            },
+        ),
+        ("sized-peers4", Set { size: Some(1), ..set(&[Ipv4Addr], vec![(Key::One(v4("10.0.0.2")), plain())]) }),
+        ("sized-nothing6", Set { size: Some(65536), ..set(&[Ipv6Addr], vec![]) }),
         ("hosts6", set(&[Ipv6Addr], vec![(Key::One(v6("fd00::2")), commented(Some(Verdict::Accept), "six"))])),
         (
             "peers6",
@@ -359,9 +369,10 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
 pub(crate) fn every_report() -> Ruleset {
     use Family::{V4, V6};
     use KeyType::{InetProto, InetService, Ipv4Addr, Ipv6Addr};
-    let dynamic = Some(Dynamic { size: 4096, timeout_seconds: 60 });
+    let dynamic = Some(Dynamic { timeout_seconds: 60 });
     let table = |types: &[KeyType], comment: Option<&str>| Set {
         dynamic,
+        size: Some(4096),
         comment: comment.map(Comment::new),
         ..Set::of(types)
     };

@@ -49,7 +49,7 @@ impl SetHeader {
             key_type: set.types.iter().fold(0, |all, t| all << TYPE_BITS | type_number(*t)),
             key_length: key_length(&set.types) as u32,
             data_type: set.verdicts.then_some(DATA_VERDICT),
-            size: set.dynamic.map(|d| d.size),
+            size: set.size,
             timeout_millis: set.dynamic.map(|d| u64::from(d.timeout_seconds) * 1000),
             comment: set.comment.as_ref().map(|c| c.as_str().to_owned()),
         }

@@ -110,7 +110,7 @@ pub(super) fn sets() -> Ruleset {
 pub(super) fn reports() -> Ruleset {
     let limit = Limit { packets: 1, per: Period::Minute, burst: 1 };
     let mut flows = Set::of(&[KeyType::Ipv4Addr, KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService]);
-    flows.dynamic = Some(Dynamic { size: 16, timeout_seconds: 60 });
+    (flows.dynamic, flows.size) = (Some(Dynamic { timeout_seconds: 60 }), Some(16));
     let fields =
         vec![Field::Source(Family::V4), Field::Destination(Family::V4), Field::L4Proto, Field::DestinationPort];
     let log = Log { prefix: Comment::new("ringfence probe"), group: u16::MAX, snap_bytes: 64 };

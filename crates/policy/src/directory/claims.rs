@@ -2,7 +2,7 @@
 //!
 //! Nearly every address is one pod's, and there are as many as pods: an address takes no room beside its entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ use crate::{Moment, ObjectName, Pod, Uid};
 pub(super) struct Claims {
     v4: BTreeMap<Ipv4Addr, Claimants>,
     v6: BTreeMap<Ipv6Addr, Claimants>,
+    /// Addresses of more than one.
+    several: BTreeSet<IpAddr>,
 }
 
 /// At least one, the senior first, so that it is the same list in whatever order they came.
@@ -34,17 +36,31 @@ impl Claims {
         claimants.map_or(&[], Claimants::list)
     }
 
+    pub(super) fn has_several(&self, address: IpAddr) -> bool {
+        self.several.contains(&address)
+    }
+
     pub(super) fn add(&mut self, address: IpAddr, pod: &Arc<Pod>) {
-        match address {
+        let claimants = match address {
             IpAddr::V4(address) => add(&mut self.v4, address, pod),
             IpAddr::V6(address) => add(&mut self.v6, address, pod),
-        }
+        };
+        self.note(address, claimants);
     }
 
     pub(super) fn remove(&mut self, address: IpAddr, name: &ObjectName) {
-        match address {
+        let claimants = match address {
             IpAddr::V4(address) => remove(&mut self.v4, &address, name),
             IpAddr::V6(address) => remove(&mut self.v6, &address, name),
+        };
+        self.note(address, claimants);
+    }
+
+    fn note(&mut self, address: IpAddr, claimants: usize) {
+        if claimants > 1 {
+            self.several.insert(address);
+        } else {
+            self.several.remove(&address);
         }
     }
 }
@@ -67,17 +83,20 @@ impl Claimants {
     }
 }
 
-fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) {
+/// Says how many there are now.
+fn add<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: A, pod: &Arc<Pod>) -> usize {
     let mut pods = claims.get(&address).map_or_else(Vec::new, |claimants| claimants.list().to_vec());
     let place = pods.partition_point(|other| seniority(other) > seniority(pod));
     pods.insert(place, pod.clone());
     if let Some(claimants) = Claimants::of(&pods) {
         claims.insert(address, claimants);
     }
+    pods.len()
 }
 
-fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &ObjectName) {
-    let Some(known) = claims.get_mut(address) else { return };
+/// Says how many there are now.
+fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &ObjectName) -> usize {
+    let Some(known) = claims.get_mut(address) else { return 0 };
     let others: Vec<Arc<Pod>> = known.list().iter().filter(|pod| pod.name != *name).cloned().collect();
     match Claimants::of(&others) {
         Some(claimants) => *known = claimants,
@@ -85,6 +104,7 @@ fn remove<A: Ord>(claims: &mut BTreeMap<A, Claimants>, address: &A, name: &Objec
             claims.remove(address);
         }
     }
+    others.len()
 }
 
 /// Of pods that claim one address the greatest has it.

@@ -154,7 +154,7 @@ impl Layout {
 const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
 /// Where flows are judged that are not approved.
-const JUDGE: &str = "judge";
+pub(super) const JUDGE: &str = "judge";
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
@@ -318,10 +318,10 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     put(EGRESS, None, egress_rules(&families));
     if sources::are_known(&ruleset.sets) {
         // What is left of the way is the same for the packets of pods and for others.
-        let on = || Rule::new(vec![], goto(JUDGE));
-        let of_pods = sources::rules().into_iter().chain([approved.clone(), on()]).collect();
+        let on = Rule::new(vec![], goto(JUDGE));
+        let of_pods = sources::rules().into_iter().chain([approved.clone(), on]).collect();
         put(FORWARD, Some(Hook::Forward), of_pods);
-        put(sources::FROM_POD, None, [approved].into_iter().chain(sources::tunnel_rules()).chain([on()]).collect());
+        put(sources::FROM_POD, None, [approved].into_iter().chain(sources::tunnel_rules()).collect());
         put(JUDGE, None, judging);
     } else {
         put(FORWARD, Some(Hook::Forward), [approved].into_iter().chain(judging).collect());
@@ -346,10 +346,10 @@ fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Ite
     })
 }
 
-/// For flows that are not approved yet.
+/// For flows that are not approved yet. What is no packet of a flow comes through to the last rule: the others ask for
+/// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
 fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
-    let mut rules = vec![Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY))];
-    rules.extend(unknown::rules(ruleset));
+    let mut rules = unknown::rules(ruleset);
     if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
         // Pods whose programs are audited are in the map, and not among the isolated ones.
         rules.extend(dispatch_rules(Direction::Egress, families));
@@ -360,6 +360,7 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     }
     rules.extend(dispatch_rules(Direction::Ingress, families));
     rules.extend(guard_rules(Direction::Ingress, families));
+    rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
     rules
 }
 
@@ -536,9 +537,12 @@ mod tests {
         assert_eq!(rules(FORWARD), forward);
         let from_pod = rules(sources::FROM_POD);
         assert_eq!((&*from_pod[0], &*from_pod[from_pod.len() - 1]), (approved, "goto judge"));
-        assert!(from_pod[1].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
-        assert_eq!(rules(JUDGE)[0], "ct state invalid,untracked goto stray");
-        assert_eq!(rules(JUDGE)[1], "ct original ip saddr @isolated-egress4 goto egress");
+        assert_eq!((&*from_pod[1], &*from_pod[3]), ("meta l4proto tcp goto judge", "meta l4proto udp goto judge"));
+        assert!(from_pod[2].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
+        assert!(from_pod[4..7].iter().all(|rule| rule.contains("goto deny/tunnel")), "{from_pod:?}");
+        let judge = rules(JUDGE);
+        assert_eq!(judge[0], "ct original ip saddr @isolated-egress4 goto egress");
+        assert_eq!(judge[judge.len() - 1], "ct state invalid,untracked goto stray");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct PeerSet {
     pub(super) of: PeersOf,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PeersOf {
     /// The pods' addresses.
     Addresses(BTreeSet<PodPeer>),
@@ -29,26 +29,41 @@ pub(super) enum PeersOf {
     Endpoints(NamedPeers),
 }
 
-impl PeerSet {
-    /// Everything that it holds in this state.
-    pub(super) fn elements(&self, state: &ClusterState) -> Elements {
-        let plain = |key: Key| (key, Element::default());
-        match &self.of {
-            PeersOf::Addresses(pods) => {
-                pod_addresses(pods, self.family, state).into_iter().map(|a| plain(address_key(a))).collect()
-            }
+/// What sets hold in one state, found with one look for the sets of both families.
+#[derive(Debug, Default)]
+pub(super) struct Looks(BTreeMap<PeersOf, BTreeMap<Family, Elements>>);
+
+impl Looks {
+    /// Everything that the set holds.
+    pub(super) fn elements(&mut self, set: &PeerSet, state: &ClusterState) -> Elements {
+        if !self.0.contains_key(&set.of) {
+            self.0.insert(set.of.clone(), set.of.elements(state));
+        }
+        self.0.get(&set.of).and_then(|found| found.get(&set.family)).cloned().unwrap_or_default()
+    }
+}
+
+impl PeersOf {
+    fn elements(&self, state: &ClusterState) -> BTreeMap<Family, Elements> {
+        let mut found: BTreeMap<Family, Elements> = BTreeMap::new();
+        let mut put = |address: IpAddr, key: Key| {
+            found.entry(Family::of(address)).or_default().insert(key, Element::default());
+        };
+        match self {
+            PeersOf::Addresses(pods) => pod_addresses(pods, state).into_iter().for_each(|a| put(a, address_key(a))),
             PeersOf::Endpoints(named) => {
-                let mut elements = Elements::new();
                 for ((name, protocol), pods) in named {
-                    let endpoints = named_endpoints(pods, name, *protocol, self.family, state);
-                    let keys = endpoints.into_iter().map(|(address, number)| endpoint_key(address, *protocol, number));
-                    elements.extend(keys.map(plain));
+                    for (address, number) in named_endpoints(pods, name, *protocol, state) {
+                        put(address, endpoint_key(address, *protocol, number));
+                    }
                 }
-                elements
             }
         }
+        found
     }
+}
 
+impl PeerSet {
     fn peers(&self) -> impl Iterator<Item = &PodPeer> {
         let (addresses, named) = match &self.of {
             PeersOf::Addresses(pods) => (Some(pods), None),

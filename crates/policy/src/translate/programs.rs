@@ -11,7 +11,7 @@ use nft::{Family, Name, Named, Ruleset, Set};
 use super::Program;
 use super::emit::{Fragment, SharedSet, compile};
 use super::job::Job;
-use super::peer_sets::PeerSets;
+use super::peer_sets::{Looks, PeerSets};
 use super::plan::Plan;
 use crate::{Changed, ClusterState, Enforcement, ObjectName};
 
@@ -144,6 +144,7 @@ impl Programs {
             }
             brought.chains.push(name);
         }
+        let mut looks = Looks::default();
         for (name, SharedSet { set, peers }) in sets {
             if self.need(&name) {
                 let set = match (peers, reusable.get(&name)) {
@@ -151,7 +152,7 @@ impl Programs {
                     (Some(peers), reusable) => {
                         let set = reusable
                             .cloned()
-                            .unwrap_or_else(|| Arc::new(Set { elements: peers.elements(state), ..set }));
+                            .unwrap_or_else(|| Arc::new(Set { elements: looks.elements(&peers, state), ..set }));
                         self.peer_sets.add(name.clone(), peers);
                         set
                     }

@@ -252,8 +252,8 @@ pub(super) fn add_tables(ruleset: &mut Ruleset, layout: &Layout, judgement: Judg
     protocols.elements.extend(Protocol::ALL.map(|p| (Key::One(nft::Datum::Protocol(p)), nft::Element::default())));
     ruleset.sets.insert(fixed(PORT_PROTOCOLS), Arc::new(protocols));
     let filled_by_rules = |types: &[KeyType], comment: &str| {
-        let dynamic = Some(Dynamic { size: FLOWS, timeout_seconds: FLOW_KEPT_SECONDS });
-        Arc::new(Set { dynamic, comment: Some(Comment::new(comment)), ..Set::of(types) })
+        let dynamic = Some(Dynamic { timeout_seconds: FLOW_KEPT_SECONDS });
+        Arc::new(Set { dynamic, size: Some(FLOWS), comment: Some(Comment::new(comment)), ..Set::of(types) })
     };
     for &family in families {
         let set = filled_by_rules(&[address_type(family)], "whose denied flows had no room in their table");

@@ -22,8 +22,9 @@ use nft::{
 };
 
 use super::Direction;
-use super::layout::{Layout, TABLE_COMMENT, address_type, fixed, goto};
+use super::layout::{JUDGE, Layout, TABLE_COMMENT, address_type, fixed, goto};
 use super::reporting::{Cause, add_deny_chain, chain_of, denied_for};
+use super::room::room_for;
 use crate::{Attachment, ClusterState};
 
 /// Interfaces whose sources are checked.
@@ -106,20 +107,23 @@ impl Pairs {
     }
 
     fn add_to(&self, ruleset: &mut Ruleset) {
-        let mut set = |name: Name, types: &[KeyType], comment: &str, keys: Vec<Key>| {
-            let mut set = Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
+        let mut set = |name: Name, types: &[KeyType], comment: &str, size: Option<u32>, keys: Vec<Key>| {
+            let mut set = Set { size, comment: Some(Comment::new(comment)), ..Set::of(types) };
             set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
             ruleset.sets.insert(name, Arc::new(set));
         };
         let ports = TUNNELS.map(|port| Key::One(Datum::Port(port))).into();
-        set(fixed(TUNNEL_PORTS), &[KeyType::InetService], "where nodes take tunnels in", ports);
-        let interfaces = self.interfaces.iter().map(|name| Key::One(Datum::Interface(*name))).collect();
-        set(fixed(INTERFACES), &[KeyType::InterfaceName], "host sides of pods' interfaces", interfaces);
+        set(fixed(TUNNEL_PORTS), &[KeyType::InetService], "where nodes take tunnels in", None, ports);
+        let interfaces: Vec<Key> = self.interfaces.iter().map(|name| Key::One(Datum::Interface(*name))).collect();
+        let size = Some(room_for(interfaces.len()));
+        set(fixed(INTERFACES), &[KeyType::InterfaceName], "host sides of pods' interfaces", size, interfaces);
         for family in Family::BOTH {
             let of_family = self.addresses.iter().filter(|(_, address)| Family::of(*address) == family);
-            let keys = of_family.map(|(name, a)| Key::Two(Datum::Interface(*name), Datum::from(*a))).collect();
+            let keys: Vec<Key> =
+                of_family.map(|(name, a)| Key::Two(Datum::Interface(*name), Datum::from(*a))).collect();
             let types = [KeyType::InterfaceName, address_type(family)];
-            set(sources(family), &types, "what pods may send with", keys);
+            let size = Some(room_for(keys.len()));
+            set(sources(family), &types, "what pods may send with", size, keys);
         }
     }
 }
@@ -173,12 +177,21 @@ pub(super) fn refresh_routed(
 
 /// Under these conditions, which say that a packet comes from a pod.
 fn tunnels(from_pod: &[Match]) -> Vec<Rule> {
-    let with = |matches: &[Match]| [matches, from_pod].concat();
+    std::iter::once(tunnels_over_udp(from_pod)).chain(wrapped(from_pod)).collect()
+}
+
+fn tunnels_over_udp(from_pod: &[Match]) -> Rule {
     let to_port = Match::InSet { fields: vec![Field::DestinationPort], set: fixed(TUNNEL_PORTS) };
-    let over_udp = deny(with(&[Match::Protocol(Protocol::Udp), to_port]), Cause::Tunnel);
-    let wrapped = WRAPPERS.map(|number| deny(with(&[Match::IpProtocol(number)]), Cause::Tunnel));
-    let comment = |rule: Rule| rule.commented("what comes out of a tunnel has any source it likes");
-    std::iter::once(over_udp).chain(wrapped).map(comment).collect()
+    tunnel([Match::Protocol(Protocol::Udp), to_port], from_pod)
+}
+
+fn wrapped(from_pod: &[Match]) -> [Rule; 3] {
+    WRAPPERS.map(|number| tunnel([Match::IpProtocol(number)], from_pod))
+}
+
+fn tunnel(matches: impl IntoIterator<Item = Match>, from_pod: &[Match]) -> Rule {
+    let matches = matches.into_iter().chain(from_pod.iter().cloned()).collect();
+    deny(matches, Cause::Tunnel).commented("what comes out of a tunnel has any source it likes")
 }
 
 /// Whether the interface of any routed pod is known.
@@ -197,9 +210,14 @@ pub(super) fn rules() -> Vec<Rule> {
     Family::BOTH.into_iter().map(own).chain([other]).collect()
 }
 
-/// What comes after approvals: the first packet into a tunnel is never approved.
+/// What comes after approvals, since the first packet into a tunnel is never approved, and leads on to the judgement.
 pub(super) fn tunnel_rules() -> Vec<Rule> {
-    tunnels(&[])
+    // Nearly every packet is one of these two: it is compared with no wrapper.
+    let judge = |protocol| Rule::new(vec![Match::Protocol(protocol)], goto(JUDGE));
+    let mut rules = vec![judge(Protocol::Tcp), tunnels_over_udp(&[]), judge(Protocol::Udp)];
+    rules.extend(wrapped(&[]));
+    rules.push(Rule::new(vec![], goto(JUDGE)));
+    rules
 }
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.

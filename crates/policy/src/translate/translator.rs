@@ -14,6 +14,7 @@ use super::frame::{Frame, Judge, dispatch, forget};
 use super::job::Job;
 use super::layout::{Layout, deny_chain, stamp};
 use super::programs::Programs;
+use super::room::make_room;
 use super::{Direction, Translation, sources, unknown};
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, ObjectName};
 
@@ -172,6 +173,7 @@ impl Translator {
             dispatch(&mut self.ruleset, address, &about, &judges);
         }
         self.check_sources(state);
+        make_room(&mut self.ruleset);
         stamp(&mut self.ruleset, &self.layout);
     }
 
