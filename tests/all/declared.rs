@@ -29,8 +29,7 @@ fn workload_of(modulus: usize) -> impl Fn(&str) -> String {
 
 fn followed(edges: &mut Edges, state: &ClusterState, changed: &Changed, modulus: usize, renamed: bool) -> EdgeChanges {
     let name = workload_of(modulus);
-    let renamed: BTreeSet<ObjectName> =
-        state.pods().filter(|_| renamed).map(|pod| pod.name.clone()).collect();
+    let renamed: BTreeSet<ObjectName> = state.pods().filter(|_| renamed).map(|pod| pod.name.clone()).collect();
     edges.update(state, changed, &|pod| Arc::from(name(&pod.name.name)), &renamed)
 }
 

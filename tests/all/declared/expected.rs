@@ -69,7 +69,8 @@ impl Expected {
             pairs: BTreeMap::new(),
             outside: BTreeMap::new(),
         };
-        let is_outside = |address: &&IpAddr| owner(&world, **address).is_none() && nodes_with(&world, **address).is_empty();
+        let is_outside =
+            |address: &&IpAddr| owner(&world, **address).is_none() && nodes_with(&world, **address).is_empty();
         let outside: Vec<IpAddr> = traffics.addresses.iter().filter(is_outside).take(MOST).copied().collect();
         for (protocol, port) in &traffics.carried {
             let traffic = match (Protocol::from_number(*protocol), port) {

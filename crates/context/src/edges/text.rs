@@ -166,10 +166,7 @@ mod tests {
     #[test]
     fn the_compatible_form_has_numbers_and_no_protocols() {
         let both = edge(&[span(Protocol::Tcp, 53, 53), span(Protocol::Udp, 53, 54)], true);
-        assert_eq!(
-            texts(&both, Form::Compatible),
-            ["E shop/web > shop/api : 53", "E shop/web > shop/api : 54"]
-        );
+        assert_eq!(texts(&both, Form::Compatible), ["E shop/web > shop/api : 53", "E shop/web > shop/api : 54"]);
         assert_eq!(
             texts(&both, Form::Extended),
             ["E shop/web > shop/api : 53/TCP some", "E shop/web > shop/api : 53-54/UDP some"]

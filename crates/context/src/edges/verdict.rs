@@ -39,8 +39,7 @@ impl FromStr for Asked {
             None if lower == "icmp" => Some(Asked::Portless),
             None => lower.parse().ok().map(Asked::Number),
             Some((number, word)) => {
-                let protocol =
-                    Protocol::ALL.into_iter().find(|p| super::text::protocol(*p).eq_ignore_ascii_case(word));
+                let protocol = Protocol::ALL.into_iter().find(|p| super::text::protocol(*p).eq_ignore_ascii_case(word));
                 protocol.and_then(|protocol| Some(Asked::Port(protocol, number.parse().ok()?)))
             }
         };
