@@ -17,6 +17,8 @@ mod pairs;
 mod ports;
 mod slots;
 mod terms;
+#[cfg(test)]
+mod tests;
 mod told;
 mod vocabulary;
 mod work;

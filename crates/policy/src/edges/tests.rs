@@ -1,0 +1,172 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{Change, Kind, lower};
+
+/// A cluster of one namespace whose edges are followed. The workload of a pod is what is before the last dash of its name.
+struct Followed {
+    state: ClusterState,
+    edges: Edges,
+}
+
+impl Followed {
+    fn of(objects: Vec<(Kind, Value)>) -> Followed {
+        let mut followed = Followed { state: ClusterState::new(), edges: Edges::new() };
+        followed.set(objects);
+        followed
+    }
+
+    fn set(&mut self, objects: Vec<(Kind, Value)>) -> EdgeChanges {
+        let mut changed = Changed::default();
+        for (kind, object) in objects {
+            changed.join(self.state.apply(Change::Set(lower(kind, &object).unwrap())));
+        }
+        self.follow(&changed)
+    }
+
+    fn remove(&mut self, kind: Kind, name: &str) -> EdgeChanges {
+        let changed = self.state.apply(Change::Remove(kind, ObjectName::new("shop", name)));
+        self.follow(&changed)
+    }
+
+    fn follow(&mut self, changed: &Changed) -> EdgeChanges {
+        let workload = |pod: &Pod| Arc::from(pod.name.name.rsplit_once('-').unwrap().0);
+        self.edges.update(&self.state, changed, &workload, &BTreeSet::new())
+    }
+
+    /// The edges in few words: ends, the number of spans or `*`, and whether it is partial.
+    fn shown(&self) -> Vec<String> {
+        let end = |end: &End| match end {
+            End::Any => "*".to_owned(),
+            End::Workload(name) => name.name.to_string(),
+        };
+        let shown = |line: Line| match line {
+            Line::Edge { source, destination, ports, partial } => {
+                let ports = ports.spans().map_or("*".to_owned(), |spans| {
+                    let numbers: Vec<String> = spans.iter().map(|span| span.first.to_string()).collect();
+                    numbers.join(",")
+                });
+                Some(format!("{}>{}:{ports}{}", end(&source), end(&destination), if partial { " some" } else { "" }))
+            }
+            Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => None,
+        };
+        self.edges.lines().into_iter().filter_map(shown).collect()
+    }
+}
+
+fn namespace() -> (Kind, Value) {
+    (Kind::Namespace, json!({"metadata": {"name": "shop"}}))
+}
+
+fn pod(name: &str, host: u8, labels: Value) -> (Kind, Value) {
+    let status = json!({"phase": "Running", "podIPs": [{"ip": format!("10.0.0.{host}")}]});
+    let spec = json!({"nodeName": "n", "containers": [{"name": "c"}]});
+    (
+        Kind::Pod,
+        json!({"metadata": {"namespace": "shop", "name": name, "labels": labels}, "spec": spec, "status": status}),
+    )
+}
+
+fn policy(name: &str, spec: Value) -> (Kind, Value) {
+    let metadata = json!({"namespace": "shop", "name": name});
+    let (version, kind) = ("networking.k8s.io/v1", "NetworkPolicy");
+    (Kind::NetworkPolicy, json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}))
+}
+
+fn selecting(app: &str) -> Value {
+    json!({"matchLabels": {"app": app}})
+}
+
+/// Web and api, each of one pod; api takes in what `ingress` says, and web may send to anyone.
+fn shop(ingress: Value) -> Vec<(Kind, Value)> {
+    vec![
+        namespace(),
+        pod("web-1", 1, json!({"app": "web", "release": "1"})),
+        pod("api-1", 2, json!({"app": "api"})),
+        policy("web", json!({"podSelector": selecting("web"), "policyTypes": ["Egress"], "egress": [{}]})),
+        policy("api", json!({"podSelector": selecting("api"), "ingress": ingress})),
+    ]
+}
+
+#[test]
+fn a_line_for_everyone_comes_and_goes_with_the_one_workload_that_is_denied() {
+    let mut shop_closed = Followed::of(shop(json!([])));
+    assert_eq!(shop_closed.shown(), ["web>web:*"]);
+    shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": [{}]}))]);
+    assert_eq!(shop_closed.shown(), ["*>api:*", "web>*:*"]);
+    let from_web = json!([{"from": [{"podSelector": selecting("web")}], "ports": [{"port": 80}]}]);
+    shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": from_web}))]);
+    // Everyone can be sent to at port 80, and web at every port.
+    assert_eq!(shop_closed.shown(), ["web>*:80", "web>api:80", "web>web:*"]);
+    shop_closed.remove(Kind::NetworkPolicy, "api");
+    assert_eq!(shop_closed.shown(), ["web>*:*"]);
+}
+
+#[test]
+fn a_new_workload_that_is_denied_makes_the_others_be_named() {
+    let mut open = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
+    assert_eq!(open.shown().first().map(String::as_str), Some("*>api:80"));
+    let shut = policy("shut", json!({"podSelector": selecting("shut"), "policyTypes": ["Egress"]}));
+    let changes = open.set(vec![pod("shut-1", 3, json!({"app": "shut"})), shut]);
+    assert!(open.shown().starts_with(&["api>api:80".into(), "web>*:80".into()]), "{:?}", open.shown());
+    assert!(changes.removes.iter().any(|line| matches!(line, Line::Edge { source: End::Any, .. })), "{changes:?}");
+    open.remove(Kind::Pod, "shut-1");
+    assert_eq!(open.shown().first().map(String::as_str), Some("*>api:80"));
+}
+
+#[test]
+fn a_pod_like_others_changes_no_line() {
+    let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
+    let (lines, classes) = (shop.edges.lines(), shop.edges.class_count());
+    // No policy looks at its release.
+    let changes = shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
+    assert_eq!((changes.is_empty(), shop.edges.class_count()), (true, classes));
+    assert!(shop.remove(Kind::Pod, "web-1").is_empty());
+    assert_eq!(shop.edges.lines(), lines);
+}
+
+#[test]
+fn replicas_that_differ_to_a_policy_make_a_line_partial_from_when_it_looks_at_it() {
+    let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
+    shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
+    assert!(
+        shop.shown().contains(&"web>api:*".into()) || shop.shown().contains(&"web>*:*".into()),
+        "{:?}",
+        shop.shown()
+    );
+    let from_release = json!([{"from": [{"podSelector": {"matchLabels": {"release": "2"}}}], "ports": [{"port": 80}]}]);
+    shop.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": from_release}))]);
+    assert!(shop.shown().contains(&"web>api:80 some".into()), "{:?}", shop.shown());
+    shop.remove(Kind::Pod, "web-1");
+    assert!(shop.shown().contains(&"web>api:80".into()), "{:?}", shop.shown());
+}
+
+#[test]
+fn more_edges_than_there_is_room_for_are_withheld_until_they_are_fewer() {
+    let mut shop = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
+    shop.edges.limit = 20;
+    let known = shop.edges.lines();
+    let more: Vec<_> = (1..10)
+        .map(|n| {
+            policy(
+                &format!("p{n}"),
+                json!({"podSelector": {}, "ingress": [
+        {"from": [{"podSelector": selecting("web")}], "ports": [{"port": n}]}]}),
+            )
+        })
+        .collect();
+    let mut pods: Vec<_> = (10..20).map(|n| pod(&format!("w{n}-1"), n, json!({"app": format!("w{n}")}))).collect();
+    pods.extend(more);
+    let changes = shop.set(pods);
+    assert!(shop.edges.is_withheld());
+    assert_eq!((changes.adds, changes.removes), (vec![], known.clone()));
+    assert_eq!(shop.edges.lines(), []);
+    let mut back = EdgeChanges::default();
+    for n in 1..10 {
+        back = shop.remove(Kind::NetworkPolicy, &format!("p{n}"));
+    }
+    assert!(!shop.edges.is_withheld());
+    assert_eq!((back.adds, back.removes), (shop.edges.lines(), vec![]));
+}
