@@ -48,7 +48,11 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
     };
     lines.iter().filter(move |line| match line {
         Line::Edge { source, destination, .. } => is(source, from) && is(destination, to),
-        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => false,
+        Line::IngressGoverned(_)
+        | Line::EgressGoverned(_)
+        | Line::Governs { .. }
+        | Line::FromBlock { .. }
+        | Line::ToBlock { .. } => false,
     })
 }
 
@@ -58,7 +62,7 @@ fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
         Line::Edge { ports, partial, .. }
         | Line::FromBlock { ports, partial, .. }
         | Line::ToBlock { ports, partial, .. } => ports.holds(traffic).then_some(*partial),
-        Line::IngressGoverned(_) | Line::EgressGoverned(_) => None,
+        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => None,
     };
     match lines.filter_map(of_line).min() {
         None => Over::None,
@@ -70,7 +74,11 @@ fn said<'a>(lines: impl Iterator<Item = &'a Line>, traffic: Traffic) -> Over {
 fn is_for_everyone(line: &Line) -> bool {
     match line {
         Line::Edge { source, destination, .. } => *source == End::Any || *destination == End::Any,
-        Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => false,
+        Line::IngressGoverned(_)
+        | Line::EgressGoverned(_)
+        | Line::Governs { .. }
+        | Line::FromBlock { .. }
+        | Line::ToBlock { .. } => false,
     }
 }
 
@@ -118,7 +126,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, asked: &Cell<usize>) -
                 !egress && destination == workload && expected::holds(block, *address)
             }
             Line::ToBlock { block, source, .. } => *egress && source == workload && expected::holds(block, *address),
-            Line::Edge { .. } | Line::IngressGoverned(_) | Line::EgressGoverned(_) => false,
+            Line::Edge { .. } | Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => false,
         };
         for (traffic, over) in flows {
             let told = said(lines.iter().filter(about), *traffic);

@@ -36,7 +36,7 @@ use groups::{Groups, Known, TooMany};
 use matches::Matches;
 use vocabulary::Vocabulary;
 use work::Work;
-use workloads::Workloads;
+use workloads::{Workload, Workloads};
 
 /// Most edges that are held, with what they are made of. An edge takes some 100 bytes, and as many again as text: more
 /// than these are no list that anybody reads, and come of policies that open much to many while a few workloads are
@@ -56,8 +56,8 @@ pub struct Edges {
     matches: Matches,
     workloads: Workloads,
     groups: Groups,
-    /// Of addresses that are no pod's, by workload.
-    outside: BTreeMap<u32, Vec<Line>>,
+    /// Of addresses that are no pod's, and of the policies that govern, by workload.
+    beside: BTreeMap<u32, Vec<Line>>,
 }
 
 impl Default for Edges {
@@ -84,7 +84,7 @@ impl Edges {
             matches: Matches::default(),
             workloads: Workloads::default(),
             groups: Groups::default(),
-            outside: BTreeMap::new(),
+            beside: BTreeMap::new(),
         }
     }
 
@@ -129,12 +129,13 @@ impl Edges {
                 added.extend((is && !was).then(|| governed(direction, &workload.name)));
                 removed.extend((was && !is).then(|| governed(direction, &workload.name)));
             }
-            let outside: Vec<Line> =
-                Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, &self.classes)).collect();
-            removed.extend(self.outside.remove(number).into_iter().flatten());
-            added.extend(outside.iter().cloned());
-            if !outside.is_empty() {
-                self.outside.insert(*number, outside);
+            let outside = Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, &self.classes));
+            let governing = Direction::BOTH.into_iter().flat_map(|d| governing(workload, d, &self.classes));
+            let beside: Vec<Line> = outside.chain(governing).collect();
+            removed.extend(self.beside.remove(number).into_iter().flatten());
+            added.extend(beside.iter().cloned());
+            if !beside.is_empty() {
+                self.beside.insert(*number, beside);
             }
         }
         let changes = match settled {
@@ -167,8 +168,8 @@ impl Edges {
             let numbers = self.workloads.governed(direction).iter();
             numbers.map(move |number| governed(direction, &self.workloads.slots[*number].name))
         });
-        let outside = self.outside.values().flatten().cloned();
-        let mut lines: Vec<Line> = self.groups.told.lines(&self.workloads).chain(of_workloads).chain(outside).collect();
+        let beside = self.beside.values().flatten().cloned();
+        let mut lines: Vec<Line> = self.groups.told.lines(&self.workloads).chain(of_workloads).chain(beside).collect();
         lines.sort_unstable();
         lines
     }
@@ -182,6 +183,15 @@ impl Edges {
     pub fn workload_count(&self) -> usize {
         self.workloads.slots.len()
     }
+}
+
+/// The policies that isolate some pod of the workload, each once.
+fn governing(workload: &Workload, direction: Direction, classes: &Classes) -> BTreeSet<Line> {
+    let terms = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
+    let policies: BTreeSet<&ObjectName> = terms.flat_map(|terms| &terms.by).collect();
+    let line =
+        |policy: &ObjectName| Line::Governs { policy: policy.clone(), direction, workload: workload.name.clone() };
+    policies.into_iter().map(line).collect()
 }
 
 fn governed(direction: Direction, workload: &ObjectName) -> Line {

@@ -3,16 +3,27 @@
 use std::fmt;
 
 use ipnet::IpNet;
-use policy::{Block, ObjectName, PortSpan, Protocol};
+use policy::{Block, Direction, ObjectName, PortSpan, Protocol};
 
-use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, span_text, unescaped};
+use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, side, span_text, unescaped};
 
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Statement {
-    Edge { source: Who, destination: Who, ports: Ports, partial: bool },
+    Edge {
+        source: Who,
+        destination: Who,
+        ports: Ports,
+        partial: bool,
+    },
     IngressGoverned(ObjectName),
     EgressGoverned(ObjectName),
+    /// The policy is one of those that govern the workload in the direction.
+    Governs {
+        policy: ObjectName,
+        direction: Direction,
+        workload: ObjectName,
+    },
 }
 
 /// One end of an edge. A line with a block is an edge as well; its other end is a workload.
@@ -36,6 +47,9 @@ impl fmt::Display for Statement {
         match self {
             Statement::IngressGoverned(workload) => write!(f, "G {}", name(workload)),
             Statement::EgressGoverned(workload) => write!(f, "S {}", name(workload)),
+            Statement::Governs { policy, direction, workload } => {
+                write!(f, "P {} > {} : {}", name(policy), name(workload), side(*direction))
+            }
             Statement::Edge { source, destination, ports, partial } => {
                 let is_block = |who: &Who| matches!(who, Who::Block(_));
                 let kind = if is_block(source) || is_block(destination) { "C" } else { "E" };
@@ -108,6 +122,13 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
     match kind {
         "G" => Ok(Statement::IngressGoverned(workload(rest)?)),
         "S" => Ok(Statement::EgressGoverned(workload(rest)?)),
+        "P" => {
+            let (ends, side_of) = rest.rsplit_once(" : ").ok_or("there is no ' : ' before a direction")?;
+            let (policy, governed) = ends.split_once(" > ").ok_or("there is no ' > ' between two ends")?;
+            let direction = Direction::BOTH.into_iter().find(|direction| side(*direction) == side_of);
+            let direction = direction.ok_or("the direction is neither ingress nor egress")?;
+            Ok(Statement::Governs { policy: workload(policy)?, direction, workload: workload(governed)? })
+        }
         "E" | "C" => {
             let (ends, ports) = rest.rsplit_once(" : ").ok_or("there is no ' : ' before a port")?;
             let (source, destination) = ends.split_once(" > ").ok_or("there is no ' > ' between two ends")?;
@@ -128,7 +149,7 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
             let ports = self::ports(ports).ok_or("the port is none")?;
             Ok(Statement::Edge { source, destination, ports, partial })
         }
-        _ => Err("it does not begin with C, E, G or S"),
+        _ => Err("it does not begin with C, E, G, P or S"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lines as they are written.
 
-use policy::{Block, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
+use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
 
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +37,10 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
     match line {
         Line::IngressGoverned(workload) => vec![format!("G {}", name(workload))],
         Line::EgressGoverned(workload) => vec![format!("S {}", name(workload))],
+        Line::Governs { policy, direction, workload } => match form {
+            Form::Compatible => vec![],
+            Form::Extended => vec![format!("P {} > {} : {}", name(policy), name(workload), side(*direction))],
+        },
         Line::Edge { source, destination, ports, partial } => {
             let ends = format!("E {} > {}", end(source), end(destination));
             match form {
@@ -52,6 +56,14 @@ pub fn texts(line: &Line, form: Form) -> Vec<String> {
             Form::Compatible => vec![],
             Form::Extended => extended(&format!("C {} > {}", name(source), cidr(block)), ports, *partial),
         },
+    }
+}
+
+/// What a policy governs of a workload's flows.
+pub(super) fn side(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "ingress",
+        Direction::Egress => "egress",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use policy::{ObjectName, Protocol};
+use policy::{Direction, ObjectName, Protocol};
 
 use super::statement::{Ports, Statement, Who};
 use super::text::Form;
@@ -68,7 +68,10 @@ pub fn verdict<'a>(
 ) -> Verdict<'a> {
     let governs = |statement: &&Statement| match statement {
         Statement::IngressGoverned(workload) => is(destination, workload),
-        Statement::EgressGoverned(workload) => is(source, workload),
+        Statement::EgressGoverned(workload) | Statement::Governs { workload, direction: Direction::Egress, .. } => {
+            is(source, workload)
+        }
+        Statement::Governs { workload, direction: Direction::Ingress, .. } => is(destination, workload),
         Statement::Edge { .. } => false,
     };
     let governing: Vec<&Statement> = list.iter().filter(governs).collect();
@@ -79,13 +82,13 @@ pub fn verdict<'a>(
         Statement::Edge { source: from, destination: to, ports, .. } => {
             means(form, from, source) && means(form, to, destination) && carries(*ports, asked)
         }
-        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) => false,
+        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => false,
     };
     let vague = |statement: &&Statement| match statement {
         Statement::Edge { source, destination, partial, .. } => {
             (*partial, *source == Who::Any || *destination == Who::Any)
         }
-        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) => (true, true),
+        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => (true, true),
     };
     match list.iter().filter(declares).min_by_key(vague) {
         Some(statement) => Verdict::Declared(statement),

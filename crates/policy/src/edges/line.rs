@@ -1,6 +1,6 @@
 //! What a list of declared edges says, one statement at a time.
 
-use crate::{Block, ObjectName};
+use crate::{Block, Direction, ObjectName};
 
 use super::FlowPorts;
 
@@ -19,6 +19,8 @@ pub enum Line {
     IngressGoverned(ObjectName),
     /// Some policy isolates pods of the workload for egress.
     EgressGoverned(ObjectName),
+    /// The policy is one of those that isolate pods of the workload in the direction.
+    Governs { policy: ObjectName, direction: Direction, workload: ObjectName },
     /// Flows from addresses that are no pod's are declared.
     FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
     /// Flows to addresses that are no pod's are declared.

@@ -9,11 +9,13 @@ use super::classes::Class;
 use super::{FlowPorts, PortSpan};
 use crate::peers::{Namespaces, PeerUnion, PodPeer};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
-use crate::{Block, Direction, Pod, Policy};
+use crate::{Block, Direction, ObjectName, Pod, Policy};
 
 /// Peers are numbers of what [`super::matches::Matches`] holds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
+    /// The policies, in the order of their names.
+    pub(super) by: Vec<ObjectName>,
     /// For every other end, be it no pod.
     pub(super) any: FlowPorts,
     /// For every pod of a known namespace: what a rule for all pods of all namespaces allows.
@@ -64,6 +66,7 @@ impl Terms {
             collected.into_iter().map(|(who, spans)| (who, FlowPorts::of(spans))).collect();
         allowed.extend(who(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
         let mut terms = Terms {
+            by: policies.iter().map(|policy| policy.name.clone()).collect(),
             any: FlowPorts::none(),
             ordinary: FlowPorts::none(),
             peers: Vec::new(),

@@ -50,7 +50,11 @@ impl Followed {
                 });
                 Some(format!("{}>{}:{ports}{}", end(&source), end(&destination), if partial { " some" } else { "" }))
             }
-            Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::FromBlock { .. } | Line::ToBlock { .. } => None,
+            Line::IngressGoverned(_)
+            | Line::EgressGoverned(_)
+            | Line::Governs { .. }
+            | Line::FromBlock { .. }
+            | Line::ToBlock { .. } => None,
         };
         self.edges.lines().into_iter().filter_map(shown).collect()
     }
