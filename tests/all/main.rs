@@ -70,3 +70,5 @@ mod life;
 mod bench;
 // A table of identities says the same to every reader of its format.
 mod stock_readers;
+// What a provider publishes is what a fresh start would, whoever fails, and it writes nothing but its Lease.
+mod provider;

@@ -7,6 +7,7 @@ use context::mmdb::{Description, Value, read::Database, write};
 use feed::Position;
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
+use tests::provider_process::run;
 
 type Table = BTreeMap<IpAddr, Record>;
 
@@ -187,6 +188,34 @@ fn python_reads_what_was_written() {
         }
         assert_eq!(pure["metadata"]["database_type"], "Workload-Identity");
         assert_eq!(pure["metadata"]["build_epoch"], 1_700_000_000);
+    }
+}
+
+#[test]
+fn all_read_the_same_in_the_file_that_build_writes() {
+    let out = tempfile::TempDir::new().unwrap();
+    let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop");
+    let built = run(["build", "--manifests", shop, "--out", out.path().to_str().unwrap()]);
+    assert_eq!(built.code, Some(0), "{built:?}");
+    let folder = out.path().join("identity");
+    let latest: Json = serde_json::from_slice(&std::fs::read(folder.join("latest.json")).unwrap()).unwrap();
+    let file = folder.join(latest["objects"][0]["object"].as_str().unwrap());
+    let bytes = std::fs::read(&file).unwrap();
+    let database = Database::open(&bytes).unwrap();
+    let records: BTreeMap<IpAddr, Json> = database.entries().unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(latest["count"], records.len());
+    assert!(records.keys().any(IpAddr::is_ipv4) && records.keys().any(IpAddr::is_ipv6));
+    let nobody = ["10.1.0.99", "203.0.113.1", "fd00:1::99", "::"].map(|text| (address(text), None));
+    let asked: Vec<(IpAddr, Option<Json>)> =
+        records.into_iter().map(|(address, record)| (address, Some(record))).chain(nobody).collect();
+    for (address, record) in &asked {
+        assert_eq!(database.lookup::<Json>(*address).unwrap(), *record, "{address}");
+        assert_eq!(mmdblookup(&file, *address), *record, "{address}");
+    }
+    for answers in python(&file, &asked) {
+        for (address, record) in &asked {
+            assert_eq!(answers["found"][address.to_string()], record.clone().unwrap_or(Json::Null), "{address}");
+        }
     }
 }
 

@@ -327,7 +327,7 @@ pub fn ask_socket(run_dir: &Path, target: &str) -> Answer {
 }
 
 /// HTTP/1.0, so that the answer ends with the stream.
-fn get(mut stream: impl Read + Write, target: &str) -> io::Result<Answer> {
+pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> io::Result<Answer> {
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

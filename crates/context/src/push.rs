@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use feed::{Access, Backoff};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
-use reqwest::{Method, Url};
+use reqwest::{RequestBuilder, Url};
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
@@ -101,6 +101,7 @@ impl Push {
         loop {
             if !self.leads.borrow_and_update().to_owned() {
                 self.outbox.close();
+                self.figures.waiting(0);
                 if self.leads.changed().await.is_err() {
                     return;
                 }
@@ -133,6 +134,7 @@ impl Push {
                         Ok(()) => {
                             refusals = 0;
                             self.outbox.taken(&delta);
+                            self.figures.waiting(self.outbox.waiting());
                         }
                         Err(failure) if failure.is_final() => refusals += 1,
                         Err(_) => {}
@@ -144,6 +146,7 @@ impl Push {
                         );
                         refusals = 0;
                         self.outbox.give_up();
+                        self.figures.waiting(self.outbox.waiting());
                     }
                     outcome
                 }
@@ -213,12 +216,16 @@ impl Push {
         let encoded = baseline.encoded().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let mut url = self.url("upload")?;
         url.query_pairs_mut().append_pair("version", &baseline.version).append_pair("cluster", &self.relay.cluster);
-        let bytes = encoded.table().bytes.clone();
-        self.send(Method::PUT, url, self.media_type, bytes, BASELINE_PATIENCE).await
+        let request = self.relay.client.put(url).header(CONTENT_TYPE, self.media_type);
+        // A text has no room for its position; who receives it from the relay has to know which deltas it contains.
+        let request =
+            encoded.head.headers().into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        self.send(request.body(encoded.table().bytes.clone()), BASELINE_PATIENCE).await
     }
 
     async fn push_delta(&self, delta: &Pending) -> Result<(), Failure> {
-        self.send(Method::POST, self.url("delta")?, "application/json", delta.json.clone(), DELTA_PATIENCE).await
+        let request = self.relay.client.post(self.url("delta")?).header(CONTENT_TYPE, "application/json");
+        self.send(request.body(delta.json.clone()), DELTA_PATIENCE).await
     }
 
     fn url(&self, what: &str) -> Result<Url, Failure> {
@@ -229,19 +236,11 @@ impl Push {
         Ok(url)
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        url: Url,
-        media_type: &str,
-        body: bytes::Bytes,
-        patience: Duration,
-    ) -> Result<(), Failure> {
+    async fn send(&self, request: RequestBuilder, patience: Duration) -> Result<(), Failure> {
         let began = Instant::now();
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
-        let request = self.relay.client.request(method, url).header(CONTENT_TYPE, media_type).timeout(patience);
-        let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token)).body(body);
-        let answer = request.send().await.map_err(|e| Failure::Unreachable(causes(&e)))?;
+        let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
+        let answer = request.timeout(patience).send().await.map_err(|e| Failure::Unreachable(causes(&e)))?;
         let status = answer.status();
         self.figures.took(Outlet::Relay, began.elapsed());
         if status.is_success() {

@@ -56,6 +56,12 @@ pub(crate) struct Stored {
     pub(crate) object: String,
 }
 
+impl Latest {
+    fn names(&self, object: &str) -> bool {
+        self.objects.iter().map(|stored| &stored.object).chain(&self.older).any(|name| name == object)
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
@@ -98,14 +104,19 @@ impl Store {
         Ok(Store { objects: Arc::new(objects), prefix: Path::default() })
     }
 
-    /// Writes a baseline of the feed, then the pointer to it, then removes what is old.
-    pub(crate) async fn keep(&self, feed: &str, baseline: &Baseline) -> Result<(), StoreError> {
+    /// Writes a baseline of the feed, then the pointer to it, then removes what is old. What a try writes that fails is
+    /// `left` over, and the next one begins with removing it: it may lack just that room.
+    pub(crate) async fn keep(&self, feed: &str, baseline: &Baseline, left: &mut Vec<String>) -> Result<(), StoreError> {
         let before = self.latest(feed).await?;
+        // A pointer whose writing failed may have been written all the same.
+        left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
+        self.clear(feed, left).await?;
         let encoded = baseline.encoded().await?;
         let stem = format!("{}-{}-{}", encoded.head.version, encoded.head.position.epoch, encoded.head.position.seq);
         let mut objects = Vec::new();
         for (what, extension, bytes) in encoded.parts() {
             let object = format!("{stem}.{extension}");
+            left.push(object.clone());
             self.write(&self.path(feed, &object), bytes).await?;
             objects.push(Stored { what: what.into(), object });
         }
@@ -121,11 +132,17 @@ impl Store {
         let text = serde_json::to_vec_pretty(&latest)
             .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;
         self.write(&path, text.into()).await?;
-        for name in outdated {
-            let path = self.path(feed, &name);
+        *left = outdated;
+        self.clear(feed, left).await
+    }
+
+    /// Removes the objects; those that are still there stay in the list.
+    async fn clear(&self, feed: &str, left: &mut Vec<String>) -> Result<(), StoreError> {
+        while let Some(name) = left.last() {
+            let path = self.path(feed, name);
             match self.objects.delete(&path).await {
-                // Somebody tidied up.
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                // It was never there, or somebody tidied up.
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => drop(left.pop()),
                 Err(error) => return Err(StoreError::Failed { what: path.to_string(), error }),
             }
         }

@@ -37,6 +37,16 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
+    /// One of some, of which there is one at least.
+    pub fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
     /// A number below another one, which is not 0.
     pub fn below(&mut self, most: u64) -> u64 {
         self.next() % most

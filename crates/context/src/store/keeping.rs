@@ -30,8 +30,12 @@ impl Keeping {
     pub(crate) async fn run(mut self) {
         let mut baselines = self.channel.baselines();
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
-        let mut kept: Option<String> = None;
+        let (mut kept, mut left) = (None, Vec::new());
         loop {
+            // Whoever led in between may have written another.
+            if self.leads.has_changed().unwrap_or(true) {
+                kept = None;
+            }
             if self.leads.wait_for(|leads| *leads).await.is_err() {
                 return;
             }
@@ -44,7 +48,7 @@ impl Keeping {
                 continue;
             };
             let began = Instant::now();
-            let outcome = self.store.keep(self.channel.name, &baseline).await;
+            let outcome = self.store.keep(self.channel.name, &baseline, &mut left).await;
             self.figures.took(Outlet::Store, began.elapsed());
             match outcome {
                 Ok(()) => {

@@ -40,7 +40,7 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     runtime()?.block_on(async {
         for (feed, baseline) in &baselines {
-            store.keep(feed, baseline).await?;
+            store.keep(feed, baseline, &mut vec![]).await?;
             text += &format!("{feed}: {} entries, version {}\n", baseline.count, baseline.version);
         }
         anyhow::Ok(())

@@ -1,0 +1,145 @@
+//! `ringfence-context` as a process, between an API server, followers, a relay and a store, all of which may fail.
+
+// Whatever happens on the way, every table ends as that of a fresh start.
+mod convergence;
+// One of several pushes.
+mod election;
+// A relay that refuses, and one that is silent.
+mod pushing;
+// What is kept in a folder, and what becomes of it when the disk is full.
+mod storing;
+// Objects that are wrong, an API server that is, readers that do not read.
+mod hardship;
+// What the verbs print that ask, and with which status they end.
+mod asking;
+// Who follows a provider.
+mod follower;
+// What a consumer makes of what it is told.
+mod table;
+// Whoever receives from a relay.
+mod relayed;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use context::object::Kind;
+use serde_json::{Value, json};
+use table::Table;
+use tempfile::TempDir;
+use tests::fake_api::FakeApi;
+use tests::provider_process::run;
+
+const IDENTITY: &str = "identity";
+const EDGES: &str = "policy-edges";
+const FEEDS: [&str; 2] = [IDENTITY, EDGES];
+
+/// What the API server is to hold, by kind, namespace and name.
+#[derive(Default)]
+struct World(BTreeMap<(Kind, String, String), Value>);
+
+impl World {
+    fn set(&mut self, api: &FakeApi, kind: Kind, object: Value) {
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or("").to_owned();
+        self.0.insert((kind, text("namespace"), text("name")), object.clone());
+        api.set(kind, object);
+    }
+
+    fn remove(&mut self, api: &FakeApi, kind: Kind, namespace: &str, name: &str) {
+        if self.0.remove(&(kind, namespace.to_owned(), name.to_owned())).is_some() {
+            api.remove(kind, namespace, name);
+        }
+    }
+
+    /// A folder of manifests of it.
+    fn written(&self) -> TempDir {
+        let folder = TempDir::new().unwrap();
+        for (number, ((kind, ..), object)) in self.0.iter().enumerate() {
+            let mut object = object.clone();
+            object["kind"] = kind.to_string().into();
+            object["apiVersion"] = api_version(*kind).into();
+            std::fs::write(folder.path().join(format!("{number}.json")), object.to_string()).unwrap();
+        }
+        folder
+    }
+
+    /// What a fresh start makes of it.
+    fn fresh(&self) -> Fresh {
+        let (manifests, out) = (self.written(), TempDir::new().unwrap());
+        let [from, to] = [&manifests, &out].map(|folder| folder.path().display().to_string());
+        let built = run(["build", "--manifests", &from, "--out", &to, "--cluster-id", CLUSTER]);
+        assert_eq!(built.code, Some(0), "{built:?}");
+        Fresh::of_store(out.path())
+    }
+}
+
+/// The name of the cluster in these tests: the UID that `namespace` gives to kube-system.
+const CLUSTER: &str = "uid-of-kube-system";
+
+/// The tables of a folder that was built or stored.
+#[derive(Debug, PartialEq)]
+struct Fresh {
+    tables: [Table; 2],
+    versions: [String; 2],
+    /// The table of identities, without a position.
+    ids: Value,
+}
+
+impl Fresh {
+    fn of_store(folder: &Path) -> Fresh {
+        let latest = FEEDS.map(|feed| latest(folder, feed));
+        let table = |at: usize| Table::of(FEEDS[at], &read_part(folder, FEEDS[at], &latest[at], "baseline"));
+        Fresh {
+            tables: [table(0), table(1)],
+            versions: [0, 1].map(|at| latest[at]["version"].as_str().unwrap().to_owned()),
+            ids: without_position(serde_json::from_slice(&read_part(folder, IDENTITY, &latest[0], "ids")).unwrap()),
+        }
+    }
+}
+
+fn latest(folder: &Path, feed: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join(feed).join("latest.json")).unwrap()).unwrap()
+}
+
+/// The path of a part of a baseline that `latest` names.
+fn part(folder: &Path, feed: &str, latest: &Value, what: &str) -> PathBuf {
+    let object = latest["objects"].as_array().unwrap().iter().find(|object| object["what"] == what).unwrap();
+    folder.join(feed).join(object["object"].as_str().unwrap())
+}
+
+fn read_part(folder: &Path, feed: &str, latest: &Value, what: &str) -> Vec<u8> {
+    std::fs::read(part(folder, feed, latest, what)).unwrap()
+}
+
+fn without_position(mut ids: Value) -> Value {
+    let fields = ids.as_object_mut().unwrap();
+    for of_position in ["epoch", "seq", "version"] {
+        fields.remove(of_position).unwrap();
+    }
+    ids
+}
+
+fn api_version(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Namespace | Kind::Pod | Kind::Service => "v1",
+        Kind::NetworkPolicy | Kind::Ingress => "networking.k8s.io/v1",
+        Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
+        Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
+    }
+}
+
+/// A running pod with an address and a label `app`.
+fn pod(namespace: &str, name: &str, app: &str, addresses: &[&str]) -> Value {
+    let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    json!({
+        "metadata": {"namespace": namespace, "name": name, "uid": format!("uid-{name}"), "labels": {"app": app}},
+        "spec": {"nodeName": "node-a", "containers": []},
+        "status": {
+            "phase": "Running", "podIP": addresses.first().map(|a| &a["ip"]), "podIPs": addresses,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })
+}
+
+fn namespace(name: &str, labels: Value) -> Value {
+    json!({"metadata": {"name": name, "uid": format!("uid-of-{name}"), "labels": labels}})
+}

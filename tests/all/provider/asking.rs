@@ -1,0 +1,152 @@
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::agent_process::Ended;
+use tests::provider_process::{Provider, free_port, run};
+
+fn shop() -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop").display().to_string()
+}
+
+/// What `build` writes of the example.
+fn built() -> (TempDir, Ended) {
+    let out = TempDir::new().unwrap();
+    let ended = run(["build", "--manifests", &shop(), "--out", &out.path().join("new").display().to_string()]);
+    (out, ended)
+}
+
+/// Asks with the verb and arguments, from a source.
+fn ask(from: &str, arguments: &[&str]) -> Ended {
+    run([arguments, &["--from", from]].concat())
+}
+
+fn said(ended: &Ended) -> (Option<i32>, &str) {
+    (ended.code, ended.stdout.as_str())
+}
+
+#[test]
+fn build_writes_a_folder_from_which_all_verbs_answer_as_from_a_provider() {
+    let (out, ended) = built();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("identity: ") && lines[0].contains(" entries, version id-"));
+    assert!(lines[1].starts_with("policy-edges: ") && lines[1].contains(" entries, version edges-"));
+
+    let mut provider = Provider::start(free_port(), ["--manifests", &shop()]);
+    provider.until_ready();
+    let folder = out.path().join("new").display().to_string();
+    let questions: [&[&str]; 8] = [
+        &["lookup", "10.1.0.2"],
+        &["lookup", "10.1.0.2", "fd00:2::2", "203.0.113.1", "-o", "json"],
+        &["ids"],
+        &["verdict", "shop/web-1", "shop/api-1", "9090"],
+        &["verdict", "10.1.0.2", "10.1.0.4", "9090/tcp", "-o", "json"],
+        &["verdict", "shop/worker-1", "shop/api-1", "9090"],
+        &["verdict", "shop/worker-1", "198.51.100.7", "443"],
+        &["verdict", "ops/debug-1", "ops/prometheus-1", "icmp"],
+    ];
+    for question in questions {
+        let of_folder = ask(&folder, question);
+        for from in [provider.url(), format!("file://{folder}")] {
+            let answered = ask(&from, question);
+            assert_eq!(said(&answered), said(&of_folder), "{question:?} from {from}: {answered:?}");
+        }
+    }
+}
+
+#[test]
+fn lookup_says_who_has_an_address_and_its_status_whether_all_are_known() {
+    let (out, _) = built();
+    let folder = out.path().join("new").display().to_string();
+    let known = ask(&folder, &["lookup", "10.1.0.2", "fd00:2::2"]);
+    assert_eq!(known.code, Some(0), "{known:?}");
+    for word in ["10.1.0.2  shop/web", "fd00:2::2  shop/web", "app=web", "internal"] {
+        assert!(known.stdout.contains(word), "{word} in {}", known.stdout);
+    }
+    let unknown = ask(&folder, &["lookup", "10.1.0.2", "203.0.113.1"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stdout.contains("203.0.113.1  nobody is known to have it"));
+    let json: Value = serde_json::from_str(&ask(&folder, &["lookup", "10.1.0.2", "-o", "json"]).stdout).unwrap();
+    assert_eq!((&json[0]["ip"], &json[0]["record"]["namespace"]), (&"10.1.0.2".into(), &"shop".into()));
+}
+
+#[test]
+fn ids_lists_every_identity_with_its_number_and_addresses() {
+    let (out, _) = built();
+    let folder = out.path().join("new").display().to_string();
+    let table: Value = serde_json::from_str(&ask(&folder, &["ids", "-o", "json"]).stdout).unwrap();
+    let text = ask(&folder, &["ids"]);
+    assert_eq!(text.code, Some(0));
+    let rows = table["identities"].as_array().unwrap();
+    assert_eq!(text.stdout.lines().count(), rows.len() + 1);
+    for row in rows {
+        let line = text.stdout.lines().find(|line| line.starts_with(row["sid"].as_str().unwrap())).unwrap();
+        assert!(line.contains(&row["num"].to_string()) && line.contains(row["namespace"].as_str().unwrap()), "{line}");
+        assert!(row["sid"].as_str().unwrap().len() == 13 && row["num"].as_u64().unwrap() >= 256);
+    }
+    let references: u64 = rows.iter().map(|row| row["references"].as_u64().unwrap()).sum();
+    assert!(references >= 2 * 12, "two addresses for each of twelve pods, {references}");
+}
+
+#[test]
+fn verdict_says_what_declares_a_flow_or_who_governs_its_ends() {
+    let (out, _) = built();
+    let folder = out.path().join("new").display().to_string();
+    let cases = [
+        (["shop/web", "shop/api", "9090"], 0, "DECLARED", "E shop/web > shop/api : 9090-9091/TCP some"),
+        (["10.1.0.2", "10.1.0.4", "9090/tcp"], 0, "DECLARED", "E shop/web > shop/api : 9090-9091/TCP some"),
+        (["shop/web", "shop/api", "9090/udp"], 1, "VIOLATION", "G shop/api"),
+        (["shop/worker", "shop/api", "9090"], 1, "VIOLATION", "S shop/worker"),
+        (["shop/worker", "198.51.100.7", "443"], 0, "DECLARED", "C shop/worker > 198.51.100.0/24"),
+        (["shop/worker", "198.51.100.200", "443"], 1, "VIOLATION", "S shop/worker"),
+        (["ops/debug", "ops/prometheus", "icmp"], 0, "NOT GOVERNED", "no policy governs either end"),
+    ];
+    for (question, code, word, line) in cases {
+        let answer = ask(&folder, &[&["verdict"][..], &question[..]].concat());
+        assert_eq!(answer.code, Some(code), "{question:?}: {answer:?}");
+        assert!(answer.stdout.starts_with(word) && answer.stdout.contains(line), "{question:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_ends_with_two_and_says_why() {
+    let (out, _) = built();
+    let folder = out.path().join("new").display().to_string();
+    let nothing = TempDir::new().unwrap();
+    let nothing = nothing.path().display().to_string();
+    let cases: [(&str, &[&str], &str); 6] = [
+        (&folder, &["verdict", "web", "shop/api", "80"], "neither an address nor a workload"),
+        (&folder, &["verdict", "shop/web", "shop/api", "http"], "is none of 80, 80/tcp and icmp"),
+        (&folder, &["lookup", "10.1.0"], "10.1.0"),
+        (&nothing, &["ids"], "there is no identity/latest.json"),
+        ("http://127.0.0.1:9", &["ids"], "does not answer"),
+        ("gs://bucket", &["ids"], "file:///DIR or s3://BUCKET/PREFIX"),
+    ];
+    for (from, question, word) in cases {
+        let answer = ask(from, question);
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{question:?}: {answer:?}");
+        assert!(answer.stderr.contains(word), "{question:?}: {answer:?}");
+    }
+    // A file that was changed is not the one that the pointer means.
+    let latest: Value =
+        serde_json::from_slice(&std::fs::read(format!("{folder}/identity/latest.json")).unwrap()).unwrap();
+    let object = format!("{folder}/identity/{}", latest["objects"][0]["object"].as_str().unwrap());
+    let mut bytes = std::fs::read(&object).unwrap();
+    bytes[3] ^= 1;
+    std::fs::write(&object, bytes).unwrap();
+    let answer = ask(&folder, &["lookup", "10.1.0.2"]);
+    assert!(answer.code == Some(2) && answer.stderr.contains("is damaged"), "{answer:?}");
+}
+
+#[test]
+fn a_folder_with_a_bad_file_is_built_without_it_and_the_status_says_so() {
+    let (manifests, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    std::fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
+    let arguments = [manifests.path(), out.path()].map(|path| path.display().to_string());
+    let ended = run(["build", "--manifests", &arguments[0], "--out", &arguments[1]]);
+    assert!(ended.code == Some(1) && ended.stderr.contains("bad.yaml"), "{ended:?}");
+    assert!(out.path().join("identity/latest.json").exists());
+    let ended = run(["build", "--manifests", &format!("{}/none", arguments[0]), "--out", &arguments[1]]);
+    assert!(ended.code == Some(2) && !ended.stderr.is_empty(), "{ended:?}");
+}

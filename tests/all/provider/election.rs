@@ -1,0 +1,83 @@
+use context::object::Kind;
+use serde_json::{Value, json};
+use tests::fake_api::FakeApi;
+use tests::fake_relay::{FakeRelay, Taken};
+use tests::provider_process::{Provider, free_port};
+
+use super::follower::Follower;
+use super::relayed::until_relayed;
+use super::{CLUSTER, FEEDS, IDENTITY, World, namespace, pod};
+
+fn epochs(relay: &FakeRelay) -> Vec<u64> {
+    let deltas = relay.taken(IDENTITY).into_iter().filter_map(|taken| match taken {
+        Taken::Delta(delta) => delta["epoch"].as_u64(),
+        Taken::Baseline { .. } => None,
+    });
+    let mut epochs: Vec<u64> = deltas.collect();
+    epochs.dedup();
+    epochs
+}
+
+#[test]
+fn of_two_providers_one_pushes_and_the_other_follows_it_with_another_epoch() {
+    let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
+    world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
+    world.set(&api, Kind::Namespace, namespace("shop", json!({})));
+    world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
+    let candidate = |identity: &str| {
+        let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
+        let arguments =
+            ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
+        Provider::start(free_port(), arguments)
+    };
+    let leads = |status: &Value| status["leads"] == true;
+    let mut first = candidate("first");
+    first.until_status("it leads", leads);
+    let mut second = candidate("second");
+    second.until_ready();
+    let followers = FEEDS.map(|feed| Follower::start(second.address(), feed));
+
+    world.set(&api, Kind::Pod, pod("shop", "web-2", "web", &["10.0.0.2"]));
+    let fresh = world.fresh();
+    for (at, feed) in FEEDS.into_iter().enumerate() {
+        until_relayed(&relay, feed, &fresh.tables[at]);
+        followers[at].until_has(&fresh.tables[at]);
+    }
+    assert!(leads(&first.try_status().unwrap()) && !leads(&second.try_status().unwrap()));
+    let of_first = epochs(&relay);
+    assert_eq!(of_first.len(), 1);
+
+    let (status, log) = first.stop();
+    assert!(status.success(), "{log}");
+    second.until_status("the other leads", leads);
+    world.set(&api, Kind::Pod, pod("shop", "web-3", "web", &["10.0.0.3"]));
+    let fresh = world.fresh();
+    for (at, feed) in FEEDS.into_iter().enumerate() {
+        until_relayed(&relay, feed, &fresh.tables[at]);
+        followers[at].until_has(&fresh.tables[at]);
+        let seen = followers[at].seen();
+        assert!(seen.baselines >= 2, "a new epoch is pulled: {seen:?}");
+    }
+    let both = epochs(&relay);
+    assert!(both.len() == 2 && both[0] == of_first[0] && both[1] > both[0], "{both:?}");
+    for taken in relay.taken(IDENTITY) {
+        if let Taken::Baseline { cluster, .. } = taken {
+            assert_eq!(cluster, CLUSTER);
+        }
+    }
+    assert_eq!(relay.complaints(), [""; 0]);
+    assert!(api.writes().keys().eq(["leases"]), "{:?}", api.writes());
+}
+
+#[test]
+fn a_provider_that_stands_alone_writes_nothing() {
+    let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
+    world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--push-url", &relay.url()]);
+    provider.until_status("it pushes", |status| status["leads"] == true);
+    world.set(&api, Kind::Pod, pod("kube-system", "dns", "dns", &["10.0.0.1"]));
+    until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
+    assert!(provider.stop().0.success());
+    assert!(api.writes().is_empty(), "{:?}", api.writes());
+}

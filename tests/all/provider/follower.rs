@@ -1,0 +1,118 @@
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use feed::Position;
+use feed::client::{Source, Timing, Update, follow};
+use serde_json::Value;
+use tests::agent_process::until;
+use tokio::sync::{mpsc, oneshot};
+
+use super::table::Table;
+
+/// Comes back soon, so that a test does not wait for it.
+const TIMING: Timing = Timing {
+    connect: Duration::from_secs(5),
+    silence: Duration::from_secs(45),
+    retry_first: Duration::from_millis(20),
+    retry_longest: Duration::from_millis(200),
+};
+
+/// Follows a feed of a provider, until it is dropped.
+pub(super) struct Follower {
+    feed: &'static str,
+    seen: Arc<Mutex<Seen>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) table: Table,
+    pub(super) position: Option<Position>,
+    pub(super) baselines: usize,
+    pub(super) deltas: usize,
+    /// Why it lost the feed, each time.
+    pub(super) lost: Vec<String>,
+}
+
+impl Follower {
+    pub(super) fn start(address: SocketAddr, feed: &'static str) -> Follower {
+        let table = Table::empty(feed);
+        let seen = Seen { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
+        let seen = Arc::new(Mutex::new(seen));
+        let (stop, stopped) = oneshot::channel();
+        let shared = seen.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let source =
+                Source { timing: TIMING, ..Source::new(vec![format!("http://{address}").parse().unwrap()], feed) };
+            runtime.block_on(async {
+                let (sender, updates) = mpsc::channel(4);
+                tokio::select! {
+                    ended = follow(source, sender) => ended.unwrap(),
+                    () = take(feed, updates, &shared) => {}
+                    // Sent or dropped, it means the same.
+                    _ = stopped => {}
+                }
+            });
+        });
+        Follower { feed, seen, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until it has this table.
+    #[track_caller]
+    pub(super) fn until_has(&self, table: &Table) {
+        let feed = self.feed;
+        let waited = std::panic::AssertUnwindSafe(|| {
+            until("a follower's table is that of a fresh start", || (self.seen().table == *table).then_some(()));
+        });
+        if std::panic::catch_unwind(waited).is_err() {
+            panic!("a follower of {feed} has {:#?}\nwhere a fresh start has {table:#?}", self.seen());
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+async fn take(feed: &str, mut updates: mpsc::Receiver<Update>, seen: &Mutex<Seen>) {
+    while let Some(update) = updates.recv().await {
+        let mut seen = seen.lock().unwrap();
+        match update {
+            Update::Baseline { head, bytes } => {
+                seen.table = Table::of(feed, &bytes);
+                assert_eq!(head.count, seen.table.len() as u64);
+                seen.position = Some(head.position);
+                seen.baselines += 1;
+            }
+            Update::Delta { position, json } => {
+                assert_eq!(seen.position.map(Position::next), Some(position));
+                let delta: Value = serde_json::from_slice(&json).unwrap();
+                assert_eq!(
+                    (delta["epoch"].as_u64(), delta["seq"].as_u64()),
+                    (Some(position.epoch), Some(position.seq))
+                );
+                seen.table.apply(&delta);
+                seen.position = Some(position);
+                seen.deltas += 1;
+            }
+            Update::Resumed { position } => assert_eq!(seen.position, Some(position)),
+            Update::Lost(lost) => seen.lost.push(lost.to_string()),
+        }
+    }
+}

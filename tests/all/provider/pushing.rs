@@ -1,0 +1,125 @@
+use context::object::Kind;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tests::agent_process::until;
+use tests::fake_api::FakeApi;
+use tests::fake_relay::{FakeRelay, Fault, Requests, Taken};
+use tests::provider_process::{Provider, free_port};
+
+use super::relayed::{relayed, until_relayed};
+use super::{CLUSTER, IDENTITY, World, namespace, pod};
+
+struct Place {
+    api: FakeApi,
+    relay: FakeRelay,
+    world: World,
+    provider: Provider,
+    folder: TempDir,
+}
+
+impl Place {
+    /// A provider that has pushed its first baseline, with the token of the file.
+    fn new() -> Place {
+        let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
+        world.set(&api, Kind::Namespace, namespace("shop", json!({})));
+        let folder = TempDir::new().unwrap();
+        let token = folder.path().join("token").display().to_string();
+        std::fs::write(&token, "first\n").unwrap();
+        relay.demand_token("first");
+        let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
+        let arguments =
+            ["--kubeconfig", &kubeconfig, "--cluster-id", CLUSTER, "--push-url", &url, "--token-file", &token];
+        let mut provider = Provider::start(free_port(), arguments);
+        provider.until("a baseline at the relay", |_| (relay.taken(IDENTITY).len() == 1).then_some(()));
+        Place { api, relay, world, provider, folder }
+    }
+
+    /// Another pod, and with it another delta.
+    fn happen(&mut self, number: u64) {
+        let (name, address) = (format!("web-{number}"), format!("10.0.0.{number}"));
+        let seq = |provider: &Provider| provider.try_json("/identity/version").ok()?["seq"].as_u64();
+        let before = seq(&self.provider).unwrap();
+        self.world.set(&self.api, Kind::Pod, pod("shop", &name, "web", &[&address]));
+        self.provider.until("a delta", |provider| seq(provider).filter(|seq| *seq > before));
+    }
+}
+
+fn relay_of(status: &Value) -> &Value {
+    &status["feeds"][IDENTITY]["relay"]
+}
+
+fn fails_with(status: &Value, words: &[&str]) -> bool {
+    relay_of(status)["failure"].as_str().is_some_and(|failure| words.iter().all(|word| failure.contains(word)))
+}
+
+#[test]
+fn a_token_that_is_refused_is_told_and_what_waits_goes_out_in_order_once_it_is_right() {
+    let mut place = Place::new();
+    place.relay.demand_token("second");
+    for number in 1..=3 {
+        place.happen(number);
+    }
+    place.provider.until_logged(&["identity", "does not accept our token (401)", "check --token-file"]);
+    let status = place.provider.until_status("the failure is told", |status| fails_with(status, &["token", "401"]));
+    assert_eq!(status["feeds"][IDENTITY]["pushBacklog"], 3, "{status}");
+    assert!(!place.provider.log().contains("first"), "a token is nothing for logs");
+    assert_eq!(place.relay.taken(IDENTITY).len(), 1);
+
+    std::fs::write(place.folder.path().join("token"), "second").unwrap();
+    let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!((got.baselines, got.deltas, got.gaps), (1, 3, 0));
+    place.provider.until_status("nothing fails or waits", |status| {
+        relay_of(status)["failure"].is_null() && status["feeds"][IDENTITY]["pushBacklog"] == 0
+    });
+    assert_eq!(place.provider.metric("ringfence_context_push_backlog", &[("feed", IDENTITY)]), 0.0);
+    assert_eq!(place.relay.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_delta_that_is_refused_for_good_gives_way_to_a_baseline() {
+    let mut place = Place::new();
+    place.relay.fail(Requests::Deltas, Fault::Refuse(400));
+    place.happen(1);
+    let fresh = place.world.fresh();
+    // Who follows the relay hears of it with the next delta.
+    place
+        .provider
+        .until("a baseline in place of the delta", |_| (place.relay.taken(IDENTITY).len() == 2).then_some(()));
+    assert!(place.provider.log().contains("the relay answers 400: the fake says no"), "{}", place.provider.log());
+    assert!(!place.provider.log().contains("and more"), "one line of what a relay says");
+    let taken = place.relay.taken(IDENTITY);
+    let Taken::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
+    assert_eq!(super::table::Table::of(IDENTITY, bytes), fresh.tables[0]);
+    place.relay.heal();
+    place.happen(2);
+    let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!((got.baselines, got.deltas, got.gaps), (2, 1, 1));
+}
+
+#[test]
+fn a_relay_that_does_not_answer_is_asked_again_and_gets_every_delta() {
+    let mut place = Place::new();
+    place.relay.fail(Requests::Deltas, Fault::Silent);
+    place.happen(1);
+    place.happen(2);
+    place.provider.until_status("its silence is told", |status| fails_with(status, &["no answer in time"]));
+    place.relay.heal();
+    let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!((got.baselines, got.deltas, got.gaps), (1, 2, 0));
+}
+
+#[test]
+fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
+    let mut place = Place::new();
+    for (number, fault) in [(1, Fault::TakeAndReset), (2, Fault::TakeAndRefuse(503)), (3, Fault::ResetHalfWay)] {
+        let before = place.relay.requests();
+        place.relay.fail(Requests::Deltas, fault);
+        place.happen(number);
+        until("two tries", || (place.relay.requests() >= before + 2).then_some(()));
+        place.relay.heal();
+        until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    }
+    let got = relayed(&place.relay, IDENTITY);
+    assert_eq!((got.baselines, got.gaps), (1, 0));
+    assert!(got.deltas > 3, "{}", got.deltas);
+}

@@ -1,0 +1,84 @@
+use context::mmdb::read::Database;
+use feed::{Follower, Next, Position};
+use serde_json::Value;
+use tests::agent_process::until;
+use tests::fake_relay::{FakeRelay, Taken};
+
+use super::IDENTITY;
+use super::table::Table;
+
+/// What somebody has who was told of everything that the relay took. A baseline of another epoch is taken as it comes;
+/// where a delta does not join, the relay's last baseline is, with the deltas that the relay holds behind it.
+pub(super) struct Relayed {
+    pub(super) table: Table,
+    pub(super) position: Option<Position>,
+    pub(super) baselines: usize,
+    pub(super) deltas: usize,
+    /// Deltas that did not join, which only a baseline made good.
+    pub(super) gaps: usize,
+    /// What was taken does not join.
+    lacks: bool,
+}
+
+pub(super) fn relayed(relay: &FakeRelay, feed: &'static str) -> Relayed {
+    let mut follower = Follower::new();
+    let mut got = Relayed { table: Table::empty(feed), position: None, baselines: 0, deltas: 0, gaps: 0, lacks: false };
+    let mut latest: Option<(Position, Table)> = None;
+    let mut held: Vec<(Position, Value)> = vec![];
+    for taken in relay.taken(feed) {
+        let joins = match taken {
+            Taken::Baseline { version, position, bytes, .. } => {
+                let position: Position = position.expect("a baseline says where it stands").parse().unwrap();
+                if feed == IDENTITY {
+                    let database = Database::open(&bytes[..]).unwrap();
+                    assert_eq!(
+                        (database.description().position, &database.description().version),
+                        (position, &version)
+                    );
+                }
+                latest = Some((position, Table::of(feed, &bytes)));
+                got.baselines += 1;
+                follower.position().is_some_and(|at| at.epoch == position.epoch) && !got.lacks
+            }
+            Taken::Delta(delta) => {
+                let at = |key: &str| delta[key].as_u64().unwrap();
+                let position = Position { epoch: at("epoch"), seq: at("seq") };
+                got.deltas += 1;
+                let next = follower.delta(position);
+                if next == Next::Apply {
+                    got.table.apply(&delta);
+                }
+                held.push((position, delta));
+                got.gaps += usize::from(matches!(next, Next::Pull(_)));
+                !matches!(next, Next::Pull(_))
+            }
+        };
+        if let Some((position, table)) = latest.as_ref().filter(|_| !joins) {
+            (follower, got.table) = (Follower::new(), table.clone());
+            got.lacks = matches!(follower.baseline(*position), Next::Pull(_));
+            for (at, delta) in &held {
+                match follower.delta(*at) {
+                    Next::Apply => got.table.apply(delta),
+                    Next::Known => {}
+                    Next::Pull(_) => got.lacks = at.epoch == position.epoch,
+                }
+            }
+        }
+    }
+    got.position = follower.position();
+    got
+}
+
+/// Waits until who receives from the relay has this table.
+#[track_caller]
+pub(super) fn until_relayed(relay: &FakeRelay, feed: &'static str, table: &Table) -> Relayed {
+    let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        until("the relay's table is that of a fresh start", || {
+            Some(relayed(relay, feed)).filter(|got| got.table == *table)
+        })
+    }));
+    waited.unwrap_or_else(|_| {
+        let Relayed { table: got, position, .. } = relayed(relay, feed);
+        panic!("who receives {feed} has, at {position:?}, {got:#?}\nwhere a fresh start has {table:#?}")
+    })
+}

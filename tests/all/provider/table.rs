@@ -1,0 +1,72 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use context::mmdb::read::Database;
+use serde_json::Value;
+
+use super::{EDGES, IDENTITY};
+
+/// A consumer's table: baselines replace it, deltas change it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Table {
+    Identity(BTreeMap<IpAddr, Value>),
+    Edges(BTreeSet<String>),
+}
+
+impl Table {
+    pub(super) fn empty(feed: &str) -> Table {
+        match feed {
+            IDENTITY => Table::Identity(BTreeMap::new()),
+            EDGES => Table::Edges(BTreeSet::new()),
+            other => panic!("no feed: {other}"),
+        }
+    }
+
+    pub(super) fn of(feed: &str, baseline: &[u8]) -> Table {
+        match Table::empty(feed) {
+            Table::Identity(_) => {
+                let database = Database::open(baseline).unwrap();
+                database.verify().unwrap();
+                Table::Identity(database.entries().unwrap().map(|entry| entry.unwrap()).collect())
+            }
+            Table::Edges(_) => {
+                let text = std::str::from_utf8(baseline).unwrap();
+                let mut lines = text.lines();
+                assert_eq!(lines.next(), Some("# NetworkPolicy-derived declared-edge allow-list"));
+                let list: Vec<&str> = lines.collect();
+                assert!(list.is_sorted() && text.ends_with('\n'), "{text}");
+                Table::Edges(list.into_iter().map(String::from).collect())
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Table::Identity(records) => records.len(),
+            Table::Edges(lines) => lines.len(),
+        }
+    }
+
+    pub(super) fn apply(&mut self, delta: &Value) {
+        let list = |key: &str| delta[key].as_array().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        match self {
+            Table::Identity(records) => {
+                for upsert in list("upserts") {
+                    let mut record = upsert.clone();
+                    let ip = record.as_object_mut().unwrap().remove("ip").unwrap();
+                    records.insert(text(&ip).parse().unwrap(), record);
+                }
+                for ip in list("removes") {
+                    records.remove(&text(ip).parse::<IpAddr>().unwrap());
+                }
+            }
+            Table::Edges(lines) => {
+                lines.extend(list("adds").iter().map(text));
+                for line in list("removes") {
+                    lines.remove(&text(line));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A relay that providers push to: takes what the protocol says, keeps it in its order, notes what is not to the letter,
+//! and fails as servers and the networks before them do.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::Value;
+
+const BETWEEN: Duration = Duration::from_millis(2);
+
+/// What came and was taken.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Taken {
+    Baseline { version: String, cluster: String, position: Option<String>, bytes: Vec<u8> },
+    Delta(Value),
+}
+
+/// What is wrong with the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Answers so and takes nothing.
+    Refuse(u16),
+    /// Reads the request and does not answer as long as this lasts; nor afterwards.
+    Silent,
+    /// Resets the connection half-way through the request.
+    ResetHalfWay,
+    /// Takes it, and answers so all the same.
+    TakeAndRefuse(u16),
+    /// Takes it, and resets the connection instead of answering.
+    TakeAndReset,
+}
+
+/// Which requests a fault is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requests {
+    All,
+    Deltas,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<String>,
+    fault: Option<(Requests, Fault)>,
+    taken: BTreeMap<String, Vec<Taken>>,
+    requests: usize,
+    answers: BTreeMap<u16, usize>,
+    complaints: Vec<String>,
+    ends: bool,
+}
+
+/// The relay. It ends when it is dropped.
+pub struct FakeRelay {
+    state: Arc<Mutex<State>>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeRelay {
+    pub fn start() -> FakeRelay {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
+        let address = listener.local_addr().expect("a bound socket");
+        let state: Arc<Mutex<State>> = Arc::default();
+        let shared = state.clone();
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if lock(&shared).ends {
+                    return;
+                }
+                let state = shared.clone();
+                // What ends a connection is its peer's affair.
+                std::thread::spawn(move || drop(stream.and_then(|stream| serve(stream, &state))));
+            }
+        });
+        FakeRelay { state, address, thread: Some(thread) }
+    }
+
+    /// What a provider is told with `--push-url`.
+    pub fn url(&self) -> String {
+        format!("http://{}/relay/v1", self.address)
+    }
+
+    /// Whoever does not show it is refused from now on.
+    pub fn demand_token(&self, token: &str) {
+        self.lock().token = Some(token.into());
+    }
+
+    pub fn fail(&self, requests: Requests, fault: Fault) {
+        self.lock().fault = Some((requests, fault));
+    }
+
+    pub fn heal(&self) {
+        self.lock().fault = None;
+    }
+
+    /// Of a feed, in the order in which it came.
+    pub fn taken(&self, feed: &str) -> Vec<Taken> {
+        self.lock().taken.get(feed).cloned().unwrap_or_default()
+    }
+
+    /// Requests so far, answered or not.
+    pub fn requests(&self) -> usize {
+        self.lock().requests
+    }
+
+    /// How often each status was answered.
+    pub fn answers(&self) -> BTreeMap<u16, usize> {
+        self.lock().answers.clone()
+    }
+
+    /// What was not to the letter of the protocol.
+    pub fn complaints(&self) -> Vec<String> {
+        self.lock().complaints.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for FakeRelay {
+    fn drop(&mut self) {
+        {
+            let mut state = self.lock();
+            state.ends = true;
+            state.fault = None;
+        }
+        // It accepts once more, and sees that it ends.
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request's first line and headers.
+struct Head {
+    method: String,
+    path: String,
+    query: BTreeMap<String, String>,
+    headers: BTreeMap<String, String>,
+}
+
+/// One request after the other.
+fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    while let Some(head) = read_head(&mut reader)? {
+        let length: usize = head.header("content-length").parse().map_err(io::Error::other)?;
+        let fault = {
+            let mut state = lock(state);
+            state.requests += 1;
+            let is_delta = head.path.ends_with("/delta");
+            state.fault.filter(|(of, _)| *of == Requests::All || is_delta).map(|(_, fault)| fault)
+        };
+        if fault == Some(Fault::ResetHalfWay) {
+            reader.read_exact(&mut vec![0; length / 2])?;
+            return reset(stream);
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let is_known = head.is_known(lock(state).token.as_deref());
+        let code = match (fault, is_known) {
+            (Some(Fault::Silent), _) => {
+                while lock(state).fault.is_some_and(|(_, fault)| fault == Fault::Silent) {
+                    std::thread::sleep(BETWEEN);
+                }
+                return Ok(());
+            }
+            (Some(Fault::Refuse(code)), _) => code,
+            (_, false) => 401,
+            (Some(Fault::TakeAndRefuse(code)), true) => {
+                take(&mut lock(state), &head, body);
+                code
+            }
+            (Some(Fault::TakeAndReset), true) => {
+                take(&mut lock(state), &head, body);
+                return reset(stream);
+            }
+            (Some(Fault::ResetHalfWay) | None, true) => take(&mut lock(state), &head, body),
+        };
+        *lock(state).answers.entry(code).or_default() += 1;
+        let says = if code < 300 { "" } else { "the fake says no\nand more" };
+        write!(&stream, "HTTP/1.1 {code} Fake\r\ncontent-length: {}\r\n\r\n{says}", says.len())?;
+    }
+    Ok(())
+}
+
+fn reset(stream: TcpStream) -> io::Result<()> {
+    setsockopt(&stream, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
+    stream.shutdown(std::net::Shutdown::Read)?;
+    drop(stream);
+    Ok(())
+}
+
+/// Keeps it. Gives the status to answer with: all of the twos mean the same.
+fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
+    let Head { method, path, query, .. } = head;
+    let media_type = head.header("content-type");
+    let words: Vec<&str> = path.split('/').collect();
+    let (feed, taken) = match (method.as_str(), &words[..]) {
+        ("PUT", ["", "relay", "v1", feed @ ("identity" | "policy-edges"), "upload"]) => {
+            let (prefix, meant) = match *feed {
+                "identity" => ("id-", "application/octet-stream"),
+                _ => ("edges-", "text/plain"),
+            };
+            let text = |key: &str| query.get(key).cloned().unwrap_or_default();
+            let (version, cluster) = (text("version"), text("cluster"));
+            let digits = version.strip_prefix(prefix).filter(|d| d.len() == 16);
+            if media_type != meant
+                || cluster.is_empty()
+                || !digits.is_some_and(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))
+            {
+                state.complaints.push(format!("{method} {path} {query:?} {media_type}"));
+            }
+            let position = head.headers.get("ringfence-position").cloned();
+            (*feed, Taken::Baseline { version, cluster, position, bytes: body })
+        }
+        ("POST", ["", "relay", "v1", feed @ ("identity" | "policy-edges"), "delta"]) => {
+            let delta: Result<Value, _> = serde_json::from_slice(&body);
+            let has_all = |delta: &Value| {
+                let lists = if *feed == "identity" { ["upserts", "removes"] } else { ["adds", "removes"] };
+                delta.as_object().is_some_and(|fields| fields.len() == 4)
+                    && ["epoch", "seq"].iter().all(|key| delta[key].is_u64())
+                    && lists.iter().all(|key| delta[key].is_array())
+            };
+            match delta {
+                Ok(delta) if media_type == "application/json" && has_all(&delta) => (*feed, Taken::Delta(delta)),
+                Ok(_) | Err(_) => {
+                    state.complaints.push(format!("{method} {path} {media_type} {}", String::from_utf8_lossy(&body)));
+                    return 400;
+                }
+            }
+        }
+        _ => {
+            state.complaints.push(format!("{method} {path}"));
+            return 404;
+        }
+    };
+    let of_feed = state.taken.entry(feed.into()).or_default();
+    of_feed.push(taken);
+    [200, 202, 204][of_feed.len() % 3]
+}
+
+impl Head {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+
+    fn is_known(&self, token: Option<&str>) -> bool {
+        token.is_none_or(|token| self.header("authorization") == format!("Bearer {token}"))
+    }
+}
+
+/// None at the end of the connection.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Head>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let broken = || io::Error::other(format!("no request: {lines:?}"));
+    let mut first = lines.first().ok_or_else(broken)?.split(' ');
+    let (method, target) = first.next().zip(first.next()).ok_or_else(broken)?;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
+    Ok(Some(Head {
+        method: method.into(),
+        path: path.into(),
+        query: pairs.map(|(key, value)| (key.into(), value.into())).collect(),
+        headers: headers.map(|(name, value)| (name.to_lowercase(), value.trim().into())).collect(),
+    }))
+}

@@ -1,0 +1,214 @@
+//! `ringfence-context` as a process: run to its end, or as a provider that serves on the loopback.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::agent_process::{Answer, Ended, WITHIN, built, ended, get, without_variables};
+use crate::openmetrics;
+
+const BETWEEN: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// The program, with nothing in its environment that it reads.
+///
+/// # Panics
+/// If it has not been built.
+pub fn provider() -> Command {
+    let mut command = Command::new(built("ringfence-context"));
+    without_variables(&mut command);
+    command.env_remove("POD_NAME").env_remove("POD_NAMESPACE").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+///
+/// # Panics
+/// If it does not start, or prints what is not UTF-8.
+pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
+    ended(provider().args(arguments))
+}
+
+/// A port that nobody listens on.
+///
+/// # Panics
+/// If there is none.
+pub fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
+    listener.local_addr().expect("a bound socket")
+}
+
+/// A provider. Killed when this is dropped.
+pub struct Provider {
+    address: SocketAddr,
+    process: Child,
+    log: NamedTempFile,
+}
+
+impl Provider {
+    /// Starts `serve` with these arguments on that address, and waits for nothing.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start<A: AsRef<OsStr>>(address: SocketAddr, arguments: impl IntoIterator<Item = A>) -> Provider {
+        let log = NamedTempFile::new().expect("a file for the log");
+        let output: File = log.reopen().expect("the log's file");
+        let mut command = provider();
+        command.args(["serve", "--listen", &address.to_string()]).args(arguments);
+        let process = command.stdout(Stdio::null()).stderr(output).spawn().expect("the provider starts");
+        Provider { address, process, log }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).expect("the log is UTF-8")
+    }
+
+    /// Polls until there is an answer.
+    ///
+    /// # Panics
+    /// If there is none within [`WITHIN`], or the provider ends; both with its log.
+    #[track_caller]
+    pub fn until<T>(&mut self, what: &str, mut ask: impl FnMut(&Provider) -> Option<T>) -> T {
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            if let Some(answer) = ask(self) {
+                return answer;
+            }
+            let ended = self.process.try_wait().expect("a child of ours");
+            assert!(ended.is_none(), "the provider has ended ({ended:?}) before {what}:\n{}", self.log());
+            assert!(Instant::now() < deadline, "waited in vain: {what}; the provider's log:\n{}", self.log());
+            std::thread::sleep(BETWEEN);
+        }
+    }
+
+    /// Waits until `/readyz` says yes.
+    ///
+    /// # Panics
+    /// As [`Provider::until`].
+    #[track_caller]
+    pub fn until_ready(&mut self) {
+        self.until("it is ready", |provider| provider.try_get("/readyz").ok().filter(|answer| answer.status == 200));
+    }
+
+    /// Waits until the log has a line with all of these words, and gives it.
+    ///
+    /// # Panics
+    /// As [`Provider::until`].
+    #[track_caller]
+    pub fn until_logged(&mut self, words: &[&str]) -> String {
+        self.until(&format!("a line of the log with {words:?}"), |provider| {
+            provider.log().lines().find(|line| words.iter().all(|word| line.contains(word))).map(String::from)
+        })
+    }
+
+    /// Waits until `/status` is as described.
+    ///
+    /// # Panics
+    /// As [`Provider::until`].
+    #[track_caller]
+    pub fn until_status(&mut self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        self.until(what, |provider| provider.try_status().ok().filter(|status| condition(status)))
+    }
+
+    /// Asks its port.
+    ///
+    /// # Errors
+    /// If it does not listen, or what it says is no HTTP answer.
+    pub fn try_get(&self, path: &str) -> io::Result<Answer> {
+        let stream = TcpStream::connect_timeout(&self.address, WITHIN)?;
+        stream.set_read_timeout(Some(WITHIN))?;
+        get(stream, path)
+    }
+
+    /// Asks its port.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.try_get(path).unwrap_or_else(|e| panic!("{path}: {e}; the provider's log:\n{}", self.log()))
+    }
+
+    /// JSON of its port.
+    ///
+    /// # Errors
+    /// If there is no answer, or it is no JSON.
+    pub fn try_json(&self, path: &str) -> io::Result<Value> {
+        Ok(serde_json::from_str(&self.try_get(path)?.body)?)
+    }
+
+    /// `/status`.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn try_status(&self) -> io::Result<Value> {
+        self.try_json("/status")
+    }
+
+    /// The value of a metric, summed over those of its samples that have all of these labels.
+    ///
+    /// # Panics
+    /// If there is no answer, or no such metric in it.
+    #[track_caller]
+    pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let text = self.get("/metrics").body;
+        let families = openmetrics::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let has = |sample: &&openmetrics::Sample| {
+            labels.iter().all(|(key, value)| sample.labels.get(*key).is_some_and(|v| v == value))
+        };
+        let samples = families.iter().flat_map(|family| &family.samples).filter(|sample| sample.name == name);
+        let values: Vec<f64> = samples.filter(has).map(|sample| sample.value).collect();
+        assert!(!values.is_empty(), "no {name} in\n{text}");
+        values.iter().sum()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Panics
+    /// If it does not end.
+    #[track_caller]
+    pub fn stop(mut self) -> (ExitStatus, String) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM).expect("a child of ours");
+        let process = &mut self.process;
+        let status = crate::agent_process::until("the provider ends", || process.try_wait().expect("a child of ours"));
+        (status, self.log())
+    }
+
+    /// Ends it without a word.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // Both fail only where there is nothing left to end.
+        if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
+            eprintln!("the provider does not end: {error}");
+        }
+        if std::thread::panicking() {
+            eprintln!("log of the provider:\n{}", self.log());
+        }
+    }
+}
