@@ -1,10 +1,10 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test demo bench lint docs fuzz manifests install clean
+.PHONY: help packages build plugin test demo demo-context bench lint docs fuzz manifests install clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 packages: ## install the Debian packages that building and testing need
 	@./scripts/packages
@@ -21,6 +21,10 @@ test: build ## run every test, as root
 demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
 	@cargo build --quiet --package agent --package tests
 	@target/debug/demo $(ARGS)
+
+demo-context: packages ## who an address is and which flows are declared: baselines, a pod that moves, a policy that changes (no root)
+	@cargo build --quiet --package context --package tests
+	@target/debug/demo-context $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
 	@cargo build --quiet --release --package agent --package cni --package tests --bins

@@ -2,6 +2,8 @@
 
 // Objects, rights, flags and figures.
 mod manifests;
+// The optional provider of context.
+mod context;
 // The chart renders to the same objects.
 mod chart;
 // Alerts, dashboard and documentation are about figures that the agent has.

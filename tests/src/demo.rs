@@ -9,14 +9,14 @@ mod change;
 mod conversation;
 mod denials;
 pub mod expected;
-mod http;
+pub(crate) mod http;
 mod kept;
 mod matrix;
 mod place;
 mod rules;
-mod screen;
+pub(crate) mod screen;
 pub mod shop;
-mod stop;
+pub(crate) mod stop;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ use clap::Parser;
 use crate::lab::Lab;
 use agents::Agents;
 use arguments::Arguments;
+pub(crate) use arguments::example;
 use expected::Table;
 use matrix::Matrix;
 use place::Place;
@@ -143,9 +144,9 @@ fn conclude(screen: &Screen, wrong: &[String], example: &Path, begun: Instant) {
 }
 
 /// The program beside this one.
-fn beside(name: &str) -> anyhow::Result<std::path::PathBuf> {
+pub(crate) fn beside(name: &str) -> anyhow::Result<std::path::PathBuf> {
     let own = std::env::current_exe().context("this program's own path")?;
     let path = own.with_file_name(name);
-    anyhow::ensure!(path.exists(), "{} is not there; build it with `cargo build --package agent`", path.display());
+    anyhow::ensure!(path.exists(), "{} is not there; build it with `cargo build --workspace`", path.display());
     Ok(path)
 }

@@ -267,6 +267,11 @@ impl FakeApi {
         self.shared.change(|state| state.installed.insert(route));
     }
 
+    /// What was asked of Leases.
+    pub fn lease_verbs(&self) -> BTreeSet<Verb> {
+        self.shared.lock().leases.asked()
+    }
+
     /// Does not know the kind of route any more, nor its objects, and ends its watches.
     pub fn uninstall(&self, route: Kind) {
         self.shared.change(|state| {

@@ -4,6 +4,7 @@ pub mod agent_process;
 pub mod bench;
 pub mod cni_runtime;
 pub mod demo;
+pub mod demo_context;
 pub mod fake_api;
 pub mod fake_relay;
 pub mod frame;

@@ -57,7 +57,7 @@ pub(crate) struct TableArguments {
     #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE", value_parser = agents)]
     pub(crate) agents: Option<AgentSelector>,
 
-    /// Form of the declared edges: compatible has plain ports, extended has protocols, ranges, blocks and policies.
+    /// Form of the declared edges: compatible has plain ports, extended has protocols, ranges and blocks.
     #[arg(long, env = "RINGFENCE_EDGES", value_enum, default_value_t = EdgesForm::Compatible)]
     pub(crate) edges: EdgesForm,
 }

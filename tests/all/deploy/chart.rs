@@ -40,6 +40,52 @@ fn its_own_values_give_the_objects_of_install_yaml_but_for_the_namespace() {
 }
 
 #[test]
+fn its_provider_of_context_is_that_of_the_component() {
+    let without = rendered(|_| {});
+    let all = rendered(|values| values["context"]["enabled"] = json!(true));
+    let added: Vec<Value> = all.into_iter().filter(|document| !without.contains(document)).collect();
+    let (added, wanted) = (sorted(added), sorted(super::context::component()));
+    assert_eq!(added.len(), wanted.len());
+    for (added, wanted) in added.iter().zip(&wanted) {
+        assert_eq!(serde_json::to_string_pretty(added).unwrap(), serde_json::to_string_pretty(wanted).unwrap());
+    }
+}
+
+#[test]
+fn values_reach_its_provider_of_context() {
+    let mount = json!({"name": "token", "mountPath": "/token", "readOnly": true});
+    let volume = json!({"name": "token", "secret": {"secretName": "relay"}});
+    let from_prometheus = json!({"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]});
+    let to_the_relay = json!({"ports": [{"port": 8443}]});
+    let environment = json!({"secretRef": {"name": "bucket"}});
+    let all = rendered(|values| {
+        values["image"]["tag"] = json!("9");
+        let context = &mut values["context"];
+        context["enabled"] = json!(true);
+        context["replicas"] = json!(3);
+        context["args"] = json!(["serve", "--token-file=/token/token"]);
+        context["envFrom"] = json!([environment]);
+        context["volumes"] = json!([volume]);
+        context["volumeMounts"] = json!([mount]);
+        context["networkPolicy"] = json!({"ingress": [from_prometheus], "egress": [to_the_relay]});
+        context["resources"]["limits"] = json!({"memory": "1Gi"});
+        context["tolerations"] = json!([{"operator": "Exists"}]);
+    });
+    let deployment = of_kind(&all, "Deployment");
+    assert_eq!(at(deployment, "spec.replicas"), 3);
+    let pod = at(deployment, "spec.template.spec");
+    let container = at(pod, "containers.0");
+    assert_eq!(at(container, "image"), "ringfence:9");
+    assert_eq!(texts(at(container, "args")), ["serve", "--token-file=/token/token"]);
+    assert_eq!((at(container, "envFrom.0"), at(container, "volumeMounts.0")), (&environment, &mount));
+    assert_eq!((at(pod, "volumes.0"), at(pod, "tolerations.0.operator")), (&volume, &json!("Exists")));
+    assert_eq!(at(container, "resources.limits.memory"), "1Gi");
+    let policy = at(of_kind(&all, "NetworkPolicy"), "spec");
+    assert_eq!(list(policy, "ingress").last(), Some(&from_prometheus));
+    assert_eq!(list(policy, "egress").last(), Some(&to_the_relay));
+}
+
+#[test]
 fn its_monitoring_is_that_of_the_components() {
     let all = rendered(|values| {
         values["monitoring"] = json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true});

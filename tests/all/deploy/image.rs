@@ -34,3 +34,20 @@ fn its_plugin_needs_no_library_of_the_node() {
     assert!(text.contains("--package cni --bin ringfence-cni -- -C target-feature=+crt-static"), "{text}");
     assert!(!text.contains("cargo build --release --locked --package agent --package cni"), "{text}");
 }
+
+/// They are linked with what the image has of the build's libraries, and the image has what they are linked with.
+#[test]
+fn its_programs_have_their_libraries() {
+    let text = read("Dockerfile");
+    let ldd = text.lines().find(|line| line.contains("ldd ")).expect("a line that asks what programs are linked with");
+    for program in ["ringfence", "ringfence-context"] {
+        assert!(text.contains(&format!("target/release/{program}")), "{program} is not installed");
+        assert!(ldd.contains(&format!("/image/usr/local/bin/{program} ")), "{program}: {ldd}");
+    }
+}
+
+/// `ringfence-context` checks a relay's certificate against the system's, and it is an error if there are none.
+#[test]
+fn it_has_the_authorities_that_a_relay_is_checked_against() {
+    assert!(read("Dockerfile").contains("cp --parents --dereference /etc/ssl/certs/ca-certificates.crt /image"));
+}

@@ -52,7 +52,7 @@ fn help(verb: &str) -> String {
 }
 
 /// What Kubernetes' own types do not know of a document.
-fn unknown_to<T: Serialize + DeserializeOwned>(document: &Value) -> Vec<String> {
+pub(super) fn unknown_to<T: Serialize + DeserializeOwned>(document: &Value) -> Vec<String> {
     let known: T = serde_json::from_value(document.clone()).unwrap_or_else(|e| panic!("{e}: {document}"));
     let mut lost = Vec::new();
     compare("", document, &serde_json::to_value(known).unwrap(), &mut lost);
@@ -276,7 +276,7 @@ fn no_container_may_do_more_than_docs_install_says() {
 
 #[test]
 fn every_file_of_the_components_is_used() {
-    for component in ["monitoring", "pod-monitor", "service-monitor"] {
+    for component in ["context", "monitoring", "pod-monitor", "service-monitor"] {
         let folder = format!("deploy/components/{component}");
         let kustomization = documents(&read(&format!("{folder}/kustomization.yaml"))).remove(0);
         assert_eq!(kustomization["kind"], "Component");

@@ -142,10 +142,10 @@ fn the_dashboard_shows_figures_that_the_agent_has() {
     }
 }
 
-/// A row of docs/metrics.md: the type, the labels, the unit.
-fn documented() -> BTreeMap<String, (String, BTreeSet<String>, String)> {
-    let text = read("docs/metrics.md");
-    let rows = text.lines().filter(|line| line.starts_with("| `")).map(|line| {
+/// Rows of a page's table: the type, the labels, the unit.
+fn documented(page: &str, prefix: &str) -> BTreeMap<String, (String, BTreeSet<String>, String)> {
+    let text = read(page);
+    let rows = text.lines().filter(|line| line.starts_with(&format!("| `{prefix}"))).map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, labels, unit, meaning] = cells[..] else { panic!("five columns: {line}") };
         assert!(!meaning.is_empty(), "{line}");
@@ -156,12 +156,13 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>, String)> {
     rows.collect()
 }
 
-#[test]
-fn every_figure_is_documented_and_no_other() {
-    let (figures, documented) = (figures(), documented());
+/// Every figure is a row of the page, and every row that begins so is a figure.
+#[track_caller]
+pub(super) fn assert_documented(figures: &[Family], page: &str, prefix: &str) {
+    let documented = documented(page, prefix);
     let names: BTreeSet<&str> = figures.iter().map(|family| family.name.as_str()).collect();
     assert_eq!(documented.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);
-    for family in &figures {
+    for family in figures {
         let (kind, documented, unit) = &documented[&family.name];
         assert_eq!(kind, family.kind.word(), "{}", family.name);
         let mut labels = labels(family);
@@ -171,4 +172,9 @@ fn every_figure_is_documented_and_no_other() {
         assert_eq!(documented.iter().map(String::as_str).collect::<BTreeSet<_>>(), labels, "{}", family.name);
         assert!(family.unit.as_ref().is_none_or(|u| u == unit), "{} is in {:?}", family.name, family.unit);
     }
+}
+
+#[test]
+fn every_figure_is_documented_and_no_other() {
+    assert_documented(&figures(), "docs/metrics.md", "");
 }

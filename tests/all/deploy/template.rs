@@ -34,12 +34,12 @@ pub(super) fn render(template: &str, context: &Value) -> String {
             }
             [path, "|", "default", other] => {
                 let given = value(context, path);
-                output.push_str(scalar(if is_true(given) { given } else { value(context, other) }));
+                output.push_str(&scalar(if is_true(given) { given } else { value(context, other) }));
             }
             _ if action.starts_with('"') => {
                 output.push_str(action.strip_prefix('"').and_then(|a| a.strip_suffix('"')).expect("a text"));
             }
-            [path] => output.push_str(scalar(value(context, path))),
+            [path] => output.push_str(&scalar(value(context, path))),
             _ => panic!("the chart does not keep to what is rendered here: {{{{{action}}}}}"),
         }
     }
@@ -66,8 +66,12 @@ fn value<'a>(context: &'a Value, path: &str) -> &'a Value {
     context.pointer(&format!("/{}", keys.replace('.', "/"))).unwrap_or_else(|| panic!("no value {path}"))
 }
 
-fn scalar(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is not a text"))
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_u64() => number.to_string(),
+        _ => panic!("{value} is neither a text nor a whole number"),
+    }
 }
 
 /// As Go's templates have it.
@@ -111,9 +115,10 @@ fn write_yaml(output: &mut String, value: &Value, width: usize) {
 
 #[test]
 fn what_is_rendered_is_what_helm_renders() {
-    let context = serde_json::json!({"Values": {"a": "x", "none": "", "list": ["p", {"k": "v", "l": 1}], "map": {"b": {"c": true}}, "off": false}});
+    let context = serde_json::json!({"Values": {"a": "x", "n": 2, "none": "", "list": ["p", {"k": "v", "l": 1}], "map": {"b": {"c": true}}, "off": false}});
     for (template, expected) in [
         ("a: {{ .Values.a }}\n", "a: x\n"),
+        ("n: {{ .Values.n }}\n", "n: 2\n"),
         ("a: {{ .Values.none | default .Values.a }}\n", "a: x\n"),
         ("{{ \"{{ $labels.x }}\" }}!", "{{ $labels.x }}!"),
         ("l:\n  {{- toYaml .Values.list | nindent 2 }}\nm: 1\n", "l:\n  - \"p\"\n  - k: \"v\"\n    l: 1\nm: 1\n"),

@@ -27,7 +27,7 @@ pub(super) struct Arguments {
 }
 
 /// In the repository from which this was built; if that has moved, in the present directory.
-fn example() -> PathBuf {
+pub(crate) fn example() -> PathBuf {
     const EXAMPLE: &str = "examples/shop";
     let packages = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built_from = packages.parent().unwrap_or(packages).join(EXAMPLE);

@@ -2,13 +2,13 @@
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-pub(super) struct Response {
-    pub(super) status: u16,
-    pub(super) body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 /// Asks for `target`. HTTP/1.0, so that the answer ends with the stream.
-pub(super) fn get(mut stream: impl Read + Write, target: &str) -> Result<Response> {
+pub(crate) fn get(mut stream: impl Read + Write, target: &str) -> Result<Response> {
     write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

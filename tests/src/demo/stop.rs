@@ -12,22 +12,22 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The demo ends early because of a signal.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Interrupted(Signal);
+pub(crate) struct Interrupted(Signal);
 
 impl Interrupted {
     /// As shells number it.
-    pub(super) fn status(self) -> u8 {
+    pub(crate) fn status(self) -> u8 {
         128 + u8::try_from(self.0 as i32).expect("a signal's number is small")
     }
 }
 
 /// The note: the number of the first signal, or zero.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stop(Arc<AtomicI32>);
+pub(crate) struct Stop(Arc<AtomicI32>);
 
 impl Stop {
     /// From now on the signals that ask a program to end leave a note.
-    pub(super) fn on_signals() -> anyhow::Result<Stop> {
+    pub(crate) fn on_signals() -> anyhow::Result<Stop> {
         let stop = Stop::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         for (kind, number) in [
@@ -50,7 +50,7 @@ impl Stop {
     }
 
     /// The first request is the one that counts.
-    pub(super) fn request(&self, signal: Signal) {
+    pub(crate) fn request(&self, signal: Signal) {
         if self.0.compare_exchange(0, signal as libc::c_int, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && signal != Signal::SIGPIPE
         {
@@ -58,7 +58,7 @@ impl Stop {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Interrupted> {
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
         match Signal::try_from(self.0.load(Ordering::Relaxed)) {
             Ok(signal) => Err(Interrupted(signal)),
             Err(_) => Ok(()),

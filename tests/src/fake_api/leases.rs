@@ -1,6 +1,6 @@
 //! Leases: read, created, and replaced where nobody was faster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -16,6 +16,8 @@ pub(crate) struct Leases {
     version: u64,
     /// By namespace and name.
     objects: BTreeMap<(String, String), Value>,
+    /// What was asked for, of any of them.
+    asked: BTreeSet<Verb>,
 }
 
 /// What a server says to a write that comes too late.
@@ -33,6 +35,10 @@ impl Leases {
         let text = |field: &str| lease["metadata"][field].as_str().expect("a Lease has a name").to_owned();
         self.objects.insert((text("namespace"), text("name")), lease.clone());
         lease
+    }
+
+    pub(crate) fn asked(&self) -> BTreeSet<Verb> {
+        self.asked.clone()
     }
 
     fn create(&mut self, namespace: &str, lease: Value) -> Result<Value, Conflict> {
@@ -91,6 +97,7 @@ pub(super) async fn replace(
 }
 
 async fn refused(shared: &Shared, verb: Verb) -> Option<Response> {
+    shared.change(|state| state.leases.asked.insert(verb));
     let (faults, _) = suffer(shared).await;
     let code = faults.lease_refusals.get(&verb)?;
     Some(status(*code, "Refused", &format!("the fake says {code}")))

@@ -1,0 +1,293 @@
+//! The component that brings the provider of context.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use policy::{Object, lower};
+use serde_json::{Value, json};
+use tests::agent_process::{built, until, without_variables};
+use tests::fake_api::{FakeApi, Kind, Verb};
+use tests::openmetrics;
+
+use super::manifests::{install_yaml, of_kind, unknown_to};
+use super::monitoring::assert_documented;
+use super::{VERSION, at, documents, list, read, root, texts};
+use crate::stage::namespace;
+
+const FOLDER: &str = "deploy/components/context";
+
+/// The objects of the component.
+pub(super) fn component() -> Vec<Value> {
+    let kustomization = documents(&read(&format!("{FOLDER}/kustomization.yaml"))).remove(0);
+    let files = texts(&kustomization["resources"]).into_iter();
+    files.flat_map(|file| documents(&read(&format!("{FOLDER}/{file}")))).collect()
+}
+
+fn program() -> Command {
+    let mut command = Command::new(built("ringfence-context"));
+    without_variables(&mut command);
+    for variable in ["POD_NAME", "POD_NAMESPACE"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What `serve` says of its flags, on one line.
+fn help() -> String {
+    let output = program().args(["serve", "--help"]).output().expect("the program starts");
+    String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn container() -> Value {
+    at(of_kind(&component(), "Deployment"), "spec.template.spec.containers.0").clone()
+}
+
+#[test]
+fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
+    let mut seen = BTreeSet::new();
+    for document in component() {
+        let unknown = match (at(&document, "apiVersion").as_str(), at(&document, "kind").as_str()) {
+            (Some("v1"), Some("ServiceAccount")) => unknown_to::<ServiceAccount>(&document),
+            (Some("v1"), Some("Service")) => unknown_to::<Service>(&document),
+            (Some("rbac.authorization.k8s.io/v1"), Some("ClusterRole")) => unknown_to::<ClusterRole>(&document),
+            (Some("rbac.authorization.k8s.io/v1"), Some("ClusterRoleBinding")) => {
+                unknown_to::<ClusterRoleBinding>(&document)
+            }
+            (Some("rbac.authorization.k8s.io/v1"), Some("Role")) => unknown_to::<Role>(&document),
+            (Some("rbac.authorization.k8s.io/v1"), Some("RoleBinding")) => unknown_to::<RoleBinding>(&document),
+            (Some("apps/v1"), Some("Deployment")) => unknown_to::<Deployment>(&document),
+            (Some("policy/v1"), Some("PodDisruptionBudget")) => unknown_to::<PodDisruptionBudget>(&document),
+            (Some("networking.k8s.io/v1"), Some("NetworkPolicy")) => unknown_to::<NetworkPolicy>(&document),
+            other => panic!("{other:?}"),
+        };
+        assert!(unknown.is_empty(), "{unknown:#?}");
+        assert!(seen.insert(document["kind"].as_str().unwrap().to_owned()), "two of a kind: {document}");
+    }
+    assert_eq!(seen.len(), 9, "{seen:?}");
+}
+
+#[test]
+fn the_names_in_one_object_are_those_of_the_others() {
+    let documents = component();
+    let name = json!("ringfence-context");
+    let space = at(of_kind(&install_yaml(), "Namespace"), "metadata.name").clone();
+    for document in &documents {
+        assert_eq!(at(document, "metadata.name"), &name);
+        let is_of_the_cluster = document["kind"].as_str().unwrap().starts_with("ClusterRole");
+        assert_eq!(document.pointer("/metadata/namespace"), (!is_of_the_cluster).then_some(&space));
+    }
+    let deployment = of_kind(&documents, "Deployment");
+    let labels = at(deployment, "spec.template.metadata.labels");
+    assert_eq!(at(deployment, "spec.template.spec.serviceAccountName"), &name);
+    for (kind, selector) in [
+        ("Deployment", "spec.selector.matchLabels"),
+        ("Deployment", "spec.template.spec.topologySpreadConstraints.0.labelSelector.matchLabels"),
+        ("Service", "spec.selector"),
+        ("PodDisruptionBudget", "spec.selector.matchLabels"),
+        ("NetworkPolicy", "spec.podSelector.matchLabels"),
+    ] {
+        assert_eq!(at(of_kind(&documents, kind), selector), labels, "{kind}");
+    }
+    let agents = at(of_kind(&install_yaml(), "DaemonSet"), "spec.template.metadata.labels").clone();
+    assert_ne!(&agents, labels, "a provider is no agent, and its Service does not lead to one");
+    let variable = list(&container(), "env").iter().find(|v| v["name"] == "RINGFENCE_AGENTS").unwrap().clone();
+    let (key, value) = agents.as_object().unwrap().iter().next().unwrap();
+    let selector = format!("{}/{key}={}", space.as_str().unwrap(), value.as_str().unwrap());
+    assert_eq!(at(&variable, "value"), &json!(selector));
+    for (binding, role) in [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")] {
+        let binding = of_kind(&documents, binding);
+        assert_eq!((at(binding, "roleRef.name"), at(binding, "roleRef.kind")), (&name, &json!(role)));
+        assert_eq!((at(binding, "subjects.0.name"), at(binding, "subjects.0.namespace")), (&name, &space));
+    }
+    let port = at(&container(), "ports.0").clone();
+    assert_eq!(at(of_kind(&documents, "Service"), "spec.ports.0.targetPort"), at(&port, "name"));
+    let ingress = at(of_kind(&documents, "NetworkPolicy"), "spec.ingress.0.ports.0.port").clone();
+    assert_eq!(&ingress, at(&port, "containerPort"));
+    assert_eq!(at(of_kind(&documents, "Service"), "spec.ports.0.port"), at(&port, "containerPort"));
+}
+
+#[test]
+fn every_flag_and_variable_is_one_that_the_program_has() {
+    let (container, help) = (container(), help());
+    assert_eq!(texts(at(&container, "command")), ["/usr/local/bin/ringfence-context"]);
+    let arguments = texts(at(&container, "args"));
+    assert_eq!(arguments[0], "serve");
+    for argument in &arguments[1..] {
+        let flag = argument.split('=').next().unwrap();
+        assert!(help.split_whitespace().any(|word| word == flag), "{flag} is no flag:\n{help}");
+    }
+    for variable in list(&container, "env") {
+        let name = at(variable, "name").as_str().unwrap();
+        assert!(help.contains(&format!(" [env: {name}=")), "{name} is no variable:\n{help}");
+    }
+    let port = at(&container, "ports.0.containerPort");
+    assert!(arguments.contains(&format!("--listen=0.0.0.0:{port}").as_str()));
+    assert!(help.contains(&format!("[default: 127.0.0.1:{port}]")), "{help}");
+    let lease = at(of_kind(&component(), "Role"), "rules.0.resourceNames.0").as_str().unwrap().to_owned();
+    assert!(help.contains(&format!("[env: RINGFENCE_LEASE_NAME=] [default: {lease}]")), "{help}");
+}
+
+#[test]
+fn it_is_of_this_version_and_may_do_nothing_on_its_node() {
+    let documents = component();
+    let pod = at(of_kind(&documents, "Deployment"), "spec.template.spec");
+    let container = at(pod, "containers.0");
+    assert_eq!(list(pod, "containers").len(), 1);
+    assert_eq!(at(container, "image"), &json!(format!("ringfence:{VERSION}")));
+    let context = at(container, "securityContext");
+    assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(
+        (&context["readOnlyRootFilesystem"], &context["allowPrivilegeEscalation"]),
+        (&json!(true), &json!(false))
+    );
+    let of_pod = at(pod, "securityContext");
+    assert_eq!((&of_pod["runAsNonRoot"], at(of_pod, "seccompProfile.type")), (&json!(true), &json!("RuntimeDefault")));
+    assert!(at(of_pod, "runAsUser").as_u64().unwrap() > 0 && at(of_pod, "runAsGroup").as_u64().unwrap() > 0);
+    for other in ["hostNetwork", "hostPID", "hostIPC", "volumes"] {
+        assert!(pod.get(other).is_none(), "{other}");
+    }
+    let documented = read("docs/install.md");
+    let row = documented.lines().find(|line| line.starts_with("| `context` |")).expect("a row of docs/install.md");
+    assert!(row.contains("| none |"), "{row}");
+}
+
+/// Ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).expect("a child of ours");
+    }
+}
+
+/// A group, a resource, a name if only that one, and a verb.
+type Right = (String, String, Option<String>, String);
+
+fn granted(role: &Value) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    for rule in list(role, "rules") {
+        let names = match rule.get("resourceNames") {
+            Some(names) => texts(names).into_iter().map(|name| Some(name.to_owned())).collect(),
+            None => vec![None],
+        };
+        assert_eq!(rule.as_object().unwrap().len(), if names == [None] { 3 } else { 4 }, "{rule}");
+        let [group] = texts(&rule["apiGroups"])[..] else { panic!("one group: {rule}") };
+        for resource in texts(&rule["resources"]) {
+            for verb in texts(&rule["verbs"]) {
+                for name in &names {
+                    assert!(rights.insert((group.into(), resource.into(), name.clone(), verb.into())), "twice: {rule}");
+                }
+            }
+        }
+    }
+    rights
+}
+
+fn word(verb: Verb) -> &'static str {
+    match verb {
+        Verb::List => "list",
+        Verb::Watch => "watch",
+        Verb::Get => "get",
+        Verb::Create => "create",
+        Verb::Update => "update",
+    }
+}
+
+#[test]
+fn the_rights_are_those_that_the_code_uses() {
+    let api = FakeApi::start();
+    // So that it lists too, besides watching.
+    api.faults(|faults| faults.no_streaming = true);
+    for kind in Kind::ALL {
+        api.install(kind);
+    }
+    let mut kube_system = namespace("kube-system", "");
+    kube_system["metadata"]["uid"] = json!("0a1b2c3d");
+    api.set(Kind::Namespace, kube_system);
+    let arguments = container();
+    let arguments = texts(at(&arguments, "args")).into_iter().filter(|argument| !argument.starts_with("--listen"));
+    let mut command = program();
+    command.args(arguments).args(["--listen", "127.0.0.1:0", "--kubeconfig"]).arg(api.kubeconfig());
+    let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
+    until("it watches everything and renews its Lease", || {
+        let watches = Kind::ALL.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
+        (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
+    });
+    drop(running);
+
+    let mut used: BTreeSet<Right> = BTreeSet::new();
+    for request in api.requests() {
+        let path = request.path.trim_start_matches("/apis/").trim_start_matches("/api/");
+        let (group, rest) = match path.strip_prefix("v1/") {
+            Some(rest) => ("", rest),
+            None => {
+                let (group, versioned) = path.split_once('/').expect("a group");
+                (group, versioned.split_once('/').expect("a version").1)
+            }
+        };
+        let (resource, name) = rest.split_once('/').map_or((rest, None), |(resource, name)| (resource, Some(name)));
+        used.insert((group.into(), resource.into(), name.map(str::to_owned), word(request.verb).into()));
+    }
+    let documents = component();
+    assert_eq!(granted(of_kind(&documents, "ClusterRole")), used);
+
+    let used = api.lease_verbs().into_iter().map(|verb| {
+        // What is created cannot be told by its name.
+        let name = (verb != Verb::Create).then(|| "ringfence-context".to_owned());
+        ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, word(verb).to_owned())
+    });
+    assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
+    assert!(api.writes().keys().eq(["leases"]), "{:?}", api.writes());
+    assert!(api.lease("ringfence", "ringfence-context").is_some());
+}
+
+/// A GET of what is served on the loopback.
+fn get(port: u16, target: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    write!(stream, "GET {target} HTTP/1.0\r\nhost: ringfence\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
+}
+
+#[test]
+fn every_figure_is_documented_and_no_other() {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port").port();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = program();
+    command.args(["serve", "--manifests"]).arg(root().join("examples/shop"));
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    // A store that takes what it is given, and a relay that is not there: some figures show only once there is something to
+    // count.
+    command.args(["--store", &format!("file://{}", folder.path().display()), "--push-url", "http://127.0.0.1:1"]);
+    let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
+    let figures = until("deliveries and failures are counted", || {
+        let text = get(port, "/metrics").ok()?;
+        let counted = |name: &str, outlet: &str| {
+            ["identity", "policy-edges"].iter().all(|feed| {
+                text.contains(&format!("ringfence_context_{name}_total{{feed=\"{feed}\",outlet=\"{outlet}\"}}"))
+            })
+        };
+        (counted("deliveries", "store") && counted("delivery_failures", "relay")).then(|| openmetrics::parse(&text))
+    });
+    drop(running);
+    assert_documented(&figures.expect("OpenMetrics"), "docs/context.md", "ringfence_context_");
+}
+
+#[test]
+fn its_own_policy_is_understood() {
+    let documents = component();
+    let lowered = lower(policy::Kind::NetworkPolicy, of_kind(&documents, "NetworkPolicy")).unwrap();
+    let Object::Policy(policy) = lowered else { panic!("a policy is lowered to {lowered:?}") };
+    assert_eq!(policy.problems, []);
+    let rules = |side: &Option<Vec<_>>| side.as_ref().map(Vec::len);
+    assert_eq!((rules(&policy.ingress), rules(&policy.egress)), (Some(1), Some(2)));
+}

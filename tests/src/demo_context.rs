@@ -1,0 +1,89 @@
+//! `make demo-context`: the provider of context on the manifests of the shop, shown to a stranger. It needs no root and no
+//! cluster.
+//!
+//! The provider and its verbs are the real programs, those who follow are the client that consumers use, and what is
+//! printed was measured. Whatever is not as it should be is a fault, named at the end.
+
+mod arguments;
+mod followed;
+mod provider;
+mod scenes;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use crate::demo::screen::{BAD, FAINT, GOOD, Screen, seconds};
+use crate::demo::stop::{Interrupted, Stop};
+use arguments::Arguments;
+use followed::Followed;
+use provider::Provider;
+use scenes::Scenes;
+
+/// Exit status when the demo could not do its work. (1 means that it did, and something is not as expected.)
+const COULD_NOT_RUN: u8 = 2;
+
+/// Does what the command line asks for.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let shown = Stop::on_signals().and_then(|stop| show(&arguments, &Screen::new(stop)));
+    shown.unwrap_or_else(|error| {
+        if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+            anstream::eprintln!("stopped by {interrupted}");
+            return ExitCode::from(interrupted.status());
+        }
+        anstream::eprintln!("{BAD}demo-context:{BAD:#} {error:#}");
+        ExitCode::from(COULD_NOT_RUN)
+    })
+}
+
+/// The demo from its first line to its last.
+fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    screen.line("Who an address is, and which flows are declared, for those who see only packets.\n");
+
+    screen.heading(1, "A provider");
+    let provider = Provider::start(&arguments.example, screen)?;
+    let mut scenes = Scenes::new(screen, &provider);
+    scenes.baselines()?;
+    scenes.lookups()?;
+    screen.check()?;
+
+    screen.heading(2, "Somebody follows");
+    let identities = Followed::begin(&runtime, provider.url(), "identity")?;
+    let edges = Followed::begin(&runtime, provider.url(), "policy-edges")?;
+    let mut scenes = scenes.followed_by(identities, edges)?;
+    screen.check()?;
+
+    screen.heading(3, "A pod moves");
+    scenes.a_pod_moves()?;
+    screen.check()?;
+
+    screen.heading(4, "A policy comes and goes");
+    scenes.a_policy_comes_and_goes()?;
+    screen.check()?;
+
+    screen.heading(5, "Flows that were seen");
+    scenes.verdicts()?;
+    screen.check()?;
+
+    screen.heading(6, "Nothing was lost");
+    scenes.fresh_start()?;
+    Ok(conclude(screen, &scenes.into_faults(), begun))
+}
+
+fn conclude(screen: &Screen, faults: &[String], begun: Instant) -> ExitCode {
+    let elapsed = seconds(begun.elapsed());
+    screen.line("");
+    if faults.is_empty() {
+        screen.line(format_args!("{GOOD}All as expected.{GOOD:#} {FAINT}{elapsed}{FAINT:#}"));
+        return ExitCode::SUCCESS;
+    }
+    screen.line(format_args!("{BAD}Not as expected:{BAD:#} {FAINT}{elapsed}{FAINT:#}"));
+    for fault in faults {
+        screen.line(format_args!("   {fault}"));
+    }
+    ExitCode::FAILURE
+}

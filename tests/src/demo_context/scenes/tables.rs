@@ -1,0 +1,89 @@
+//! The tables of a consumer, kept with no help of the provider's code but the reader of its format.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use anyhow::Context;
+use context::mmdb::read::Database;
+use serde::Deserialize;
+
+/// What this consumer wants to know of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Who {
+    workload: String,
+    namespace: String,
+    sid: Option<String>,
+    num: u32,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct IdentityDelta {
+    upserts: Vec<Upsert>,
+    removes: Vec<IpAddr>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Upsert {
+    ip: IpAddr,
+    #[serde(flatten)]
+    who: Who,
+}
+
+impl IdentityDelta {
+    /// Whether it says that a pod of the workload has one address instead of another, and nothing else.
+    pub(super) fn is_move(&self, from: &str, to: &str, workload: &str) -> bool {
+        let [Upsert { ip, who }] = &self.upserts[..] else { return false };
+        let [removed] = &self.removes[..] else { return false };
+        ip.to_string() == to && removed.to_string() == from && format!("{}/{}", who.namespace, who.workload) == workload
+    }
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Addresses(BTreeMap<IpAddr, Who>);
+
+impl Addresses {
+    pub(super) fn of(baseline: &[u8]) -> anyhow::Result<Addresses> {
+        let database = Database::open(baseline).context("the baseline of identities")?;
+        let entries = database.entries::<Who>()?.collect::<Result<_, _>>()?;
+        Ok(Addresses(entries))
+    }
+
+    pub(super) fn apply(&mut self, delta: &IdentityDelta) {
+        for gone in &delta.removes {
+            self.0.remove(gone);
+        }
+        self.0.extend(delta.upserts.iter().map(|upsert| (upsert.ip, upsert.who.clone())));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct EdgeDelta {
+    pub(super) adds: Vec<String>,
+    pub(super) removes: Vec<String>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Lines(BTreeSet<String>);
+
+impl Lines {
+    /// All but the first line, which says what it is.
+    pub(super) fn of(baseline: &[u8]) -> anyhow::Result<Lines> {
+        let text = std::str::from_utf8(baseline).context("the list of declared edges")?;
+        Ok(Lines(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()))
+    }
+
+    pub(super) fn apply(&mut self, delta: &EdgeDelta) {
+        for gone in &delta.removes {
+            self.0.remove(gone);
+        }
+        self.0.extend(delta.adds.iter().cloned());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
