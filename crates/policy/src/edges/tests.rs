@@ -104,6 +104,8 @@ fn a_line_for_everyone_comes_and_goes_with_the_one_workload_that_is_denied() {
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": from_web}))]);
     // Everyone can be sent to at port 80, and web at every port.
     assert_eq!(shop_closed.shown(), ["web>*:80", "web>api:80", "web>web:*"]);
+    shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": []}))]);
+    assert_eq!(shop_closed.shown(), ["web>web:*"]);
     shop_closed.remove(Kind::NetworkPolicy, "api");
     assert_eq!(shop_closed.shown(), ["web>*:*"]);
 }
