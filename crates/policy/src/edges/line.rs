@@ -1,5 +1,7 @@
 //! What a list of declared edges says, one statement at a time.
 
+use std::collections::BTreeMap;
+
 use crate::{Block, Direction, ObjectName};
 
 use super::FlowPorts;
@@ -47,13 +49,22 @@ impl EdgeChanges {
         self.adds.is_empty() && self.removes.is_empty()
     }
 
-    /// Of what was added and removed in any order, each line at most once each way.
-    pub(super) fn settled(mut adds: Vec<Line>, mut removes: Vec<Line>) -> EdgeChanges {
-        adds.sort_unstable();
-        removes.sort_unstable();
-        let kept = |lines: &[Line], others: &[Line]| -> Vec<Line> {
-            lines.iter().filter(|line| others.binary_search(line).is_err()).cloned().collect()
-        };
-        EdgeChanges { adds: kept(&adds, &removes), removes: kept(&removes, &adds) }
+    /// Of what was added and removed, each line in turns, however often.
+    pub(super) fn settled(adds: Vec<Line>, removes: Vec<Line>) -> EdgeChanges {
+        let mut balance: BTreeMap<Line, isize> = BTreeMap::new();
+        for (lines, by) in [(adds, 1), (removes, -1)] {
+            for line in lines {
+                *balance.entry(line).or_default() += by;
+            }
+        }
+        let mut changes = EdgeChanges::default();
+        for (line, balance) in balance {
+            match balance.signum() {
+                1 => changes.adds.push(line),
+                -1 => changes.removes.push(line),
+                _ => {}
+            }
+        }
+        changes
     }
 }
