@@ -22,7 +22,8 @@ use crate::openmetrics;
 pub const WITHIN: Duration = Duration::from_secs(20);
 
 /// What the manifests put into the agent's environment beside what it reads itself: so it is tested and measured with it.
-pub const DEPLOYED_WITH: [(&str, &str); 1] = [("MALLOC_ARENA_MAX", "1")];
+pub const DEPLOYED_WITH: [(&str, &str); 3] =
+    [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
 
 const BETWEEN: Duration = Duration::from_millis(2);
 
