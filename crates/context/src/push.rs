@@ -214,6 +214,7 @@ impl Push {
 
     async fn push_baseline(&self, baseline: &Baseline) -> Result<(), Failure> {
         let encoded = baseline.encoded().await.map_err(|e| Failure::Ours(e.to_string()))?;
+        self.figures.encoded(encoded.table().bytes.len());
         let mut url = self.url("upload")?;
         url.query_pairs_mut().append_pair("version", &baseline.version).append_pair("cluster", &self.relay.cluster);
         let request = self.relay.client.put(url).header(CONTENT_TYPE, self.media_type);

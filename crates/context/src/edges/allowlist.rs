@@ -97,7 +97,7 @@ impl Allowlist {
         format!("edges-{digits}")
     }
 
-    /// The whole list: its first line, then C, E, G and S lines in this order, each block sorted bytewise, which is the
+    /// The whole list: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise, which is the
     /// order of all the lines.
     pub fn text(&self) -> String {
         let mut text = self.form.header();
