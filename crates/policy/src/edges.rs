@@ -201,10 +201,14 @@ fn governed(direction: Direction, workload: &ObjectName) -> Line {
     }
 }
 
-/// The lines of before what was added and removed.
-fn before(now: Vec<Line>, mut added: Vec<Line>, removed: Vec<Line>) -> Vec<Line> {
-    let EdgeChanges { adds, removes } = EdgeChanges::settled(std::mem::take(&mut added), removed);
-    let mut lines: Vec<Line> = now.into_iter().filter(|line| adds.binary_search(line).is_err()).collect();
-    lines.extend(removes);
-    lines
+/// The lines of before what was added and removed. A line may stand for two reasons while changes are half taken in, as
+/// when the end that is governed becomes the other one.
+fn before(now: Vec<Line>, added: Vec<Line>, removed: Vec<Line>) -> Vec<Line> {
+    let mut reasons: BTreeMap<Line, isize> = BTreeMap::new();
+    for (lines, by) in [(now, 1), (added, -1), (removed, 1)] {
+        for line in lines {
+            *reasons.entry(line).or_default() += by;
+        }
+    }
+    reasons.into_iter().filter(|(_, reasons)| *reasons > 0).map(|(line, _)| line).collect()
 }

@@ -15,8 +15,8 @@ use crate::stage::{NODE, Stage, ingress, pod, set_all, state_of};
 /// As many as the API server may have to say of at once.
 const STORM: usize = 10_000;
 
-/// Two commits of the agent are at least so far apart.
-const COMMITS_APART: Duration = Duration::from_millis(10);
+/// Two commits of the agent are at least so far apart, however fast the kernel is.
+const COMMITS_APART: Duration = Duration::from_millis(1);
 
 /// Elements of a foreign commit whose announcements are many times what the agent's buffer holds.
 const FOREIGN_ELEMENTS: u32 = 200_000;
