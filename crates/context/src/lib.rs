@@ -1,7 +1,7 @@
 //! The context provider: who an address is, and which flows policies declare.
 //!
 //! Objects come in as the informers of `cluster` tell of them ([`object`]); identities ([`directory`]) and declared edges
-//! ([`edges`]) are views of what is known; one task owns them and publishes what differs ([`publisher`]) as baselines and
+//! ([`edges`]) are views of what is known; one task owns them and publishes what differs (`publisher`) as baselines and
 //! deltas (`feed`), which are served, pushed and stored. Nothing here enforces anything, and nothing is written to the
 //! Kubernetes API but the Lease that says who pushes.
 
