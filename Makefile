@@ -27,7 +27,7 @@ demo-context: packages ## who an address is and which flows are declared: baseli
 	@target/debug/demo-context $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
-	@cargo build --quiet --release --package agent --package cni --package tests --bins
+	@cargo build --quiet --release --package agent --package cni --package context --package tests --bins
 	@target/release/bench $(ARGS)
 
 lint: packages ## formatting and clippy, warnings as errors

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tests::agent_process::program;
 use tests::bench::drops::{self, Size};
 use tests::bench::record::{Measured, Record};
-use tests::bench::{cni, curves, events, listing, memory, mutex, packets, start, storms};
+use tests::bench::{cni, context, curves, events, listing, memory, mutex, packets, start, storms};
 
 /// Pods of a cluster that is generated in no time.
 const PODS: usize = 300;
@@ -146,4 +146,17 @@ fn the_section_of_cni_reports_both_chains() {
     let Measured { report, records } = cni::measure(&program(), cni::Size { rounds: 1, containers: 3, starts: 2 });
     println!("{report}");
     assert_eq!(records.len(), 12, "{report}");
+}
+
+#[test]
+fn the_section_of_context_measures_baselines_events_and_subscribers() {
+    let size =
+        context::Size { pods: vec![PODS], events: 5, baselines: 1, subscribers: 50, silent: 5, rounds: 2, storm: 500 };
+    let Measured { report, records } = context::measure(&size);
+    println!("{report}");
+    assert_measured(&records, "baseline", 1);
+    assert_measured(&records, "one event, median", 11);
+    assert_measured(&records, "size of the database", 2);
+    assert_measured(&records, "a delta on its way", 1);
+    assert!(report.contains("330 addresses"), "{report}");
 }

@@ -169,6 +169,7 @@ impl Known {
             };
             match event.expect("the folder is followed") {
                 Event::Problems(problems) => self.problems = problems,
+                Event::Unserved(kinds) => panic!("a folder has all kinds: {kinds:?}"),
                 Event::Changes(changes) => {
                     let mut kinds = vec![];
                     for change in changes.into_iter().map(|told| told.change) {

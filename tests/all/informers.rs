@@ -33,6 +33,7 @@ struct Known<O: Watched = Object> {
     objects: BTreeMap<(O::Kind, String), O>,
     sync: Sync<O>,
     problems: Vec<Problem>,
+    unserved: Vec<O::Kind>,
     /// Lists per kind.
     replaced: BTreeMap<O::Kind, usize>,
 }
@@ -43,7 +44,7 @@ impl<O: Watched> Known<O> {
         let (sender, events) = mpsc::channel(8);
         let task = tokio::spawn(watch_cluster(connection, sender));
         let (objects, replaced) = (BTreeMap::new(), BTreeMap::new());
-        Known { events, task, objects, sync: Sync::default(), problems: vec![], replaced }
+        Known { events, task, objects, sync: Sync::default(), problems: vec![], unserved: vec![], replaced }
     }
 
     /// Takes events in until the condition holds.
@@ -60,6 +61,7 @@ impl<O: Watched> Known<O> {
                     changes.into_iter().for_each(|told| self.apply(told.change));
                 }
                 Event::Problems(problems) => self.problems = problems,
+                Event::Unserved(kinds) => self.unserved = kinds,
             }
         }
     }

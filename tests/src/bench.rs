@@ -5,6 +5,7 @@
 
 pub mod cni;
 mod commits;
+pub mod context;
 pub mod curves;
 pub mod drops;
 pub mod events;
@@ -80,6 +81,8 @@ enum Section {
     Mutex,
     /// What a pod's start takes longer with the CNI plugin in the chain.
     Cni,
+    /// The context provider: its baseline, one event, the size of what it sends, and thousands of subscribers.
+    Context,
 }
 
 /// Does what the command line asks for.
@@ -118,6 +121,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Section::Listing => listing::measure(&listing::Size::of_rounds(arguments.rounds.into())),
             Section::Mutex => mutex::measure(mutex::Size::of_rounds(arguments.rounds.into())),
             Section::Cni => cni::measure(&program, cni::Size::of_rounds(arguments.rounds.into())),
+            Section::Context => context::measure(&context::Size::of_pods(pods())),
             Section::Packets => packets::measure(packets::Size::of_rounds(arguments.rounds.into())),
         };
         println!("{report}");

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use crate::agent_process::{Answer, Ended, WITHIN, built, ended, get, without_variables};
 use crate::openmetrics;
 
-const BETWEEN: std::time::Duration = std::time::Duration::from_millis(5);
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The program, with nothing in its environment that it reads.
 ///
@@ -89,8 +89,17 @@ impl Provider {
     /// # Panics
     /// If there is none within [`WITHIN`], or the provider ends; both with its log.
     #[track_caller]
-    pub fn until<T>(&mut self, what: &str, mut ask: impl FnMut(&Provider) -> Option<T>) -> T {
-        let deadline = Instant::now() + WITHIN;
+    pub fn until<T>(&mut self, what: &str, ask: impl FnMut(&Provider) -> Option<T>) -> T {
+        self.until_within(WITHIN, what, ask)
+    }
+
+    /// Polls until there is an answer, for something that takes its time.
+    ///
+    /// # Panics
+    /// If there is none within that time, or the provider ends; both with its log.
+    #[track_caller]
+    pub fn until_within<T>(&mut self, within: Duration, what: &str, mut ask: impl FnMut(&Provider) -> Option<T>) -> T {
+        let deadline = Instant::now() + within;
         loop {
             if let Some(answer) = ask(self) {
                 return answer;

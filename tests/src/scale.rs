@@ -20,7 +20,8 @@ mod template;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use policy::{Change, ClusterState, Kind, Object};
+use cluster::{Nameless, Watched};
+use policy::{Change, ClusterState, Interner, Kind};
 
 use policies::Sort;
 use random::Random;
@@ -231,26 +232,28 @@ impl Cluster {
         out.extend(b"}\n");
     }
 
-    /// The object as the agent knows it.
-    ///
-    /// # Panics
-    /// As [`Cluster::write`].
-    pub fn object(&self, kind: Kind, index: usize) -> Object {
-        let mut text = Vec::new();
-        json::write(self, kind, index, json::Form::Watched, &mut text);
-        lowered(kind, &text)
-    }
-
-    /// The three lists, as the agent gets them at its start.
-    pub fn changes(&self) -> Vec<Change> {
-        let list = |kind| Change::Replace(kind, (0..self.count(kind)).map(|index| self.object(kind, index)).collect());
-        Kind::ALL.map(list).into()
+    /// The three lists, as a program gets them at its start that watches such objects.
+    pub fn lists<O: Watched>(&self) -> Vec<Change<O>>
+    where
+        O::Kind: From<Kind>,
+    {
+        let (mut interner, mut text) = (Interner::new(), Vec::new());
+        let mut object = |kind, index| {
+            text.clear();
+            self.write(kind, index, &mut text);
+            lowered(&mut interner, kind, &text)
+        };
+        let mut list = |kind: Kind| {
+            let objects = (0..self.count(kind)).map(|index| object(kind, index)).collect();
+            Change::Replace(kind.into(), objects)
+        };
+        Kind::ALL.map(&mut list).into()
     }
 
     /// What an agent knows that has just listed everything.
     pub fn state(&self) -> ClusterState {
         let mut state = ClusterState::new();
-        for change in self.changes() {
+        for change in self.lists() {
             state.apply(change);
         }
         state
@@ -284,9 +287,12 @@ impl Cluster {
 
 /// # Panics
 /// If it is no JSON of a named object.
-fn lowered(kind: Kind, text: &[u8]) -> Object {
+fn lowered<O: Watched>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
+where
+    O::Kind: From<Kind>,
+{
     let value: serde_json::Value = serde_json::from_slice(text).expect("JSON");
-    policy::lower(kind, &value).expect("generated objects have names")
+    O::lower(interner, kind.into(), &value).unwrap_or_else(|Nameless| panic!("generated objects have names: {value}"))
 }
 
 #[cfg(test)]

@@ -303,6 +303,8 @@ impl StateLoop {
                 self.note_problems(problems);
                 false
             }
+            // Enforcement needs all of its kinds.
+            Event::Source(cluster::Event::Unserved(_)) => false,
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
                 if self.enforcer.notice(&foreign) {

@@ -15,6 +15,9 @@ pub enum Event<O: Tracked = Object> {
     Changes(Vec<Told<O>>),
     /// All problems that the source has at present, sorted; the list replaces the one before.
     Problems(Vec<Problem>),
+    /// All [optional](Need::Optional) kinds that the server does not know at present, sorted; of these there is nothing.
+    /// The list replaces the one before.
+    Unserved(Vec<O::Kind>),
 }
 
 /// A change, and when this process was told of it: when the watch's line had come, or the folder's first notice.

@@ -16,7 +16,7 @@ pub(crate) mod lean;
 mod lines;
 pub(crate) mod lookup;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use policy::Tracked;
 use tokio::sync::mpsc;
@@ -37,6 +37,20 @@ enum Report<O: Tracked> {
     Change(Box<Told<O>>),
     /// All its problems at present.
     Problems(Vec<Problem>),
+    /// Whether the server does not know the kind, and need not.
+    Unserved(bool),
+}
+
+/// What was reported last of that which is not a change.
+struct Standing<O: Watched> {
+    problems: BTreeMap<O::Kind, Vec<Problem>>,
+    unserved: BTreeSet<O::Kind>,
+}
+
+impl<O: Watched> Default for Standing<O> {
+    fn default() -> Standing<O> {
+        Standing { problems: BTreeMap::new(), unserved: BTreeSet::new() }
+    }
 }
 
 /// Follows the API server until nobody listens any more.
@@ -51,7 +65,7 @@ pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sen
     }
     drop(report);
 
-    let mut problems: BTreeMap<O::Kind, Vec<Problem>> = BTreeMap::new();
+    let mut standing = Standing::default();
     let mut batch = Vec::with_capacity(CHANGES_BATCHED);
     loop {
         tokio::select! {
@@ -62,7 +76,7 @@ pub async fn watch_cluster<O: Watched>(connection: Connection, sender: mpsc::Sen
             }
             () = sender.closed() => return,
         }
-        for event in events(&mut problems, batch.drain(..)) {
+        for event in events(&mut standing, batch.drain(..)) {
             if sender.send(event).await.is_err() {
                 return;
             }
@@ -79,26 +93,34 @@ fn resume_panic(ended: Option<Result<(), JoinError>>) {
     }
 }
 
-/// What was ready together, as events: the changes in their order, then the problems if they are others now.
+/// What was ready together, as events: the changes in their order, then what stands if it is otherwise now.
 fn events<O: Watched>(
-    known: &mut BTreeMap<O::Kind, Vec<Problem>>,
+    standing: &mut Standing<O>,
     reports: impl Iterator<Item = (O::Kind, Report<O>)>,
 ) -> impl Iterator<Item = Event<O>> {
-    let before = known.clone();
+    let (problems_before, unserved_before) = (standing.problems.clone(), standing.unserved.clone());
+    let Standing { problems, unserved } = standing;
     let mut changes = Vec::new();
     for (kind, report) in reports {
         match report {
             Report::Change(told) => changes.push(*told),
             Report::Problems(now) => {
-                known.insert(kind, now);
+                problems.insert(kind, now);
+            }
+            Report::Unserved(true) => {
+                unserved.insert(kind);
+            }
+            Report::Unserved(false) => {
+                unserved.remove(&kind);
             }
         }
     }
     let changes = (!changes.is_empty()).then_some(Event::Changes(changes));
-    let mut now: Vec<Problem> = known.values().flatten().cloned().collect();
+    let mut now: Vec<Problem> = problems.values().flatten().cloned().collect();
     now.sort();
-    let problems = (*known != before).then_some(Event::Problems(now));
-    changes.into_iter().chain(problems)
+    let told_problems = (*problems != problems_before).then_some(Event::Problems(now));
+    let told_unserved = (*unserved != unserved_before).then(|| Event::Unserved(unserved.iter().copied().collect()));
+    changes.into_iter().chain(told_problems).chain(told_unserved)
 }
 
 #[cfg(test)]
@@ -114,13 +136,14 @@ mod tests {
     fn what_was_ready_together_is_one_event_and_problems_of_all_kinds_are_one_list() {
         let at = std::time::Instant::now();
         let removal = |name| Told { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
-        let mut known = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
+        let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
+        let mut standing = Standing { problems, ..Standing::default() };
         let reports = [
             (Kind::Pod, Report::Change(Box::new(removal("1")))),
             (Kind::Pod, Report::Problems(vec![problem("a")])),
             (Kind::Pod, Report::Change(Box::new(removal("2")))),
         ];
-        let events: Vec<Event> = events(&mut known, reports.into_iter()).collect();
+        let events: Vec<Event> = events(&mut standing, reports.into_iter()).collect();
         assert_eq!(
             events,
             [Event::Changes(vec![removal("1"), removal("2")]), Event::Problems(vec![problem("a"), problem("z")])]
@@ -128,10 +151,15 @@ mod tests {
     }
 
     #[test]
-    fn problems_that_stay_the_same_are_not_repeated() {
-        let mut known = BTreeMap::new();
-        let report = || [(Kind::Pod, Report::<Object>::Problems(vec![problem("a")]))].into_iter();
-        assert_eq!(events(&mut known, report()).count(), 1);
-        assert_eq!(events(&mut known, report()).count(), 0);
+    fn what_stands_is_told_when_it_is_otherwise() {
+        let mut standing = Standing::default();
+        let mut told = |report: Report<Object>| -> Vec<Event> {
+            events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()
+        };
+        assert_eq!(told(Report::Problems(vec![problem("a")])), [Event::Problems(vec![problem("a")])]);
+        assert_eq!(told(Report::Problems(vec![problem("a")])), []);
+        assert_eq!(told(Report::Unserved(true)), [Event::Unserved(vec![Kind::Pod])]);
+        assert_eq!(told(Report::Unserved(true)), []);
+        assert_eq!(told(Report::Unserved(false)), [Event::Unserved(vec![])]);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Part {
 /// A baseline that cannot be written down.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the baseline cannot be encoded: {0}")]
-pub(crate) struct Unencodable(pub(crate) String);
+pub struct Unencodable(pub(crate) String);
 
 /// A table at a position.
 pub(crate) struct Baseline {
@@ -55,15 +55,31 @@ impl Baseline {
         Baseline { version, position, count, encode: Arc::new(encode), encoded: OnceCell::new() }
     }
 
+    /// The same table at another position.
+    fn at(&self, position: Position) -> Baseline {
+        let Baseline { version, count, encode, .. } = self;
+        Baseline { version: version.clone(), position, count: *count, encode: encode.clone(), encoded: OnceCell::new() }
+    }
+
     /// Its bytes. Whoever asks first waits for the work, and the others with him.
     pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
-        let encode = self.encode.clone();
-        let (position, version, count) = (self.position, self.version.clone(), self.count);
+        let encode = self.encode();
         let work = || async move {
-            let work = tokio::task::spawn_blocking(move || Encoded::of(&encode, position, version, count));
+            let work = tokio::task::spawn_blocking(encode);
             work.await.map_err(|e| Unencodable(e.to_string()))?
         };
         self.encoded.get_or_try_init(work).await.cloned()
+    }
+
+    /// The same, worked out by whoever asks.
+    pub(crate) fn encoded_here(&self) -> Result<Arc<Encoded>, Unencodable> {
+        self.encode()()
+    }
+
+    fn encode(&self) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
+        let encode = self.encode.clone();
+        let (position, version, count) = (self.position, self.version.clone(), self.count);
+        move || Encoded::of(&encode, position, version, count)
     }
 }
 
@@ -148,6 +164,17 @@ impl Channel {
         }
         self.baselines.send_modify(|count| *count += 1);
         events
+    }
+
+    /// Publishes a delta that changes nothing; whoever lacks one before it sees the gap. None before anything is known.
+    pub(crate) fn publish_notice(&self, nothing: impl FnOnce(Position) -> Vec<u8>) -> Option<Arc<Event>> {
+        let mut state = self.lock();
+        let baseline = state.baseline.clone()?;
+        let event = state.publication.publish(nothing);
+        state.baseline = Some(Arc::new(baseline.at(event.position)));
+        self.carry_on(event.frame.clone());
+        self.baselines.send_modify(|count| *count += 1);
+        Some(event)
     }
 
     /// Begins another epoch: all who follow pull the baseline again.

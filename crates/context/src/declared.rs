@@ -75,6 +75,11 @@ impl Chunk {
     }
 }
 
+/// The delta that changes nothing.
+pub(crate) fn nothing(at: Position) -> Vec<u8> {
+    Chunk::default().json(at)
+}
+
 /// The baseline of a list that was published up to the position.
 pub(crate) fn baseline(lists: Lists, position: Position) -> Baseline {
     let (version, count) = (lists.published.version(), lists.published.len());

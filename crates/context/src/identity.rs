@@ -233,6 +233,11 @@ impl Chunk {
     }
 }
 
+/// The delta that changes nothing.
+pub(crate) fn nothing(at: Position) -> Vec<u8> {
+    Chunk::default().json(at, Reader::Relay)
+}
+
 /// The version of a table.
 pub(crate) fn version(snapshot: &Snapshot) -> String {
     format!("id-{:016x}", snapshot.sum.version())

@@ -22,6 +22,8 @@ pub const CHURN: [&str; 9] = [
 /// The API allows 63 (and 316 for a key); manifests may hold anything, and a record goes to every consumer.
 pub const LONGEST_VALUE_BYTES: usize = 256;
 pub const LONGEST_KEY_BYTES: usize = 316;
+/// Of all labels of a record together, keys and values: some 500 of the usual ones.
+pub const MOST_BYTES: usize = 16 << 10;
 
 pub(crate) fn is_churn(key: &str) -> bool {
     CHURN.contains(&key)
@@ -32,19 +34,26 @@ pub(crate) fn worth_a_name(value: &str) -> bool {
     !value.is_empty() && value.len() <= LONGEST_VALUE_BYTES
 }
 
-fn is_too_long(key: &str, value: &str) -> bool {
-    key.len() > LONGEST_KEY_BYTES || value.len() > LONGEST_VALUE_BYTES
+/// Those that tell what a pod is, in their order, and whether a record has room for each.
+fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, bool)> {
+    let mut left = MOST_BYTES;
+    labels.iter().filter(|(key, _)| !is_churn(key)).map(move |(key, value)| {
+        let fits = key.len() <= LONGEST_KEY_BYTES && value.len() <= LONGEST_VALUE_BYTES;
+        let rest = left.checked_sub(key.len() + value.len()).filter(|_| fits);
+        left = rest.unwrap_or(left);
+        (key, value, rest.is_some())
+    })
 }
 
 /// Those that the record of a pod with these labels has.
 pub(crate) fn carried(labels: &Labels, interner: &mut Interner) -> Labels {
-    let kept = labels.iter().filter(|(key, value)| !is_churn(key) && !is_too_long(key, value));
-    interner.labels(kept.map(|(key, value)| (&**key, &**value)))
+    let kept = with_room(labels).filter(|(_, _, has_room)| *has_room);
+    interner.labels(kept.map(|(key, value, _)| (&**key, &**value)))
 }
 
 /// The keys of those that the record does not have because of their size.
 pub(crate) fn too_long(labels: &Labels) -> impl Iterator<Item = &Arc<str>> {
-    labels.iter().filter(|(key, value)| !is_churn(key) && is_too_long(key, value)).map(|(key, _)| key)
+    with_room(labels).filter(|(_, _, has_room)| !has_room).map(|(key, _, _)| key)
 }
 
 #[cfg(test)]
@@ -69,6 +78,17 @@ mod tests {
         let all = labels(&[("a", fits), ("b", long.as_str()), ("job-name", long.as_str()), (long_key.as_str(), "x")]);
         assert_eq!(carried(&all, &mut Interner::new()), labels(&[("a", fits)]));
         assert_eq!(too_long(&all).map(|key| &**key).collect::<Vec<_>>(), ["b", long_key.as_str()]);
+    }
+
+    #[test]
+    fn labels_beyond_what_a_record_has_room_for_are_left_out_in_the_order_of_their_keys() {
+        let value = "x".repeat(LONGEST_VALUE_BYTES - 4);
+        let fit = MOST_BYTES / LONGEST_VALUE_BYTES;
+        let keys: Vec<String> = (0..fit + 2).map(|number| format!("k{number:03}")).collect();
+        let all = labels(&keys.iter().map(|key| (key.as_str(), value.as_str())).collect::<Vec<_>>());
+        let kept = carried(&all, &mut Interner::new());
+        assert!(kept.keys().map(|key| &**key).eq(keys[..fit].iter().map(String::as_str)));
+        assert_eq!(too_long(&all).map(|key| &**key).collect::<Vec<_>>(), keys[fit..]);
     }
 
     #[test]

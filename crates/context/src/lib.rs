@@ -27,6 +27,7 @@ pub mod record;
 pub mod sid;
 mod status;
 mod store;
+pub mod tables;
 #[cfg(test)]
 mod testing;
 mod verbs;

@@ -11,7 +11,7 @@ use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTE
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::{Listener as _, ListenerExt};
+use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::{Head, Position};
 use serde::Deserialize;
@@ -57,9 +57,6 @@ pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> std::io::R
             tracing::debug!("a connection has no limits: {error}");
         }
     });
-    if let Ok(address) = listener.local_addr() {
-        tracing::debug!(%address, "listening");
-    }
     axum::serve(listener, routes(sources)).await
 }
 

@@ -1,23 +1,24 @@
 //! The one task that owns what is known: takes changes in, and publishes what is different, in bursts.
 
+mod epoch;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use cluster::{Event, Problem, Sync};
 use feed::Pace;
-use policy::{Diagnostic, Edges};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use crate::channel::{Channel, Delta};
-use crate::declared::{self, Lists};
-use crate::directory::{Applied, Directory};
-use crate::edges::Difference;
-use crate::identity::{self, Chunk, Exception, Reader};
+use crate::declared;
+use crate::identity::{Chunk, Reader};
 use crate::metrics::{FeedFigures, Metrics};
-use crate::object::Object;
+use crate::object::{Kind, Object};
 use crate::push::{Outbox, Pending};
 use crate::status::Status;
+use crate::tables::{Deltas, Tables};
+pub(crate) use epoch::epoch_now;
 
 /// How long kinds that only classify are waited for, once everything else is known. What comes later reclassifies.
 const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
@@ -31,11 +32,7 @@ pub(crate) struct Way {
 }
 
 pub(crate) struct Publisher {
-    directory: Directory,
-    edges: Edges,
-    lists: Lists,
-    /// What the edges have not been told of yet.
-    applied: Applied,
+    tables: Tables,
     sync: Sync<Object>,
     /// When everything that is needed was known.
     complete: Option<Instant>,
@@ -45,6 +42,7 @@ pub(crate) struct Publisher {
     identity: Way,
     declared: Way,
     source_problems: Vec<Problem>,
+    unserved: Vec<Kind>,
     status: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
     elected: watch::Receiver<bool>,
@@ -53,8 +51,7 @@ pub(crate) struct Publisher {
 
 /// What a publisher begins with.
 pub(crate) struct Parts {
-    pub(crate) directory: Directory,
-    pub(crate) lists: Lists,
+    pub(crate) tables: Tables,
     pub(crate) identity: Way,
     pub(crate) declared: Way,
     pub(crate) status: watch::Sender<Arc<Status>>,
@@ -65,20 +62,11 @@ pub(crate) struct Parts {
     pub(crate) leads: watch::Sender<bool>,
 }
 
-/// Milliseconds since 1970: greater at every start, as far as clocks go forward.
-pub(crate) fn epoch_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Publisher {
     pub(crate) fn new(parts: Parts) -> Publisher {
-        let Parts { directory, lists, identity, declared, status, metrics, elected, leads } = parts;
+        let Parts { tables, identity, declared, status, metrics, elected, leads } = parts;
         Publisher {
-            directory,
-            edges: Edges::new(),
-            lists,
-            applied: Applied::default(),
+            tables,
             sync: Sync::default(),
             complete: None,
             pace: Pace::new(),
@@ -86,6 +74,7 @@ impl Publisher {
             identity,
             declared,
             source_problems: vec![],
+            unserved: vec![],
             status,
             metrics,
             elected,
@@ -116,8 +105,7 @@ impl Publisher {
                 },
             }
             let now = Instant::now();
-            if self.directory.next_expiry().is_some_and(|at| at <= now) {
-                self.directory.expire(now);
+            if self.tables.expire(now) {
                 self.pace.event(now);
             }
             self.publish(now);
@@ -131,7 +119,7 @@ impl Publisher {
             (true, _) => self.pace.due(),
             (false, complete) => complete.map(|at| at + CLASSIFYING_WITHIN),
         };
-        [due, self.directory.next_expiry()].into_iter().flatten().min()
+        [due, self.tables.directory().next_expiry()].into_iter().flatten().min()
     }
 
     fn take(&mut self, event: Event<Object>) {
@@ -140,12 +128,19 @@ impl Publisher {
                 for told in told {
                     self.sync.observe([&told.change]);
                     self.waiting_since = Some(self.waiting_since.map_or(told.at, |at| at.min(told.at)));
-                    self.applied.join(self.directory.apply(told.change, Instant::now()));
+                    self.tables.apply(told.change, Instant::now());
                 }
                 let now = Instant::now();
                 self.pace.event(now);
                 if self.complete.is_none() && self.sync.is_complete() {
                     self.complete = Some(now);
+                    let state = self.tables.directory().state();
+                    tracing::info!(
+                        namespaces = state.namespace_count(),
+                        pods = state.pod_count(),
+                        policies = state.policy_count(),
+                        "everything needed has been listed"
+                    );
                 }
             }
             Event::Problems(problems) => {
@@ -153,6 +148,13 @@ impl Publisher {
                     tracing::warn!("{problem}");
                 }
                 self.source_problems = problems;
+                self.tell();
+            }
+            Event::Unserved(kinds) => {
+                for kind in kinds.iter().filter(|kind| !self.unserved.contains(kind)) {
+                    tracing::info!(%kind, "the API server does not serve the kind; it is asked again from time to time");
+                }
+                self.unserved = kinds;
                 self.tell();
             }
         }
@@ -172,16 +174,13 @@ impl Publisher {
         }
     }
 
-    /// The tables as they are now are where the epoch begins.
+    /// The tables as they are now are where the epoch begins: what made them is no delta.
     fn publish_first(&mut self) {
-        let (identities, lines) = (self.directory.take_changes(), self.follow());
-        drop((identities, lines));
+        drop(self.tables.take_deltas());
         self.pace = Pace::new();
         self.waiting_since = None;
-        let (snapshot, exceptions) = self.table();
-        self.identity.channel.publish(vec![], |at| identity::baseline(snapshot, exceptions, at));
-        let lists = self.lists.clone();
-        self.declared.channel.publish(vec![], |at| declared::baseline(lists, at));
+        self.identity.channel.publish(vec![], self.tables.identities());
+        self.declared.channel.publish(vec![], self.tables.declared());
         for way in [&self.identity, &self.declared] {
             if let Some(baseline) = way.channel.baseline() {
                 way.figures.published(0, baseline.position, baseline.count);
@@ -198,29 +197,25 @@ impl Publisher {
     }
 
     fn publish_changes(&mut self, now: Instant) {
-        let identities = identity::chunks(self.directory.take_changes());
-        let lines = declared::chunks(self.follow());
+        let Deltas { identities, edges } = self.tables.take_deltas();
         if !identities.is_empty() {
-            let (snapshot, exceptions) = self.table();
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.json(at, Reader::Follower))
             };
             let deltas = chunks.iter().map(delta).collect();
-            let events = self.identity.channel.publish(deltas, |at| identity::baseline(snapshot, exceptions, at));
-            let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| Pending {
-                position: event.position,
-                json: chunk.json(event.position, Reader::Relay).into(),
+            let events = self.identity.channel.publish(deltas, self.tables.identities());
+            let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| {
+                Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
             };
             self.identity.tell(events.iter().zip(&chunks).map(pushed).collect());
         }
-        if !lines.is_empty() {
-            let lists = self.lists.clone();
+        if !edges.is_empty() {
             let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
-            let deltas = lines.into_iter().map(delta).collect();
-            let events = self.declared.channel.publish(deltas, |at| declared::baseline(lists, at));
-            let pushed = |event: &Arc<feed::Event>| Pending { position: event.position, json: event.json.clone() };
+            let deltas = edges.into_iter().map(delta).collect();
+            let events = self.declared.channel.publish(deltas, self.tables.declared());
+            let pushed = |event: &Arc<feed::Event>| Pending::delta(event.position, event.json.clone());
             self.declared.tell(events.iter().map(pushed).collect());
         }
         if let Some(since) = self.waiting_since.take() {
@@ -229,30 +224,14 @@ impl Publisher {
         self.tell();
     }
 
-    /// Brings the edges up to date; what differs in their text.
-    fn follow(&mut self) -> Difference {
-        let Applied { changed, renamed } = std::mem::take(&mut self.applied);
-        let directory = &self.directory;
-        let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
-        let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
-        self.lists.apply(&changes)
-    }
-
-    fn table(&self) -> (crate::directory::Snapshot, Vec<Exception>) {
-        let exceptions = self.directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
-        (self.directory.published().clone(), exceptions)
-    }
-
     /// Another term begins, or this one has ended: who begins to push begins another epoch.
     fn lead(&mut self) {
         let elected = *self.elected.borrow_and_update();
         if self.identity.channel.baseline().is_some() {
             if elected {
                 let (epoch, reason) = (epoch_now(), "this provider leads now");
-                let (snapshot, exceptions) = self.table();
-                self.identity.channel.renew(epoch, reason, |at| identity::baseline(snapshot, exceptions, at));
-                let lists = self.lists.clone();
-                self.declared.channel.renew(epoch, reason, |at| declared::baseline(lists, at));
+                self.identity.channel.renew(epoch, reason, self.tables.identities());
+                self.declared.channel.renew(epoch, reason, self.tables.declared());
             }
             self.leads.send_replace(elected);
         }
@@ -261,18 +240,10 @@ impl Publisher {
 
     fn tell(&self) {
         let mut problems = self.source_problems.clone();
-        let denying = self.directory.state().problems();
-        problems.extend(denying.into_iter().map(|Diagnostic { kind, object, field, message, .. }| Problem {
-            origin: format!("{kind} {object} {field}"),
-            message,
-        }));
-        problems.extend(self.directory.problems().cloned());
-        if self.edges.is_withheld() {
-            let message = format!("there are more than {}, so that none is published", policy::MOST_EDGES);
-            problems.push(Problem { origin: "declared edges".into(), message });
-        }
+        problems.extend(self.tables.problems());
         let status = Status {
             missing: self.sync.missing().iter().map(ToString::to_string).collect(),
+            unserved: self.unserved.iter().map(ToString::to_string).collect(),
             published: self.identity.channel.baseline().is_some(),
             leads: *self.leads.borrow(),
             problems,

@@ -3,15 +3,15 @@
 //! Deltas wait in an [`Outbox`] until the relay has taken them, however long that lasts, and the first is tried again
 //! and again before any later one. Baselines go out when there is a first one, and from time to time while the table
 //! changes; they are made of what deltas have told, so that one that overtakes a delta takes nothing away from it. Where
-//! more deltas wait than are worth keeping, or the relay refuses one for good, a baseline takes their place: whoever
-//! follows the relay sees the gap, and pulls.
+//! more deltas wait than are worth keeping, or the relay refuses one for good, a baseline takes their place, and an empty
+//! delta behind it: whoever follows the relay sees the gap, and pulls.
 
 mod outbox;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::{Access, Backoff};
+use feed::{Access, Backoff, Position};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{RequestBuilder, Url};
 use tokio::sync::watch;
@@ -51,6 +51,8 @@ pub(crate) struct Push {
     pub(crate) channel: Arc<Channel>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) media_type: &'static str,
+    /// A delta that changes nothing.
+    pub(crate) nothing: fn(Position) -> Vec<u8>,
     /// Time between two baselines, at least.
     pub(crate) interval: Duration,
     /// Whether this process is the one that pushes.
@@ -113,8 +115,17 @@ impl Push {
         }
     }
 
-    /// Pushes as long as this process leads.
+    /// Pushes as long as this process leads. What is under way when another leads is abandoned: what the other pushes must
+    /// not be followed by it.
     async fn lead(&mut self, backoff: &mut Backoff) {
+        let mut leads = self.leads.clone();
+        tokio::select! {
+            () = self.keep_up(backoff) => {}
+            _ = leads.wait_for(|leads| !leads) => {}
+        }
+    }
+
+    async fn keep_up(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
         let mut refusals = 0;
         loop {
@@ -136,7 +147,8 @@ impl Push {
                             self.outbox.taken(&delta);
                             self.figures.waiting(self.outbox.waiting());
                         }
-                        Err(failure) if failure.is_final() => refusals += 1,
+                        // A notice stands for what was given up already.
+                        Err(failure) if failure.is_final() && !delta.is_notice => refusals += 1,
                         Err(_) => {}
                     }
                     if refusals >= REFUSALS {
@@ -146,19 +158,23 @@ impl Push {
                         );
                         refusals = 0;
                         self.outbox.give_up();
-                        self.figures.waiting(self.outbox.waiting());
                     }
                     outcome
                 }
-                (Due::Now(_) | Due::At(_) | Due::Never, None) => {
-                    if !self.wait(self.due(pushed.as_ref())).await {
-                        return;
-                    }
+                (due @ (Due::Now(_) | Due::At(_) | Due::Never), None) => {
+                    self.wait(due).await;
                     continue;
                 }
             };
             if self.outbox.has_given_up() {
                 pushed = None;
+                let notice = self.channel.publish_notice(self.nothing);
+                let pending = |event: Arc<feed::Event>| Pending {
+                    is_notice: true,
+                    ..Pending::delta(event.position, event.json.clone())
+                };
+                self.outbox.put(notice.map(pending));
+                self.figures.waiting(self.outbox.waiting());
             }
             match outcome {
                 Ok(()) => {
@@ -170,15 +186,8 @@ impl Push {
                     if self.figures.failed(Outlet::Relay, &message) {
                         tracing::warn!(feed = self.channel.name, "{message}; it is kept and tried again");
                     }
-                    let wait = backoff.wait();
-                    tokio::select! {
-                        () = tokio::time::sleep(wait) => {}
-                        changed = self.leads.changed() => if changed.is_err() || !*self.leads.borrow() { return },
-                    }
+                    tokio::time::sleep(backoff.wait()).await;
                 }
-            }
-            if !*self.leads.borrow() {
-                return;
             }
         }
     }
@@ -197,8 +206,8 @@ impl Push {
         }
     }
 
-    /// Until something is to be done. False when another leads.
-    async fn wait(&mut self, due: Due) -> bool {
+    /// Until something is to be done.
+    async fn wait(&self, due: Due) {
         let deadline = match due {
             Due::At(at) => at.saturating_duration_since(Instant::now()),
             Due::Now(_) => Duration::ZERO,
@@ -206,9 +215,8 @@ impl Push {
             Due::Never => self.interval,
         };
         tokio::select! {
-            () = self.outbox.changed() => true,
-            () = tokio::time::sleep(deadline) => true,
-            changed = self.leads.changed() => changed.is_ok() && *self.leads.borrow(),
+            () = self.outbox.changed() => {}
+            () = tokio::time::sleep(deadline) => {}
         }
     }
 
@@ -238,12 +246,13 @@ impl Push {
     }
 
     async fn send(&self, request: RequestBuilder, patience: Duration) -> Result<(), Failure> {
-        let began = Instant::now();
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
-        let answer = request.timeout(patience).send().await.map_err(|e| Failure::Unreachable(causes(&e)))?;
-        let status = answer.status();
+        let began = Instant::now();
+        let answer = request.timeout(patience).send().await;
         self.figures.took(Outlet::Relay, began.elapsed());
+        let answer = answer.map_err(|e| Failure::Unreachable(causes(&e)))?;
+        let status = answer.status();
         if status.is_success() {
             return Ok(());
         }

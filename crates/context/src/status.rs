@@ -13,6 +13,8 @@ pub(crate) struct Status {
     pub(crate) cluster: String,
     /// Kinds that are needed and have not been listed yet, in words.
     pub(crate) missing: Vec<String>,
+    /// Kinds that the API server does not know and that only classify, in words.
+    pub(crate) unserved: Vec<String>,
     /// Everything that is needed has been published once.
     pub(crate) published: bool,
     /// This process pushes and stores.
@@ -31,6 +33,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     unready: Option<String>,
     leads: bool,
+    unserved: Vec<String>,
     problems: Vec<Problem>,
     feeds: BTreeMap<&'static str, FeedReport>,
 }
@@ -102,6 +105,7 @@ impl Status {
             ready: unready.is_none(),
             unready,
             leads: self.leads,
+            unserved: self.unserved.clone(),
             problems: self.problems.clone(),
             feeds: feeds.into_iter().map(of_feed).collect(),
         }

@@ -31,6 +31,10 @@ fn services_of(known: &Known<Object>, kind: Kind) -> Vec<String> {
     named.collect()
 }
 
+async fn until_unserved(known: &mut Known<Object>, kinds: &[Kind]) {
+    known.until(&format!("that {kinds:?} are not served"), |known| known.unserved == kinds).await;
+}
+
 fn is_exposed(known: &Known<Object>, name: &str) -> Option<bool> {
     match known.objects.get(&(Kind::Service, format!("shop/{name}")))? {
         Object::Service(service) => Some(service.exposed),
@@ -48,16 +52,15 @@ async fn the_picture_is_complete_without_kinds_that_are_not_served_or_not_grante
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     known.until_problem("services watch: forbidden: the RBAC verb 'watch' on services is missing").await;
-    known
-        .until_problem("the API server does not serve httproutes in the API group gateway.networking.k8s.io (404)")
-        .await;
-    known.until("a problem of each of the seven", |known| known.problems.len() == 7).await;
-    assert!(known.sync.unlisted().eq(Kind::ALL.into_iter().filter(|kind| !Kind::NEEDED.contains(kind))));
+    until_unserved(&mut known, &ROUTES).await;
+    known.until("a problem of each of the two", |known| known.problems.len() == 2).await;
+    assert!(known.sync.unlisted().eq([Kind::Service, Kind::Ingress]));
 
     api.faults(|f| f.refusals.clear());
     ROUTES.iter().for_each(|kind| api.install(*kind));
     known.until_well().await;
     known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
+    until_unserved(&mut known, &[]).await;
 }
 
 #[tokio::test]
@@ -94,13 +97,13 @@ async fn services_ingresses_and_routes_are_followed() {
 async fn a_kind_that_is_uninstalled_has_no_objects_and_one_that_is_installed_is_noticed() {
     let api = small_cluster();
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
-    known.until_problem("does not serve tlsroutes").await;
+    until_unserved(&mut known, &ROUTES).await;
     api.set(Kind::TlsRoute, route("web"));
     api.install(Kind::TlsRoute);
     known.until("the route", |known| services_of(known, Kind::TlsRoute) == ["shop/web"]).await;
     api.uninstall(Kind::TlsRoute);
     known.until("no route", |known| services_of(known, Kind::TlsRoute).is_empty()).await;
-    known.until_problem("does not serve tlsroutes").await;
+    until_unserved(&mut known, &ROUTES).await;
 }
 
 #[tokio::test]
@@ -112,7 +115,7 @@ async fn a_kind_that_is_not_served_is_asked_for_slowly() {
         ..impatient()
     };
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), timing).await;
-    known.until("a problem of each of the five", |known| known.problems.len() == 5).await;
+    until_unserved(&mut known, &ROUTES).await;
     // The wait is half an hour at least from the first answer on: one stream, one page, and no more.
     api.set(Kind::Service, service("web", "NodePort"));
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;

@@ -80,8 +80,10 @@ fn identities_go_out_without_what_only_classifies_and_the_status_says_what_is_mi
     provider.until_status("what is forbidden is named", |status| {
         has_problem(status, &["services"]) && has_problem(status, &["ingresses"])
     });
-    // So is a kind whose CustomResourceDefinition is not there.
-    provider.until_status("what is not served is named", |status| has_problem(status, &["httproutes", "404"]));
+    // A kind whose CustomResourceDefinition is not there is named, too, and no problem.
+    let routes = json!(["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    provider.until_status("what is not served is named", |status| status["unserved"] == routes);
+    assert!(!has_problem(&provider.try_status().unwrap(), &["routes"]));
 
     let service = json!({
         "metadata": {"namespace": "shop", "name": "web"}, "spec": {"type": "NodePort", "selector": {"app": "web"}},

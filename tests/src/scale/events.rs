@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use policy::{Change, Kind};
+use cluster::Watched;
+use policy::{Change, Interner, Kind};
 
 use super::draw::{COMPONENTS, SPECIAL, TEAMS, add_pod, add_policy};
 use super::json::{self, Form};
@@ -101,10 +102,18 @@ impl Event {
 
     /// What the agent makes of the line.
     pub fn change(&self) -> Change {
-        let object = lowered(self.kind, &self.object);
+        self.change_of(&mut Interner::new())
+    }
+
+    /// What a program makes of the line that watches such objects.
+    pub fn change_of<O: Watched>(&self, interner: &mut Interner) -> Change<O>
+    where
+        O::Kind: From<Kind>,
+    {
+        let object: O = lowered(interner, self.kind, &self.object);
         match self.line {
             Line::Added | Line::Modified => Change::Set(object),
-            Line::Deleted => Change::Remove(self.kind, object.name().clone()),
+            Line::Deleted => Change::Remove(self.kind.into(), object.name().clone()),
         }
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct Informer<O: Watched> {
     backoff: Backoff,
     /// What is wrong now, in words.
     failure: Option<String>,
+    /// The server does not know the kind, and need not.
+    unserved: bool,
     /// Objects that came without a name since the last list began.
     nameless: usize,
     /// What the objects share.
@@ -98,6 +100,7 @@ impl<O: Watched> Informer<O> {
             page_objects: Some(PAGE_OBJECTS),
             version_failures: 0,
             failure: None,
+            unserved: false,
             nameless: 0,
             interner: Interner::new(),
             last_told: LastTold::new(),
@@ -162,16 +165,13 @@ impl<O: Watched> Informer<O> {
         }
         let message = failure.explain(self.resource);
         tracing::debug!(kind = %self.kind, "{message}");
-        // A version that expired is ordinary: whatever keeps the new list from coming will be said.
-        if listing || !matches!(failure, Failure::Expired) {
+        let unserved = listing && self.resource.need == Need::Optional && failure.means_none();
+        if unserved {
+            self.know_none().await?;
+        } else if listing || !matches!(failure, Failure::Expired) {
+            // A version that expired is ordinary: whatever keeps the new list from coming will be said.
             self.failure = Some(message);
             self.report_problems().await?;
-        }
-        let unserved = listing && self.resource.need == Need::Optional && failure.means_none();
-        if unserved && self.last_told.forget() {
-            // It was served once, and is not any more.
-            let change = Change::Replace(self.kind, Vec::new());
-            self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
         }
         // Somebody may come to install it, which takes no haste.
         let wait = if unserved { self.backoff.wait_long() } else { self.backoff.wait() };
@@ -180,6 +180,20 @@ impl<O: Watched> Informer<O> {
             () = sleep(wait) => Ok(()),
             () = self.report.closed() => Err(Stop::Unheard),
         }
+    }
+
+    /// The server does not know the kind, so there is nothing of it.
+    async fn know_none(&mut self) -> Result<(), Stop> {
+        self.failure = None;
+        self.report_problems().await?;
+        if self.unserved {
+            return Ok(());
+        }
+        self.unserved = true;
+        self.last_told.replace(&[]);
+        let change = Change::Replace(self.kind, Vec::new());
+        self.report(Report::Change(Box::new(Told { change, at: Instant::now().into_std() }))).await?;
+        self.report(Report::Unserved(true)).await
     }
 
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
@@ -315,6 +329,9 @@ impl<O: Watched> Informer<O> {
         self.backoff.reset();
         self.version_failures = 0;
         self.failure = None;
+        if std::mem::take(&mut self.unserved) {
+            self.report(Report::Unserved(false)).await?;
+        }
         self.report_problems().await
     }
 

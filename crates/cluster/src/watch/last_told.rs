@@ -42,13 +42,6 @@ impl<O: Tracked> LastTold<O> {
         self.objects.remove(name);
     }
 
-    /// There is none any more. Says whether there was one.
-    pub(super) fn forget(&mut self) -> bool {
-        let any = !self.objects.is_empty();
-        self.replace(&[]);
-        any
-    }
-
     /// These are all there are.
     pub(super) fn replace(&mut self, objects: &[O]) {
         self.objects.clear();

@@ -2,13 +2,16 @@
 
 use cluster::Problem;
 
-use crate::labels::{self, LONGEST_KEY_BYTES, LONGEST_VALUE_BYTES};
+use crate::labels::{self, LONGEST_KEY_BYTES, LONGEST_VALUE_BYTES, MOST_BYTES};
 use crate::object::{Object, Pod};
+
+/// Labels of one pod that are named.
+const MOST_NAMED: usize = 10;
 
 /// What the object's reader found, and labels that are too large for a record.
 pub(super) fn of(object: &Object) -> Vec<Problem> {
     let too_long: Vec<Problem> = match object {
-        Object::Pod(pod) => labels::too_long(&pod.base.labels).map(|key| too_long(pod, key)).collect(),
+        Object::Pod(pod) => labels::too_long(&pod.base.labels).take(MOST_NAMED).map(|key| too_long(pod, key)).collect(),
         Object::Namespace(_) | Object::Policy(_) | Object::Service(_) | Object::Exposure(_) => vec![],
     };
     [object.problems(), &too_long].concat()
@@ -19,8 +22,9 @@ fn too_long(pod: &Pod, key: &str) -> Problem {
     Problem {
         origin: format!("Pod {} metadata.labels[{}]", pod.base.name, start.escape_debug()),
         message: format!(
-            "longer than {LONGEST_VALUE_BYTES} bytes, or {LONGEST_KEY_BYTES} in the key; it counts for the identity, and \
-             the record is without it"
+            "longer than {LONGEST_VALUE_BYTES} bytes, or {LONGEST_KEY_BYTES} in the key, or beyond the {} KiB of all labels; \
+             it counts for the identity, and the record is without it",
+            MOST_BYTES >> 10
         ),
     }
 }

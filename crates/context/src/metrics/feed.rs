@@ -54,7 +54,12 @@ impl FeedFigures {
         // They show before anything happens.
         drop(families.deltas.get_or_create(&label));
         drop(families.dropped_subscribers.get_or_create(&label));
-        FeedFigures { name, families, shared: Arc::default() }
+        let figures = FeedFigures { name, families, shared: Arc::default() };
+        for outlet in Outlet::ALL {
+            drop(figures.families.deliveries.get_or_create(&figures.pair(outlet)));
+            drop(figures.families.failures.get_or_create(&figures.pair(outlet)));
+        }
+        figures
     }
 
     pub(crate) fn published(&self, deltas: usize, at: Position, entries: usize) {

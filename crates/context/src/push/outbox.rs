@@ -18,6 +18,14 @@ const BYTES: usize = 64 << 20;
 pub(crate) struct Pending {
     pub(crate) position: Position,
     pub(crate) json: Bytes,
+    /// It says nothing but that something before it is missing, as any later one does.
+    pub(crate) is_notice: bool,
+}
+
+impl Pending {
+    pub(crate) fn delta(position: Position, json: Bytes) -> Pending {
+        Pending { position, json, is_notice: false }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +49,7 @@ impl Outbox {
         let mut state = self.lock();
         if state.open {
             for delta in deltas {
+                state.drop_notice();
                 state.bytes += delta.json.len();
                 state.waiting.push_back(delta);
             }
@@ -108,6 +117,14 @@ impl Outbox {
 }
 
 impl State {
+    fn drop_notice(&mut self) {
+        if self.waiting.front().is_some_and(|first| first.is_notice)
+            && let Some(notice) = self.waiting.pop_front()
+        {
+            self.bytes -= notice.json.len();
+        }
+    }
+
     fn throw_away(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
@@ -119,7 +136,7 @@ mod tests {
     use super::*;
 
     fn delta(seq: u64) -> Pending {
-        Pending { position: Position { epoch: 1, seq }, json: Bytes::from_static(b"{}") }
+        Pending::delta(Position { epoch: 1, seq }, Bytes::from_static(b"{}"))
     }
 
     #[test]
@@ -154,6 +171,20 @@ mod tests {
         outbox.put([delta(DELTAS as u64 + 1)]);
         assert_eq!((outbox.waiting(), outbox.has_given_up(), outbox.has_given_up()), (0, true, false));
         outbox.put([delta(DELTAS as u64 + 2)]);
+        assert_eq!(outbox.waiting(), 1);
+    }
+
+    #[test]
+    fn a_notice_waits_until_a_delta_comes_that_tells_the_same() {
+        let outbox = Outbox::default();
+        outbox.open();
+        let notice = Pending { is_notice: true, ..delta(1) };
+        outbox.put([notice.clone()]);
+        assert_eq!(outbox.first(), Some(notice.clone()));
+        outbox.put([delta(2)]);
+        assert_eq!((outbox.first(), outbox.waiting()), (Some(delta(2)), 1));
+        // It may be on its way when it is dropped.
+        outbox.taken(&notice);
         assert_eq!(outbox.waiting(), 1);
     }
 }

@@ -48,7 +48,14 @@ impl Keeping {
                 continue;
             };
             let began = Instant::now();
-            let outcome = self.store.keep(self.channel.name, &baseline, &mut left).await;
+            // What is under way when another leads is abandoned, so as not to overwrite what the other keeps.
+            let outcome = tokio::select! {
+                outcome = self.store.keep(self.channel.name, &baseline, &mut left) => outcome,
+                _ = self.leads.wait_for(|leads| !leads) => {
+                    kept = None;
+                    continue;
+                }
+            };
             self.figures.took(Outlet::Store, began.elapsed());
             match outcome {
                 Ok(()) => {

@@ -5,37 +5,24 @@ use std::time::Instant;
 
 use console::{BAD, NO, YES, output};
 use feed::Position;
-use policy::Edges;
 
 use super::runtime;
 use crate::cli::BuildArguments;
-use crate::declared::{self, Lists};
-use crate::directory::{Applied, Directory};
-use crate::identity::{self, Exception};
 use crate::object::Object;
 use crate::publisher::epoch_now;
 use crate::store::Store;
+use crate::tables::Tables;
+use crate::{declared, identity};
 
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let folder = cluster::read_folder::<Object>(&arguments.manifests)?;
-    let mut directory = Directory::new(arguments.table.settings(&arguments.cluster_id));
-    let mut applied = Applied::default();
+    let mut tables = Tables::new(arguments.table.settings(&arguments.cluster_id), arguments.table.edges.into());
     for change in folder.changes() {
-        applied.join(directory.apply(change, Instant::now()));
+        tables.apply(change, Instant::now());
     }
-    let changes = directory.take_changes();
-    drop(changes);
-    let mut edges = Edges::new();
-    let mut lists = Lists::new(arguments.table.edges.into());
-    let lines = edges.update(directory.state(), &applied.changed, &|pod| directory.workload_of(pod), &applied.renamed);
-    lists.apply(&lines);
-
+    drop(tables.take_deltas());
     let position = Position::start_of(epoch_now());
-    let exceptions = directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
-    let baselines = [
-        (identity::FEED, identity::baseline(directory.published().clone(), exceptions, position)),
-        (declared::FEED, declared::baseline(lists, position)),
-    ];
+    let baselines = [(identity::FEED, tables.identities()(position)), (declared::FEED, tables.declared()(position))];
     let store = Store::create_folder(&arguments.out)?;
     let mut text = String::new();
     runtime()?.block_on(async {
@@ -48,10 +35,7 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     for problem in &folder.problems {
         anstream::eprintln!("{BAD}problem:{BAD:#} {problem}");
     }
-    for diagnostic in directory.state().problems() {
-        anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
-    }
-    for problem in directory.problems() {
+    for problem in tables.problems() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {problem}");
     }
     output::answer(&text, if folder.problems.is_empty() { YES } else { NO })

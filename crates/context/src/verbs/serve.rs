@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use cluster::Event;
-use feed::Access;
+use feed::{Access, Position};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -13,8 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
 use crate::cli::ServeArguments;
-use crate::declared::{self, Lists};
-use crate::directory::Directory;
+use crate::declared;
 use crate::identity;
 use crate::leading;
 use crate::listen::{self, Served, Sources};
@@ -24,6 +23,7 @@ use crate::publisher::{Parts, Publisher, Way, epoch_now};
 use crate::push::{Outbox, Push, Relay};
 use crate::status::Status;
 use crate::store::{Keeping, Store};
+use crate::tables::Tables;
 
 /// Reports of the source between it and the publisher.
 const REPORTS_QUEUED: usize = 16;
@@ -36,11 +36,12 @@ const RELAY_SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
 struct Feed {
     name: &'static str,
     media_type: &'static str,
+    nothing: fn(Position) -> Vec<u8>,
 }
 
 const FEEDS: [Feed; 2] = [
-    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE },
-    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE },
+    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE, nothing: identity::nothing },
+    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE, nothing: declared::nothing },
 ];
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
@@ -74,9 +75,10 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+    let listens = listener.local_addr()?;
     let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: served.collect() };
     let mut port = tokio::spawn(listen::serve(listener, sources));
-    tracing::info!(listen = %arguments.listen, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
+    tracing::info!(listen = %listens, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
     let connection = match arguments.manifests {
         Some(_) => None,
@@ -100,8 +102,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     });
     let [identity, declared] = ways;
     let parts = Parts {
-        directory: Directory::new(arguments.table.settings(&cluster)),
-        lists: Lists::new(arguments.table.edges.into()),
+        tables: Tables::new(arguments.table.settings(&cluster), arguments.table.edges.into()),
         identity,
         declared,
         status,
@@ -162,6 +163,7 @@ fn start_outlets(
             channel: channel.clone(),
             outbox: outbox.clone(),
             media_type: feed.media_type,
+            nothing: feed.nothing,
             interval: arguments.baseline_secs,
             leads: leads.subscribe(),
             figures: figures.clone(),

@@ -1,0 +1,30 @@
+//! Numbers for epochs.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What tells producers apart that begin in the same millisecond. With it an epoch stays below 2^53 until the year 2248, so
+/// that readers whose numbers are floating-point have it exactly.
+const RANDOM_BITS: u32 = 10;
+
+/// Milliseconds since 1970 and a random number: greater at every start, as far as clocks go forward.
+pub(crate) fn epoch_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let milliseconds = u64::try_from(since.as_millis()).unwrap_or(u64::MAX >> RANDOM_BITS);
+    let random = RandomState::new().build_hasher().finish() & ((1 << RANDOM_BITS) - 1);
+    milliseconds << RANDOM_BITS | random
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_differ_within_a_millisecond_grow_and_are_exact_as_floating_point() {
+        let epochs: Vec<u64> = (0..32).map(|_| epoch_now()).collect();
+        assert!(epochs.iter().any(|epoch| *epoch != epochs[0]));
+        assert!(epochs.iter().all(|epoch| *epoch < 1 << 53));
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(epoch_now() > epochs[31]);
+    }
+}

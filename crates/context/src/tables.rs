@@ -1,0 +1,126 @@
+//! What is published, as one value: who has which address, and which flows are declared, kept up with the objects; with
+//! what differs since it was last told.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use cluster::Problem;
+use feed::Position;
+use policy::{Change, Diagnostic, Edges};
+
+use crate::channel::Baseline;
+pub use crate::channel::Unencodable;
+use crate::declared::{self, Lists};
+use crate::directory::{Applied, Directory, Settings};
+use crate::edges::{Difference, Form};
+use crate::identity::{self, Exception, Reader};
+use crate::object::Object;
+
+/// Addresses with their identities, and declared edges.
+pub struct Tables {
+    directory: Directory,
+    edges: Edges,
+    lists: Lists,
+    /// What the edges have not been told of yet.
+    applied: Applied,
+}
+
+/// What the tables have to tell, in deltas of bounded size.
+pub struct Deltas {
+    pub(crate) identities: Vec<identity::Chunk>,
+    pub(crate) edges: Vec<declared::Chunk>,
+}
+
+impl Tables {
+    pub fn new(settings: Settings, form: Form) -> Tables {
+        Tables {
+            directory: Directory::new(settings),
+            edges: Edges::new(),
+            lists: Lists::new(form),
+            applied: Applied::default(),
+        }
+    }
+
+    /// Takes a change in.
+    pub fn apply(&mut self, change: Change<Object>, now: Instant) {
+        self.applied.join(self.directory.apply(change, now));
+    }
+
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Ends what has rested long enough. Says whether there was something.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let is_due = self.directory.next_expiry().is_some_and(|at| at <= now);
+        if is_due {
+            self.directory.expire(now);
+        }
+        is_due
+    }
+
+    /// What differs from what this last gave.
+    pub fn take_deltas(&mut self) -> Deltas {
+        let identities = identity::chunks(self.directory.take_changes());
+        Deltas { identities, edges: declared::chunks(self.follow()) }
+    }
+
+    /// Brings the edges up to date; what differs in their text.
+    fn follow(&mut self) -> Difference {
+        let Applied { changed, renamed } = std::mem::take(&mut self.applied);
+        let directory = &self.directory;
+        let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
+        let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
+        self.lists.apply(&changes)
+    }
+
+    /// The baseline of what deltas have told of addresses and identities.
+    pub(crate) fn identities(&self) -> impl FnOnce(Position) -> Baseline + use<> {
+        let exceptions = self.directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
+        let snapshot = self.directory.published().clone();
+        move |at| identity::baseline(snapshot, exceptions, at)
+    }
+
+    /// The baseline of what deltas have told of edges.
+    pub(crate) fn declared(&self) -> impl FnOnce(Position) -> Baseline + use<> {
+        let lists = self.lists.clone();
+        move |at| declared::baseline(lists, at)
+    }
+
+    /// The bytes of both baselines, as they are downloaded.
+    ///
+    /// # Errors
+    /// If there are more addresses than a database can hold.
+    pub fn encoded(&self, at: Position) -> Result<[Bytes; 2], Unencodable> {
+        let bytes = |baseline: Baseline| Ok(baseline.encoded_here()?.table().bytes.clone());
+        Ok([bytes(self.identities()(at))?, bytes(self.declared()(at))?])
+    }
+
+    /// What of the objects was not understood, and what of the tables is withheld.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let of_diagnostic = |Diagnostic { kind, object, field, message, .. }| Problem {
+            origin: format!("{kind} {object} {field}").trim_end().into(),
+            message,
+        };
+        let mut problems: Vec<Problem> = self.directory.state().problems().into_iter().map(of_diagnostic).collect();
+        problems.extend(self.directory.problems().cloned());
+        if self.edges.is_withheld() {
+            let message = format!("there are more than {}, so that none is published", policy::MOST_EDGES);
+            problems.push(Problem { origin: "declared edges".into(), message });
+        }
+        problems
+    }
+}
+
+impl Deltas {
+    /// The JSON of the deltas as they follow the position: of identities, and of edges.
+    pub fn into_json(self, after: Position) -> [Vec<Vec<u8>>; 2] {
+        let positions = || std::iter::successors(Some(after.next()), |at| Some(at.next()));
+        let identities = self.identities.into_iter().zip(positions());
+        let edges = self.edges.into_iter().zip(positions());
+        [
+            identities.map(|(chunk, at)| chunk.json(at, Reader::Follower)).collect(),
+            edges.map(|(chunk, at)| chunk.json(at)).collect(),
+        ]
+    }
+}

@@ -1,0 +1,99 @@
+//! In this process, without anything that waits: what the tables cost.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use context::directory::Settings;
+use context::edges::Form;
+use context::filter::LabelFilter;
+use context::numbers::Space;
+use context::object::Object;
+use context::tables::Tables;
+use feed::Position;
+use policy::{Change, Interner};
+
+use super::super::figures::Figure;
+use super::Size;
+use crate::scale::events::{Happening, Place};
+use crate::scale::{Cluster, Size as ClusterSize};
+
+const START: Position = Position { epoch: 1, seq: 0 };
+
+/// Pods that change together, as when a Deployment is rolled out.
+const TOGETHER: usize = 1_000;
+
+pub(super) struct Cost {
+    /// Seconds from the decoded lists to the bytes of both baselines.
+    pub(super) baseline: Figure,
+    pub(super) lines: usize,
+    pub(super) lines_bytes: usize,
+    pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
+    /// What the deltas of identities say when so many pods change together.
+    pub(super) together: (usize, usize),
+}
+
+/// One event.
+pub(super) struct Sample {
+    /// From the decoded event to the deltas' bytes and a baseline that can be asked for.
+    pub(super) took: Duration,
+    /// Of the deltas of identities, and of edges.
+    pub(super) bytes: [usize; 2],
+}
+
+fn settings() -> Settings {
+    let (filter, numbers) = (LabelFilter::default(), Space::STANDARD);
+    Settings { cluster_id: "bench".into(), filter, pod_detail: false, agent: None, numbers }
+}
+
+fn of_lists(lists: Vec<Change<Object>>) -> Tables {
+    let mut tables = Tables::new(settings(), Form::Compatible);
+    for list in lists {
+        tables.apply(list, Instant::now());
+    }
+    drop(tables.take_deltas());
+    tables
+}
+
+/// What the change makes of the tables, published as the provider does. The bytes of deltas of both feeds.
+fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
+    tables.apply(change, Instant::now());
+    tables.take_deltas().into_json(START).map(|deltas| deltas.iter().map(Vec::len).sum())
+}
+
+pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
+    let mut cluster = Cluster::of(size);
+    let lists: Vec<Change<Object>> = cluster.lists();
+    let mut baseline = Vec::new();
+    let mut built = None;
+    for _ in 0..wanted.baselines {
+        let lists = lists.clone();
+        let begun = Instant::now();
+        let tables = of_lists(lists);
+        let bytes = tables.encoded(START).expect("addresses that a database can hold");
+        baseline.push(begun.elapsed().as_secs_f64());
+        built = Some((tables, bytes));
+    }
+    drop(lists);
+    let (mut tables, [_, text]) = built.expect("a baseline at least");
+    let lines = text.iter().filter(|byte| **byte == b'\n').count() - 1;
+
+    let mut interner = Interner::new();
+    let mut kinds: BTreeMap<Happening, Vec<Sample>> = BTreeMap::new();
+    for _ in 0..wanted.events {
+        let mut order = Happening::ALL.to_vec();
+        cluster.shuffle(&mut order);
+        for kind in order {
+            let change = cluster.happen(kind, Place::Anywhere).change_of(&mut interner);
+            let begun = Instant::now();
+            let bytes = publish(&mut tables, change);
+            kinds.entry(kind).or_default().push(Sample { took: begun.elapsed(), bytes });
+        }
+    }
+    for _ in 0..TOGETHER.min(size.pods) {
+        let change = cluster.happen(Happening::PodRelabelled, Place::Anywhere).change_of(&mut interner);
+        tables.apply(change, Instant::now());
+    }
+    let [deltas, _] = tables.take_deltas().into_json(START);
+    let together = (deltas.len(), deltas.iter().map(Vec::len).sum());
+    Cost { baseline: Figure::of(baseline), lines, lines_bytes: text.len(), kinds, together }
+}

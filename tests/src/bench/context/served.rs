@@ -1,0 +1,89 @@
+//! The provider as a process, fed by the fake API server, with subscribers on the loopback.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::super::fed::{feed, until_sent};
+use super::super::figures::{Figure, Spread};
+use super::super::machine;
+use super::subscribers::{Reading, Subscribers};
+use super::{Served, Size};
+use crate::fake_api::FakeApi;
+use crate::provider_process::{Provider, free_port};
+use crate::scale::events::{Happening, Place};
+use crate::scale::{Cluster, Size as ClusterSize};
+
+/// The largest cluster takes the slowest provider this long, with much to spare.
+const WITHIN: Duration = Duration::from_secs(600);
+
+pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
+    let api = FakeApi::start();
+    api.set_cluster(Cluster::of(size));
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let begun = Instant::now();
+    let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", "bench"]);
+    let process = Pid::from_raw(provider.id().cast_signed());
+    let database_bytes = provider.until_within(WITHIN, "a baseline", |provider| download(provider.address(), "").ok());
+    let first_download = begun.elapsed();
+    let started = machine::memory(process);
+    let compressed_bytes = download(provider.address(), "accept-encoding: gzip\r\n").expect("a baseline");
+    let addresses = identity(&provider)["count"].as_u64().expect("a number");
+
+    let subscribers = Subscribers::start(provider.address(), wanted.subscribers, Reading::Everything);
+    provider.until_within(WITHIN, "every subscriber", |provider| {
+        (identity(provider)["subscribers"] == wanted.subscribers).then_some(())
+    });
+    let subscribed = machine::memory(process);
+    let (mut to_the_middle, mut to_the_last) = (Vec::new(), Vec::new());
+    for _ in 0..wanted.rounds {
+        subscribers.forget();
+        let begun = Instant::now();
+        api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
+        let times = subscribers.first_deltas(WITHIN);
+        let after: Vec<f64> = times.iter().map(|time| time.duration_since(begun).as_secs_f64()).collect();
+        let spread = Spread::of(after).expect("somebody subscribes");
+        to_the_middle.push(spread.median);
+        to_the_last.push(spread.most);
+    }
+    drop(subscribers);
+    // As many as there were, and those of them that read nothing get what nobody takes from them.
+    let _reading = Subscribers::start(provider.address(), wanted.subscribers - wanted.silent, Reading::Everything);
+    let _silent = Subscribers::start(provider.address(), wanted.silent, Reading::Nothing);
+    feed(&api, wanted.storm);
+    until_sent(&api);
+    let stormed = machine::memory(process);
+    provider.stop();
+    Served {
+        first_download,
+        started,
+        database_bytes,
+        compressed_bytes,
+        addresses,
+        subscribed,
+        stormed,
+        subscribers: wanted.subscribers,
+        to_the_middle: Figure::of(to_the_middle),
+        to_the_last: Figure::of(to_the_last),
+    }
+}
+
+/// How many bytes the baseline of identities has, asked for with these headers.
+fn download(address: SocketAddr, headers: &str) -> io::Result<usize> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET /identity/download HTTP/1.0\r\n{headers}\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let head = answer.windows(4).position(|end| end == b"\r\n\r\n");
+    let (head, is_there) = head
+        .map(|end| (end + 4, answer[..end].split(|b| *b == b' ').nth(1) == Some(b"200")))
+        .ok_or(io::ErrorKind::InvalidData)?;
+    if is_there { Ok(answer.len() - head) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+fn identity(provider: &Provider) -> Value {
+    provider.try_status().expect("a status")["feeds"]["identity"].clone()
+}
