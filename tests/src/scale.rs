@@ -240,7 +240,7 @@ impl Cluster {
         let (mut interner, mut text) = (Interner::new(), Vec::new());
         let mut object = |kind, index| {
             text.clear();
-            self.write(kind, index, &mut text);
+            json::write(self, kind, index, json::Form::Watched, &mut text);
             lowered(&mut interner, kind, &text)
         };
         let mut list = |kind: Kind| {

@@ -37,7 +37,7 @@ impl Lists {
             }
             Form::Compatible => {
                 self.extended.apply(changes);
-                self.published.apply(changes)
+                self.published.apply_beside(changes, Some(&self.extended))
             }
         }
     }

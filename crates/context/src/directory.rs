@@ -14,7 +14,7 @@ mod settle;
 mod shared;
 mod templates;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +55,7 @@ pub struct Settings {
 pub struct Directory {
     settings: Settings,
     state: ClusterState,
-    pods: BTreeMap<ObjectName, Known>,
+    pods: HashMap<ObjectName, Known>,
     templates: Templates,
     nodes: Nodes,
     exposures: Exposures,
@@ -112,7 +112,7 @@ impl Directory {
             nodes: Nodes::new(settings.agent.clone()),
             settings,
             state: ClusterState::new(),
-            pods: BTreeMap::new(),
+            pods: HashMap::new(),
             templates: Templates::default(),
             exposures: Exposures::default(),
             problems: BTreeMap::new(),

@@ -87,13 +87,20 @@ impl Tables {
         move |at| declared::baseline(lists, at)
     }
 
-    /// The bytes of both baselines, as they are downloaded.
+    /// The database of addresses as it is downloaded.
     ///
     /// # Errors
-    /// If there are more addresses than a database can hold.
-    pub fn encoded(&self, at: Position) -> Result<[Bytes; 2], Unencodable> {
-        let bytes = |baseline: Baseline| Ok(baseline.encoded_here()?.table().bytes.clone());
-        Ok([bytes(self.identities()(at))?, bytes(self.declared()(at))?])
+    /// If there are more addresses than one can hold.
+    pub fn database(&self, at: Position) -> Result<Bytes, Unencodable> {
+        Ok(self.identities()(at).encoded_here()?.table().bytes.clone())
+    }
+
+    /// The list of edges as it is downloaded.
+    ///
+    /// # Errors
+    /// None, as it is now.
+    pub fn edge_list(&self, at: Position) -> Result<Bytes, Unencodable> {
+        Ok(self.declared()(at).encoded_here()?.table().bytes.clone())
     }
 
     /// What of the objects was not understood, and what of the tables is withheld.

@@ -16,6 +16,7 @@ mod outside;
 mod pairs;
 mod ports;
 mod slots;
+mod stars;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ mod vocabulary;
 mod work;
 mod workloads;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use line::{EdgeChanges, End, Line};
@@ -35,6 +36,7 @@ use classes::Classes;
 use groups::{Groups, Known, TooMany};
 use matches::Matches;
 use vocabulary::Vocabulary;
+use slots::Numbers;
 use work::Work;
 use workloads::{Workload, Workloads};
 
@@ -50,14 +52,14 @@ pub struct Edges {
     begun: bool,
     withheld: bool,
     vocabulary: Vocabulary,
-    /// The classes that pods are of.
-    pods: BTreeMap<ObjectName, Box<[u32]>>,
+    /// The classes that pods are of, one for each family of addresses that they have.
+    pods: HashMap<ObjectName, Numbers>,
     classes: Classes,
     matches: Matches,
     workloads: Workloads,
     groups: Groups,
     /// Of addresses that are no pod's, and of the policies that govern, by workload.
-    beside: BTreeMap<u32, Vec<Line>>,
+    beside: BTreeMap<u32, Box<[Line]>>,
 }
 
 impl Default for Edges {
@@ -79,7 +81,7 @@ impl Edges {
             begun: false,
             withheld: false,
             vocabulary: Vocabulary::default(),
-            pods: BTreeMap::new(),
+            pods: HashMap::new(),
             classes: Classes::default(),
             matches: Matches::default(),
             workloads: Workloads::default(),
@@ -131,7 +133,7 @@ impl Edges {
             }
             let outside = Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, &self.classes));
             let governing = Direction::BOTH.into_iter().flat_map(|d| governing(workload, d, &self.classes));
-            let beside: Vec<Line> = outside.chain(governing).collect();
+            let beside: Box<[Line]> = outside.chain(governing).collect();
             removed.extend(self.beside.remove(number).into_iter().flatten());
             added.extend(beside.iter().cloned());
             if !beside.is_empty() {
@@ -168,7 +170,7 @@ impl Edges {
             let numbers = self.workloads.governed(direction).iter();
             numbers.map(move |number| governed(direction, &self.workloads.slots[*number].name))
         });
-        let beside = self.beside.values().flatten().cloned();
+        let beside = self.beside.values().flat_map(|lines| lines.iter()).cloned();
         let mut lines: Vec<Line> = self.groups.told.lines(&self.workloads).chain(of_workloads).chain(beside).collect();
         lines.sort_unstable();
         lines

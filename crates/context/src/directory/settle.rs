@@ -8,7 +8,7 @@ use std::time::Instant;
 use policy::{Labels, Moment, ObjectName, Uid};
 
 use super::templates::Template;
-use super::{Directory, Identity, relevant};
+use super::{Directory, Identity, Known, relevant};
 use crate::labels::{carried, worth_a_name};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
@@ -107,8 +107,8 @@ impl Directory {
 
     /// The identity that whoever has the address has.
     fn bearer(&self, address: IpAddr) -> Option<(Sid, Arc<Template>)> {
-        let pod = self.holder(address)?;
-        let template = self.pods.get(&pod.base.name)?.template.as_ref()?;
+        let Known { pod, template } = self.holder(address)?;
+        let template = template.as_ref()?;
         let sid = self.templates.get(template)?.sid()?;
         self.nodes.is_managed(pod.base.node.as_deref()).then(|| (sid, template.clone()))
     }
@@ -161,11 +161,11 @@ impl Directory {
 
     /// The record of the address, from what is known now.
     fn make(&mut self, address: IpAddr) -> Option<Arc<Record>> {
-        let pod = self.holder(address)?.clone();
+        let Known { pod, template } = self.holder(address)?.clone();
         if pod.base.host_network {
             return Some(self.record_of_node(pod.base.node.as_ref()?));
         }
-        let template = self.pods.get(&pod.base.name)?.template.clone()?;
+        let template = template?;
         let managed = self.nodes.is_managed(pod.base.node.as_deref());
         let replicas = self.templates.get(&template)?;
         let held = if managed { &replicas.records.managed } else { &replicas.records.unmanaged };
@@ -240,10 +240,10 @@ impl Directory {
 
     /// The pod that has the address. A pod has it rather than a node, since pods' addresses are their own; a pod on the
     /// host network that is on no node has none.
-    fn holder(&self, address: IpAddr) -> Option<&Arc<Pod>> {
+    fn holder(&self, address: IpAddr) -> Option<&Known> {
         let claimants = self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
         let with_record = claimants.filter(|known| !known.pod.base.host_network || known.pod.base.node.is_some());
-        with_record.map(|known| &known.pod).max_by(|a, b| seniority(a).cmp(&seniority(b)))
+        with_record.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
     }
 }
 

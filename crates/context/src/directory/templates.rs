@@ -1,5 +1,6 @@
 //! Pods that are the same to consumers, held together: they have one identity, one classification and one record.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,7 +13,9 @@ use crate::sid::Sid;
 use crate::workload::Workload;
 
 /// What pods have in common that are the same: mostly what their pod template says.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+///
+/// Of equal ones one is held, so that most comparisons are of one with itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
     pub(super) namespace: Arc<str>,
     pub(super) workload: Arc<str>,
@@ -46,15 +49,35 @@ pub(super) struct Records {
 pub(super) struct Templates {
     /// By namespace and workload. Nothing within is empty.
     namespaces: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Of>>,
-    by_sid: BTreeMap<Sid, BTreeSet<Arc<Template>>>,
+    /// In order, and none is empty.
+    by_sid: BTreeMap<Sid, Vec<Arc<Template>>>,
 }
 
-/// The templates of one workload.
+/// The templates of one workload, which are few.
 #[derive(Debug, Default)]
 struct Of {
-    templates: BTreeMap<Arc<Template>, Replicas>,
+    /// In order.
+    templates: Vec<(Arc<Template>, Replicas)>,
     /// How many of them are exposed.
     exposed: usize,
+}
+
+impl Ord for Template {
+    fn cmp(&self, other: &Template) -> Ordering {
+        let parts = |of: &Template| (of.control_plane, of.unreadable, of.host_network, of.host_port);
+        if std::ptr::eq(self, other) {
+            return Ordering::Equal;
+        }
+        let names = self.namespace.cmp(&other.namespace).then_with(|| self.workload.cmp(&other.workload));
+        let rest = || self.app.cmp(&other.app).then_with(|| self.labels.cmp(&other.labels));
+        names.then_with(rest).then_with(|| parts(self).cmp(&parts(other)))
+    }
+}
+
+impl PartialOrd for Template {
+    fn partial_cmp(&self, other: &Template) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Template {
@@ -83,16 +106,19 @@ impl Templates {
     /// The one that is held, if there is one.
     pub(super) fn template_of(&self, pod: &Pod) -> Arc<Template> {
         let template = Template::of(pod);
-        let held = self.workload(&template).and_then(|of| of.templates.get_key_value(&template));
-        held.map_or_else(|| Arc::new(template.clone()), |(held, _)| held.clone())
+        let held = self.workload(&template).and_then(|of| Some(of.templates[of.place(&template).ok()?].0.clone()));
+        held.unwrap_or_else(|| Arc::new(template))
     }
 
     pub(super) fn get(&self, template: &Template) -> Option<&Replicas> {
-        self.workload(template)?.templates.get(template)
+        let of = self.workload(template)?;
+        Some(&of.templates[of.place(template).ok()?].1)
     }
 
     pub(super) fn get_mut(&mut self, template: &Template) -> Option<&mut Replicas> {
-        self.workload_mut(template)?.templates.get_mut(template)
+        let of = self.workload_mut(template)?;
+        let place = of.place(template).ok()?;
+        Some(&mut of.templates[place].1)
     }
 
     /// Whether some pod of the template's workload is reached from outside.
@@ -101,7 +127,7 @@ impl Templates {
     }
 
     pub(super) fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Template>> {
-        self.namespaces.get(namespace).into_iter().flatten().flat_map(|(_, of)| of.templates.keys())
+        self.namespaces.get(namespace).into_iter().flatten().flat_map(|(_, of)| of.all())
     }
 
     /// Those whose pods have the identity, if they have an address.
@@ -126,22 +152,30 @@ impl Templates {
     ) {
         let of_namespace = self.namespaces.entry(template.namespace.clone()).or_default();
         let of = of_namespace.entry(template.workload.clone()).or_default();
-        if let Some(replicas) = of.templates.get_mut(template) {
-            if let Err(place) = replicas.place(pod) {
-                replicas.pods.insert(place, pod.clone());
-            }
-            return;
-        }
         let exposed = template.is_exposed(exposures);
-        let replicas = Replicas { pods: vec![pod.clone()], exposed, sid: None, records: Records::default() };
-        of.templates.insert(template.clone(), replicas);
+        match of.place(template) {
+            Ok(place) => {
+                let replicas = &mut of.templates[place].1;
+                if let Err(place) = replicas.place(pod) {
+                    replicas.pods.insert(place, pod.clone());
+                }
+                return;
+            }
+            Err(place) => {
+                let replicas = Replicas { pods: vec![pod.clone()], exposed, sid: None, records: Records::default() };
+                // Most have one; room for more than there are would be most of what they take.
+                of.templates.reserve_exact(1);
+                of.templates.insert(place, (template.clone(), replicas));
+            }
+        }
         touched.insert(template.clone());
         of.expose(false, exposed, touched);
     }
 
     pub(super) fn take(&mut self, template: &Template, pod: &Pod, touched: &mut BTreeSet<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
-        let Some(replicas) = of.templates.get_mut(template) else { return };
+        let Ok(place) = of.place(template) else { return };
+        let replicas = &mut of.templates[place].1;
         if let Ok(place) = replicas.place(pod) {
             replicas.pods.remove(place);
         }
@@ -149,7 +183,7 @@ impl Templates {
             return;
         }
         let (exposed, sid) = (replicas.exposed, replicas.sid);
-        of.templates.remove(template);
+        of.templates.remove(place);
         of.expose(exposed, false, touched);
         let is_empty = of.templates.is_empty();
         self.forget_sid(sid, template);
@@ -176,7 +210,7 @@ impl Templates {
                 of.exposed = of.exposed + usize::from(replicas.exposed) - usize::from(before);
             }
             if (exposed > 0) != (of.exposed > 0) {
-                touched.extend(of.templates.keys().cloned());
+                touched.extend(of.all().cloned());
             }
         }
     }
@@ -189,7 +223,13 @@ impl Templates {
         if before != sid {
             self.forget_sid(before, template);
             if let Some(sid) = sid {
-                self.by_sid.entry(sid).or_default().insert(template.clone());
+                match self.by_sid.get_mut(&sid) {
+                    None => drop(self.by_sid.insert(sid, vec![template.clone()])),
+                    Some(templates) => {
+                        let place = templates.partition_point(|other| other < template);
+                        templates.insert(place, template.clone());
+                    }
+                }
             }
         }
     }
@@ -197,7 +237,7 @@ impl Templates {
     fn forget_sid(&mut self, sid: Option<Sid>, template: &Template) {
         let Some(sid) = sid else { return };
         if let Some(templates) = self.by_sid.get_mut(&sid) {
-            templates.remove(template);
+            templates.retain(|other| **other != *template);
             if templates.is_empty() {
                 self.by_sid.remove(&sid);
             }
@@ -206,7 +246,7 @@ impl Templates {
 
     /// How many there are, and who has which identity.
     #[cfg(test)]
-    pub(super) fn held(&self) -> (usize, &BTreeMap<Sid, BTreeSet<Arc<Template>>>) {
+    pub(super) fn held(&self) -> (usize, &BTreeMap<Sid, Vec<Arc<Template>>>) {
         let count = self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum();
         (count, &self.by_sid)
     }
@@ -221,12 +261,20 @@ impl Templates {
 }
 
 impl Of {
+    fn place(&self, template: &Template) -> Result<usize, usize> {
+        self.templates.binary_search_by(|(other, _)| (**other).cmp(template))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Template>> {
+        self.templates.iter().map(|(template, _)| template)
+    }
+
     /// One of the templates is exposed now, or was.
     fn expose(&mut self, before: bool, after: bool, touched: &mut BTreeSet<Arc<Template>>) {
         let exposed = self.exposed;
         self.exposed = self.exposed + usize::from(after) - usize::from(before);
         if (exposed > 0) != (self.exposed > 0) {
-            touched.extend(self.templates.keys().cloned());
+            touched.extend(self.all().cloned());
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The list of lines, brought up to date line by line, with a version that says what it holds.
 
+use std::sync::Arc;
+
 use imbl::OrdMap;
 use policy::{EdgeChanges, Line};
 use sha2::{Digest, Sha256};
@@ -12,7 +14,7 @@ use super::text::{Form, texts};
 pub struct Allowlist {
     form: Form,
     /// With the number of statements that are written so.
-    lines: OrdMap<String, usize>,
+    lines: OrdMap<Arc<str>, u32>,
     /// Of the lines' digests: the same whatever the order is in which they came.
     sum: u128,
 }
@@ -44,31 +46,43 @@ impl Allowlist {
 
     /// In the order of the text.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.keys().map(String::as_str)
+        self.lines.keys().map(|line| &**line)
     }
 
     /// Takes changes in; says which lines of text came and went.
     pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
+        self.apply_beside(changes, None)
+    }
+
+    /// The same; the text of lines that the other list has, too, is held once.
+    pub(crate) fn apply_beside(&mut self, changes: &EdgeChanges, other: Option<&Allowlist>) -> Difference {
+        let shared = |line: &str| match other.and_then(|other| other.lines.get_key_value(line)) {
+            Some((held, _)) => held.clone(),
+            None => Arc::from(line),
+        };
         let before = self.lines.clone();
         let mut touched: Vec<String> = Vec::new();
         for line in changes.removes.iter().flat_map(|line| self.written(line)).collect::<Vec<_>>() {
-            if let Some(count) = self.lines.get_mut(&line) {
+            if let Some(count) = self.lines.get_mut(line.as_str()) {
                 *count -= 1;
                 if *count == 0 {
-                    self.lines.remove(&line);
+                    self.lines.remove(line.as_str());
                 }
             }
             touched.push(line);
         }
         for line in changes.adds.iter().flat_map(|line| self.written(line)).collect::<Vec<_>>() {
-            *self.lines.entry(line.clone()).or_insert(0) += 1;
+            match self.lines.get_mut(line.as_str()) {
+                Some(count) => *count += 1,
+                None => drop(self.lines.insert(shared(&line), 1)),
+            }
             touched.push(line);
         }
         touched.sort_unstable();
         touched.dedup();
         let mut difference = Difference::default();
         for line in touched {
-            match (before.contains_key(&line), self.lines.contains_key(&line)) {
+            match (before.contains_key(line.as_str()), self.lines.contains_key(line.as_str())) {
                 (false, true) => {
                     self.sum = self.sum.wrapping_add(digest(&line));
                     difference.adds.push(line);

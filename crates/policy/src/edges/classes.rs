@@ -28,7 +28,7 @@ pub(super) struct ClassKey {
 
 #[derive(Debug, Clone)]
 pub(super) struct Class {
-    pub(super) key: ClassKey,
+    pub(super) key: Arc<ClassKey>,
     /// What any of them is to a policy; of their labels it has those that are looked at.
     pub(super) pod: Arc<Pod>,
     members: u32,
@@ -52,7 +52,7 @@ impl Class {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Classes {
-    numbers: HashMap<ClassKey, u32>,
+    numbers: HashMap<Arc<ClassKey>, u32>,
     pub(super) slots: Slots<Class>,
     /// None is empty.
     namespaces: HashMap<Arc<str>, BTreeSet<u32>>,
@@ -89,6 +89,7 @@ impl Classes {
             true => pod.clone(),
             false => Arc::new(Pod { labels: key.labels.clone(), ..(**pod).clone() }),
         };
+        let key = Arc::new(key);
         let class =
             Class { key: key.clone(), pod: like, members: 1, terms: [None, None], peers: Vec::new(), ordinary: false };
         let number = self.slots.insert(class);

@@ -12,6 +12,7 @@ use super::classes::Classes;
 use super::line::{End, Line};
 use super::matches::Matches;
 use super::pairs::{Entries, Entry, Pair, between, by_default};
+use super::stars::{Condition, Stars, met};
 use super::told::{ANYONE, Told};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
 use crate::Direction;
@@ -33,21 +34,33 @@ pub(super) struct Groups {
     /// By direction, as are the others: of each workload that is governed in it.
     groups: [BTreeMap<u32, Group>; 2],
     entries: [Entries; 2],
+    stars: Stars,
     pub(super) told: Told,
 }
 
+/// There are as many as workloads that are governed, so it is small.
 #[derive(Debug, Clone)]
 struct Group {
-    /// What partners of these families may of whom no entry tells and whose own side allows everything.
-    defaults: [Pair; FAMILIES],
+    /// What partners of these families may of whom no entry tells and whose own side allows everything. None stands for
+    /// nothing with any of them.
+    defaults: Option<Box<[Pair; FAMILIES]>>,
     /// Entries with partners whose own side allows everything, by families, and those with others.
-    free: [usize; FAMILIES],
-    restricted: usize,
+    free: [u32; FAMILIES],
+    restricted: u32,
     /// What everyone may.
     star: Pair,
-    /// A workload that keeps it from being more, as far as it was looked for.
-    blocker: Option<u32>,
+    /// Where its condition stands among the stars.
+    condition: Option<Condition>,
+    /// Destinations that suffice to keep it from being more than nothing, of a source that has it otherwise.
+    blockers: Box<[u32]>,
 }
+
+impl Group {
+    fn default_for(&self, families: usize) -> Pair {
+        self.defaults.as_ref().map_or_else(Pair::nothing, |defaults| defaults[families].clone())
+    }
+}
+
 
 /// Partners of a workload that have to be looked at again.
 type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
@@ -82,18 +95,45 @@ impl Groups {
         }
         for direction in [Direction::Ingress, Direction::Egress] {
             let at = direction as usize;
-            // What a source may send to everyone hangs on all groups of destinations.
-            let all = counts_changed || direction == Direction::Egress;
-            let anchors: Vec<u32> = match all {
-                true => self.groups[at].keys().copied().collect(),
-                false => touched[at].keys().chain(dirty.keys()).copied().collect(),
-            };
+            let mut anchors: BTreeSet<u32> = touched[at].keys().chain(dirty.keys()).copied().collect();
+            for anchor in &anchors {
+                self.place(direction, *anchor, known);
+            }
+            if counts_changed {
+                anchors.extend(self.stars.possible(direction, known.workloads.census()));
+                anchors.extend(self.stars.shining(direction));
+            }
+            if direction == Direction::Egress {
+                // What a source may send to everyone hangs on all groups of destinations.
+                let destinations = touched[Direction::Ingress as usize].keys().chain(dirty.keys());
+                anchors.extend(destinations.flat_map(|destination| self.stars.held_back_by(*destination)));
+                anchors.extend(self.stars.shining(direction));
+            }
             for anchor in anchors {
                 self.tell(direction, anchor, dirty.contains_key(&anchor), touched[at].get(&anchor), known);
                 self.check(on_the_way)?;
             }
         }
         self.check(limit)
+    }
+
+    /// The stars do not know the group any more.
+    fn forget(&mut self, direction: Direction, anchor: u32, group: &Group) {
+        self.stars.place(direction, anchor, group.condition, None);
+        self.stars.shine(direction, anchor, false);
+        self.stars.hold_back(anchor, &group.blockers, &[]);
+    }
+
+    /// The stars know under which condition the group has one.
+    fn place(&mut self, direction: Direction, anchor: u32, known: Known<'_>) {
+        let Some(group) = self.groups[direction as usize].get_mut(&anchor) else { return };
+        let own = known.workloads.nature(anchor).families;
+        let mut condition = Condition { own, restricted: group.restricted, free: [None; FAMILIES] };
+        for families in met(own).filter(|families| group.default_for(*families).is_nothing()) {
+            condition.free[families] = Some(group.free[families]);
+        }
+        let before = group.condition.replace(condition);
+        self.stars.place(direction, anchor, before, Some(condition));
     }
 
     fn check(&self, limit: usize) -> Result<(), TooMany> {
@@ -109,21 +149,26 @@ impl Groups {
             self.entries[at].set(anchor, partner, None);
         }
         if !known.workloads.nature(anchor).governed(direction) {
-            if self.groups[at].remove(&anchor).is_some() {
+            if let Some(group) = self.groups[at].remove(&anchor) {
+                self.forget(direction, anchor, &group);
                 self.told.replace(direction, anchor, BTreeMap::new(), known.workloads);
             }
             return;
         }
         let workload = &known.workloads.slots[anchor];
         let of_families = |families: usize| by_default(workload, direction, families as Families, known.classes);
+        let defaults: [Pair; FAMILIES] = std::array::from_fn(of_families);
         let group = Group {
-            defaults: std::array::from_fn(of_families),
+            defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
             free: [0; FAMILIES],
             restricted: 0,
             star: Pair::nothing(),
-            blocker: None,
+            condition: None,
+            blockers: Box::default(),
         };
-        self.groups[at].insert(anchor, group);
+        if let Some(before) = self.groups[at].insert(anchor, group) {
+            self.forget(direction, anchor, &before);
+        }
         for partner in candidates(direction, anchor, known) {
             self.note(direction, anchor, partner, known);
         }
@@ -143,11 +188,11 @@ impl Groups {
             Entry { pair, free: nature.free(opposite(direction)), families: nature.families }
         });
         let says_more = |entry: &Entry| match entry.free {
-            true => entry.pair != group.defaults[usize::from(entry.families)],
+            true => entry.pair != group.default_for(entry.families.into()),
             false => !entry.pair.is_nothing(),
         };
         let entry = entry.filter(says_more);
-        let mut count = |entry: &Entry, change: fn(&mut usize)| match entry.free {
+        let mut count = |entry: &Entry, change: fn(&mut u32)| match entry.free {
             true => change(&mut group.free[usize::from(entry.families)]),
             false => change(&mut group.restricted),
         };
@@ -192,6 +237,7 @@ impl Groups {
         let star = self.star(direction, anchor, known);
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
         let same = group.star == star;
+        self.stars.shine(direction, anchor, !star.is_nothing());
         group.star = star;
         let group = &self.groups[at][&anchor];
         if same && !anew {
@@ -213,7 +259,7 @@ impl Groups {
             add(partner, self.lines_with(direction, anchor, partner, group, known));
         }
         let told = &group.star;
-        let by_default = |families: usize| group.defaults[families].beyond(told).iter().any(|(_, p)| !p.is_none());
+        let by_default = |families: usize| group.default_for(families).beyond(told).iter().any(|(_, p)| !p.is_none());
         let named: [bool; FAMILIES] = std::array::from_fn(by_default);
         if named.contains(&true) {
             for (partner, workload) in known.workloads.slots.iter() {
@@ -244,57 +290,72 @@ impl Groups {
         }
         match self.entries[direction as usize].get(anchor, partner) {
             Some(entry) => entry.pair.clone(),
-            None if nature.free(opposite(direction)) => group.defaults[usize::from(nature.families)].clone(),
+            None if nature.free(opposite(direction)) => group.default_for(nature.families.into()),
             None => Pair::nothing(),
         }
     }
 
     /// What every workload may that there is, as far as it can be reached: a line for all of them would declare nothing
-    /// that is denied.
+    /// that is denied. It is nothing unless the group's condition holds.
     fn star(&mut self, direction: Direction, anchor: u32, known: Known<'_>) -> Pair {
         let at = direction as usize;
         let Some(group) = self.groups[at].get(&anchor) else { return Pair::nothing() };
         let own = known.workloads.nature(anchor).families;
-        let met = |families: &usize| *families as Families & own != 0;
         let census = known.workloads.census();
-        let restricted: usize = (0..FAMILIES).filter(met).map(|families| census.restricted[at][families]).sum();
-        if group.restricted != restricted {
-            return Pair::nothing();
-        }
-        let implied = (0..FAMILIES).filter(met).filter(|f| census.free[at][*f] > group.free[*f]);
-        let mut star = implied.fold(Pair::everything(), |star, families| star.meet(&group.defaults[families]));
+        let restricted: u32 = met(own).map(|families| census.restricted[at][families]).sum();
+        let implied = met(own).filter(|families| census.free[at][*families] > group.free[*families]);
+        let mut star = match group.restricted == restricted {
+            true => implied.fold(Pair::everything(), |star, families| star.meet(&group.default_for(families))),
+            false => Pair::nothing(),
+        };
         for (_, entry) in self.entries[at].of(anchor) {
             if star.is_nothing() {
-                return star;
+                break;
             }
             star = star.meet(&entry.pair);
         }
         match direction {
             Direction::Ingress => star,
-            Direction::Egress => self.sent_to_all(anchor, group.blocker, star, known),
+            Direction::Egress => self.sent_to_all(anchor, star, known),
         }
     }
 
     /// What of `star` the source may send to every workload that is governed for ingress, too.
-    fn sent_to_all(&mut self, source: u32, blocker: Option<u32>, mut star: Pair, known: Known<'_>) -> Pair {
+    fn sent_to_all(&mut self, source: u32, star: Pair, known: Known<'_>) -> Pair {
         let (ingress, egress) = (Direction::Ingress as usize, Direction::Egress as usize);
+        let Some(group) = self.groups[egress].get_mut(&source) else { return Pair::nothing() };
+        let before = std::mem::take(&mut group.blockers);
         let own = known.workloads.nature(source).families;
-        let destinations = blocker.into_iter().chain(known.workloads.governed(Direction::Ingress).iter().copied());
-        let mut blocked_by = None;
-        for destination in destinations {
-            if star.is_nothing() {
+        let (mut left, mut blockers) = (star.clone(), Vec::new());
+        // Those that left nothing of it before will do so again, mostly. Each source begins with others, so that none is
+        // what all hang on.
+        let governed = known.workloads.governed(Direction::Ingress);
+        for destination in before.iter().chain(governed.range(source..)).chain(governed.range(..source)) {
+            if left.is_nothing() {
                 break;
             }
-            let Some(group) = self.groups[ingress].get(&destination) else { continue };
-            if known.workloads.nature(destination).families & own != 0 {
-                star = star.meet(&self.pair(Direction::Ingress, destination, source, group, known));
-                blocked_by = Some(destination);
+            let Some(group) = self.groups[ingress].get(destination) else { continue };
+            if known.workloads.nature(*destination).families & own == 0 {
+                continue;
+            }
+            let pair = self.pair(Direction::Ingress, *destination, source, group, known);
+            if star.meet(&pair).is_nothing() {
+                blockers.clear();
+            }
+            let less = left.meet(&pair);
+            if less != left {
+                blockers.push(*destination);
+                left = less;
             }
         }
-        if let Some(group) = self.groups[egress].get_mut(&source) {
-            group.blocker = blocked_by.filter(|_| star.is_nothing());
+        if !left.is_nothing() {
+            blockers.clear();
         }
-        star
+        self.stars.hold_back(source, &before, &blockers);
+        if let Some(group) = self.groups[egress].get_mut(&source) {
+            group.blockers = blockers.into();
+        }
+        left
     }
 }
 

@@ -64,7 +64,8 @@ impl FlowPorts {
                 _ => joined.push(span),
             }
         }
-        FlowPorts(Held::Spans(joined.into()))
+        // Of no spans there is one that all share.
+        if joined.is_empty() { FlowPorts::none() } else { FlowPorts(Held::Spans(joined.into())) }
     }
 
     pub fn is_none(&self) -> bool {

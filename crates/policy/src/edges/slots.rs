@@ -48,6 +48,31 @@ impl<T> Slots<T> {
     }
 }
 
+/// Some numbers, of which there is mostly one.
+#[derive(Debug, Clone)]
+pub(super) enum Numbers {
+    One(u32),
+    Several(Box<[u32]>),
+}
+
+impl From<Vec<u32>> for Numbers {
+    fn from(numbers: Vec<u32>) -> Numbers {
+        match numbers[..] {
+            [number] => Numbers::One(number),
+            _ => Numbers::Several(numbers.into()),
+        }
+    }
+}
+
+impl Numbers {
+    pub(super) fn all(&self) -> &[u32] {
+        match self {
+            Numbers::One(number) => std::slice::from_ref(number),
+            Numbers::Several(numbers) => numbers,
+        }
+    }
+}
+
 /// # Panics
 /// If the number is free.
 impl<T> Index<u32> for Slots<T> {

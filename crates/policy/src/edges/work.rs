@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Edges;
 use super::classes::{Class, Classes};
+use super::slots::Numbers;
 use super::terms::Terms;
 use crate::isolating::Isolating;
 use crate::translate::{NamedPorts, resolved_ports};
@@ -94,7 +95,7 @@ impl Edges {
             true => self.pods.remove(&name),
             false => self.pods.insert(name, numbers.into()),
         };
-        for class in before.iter().flatten().copied() {
+        for class in before.iter().flat_map(Numbers::all).copied() {
             if self.classes.leave(class) {
                 work.emptied.insert(class);
             }

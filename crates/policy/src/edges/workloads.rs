@@ -90,8 +90,8 @@ pub(super) struct Workloads {
 /// How many workloads there are that may be at the other end of a governed one, by direction and families.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    pub(super) free: [[usize; FAMILIES]; 2],
-    pub(super) restricted: [[usize; FAMILIES]; 2],
+    pub(super) free: [[u32; FAMILIES]; 2],
+    pub(super) restricted: [[u32; FAMILIES]; 2],
 }
 
 impl Workloads {
@@ -123,7 +123,7 @@ impl Workloads {
     }
 
     /// Of those at the other end of flows in the direction.
-    fn count(&mut self, direction: Direction, nature: Nature, change: impl FnOnce(&mut usize)) {
+    fn count(&mut self, direction: Direction, nature: Nature, change: impl FnOnce(&mut u32)) {
         if nature.exists() && is_partner(direction, nature) {
             let counts = match nature.free(opposite(direction)) {
                 true => &mut self.census.free,

@@ -23,8 +23,9 @@ const START: Position = Position { epoch: 1, seq: 0 };
 const TOGETHER: usize = 1_000;
 
 pub(super) struct Cost {
-    /// Seconds from the decoded lists to the bytes of both baselines.
-    pub(super) baseline: Figure,
+    /// Seconds from the decoded lists to the bytes of the table of addresses, and from there to the bytes of the edges.
+    pub(super) addresses: Figure,
+    pub(super) edges: Figure,
     pub(super) lines: usize,
     pub(super) lines_bytes: usize,
     pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
@@ -45,15 +46,6 @@ fn settings() -> Settings {
     Settings { cluster_id: "bench".into(), filter, pod_detail: false, agent: None, numbers }
 }
 
-fn of_lists(lists: Vec<Change<Object>>) -> Tables {
-    let mut tables = Tables::new(settings(), Form::Compatible);
-    for list in lists {
-        tables.apply(list, Instant::now());
-    }
-    drop(tables.take_deltas());
-    tables
-}
-
 /// What the change makes of the tables, published as the provider does. The bytes of deltas of both feeds.
 fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
     tables.apply(change, Instant::now());
@@ -63,18 +55,27 @@ fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
 pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     let mut cluster = Cluster::of(size);
     let lists: Vec<Change<Object>> = cluster.lists();
-    let mut baseline = Vec::new();
+    let (mut addresses, mut edges) = (Vec::new(), Vec::new());
     let mut built = None;
     for _ in 0..wanted.baselines {
         let lists = lists.clone();
         let begun = Instant::now();
-        let tables = of_lists(lists);
-        let bytes = tables.encoded(START).expect("addresses that a database can hold");
-        baseline.push(begun.elapsed().as_secs_f64());
-        built = Some((tables, bytes));
+        let mut tables = Tables::new(settings(), Form::Compatible);
+        for list in lists {
+            tables.apply(list, Instant::now());
+        }
+        let resolved = begun.elapsed();
+        let begun = Instant::now();
+        drop(tables.take_deltas());
+        let text = tables.edge_list(START).expect("text");
+        edges.push(begun.elapsed().as_secs_f64());
+        let begun = Instant::now();
+        tables.database(START).expect("no more addresses than a database can hold");
+        addresses.push((resolved + begun.elapsed()).as_secs_f64());
+        built = Some((tables, text));
     }
     drop(lists);
-    let (mut tables, [_, text]) = built.expect("a baseline at least");
+    let (mut tables, text) = built.expect("a baseline at least");
     let lines = text.iter().filter(|byte| **byte == b'\n').count() - 1;
 
     let mut interner = Interner::new();
@@ -95,5 +96,6 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     }
     let [deltas, _] = tables.take_deltas().into_json(START);
     let together = (deltas.len(), deltas.iter().map(Vec::len).sum());
-    Cost { baseline: Figure::of(baseline), lines, lines_bytes: text.len(), kinds, together }
+    let (addresses, edges) = (Figure::of(addresses), Figure::of(edges));
+    Cost { addresses, edges, lines, lines_bytes: text.len(), kinds, together }
 }

@@ -15,8 +15,8 @@ const BASELINE_BELOW_SECONDS: f64 = 2.0;
 const RESIDENT_BELOW_MB: f64 = 150.0;
 const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const LAST_SUBSCRIBER_BELOW_SECONDS: f64 = 1.0;
-/// What thousands of subscribers may take beside what there is without them.
-const SUBSCRIBERS_BELOW_MB: f64 = 150.0;
+/// What a subscriber may take in a storm, among those that read nothing.
+const SUBSCRIBER_BELOW_KB: f64 = 64.0;
 
 const MEGA: f64 = 1e6;
 
@@ -53,9 +53,9 @@ impl Served {
         self.started.resident_bytes as f64 / MEGA
     }
 
-    /// What the subscribers take in a storm, some of whom read nothing.
-    fn subscribers(&self) -> f64 {
-        (self.stormed.peak_bytes.saturating_sub(self.started.resident_bytes)) as f64 / MEGA
+    /// What each of the subscribers takes in a storm, with what the storm takes by itself.
+    fn subscriber_kb(&self) -> f64 {
+        (self.stormed.peak_bytes.saturating_sub(self.started.resident_bytes)) as f64 / 1e3 / self.subscribers as f64
     }
 }
 
@@ -68,8 +68,8 @@ impl Report {
                 let record = Record::new("context", series, x, (figure, unit));
                 records.push(Record { bar: bar.filter(|_| cluster.pods == BARS_AT_PODS), ..record });
             };
-            let baseline = ("baseline", "from the lists to its bytes");
-            put(baseline, &cost.baseline, "s", Some(BASELINE_BELOW_SECONDS));
+            put(("baseline", "of addresses, from the lists"), &cost.addresses, "s", Some(BASELINE_BELOW_SECONDS));
+            put(("baseline", "of edges beside it"), &cost.edges, "s", None);
             for (kind, samples) in &cost.kinds {
                 let bar = is_of_pod(*kind).then_some(POD_MEDIAN_BELOW_MS);
                 put(("one event, median", kind.words()), &Figure::of([took(samples).median]), "ms", bar);
@@ -101,8 +101,10 @@ impl fmt::Display for Report {
                 writeln!(f, "  {what:<58} {figure}")
             };
             let mb = |bytes: u64| format!("{:.1}", bytes as f64 / MEGA);
-            row(f, "from the lists to the bytes of both baselines, s", &format_args!("{:.3}", cost.baseline))?;
-            row(f, "from the process's start to the first download, s", &served.first_download.as_secs_f64())?;
+            row(f, "from the lists to the bytes of the database, s", &format_args!("{:.3}", cost.addresses))?;
+            row(f, "from there to the bytes of the edges, s", &format_args!("{:.3}", cost.edges))?;
+            let download = served.first_download.as_secs_f64();
+            row(f, "from the process's start to the first download, s", &format_args!("{download:.2}"))?;
             row(f, "database, MB", &mb(served.database_bytes as u64))?;
             row(f, "  compressed", &mb(served.compressed_bytes as u64))?;
             row(f, "lines of edges, MB", &mb(cost.lines_bytes as u64))?;
@@ -142,12 +144,12 @@ impl fmt::Display for Report {
                 let mut put = |what: &str, figure: f64, below: f64| {
                     writeln!(bars, "  {what}, {pods} pods: {}", Bar { figure, below })
                 };
-                put("from the lists to both baselines, s", cost.baseline.median(), BASELINE_BELOW_SECONDS)?;
+                put("from the lists to the database, s", cost.addresses.median(), BASELINE_BELOW_SECONDS)?;
                 put("resident after the first download, MB", served.resident(), RESIDENT_BELOW_MB)?;
                 let last = format!("from an event to the last of {} subscribers, s", served.subscribers);
                 put(&last, served.to_the_last.median(), LAST_SUBSCRIBER_BELOW_SECONDS)?;
-                let beside = format!("what {} subscribers take at most in a storm, MB", served.subscribers);
-                put(&beside, served.subscribers(), SUBSCRIBERS_BELOW_MB)?;
+                let each = format!("each of {} subscribers at most in a storm, kB", served.subscribers);
+                put(&each, served.subscriber_kb(), SUBSCRIBER_BELOW_KB)?;
             }
         }
         if bars.is_empty() { Ok(()) } else { write!(f, "bars\n{bars}") }

@@ -116,9 +116,10 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
 
 async fn read(number: usize, mut stream: TcpStream, deltas: Sender<(usize, Instant)>) {
     let (mut parser, mut events, mut buffer) = (Parser::new(), Vec::new(), vec![0; 16 << 10]);
-    loop {
-        let length = stream.read(&mut buffer).await.expect("the provider goes on");
-        assert!(length > 0, "the provider has ended a stream");
+    // Whom the provider has sent away gets no delta, which is noticed where one is waited for.
+    while let Ok(length) = stream.read(&mut buffer).await
+        && length > 0
+    {
         parser.push(&buffer[..length], &mut events).expect("events of bounded size");
         let now = Instant::now();
         for event in events.drain(..) {
