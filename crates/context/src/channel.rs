@@ -5,20 +5,17 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use feed::{Event, Head, Opening, Position, Publication, sse};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tokio::sync::{OnceCell, broadcast, watch};
+use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
 /// Deltas that a subscriber may lie behind before it is sent away. At five a second that is minutes; and what they
 /// take is what the backlog holds anyway, since subscribers share it.
 const BEHIND_AT_MOST: usize = 1024;
-
-/// What a table looks like from outside, in bytes.
-pub(crate) type Encode = Box<dyn Fn(Position, &str) -> Result<Vec<Part>, Unencodable> + Send + Sync>;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
 pub(crate) struct Part {
@@ -27,8 +24,11 @@ pub(crate) struct Part {
     /// Of the name that it has as a file.
     pub(crate) extension: &'static str,
     pub(crate) media_type: &'static str,
-    pub(crate) bytes: Bytes,
+    pub(crate) encode: Encode,
 }
+
+/// Writes a table down that is at the position and has the version.
+pub(crate) type Encode = Box<dyn Fn(Position, &str) -> Result<Bytes, Unencodable> + Send + Sync>;
 
 /// A baseline that cannot be written down.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -40,46 +40,75 @@ pub(crate) struct Baseline {
     pub(crate) version: String,
     pub(crate) position: Position,
     pub(crate) count: usize,
-    encode: Arc<Encode>,
-    encoded: OnceCell<Arc<Encoded>>,
+    parts: Arc<[Part]>,
+    /// The first part, once somebody has asked for it; others are held by those who use them.
+    table: OnceCell<Arc<Encoded>>,
+    others: Box<[Mutex<Weak<Encoded>>]>,
 }
 
+/// A part in bytes.
 pub(crate) struct Encoded {
     pub(crate) head: Head,
-    parts: Vec<Part>,
+    pub(crate) media_type: &'static str,
+    pub(crate) bytes: Bytes,
     gzip: OnceCell<Bytes>,
 }
 
 impl Baseline {
-    pub(crate) fn new(version: String, position: Position, count: usize, encode: Encode) -> Baseline {
-        Baseline { version, position, count, encode: Arc::new(encode), encoded: OnceCell::new() }
+    pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<Part>) -> Baseline {
+        Baseline::of(version, position, count, parts.into())
+    }
+
+    fn of(version: String, position: Position, count: usize, parts: Arc<[Part]>) -> Baseline {
+        let others = parts.iter().skip(1).map(|_| Mutex::default()).collect();
+        Baseline { version, position, count, parts, table: OnceCell::new(), others }
     }
 
     /// The same table at another position.
     fn at(&self, position: Position) -> Baseline {
-        let Baseline { version, count, encode, .. } = self;
-        Baseline { version: version.clone(), position, count: *count, encode: encode.clone(), encoded: OnceCell::new() }
+        Baseline::of(self.version.clone(), position, self.count, self.parts.clone())
     }
 
-    /// Its bytes. Whoever asks first waits for the work, and the others with him.
+    /// What it consists of: what each part is, and its extension.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.parts.iter().map(|part| (part.what, part.extension))
+    }
+
+    /// Its first part in bytes. Whoever asks first waits for the work, and the others with him.
     pub(crate) async fn encoded(&self) -> Result<Arc<Encoded>, Unencodable> {
-        let encode = self.encode();
-        let work = || async move {
-            let work = tokio::task::spawn_blocking(encode);
-            work.await.map_err(|e| Unencodable(e.to_string()))?
+        self.table.get_or_try_init(|| in_background(self.encode(0))).await.cloned()
+    }
+
+    /// A part in bytes. None if there is no such part.
+    pub(crate) async fn encoded_part(&self, what: &str) -> Option<Result<Arc<Encoded>, Unencodable>> {
+        let number = self.parts.iter().position(|part| part.what == what)?;
+        let Some(held) = number.checked_sub(1).and_then(|number| self.others.get(number)) else {
+            return Some(self.encoded().await);
         };
-        self.encoded.get_or_try_init(work).await.cloned()
+        let mut held = held.lock().await;
+        if let Some(encoded) = held.upgrade() {
+            return Some(Ok(encoded));
+        }
+        let encoded = in_background(self.encode(number)).await;
+        if let Ok(encoded) = &encoded {
+            *held = Arc::downgrade(encoded);
+        }
+        Some(encoded)
     }
 
-    /// The same, worked out by whoever asks.
+    /// Its first part in bytes, worked out by whoever asks.
     pub(crate) fn encoded_here(&self) -> Result<Arc<Encoded>, Unencodable> {
-        self.encode()()
+        self.encode(0)()
     }
 
-    fn encode(&self) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
-        let encode = self.encode.clone();
-        let (position, version, count) = (self.position, self.version.clone(), self.count);
-        move || Encoded::of(&encode, position, version, count)
+    fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
+        let (parts, position, version, count) = (self.parts.clone(), self.position, self.version.clone(), self.count);
+        move || {
+            let part = parts.get(number).ok_or_else(|| Unencodable("it has no form".into()))?;
+            let bytes = (part.encode)(position, &version)?;
+            let head = Head::of(&bytes, version, position, count as u64);
+            Ok(Arc::new(Encoded { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))
+        }
     }
 }
 
@@ -90,48 +119,29 @@ impl fmt::Debug for Baseline {
 }
 
 impl Encoded {
-    fn of(encode: &Encode, position: Position, version: String, count: usize) -> Result<Arc<Encoded>, Unencodable> {
-        let parts = encode(position, &version)?;
-        let bytes = parts.first().map(|part| part.bytes.clone()).ok_or_else(|| Unencodable("it has no form".into()))?;
-        let head = Head::of(&bytes, version, position, count as u64);
-        Ok(Arc::new(Encoded { head, parts, gzip: OnceCell::new() }))
-    }
-
-    /// What is downloaded.
-    pub(crate) fn table(&self) -> &Part {
-        &self.parts[0]
-    }
-
-    pub(crate) fn part(&self, what: &str) -> Option<&Part> {
-        self.parts.iter().find(|part| part.what == what)
-    }
-
-    /// What it is, the extension of its file, its bytes.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str, Bytes)> {
-        self.parts.iter().map(|part| (part.what, part.extension, part.bytes.clone()))
-    }
-
-    /// What is downloaded, compressed.
     pub(crate) async fn compressed(&self) -> Result<Bytes, Unencodable> {
-        let bytes = self.table().bytes.clone();
-        let work = || async move {
-            let work = tokio::task::spawn_blocking(move || {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-                encoder.write_all(&bytes)?;
-                encoder.finish()
-            });
-            let done = work.await.map_err(|e| Unencodable(e.to_string()))?;
-            done.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+        let bytes = self.bytes.clone();
+        let compress = move || {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            let written = encoder.write_all(&bytes).and_then(|()| encoder.finish());
+            written.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
         };
-        self.gzip.get_or_try_init(work).await.cloned()
+        self.gzip.get_or_try_init(|| in_background(compress)).await.cloned()
     }
+}
+
+/// Long work goes to a thread of its own.
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Unencodable> + Send + 'static,
+) -> Result<T, Unencodable> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| Unencodable(e.to_string()))?
 }
 
 /// Where a table is published.
 pub(crate) struct Channel {
     /// `identity`.
     pub(crate) name: &'static str,
-    state: Mutex<State>,
+    state: std::sync::Mutex<State>,
     /// What open streams carry on with.
     frames: broadcast::Sender<Bytes>,
     /// Goes up with every baseline.
@@ -151,7 +161,7 @@ impl Channel {
     pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
         let state = State { publication: Publication::new(epoch), baseline: None };
-        Arc::new(Channel { name, state: Mutex::new(state), frames, baselines: watch::Sender::new(0) })
+        Arc::new(Channel { name, state: std::sync::Mutex::new(state), frames, baselines: watch::Sender::new(0) })
     }
 
     /// Publishes deltas that belong together, and the baseline that contains them.

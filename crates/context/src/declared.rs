@@ -4,7 +4,7 @@ use bytes::Bytes;
 use feed::Position;
 use policy::EdgeChanges;
 
-use crate::channel::{Baseline, Part, Unencodable};
+use crate::channel::{Baseline, Encode, Part};
 use crate::edges::{Allowlist, Difference, EdgeDelta, Form};
 
 /// The name of the feed.
@@ -83,16 +83,12 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 /// The baseline of a list that was published up to the position.
 pub(crate) fn baseline(lists: Lists, position: Position) -> Baseline {
     let (version, count) = (lists.published.version(), lists.published.len());
-    let encode = move |_: Position, _: &str| -> Result<Vec<Part>, Unencodable> {
-        let part = |what, extension, list: &Allowlist| Part {
-            what,
-            extension,
-            media_type: MEDIA_TYPE,
-            bytes: Bytes::from(list.text()),
-        };
-        Ok(vec![part("baseline", "txt", &lists.published), part("extended", "extended.txt", &lists.extended)])
+    let part = |what, extension, list: Allowlist| {
+        let encode: Encode = Box::new(move |_, _| Ok(Bytes::from(list.text())));
+        Part { what, extension, media_type: MEDIA_TYPE, encode }
     };
-    Baseline::new(version, position, count, Box::new(encode))
+    let parts = vec![part("baseline", "txt", lists.published), part("extended", "extended.txt", lists.extended)];
+    Baseline::new(version, position, count, parts)
 }
 
 #[cfg(test)]

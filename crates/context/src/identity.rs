@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use feed::Position;
+use imbl::OrdMap;
 use policy::Labels;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::channel::{Baseline, Part, Unencodable};
+use crate::channel::{Baseline, Encode, Part, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::mmdb::{self, Description, Value};
 use crate::record::Record;
@@ -246,22 +247,37 @@ pub(crate) fn version(snapshot: &Snapshot) -> String {
 /// The baseline of a table that was published up to the position.
 pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position: Position) -> Baseline {
     let (version, count) = (version(&snapshot), snapshot.table.len());
-    let encode = move |position: Position, version: &str| {
+    let Snapshot { table, ids, .. } = snapshot;
+    let database: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
-        let entries = snapshot.table.iter().map(|(address, record)| (*address, &**record));
-        let table = mmdb::write(entries, &description, value);
-        let table = table.map_err(|e| Unencodable(e.to_string()))?;
-        let identities = Identities {
-            position,
-            version: version.to_owned(),
-            identities: snapshot.ids.iter().map(|(sid, identity)| Row::of(*sid, identity)).collect(),
-            exceptions: exceptions.clone(),
-        };
-        let identities = serde_json::to_vec(&identities).map_err(|e| Unencodable(e.to_string()))?;
-        Ok(vec![
-            Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, bytes: Bytes::from(table) },
-            Part { what: "ids", extension: "ids.json", media_type: "application/json", bytes: Bytes::from(identities) },
-        ])
-    };
-    Baseline::new(version, position, count, Box::new(encode))
+        let entries = table.iter().map(|(address, record)| (*address, &**record));
+        mmdb::write(entries, &description, value).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+    });
+    let identities: Encode = Box::new(move |position, version| {
+        let written = Written { position, version, identities: Ids(&ids), exceptions: &exceptions };
+        serde_json::to_vec(&written).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+    });
+    let parts = vec![
+        Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
+        Part { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
+    ];
+    Baseline::new(version, position, count, parts)
+}
+
+/// [`Identities`] as they are written, row by row.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    position: Position,
+    version: &'a str,
+    identities: Ids<'a>,
+    exceptions: &'a [Exception],
+}
+
+struct Ids<'a>(&'a OrdMap<Sid, Identity>);
+
+impl Serialize for Ids<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(sid, identity)| Row::of(*sid, identity)))
+    }
 }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
-use feed::{Head, Position};
+use feed::Position;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -107,7 +107,7 @@ async fn status(State(sources): State<Sources>) -> Response {
 async fn version(State(sources): State<Sources>, Path(feed): Path<String>) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
     let encoded = baseline.encoded().await.map_err(broken)?;
-    served.figures.encoded(encoded.table().bytes.len());
+    served.figures.encoded(encoded.bytes.len());
     Ok(Json(encoded.head.clone()).into_response())
 }
 
@@ -124,18 +124,19 @@ async fn download(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
-    let encoded = baseline.encoded().await.map_err(broken)?;
-    let part = match &wanted.part {
-        None => encoded.table(),
-        Some(name) => encoded.part(name).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "the feed has no such part"))?,
+    let encoded = match &wanted.part {
+        None => {
+            let encoded = baseline.encoded().await.map_err(broken)?;
+            served.figures.encoded(encoded.bytes.len());
+            encoded
+        }
+        Some(name) => {
+            let none = || refuse(StatusCode::NOT_FOUND, "the feed has no such part");
+            baseline.encoded_part(name).await.ok_or_else(none)?.map_err(broken)?
+        }
     };
-    served.figures.encoded(encoded.table().bytes.len());
-    // The part has the position and version of the whole, and a hash of its own.
-    let head = if wanted.part.is_none() {
-        encoded.head.clone()
-    } else {
-        Head::of(&part.bytes, encoded.head.version.clone(), encoded.head.position, encoded.head.count)
-    };
+    // A part has the position and version of the whole, and a hash of its own.
+    let head = &encoded.head;
     let mut answer = HeaderMap::new();
     let header = |text: String| {
         HeaderValue::try_from(text).map_err(|e| refuse(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
@@ -149,12 +150,12 @@ async fn download(
     if names(&headers, IF_NONE_MATCH.as_str(), &head.etag()) {
         return Ok((StatusCode::NOT_MODIFIED, answer).into_response());
     }
-    answer.insert(CONTENT_TYPE, HeaderValue::from_static(part.media_type));
-    let bytes = if wanted.part.is_none() && accepts_gzip(&headers) {
+    answer.insert(CONTENT_TYPE, HeaderValue::from_static(encoded.media_type));
+    let bytes = if accepts_gzip(&headers) {
         answer.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         encoded.compressed().await.map_err(broken)?
     } else {
-        part.bytes.clone()
+        encoded.bytes.clone()
     };
     Ok((answer, Body::from(bytes)).into_response())
 }

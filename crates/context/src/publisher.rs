@@ -176,7 +176,7 @@ impl Publisher {
 
     /// The tables as they are now are where the epoch begins: what made them is no delta.
     fn publish_first(&mut self) {
-        drop(self.tables.take_deltas());
+        self.tables.begin();
         self.pace = Pace::new();
         self.waiting_since = None;
         self.identity.channel.publish(vec![], self.tables.identities());

@@ -222,14 +222,14 @@ impl Push {
 
     async fn push_baseline(&self, baseline: &Baseline) -> Result<(), Failure> {
         let encoded = baseline.encoded().await.map_err(|e| Failure::Ours(e.to_string()))?;
-        self.figures.encoded(encoded.table().bytes.len());
+        self.figures.encoded(encoded.bytes.len());
         let mut url = self.url("upload")?;
         url.query_pairs_mut().append_pair("version", &baseline.version).append_pair("cluster", &self.relay.cluster);
         let request = self.relay.client.put(url).header(CONTENT_TYPE, self.media_type);
         // A text has no room for its position; who receives it from the relay has to know which deltas it contains.
         let request =
             encoded.head.headers().into_iter().fold(request, |request, (name, value)| request.header(name, value));
-        self.send(request.body(encoded.table().bytes.clone()), BASELINE_PATIENCE).await
+        self.send(request.body(encoded.bytes.clone()), BASELINE_PATIENCE).await
     }
 
     async fn push_delta(&self, delta: &Pending) -> Result<(), Failure> {

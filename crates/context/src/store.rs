@@ -111,10 +111,12 @@ impl Store {
         // A pointer whose writing failed may have been written all the same.
         left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
         self.clear(feed, left).await?;
-        let encoded = baseline.encoded().await?;
-        let stem = format!("{}-{}-{}", encoded.head.version, encoded.head.position.epoch, encoded.head.position.seq);
+        let head = baseline.encoded().await?.head.clone();
+        let stem = format!("{}-{}-{}", head.version, head.position.epoch, head.position.seq);
         let mut objects = Vec::new();
-        for (what, extension, bytes) in encoded.parts() {
+        for (what, extension) in baseline.parts() {
+            let Some(encoded) = baseline.encoded_part(what).await else { continue };
+            let bytes = encoded?.bytes.clone();
             let object = format!("{stem}.{extension}");
             left.push(object.clone());
             self.write(&self.path(feed, &object), bytes).await?;
@@ -127,7 +129,7 @@ impl Store {
         let mut older: Vec<String> = before.into_iter().filter(is_new).collect();
         let outdated = older.len().saturating_sub(OLDER_KEPT * objects.len());
         let outdated: Vec<String> = older.drain(..outdated).collect();
-        let latest = Latest { head: encoded.head.clone(), objects, older };
+        let latest = Latest { head, objects, older };
         let path = self.path(feed, "latest.json");
         let text = serde_json::to_vec_pretty(&latest)
             .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;

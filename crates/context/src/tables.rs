@@ -21,8 +21,9 @@ pub struct Tables {
     directory: Directory,
     edges: Edges,
     lists: Lists,
-    /// What the edges have not been told of yet.
+    /// What the edges have not been told of yet; nothing before they take in everything.
     applied: Applied,
+    begun: bool,
 }
 
 /// What the tables have to tell, in deltas of bounded size.
@@ -38,12 +39,22 @@ impl Tables {
             edges: Edges::new(),
             lists: Lists::new(form),
             applied: Applied::default(),
+            begun: false,
         }
     }
 
     /// Takes a change in.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) {
-        self.applied.join(self.directory.apply(change, now));
+        let applied = self.directory.apply(change, now);
+        if self.begun {
+            self.applied.join(applied);
+        }
+    }
+
+    /// The tables as they are now are what others are told first: what made them is no delta.
+    pub fn begin(&mut self) {
+        self.directory.publish();
+        drop(self.follow());
     }
 
     pub fn directory(&self) -> &Directory {
@@ -71,6 +82,7 @@ impl Tables {
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
         let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
+        self.begun = true;
         self.lists.apply(&changes)
     }
 
@@ -92,7 +104,7 @@ impl Tables {
     /// # Errors
     /// If there are more addresses than one can hold.
     pub fn database(&self, at: Position) -> Result<Bytes, Unencodable> {
-        Ok(self.identities()(at).encoded_here()?.table().bytes.clone())
+        Ok(self.identities()(at).encoded_here()?.bytes.clone())
     }
 
     /// The list of edges as it is downloaded.
@@ -100,7 +112,7 @@ impl Tables {
     /// # Errors
     /// None, as it is now.
     pub fn edge_list(&self, at: Position) -> Result<Bytes, Unencodable> {
-        Ok(self.declared()(at).encoded_here()?.table().bytes.clone())
+        Ok(self.declared()(at).encoded_here()?.bytes.clone())
     }
 
     /// What of the objects was not understood, and what of the tables is withheld.

@@ -35,8 +35,8 @@ use crate::{Changed, ClusterState, Direction, ObjectName, Pod};
 use classes::Classes;
 use groups::{Groups, Known, TooMany};
 use matches::Matches;
-use vocabulary::Vocabulary;
 use slots::Numbers;
+use vocabulary::Vocabulary;
 use work::Work;
 use workloads::{Workload, Workloads};
 

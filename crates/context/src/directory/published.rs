@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use policy::Labels;
 
-use super::Directory;
+use super::{Directory, Unpublished};
 use crate::record::Record;
 use crate::sid::Sid;
 use crate::version::Sum;
@@ -69,6 +69,12 @@ impl Directory {
         }
         self.published = self.current();
         changes
+    }
+
+    /// Others are told of the table as it is, whatever they were told before.
+    pub fn publish(&mut self) {
+        self.unpublished = Unpublished::default();
+        self.published = self.current();
     }
 
     /// The table of which others were told with the last [`Directory::take_changes`].

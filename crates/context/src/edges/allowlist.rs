@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use policy::{EdgeChanges, Line};
+use policy::EdgeChanges;
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
@@ -60,45 +60,42 @@ impl Allowlist {
             Some((held, _)) => held.clone(),
             None => Arc::from(line),
         };
-        let before = self.lines.clone();
-        let mut touched: Vec<String> = Vec::new();
-        for line in changes.removes.iter().flat_map(|line| self.written(line)).collect::<Vec<_>>() {
-            if let Some(count) = self.lines.get_mut(line.as_str()) {
-                *count -= 1;
-                if *count == 0 {
-                    self.lines.remove(line.as_str());
-                }
+        let (before, form) = (self.lines.clone(), self.form);
+        let mut touched: Vec<Arc<str>> = Vec::new();
+        for line in changes.removes.iter().flat_map(|line| texts(line, form)) {
+            let Some((held, count)) = self.lines.get_key_value(line.as_str()) else { continue };
+            let (held, count) = (held.clone(), *count);
+            match count {
+                0 | 1 => drop(self.lines.remove(&held)),
+                _ => drop(self.lines.insert(held.clone(), count - 1)),
             }
-            touched.push(line);
+            touched.push(held);
         }
-        for line in changes.adds.iter().flat_map(|line| self.written(line)).collect::<Vec<_>>() {
-            match self.lines.get_mut(line.as_str()) {
-                Some(count) => *count += 1,
-                None => drop(self.lines.insert(shared(&line), 1)),
-            }
-            touched.push(line);
+        for line in changes.adds.iter().flat_map(|line| texts(line, form)) {
+            let (held, count) = match self.lines.get_key_value(line.as_str()) {
+                Some((held, count)) => (held.clone(), *count),
+                None => (shared(&line), 0),
+            };
+            self.lines.insert(held.clone(), count + 1);
+            touched.push(held);
         }
         touched.sort_unstable();
         touched.dedup();
         let mut difference = Difference::default();
         for line in touched {
-            match (before.contains_key(line.as_str()), self.lines.contains_key(line.as_str())) {
+            match (before.contains_key(&line), self.lines.contains_key(&line)) {
                 (false, true) => {
                     self.sum = self.sum.wrapping_add(digest(&line));
-                    difference.adds.push(line);
+                    difference.adds.push(line.to_string());
                 }
                 (true, false) => {
                     self.sum = self.sum.wrapping_sub(digest(&line));
-                    difference.removes.push(line);
+                    difference.removes.push(line.to_string());
                 }
                 (true, true) | (false, false) => {}
             }
         }
         difference
-    }
-
-    fn written(&self, line: &Line) -> Vec<String> {
-        texts(line, self.form)
     }
 
     /// `edges-` and 16 hexadecimal digits: another one if and only if the lines are others.

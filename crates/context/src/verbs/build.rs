@@ -20,7 +20,7 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     for change in folder.changes() {
         tables.apply(change, Instant::now());
     }
-    drop(tables.take_deltas());
+    tables.begin();
     let position = Position::start_of(epoch_now());
     let baselines = [(identity::FEED, tables.identities()(position)), (declared::FEED, tables.declared()(position))];
     let store = Store::create_folder(&arguments.out)?;

@@ -61,7 +61,6 @@ impl Group {
     }
 }
 
-
 /// Partners of a workload that have to be looked at again.
 type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
 

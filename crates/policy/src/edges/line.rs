@@ -50,7 +50,12 @@ impl EdgeChanges {
     }
 
     /// Of what was added and removed, each line in turns, however often.
-    pub(super) fn settled(adds: Vec<Line>, removes: Vec<Line>) -> EdgeChanges {
+    pub(super) fn settled(mut adds: Vec<Line>, removes: Vec<Line>) -> EdgeChanges {
+        if removes.is_empty() {
+            adds.sort_unstable();
+            adds.dedup();
+            return EdgeChanges { adds, removes };
+        }
         let mut balance: BTreeMap<Line, isize> = BTreeMap::new();
         for (lines, by) in [(adds, 1), (removes, -1)] {
             for line in lines {

@@ -46,14 +46,17 @@ impl Edges {
         for (address, _) in &changed.addresses {
             pods.extend(state.contenders(*address).cloned());
         }
-        if !self.begun || !learnt.keys.is_empty() || !learnt.blocks.is_empty() {
-            let all = state.pods().filter(|pod| !self.begun || looked_at(pod));
-            pods.extend(all.map(|pod| pod.name.clone()));
+        if !std::mem::replace(&mut self.begun, true) {
+            pods.clear();
+            for pod in state.pods() {
+                self.place(state, pod.name.clone(), workload_of, &mut work);
+            }
+        } else if !learnt.keys.is_empty() || !learnt.blocks.is_empty() {
+            pods.extend(state.pods().filter(|pod| looked_at(pod)).map(|pod| pod.name.clone()));
         }
         for name in pods {
             self.place(state, name, workload_of, &mut work);
         }
-        self.begun = true;
         self.remove_emptied(&mut work);
         self.find_peers(state, changed, &mut work);
         let mut judged = std::mem::take(&mut work.came);
