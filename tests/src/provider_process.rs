@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::agent_process::{Answer, Ended, WITHIN, built, ended, get, without_variables};
+use crate::agent_process::{Answer, DEPLOYED_WITH, Ended, WITHIN, built, ended, get, without_variables};
 use crate::openmetrics;
 
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -24,6 +24,7 @@ const BETWEEN: Duration = Duration::from_millis(5);
 pub fn provider() -> Command {
     let mut command = Command::new(built("ringfence-context"));
     without_variables(&mut command);
+    command.envs(DEPLOYED_WITH);
     command.env_remove("POD_NAME").env_remove("POD_NAMESPACE").stdin(Stdio::null());
     command
 }

@@ -45,6 +45,8 @@ struct Run {
     cluster: ClusterSize,
     cost: Cost,
     served: Served,
+    /// Resident after the first download of the same cluster without policies, so that hardly anything is declared.
+    without_policies: Memory,
 }
 
 /// The provider as a process.
@@ -72,7 +74,8 @@ struct Served {
 pub fn measure(size: &Size) -> Measured {
     let runs = size.pods.iter().map(|pods| {
         let cluster = ClusterSize::of_pods(*pods);
-        Run { cluster, cost: cost::measure(cluster, size), served: served::measure(cluster, size) }
+        let without_policies = served::started(ClusterSize { policies: 0, ..cluster });
+        Run { cluster, cost: cost::measure(cluster, size), served: served::measure(cluster, size), without_policies }
     });
     Report { runs: runs.collect() }.measured()
 }

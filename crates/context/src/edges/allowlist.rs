@@ -129,7 +129,7 @@ fn digest(line: &str) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, PortSpan, Protocol};
+    use policy::{End, FlowPorts, Line, PortSpan, Protocol};
 
     use super::*;
 

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use super::super::fed::thousands;
 use super::super::figures::{Bar, Figure, Spread};
+use super::super::machine::Memory;
 use super::super::record::{Measured, Record};
 use super::cost::Sample;
 use super::{Run, Served};
@@ -48,11 +49,11 @@ fn bytes(samples: &[Sample], feed: usize) -> Spread {
     Spread::of(samples.iter().map(|sample| sample.bytes[feed] as f64)).expect("some events")
 }
 
-impl Served {
-    fn resident(&self) -> f64 {
-        self.started.resident_bytes as f64 / MEGA
-    }
+fn megabytes(memory: &Memory) -> f64 {
+    memory.resident_bytes as f64 / MEGA
+}
 
+impl Served {
     /// What each of the subscribers takes in a storm, with what the storm takes by itself.
     fn subscriber_kb(&self) -> f64 {
         (self.stormed.peak_bytes.saturating_sub(self.started.resident_bytes)) as f64 / 1e3 / self.subscribers as f64
@@ -63,7 +64,7 @@ impl Report {
     pub(super) fn measured(&self) -> Measured {
         let mut records = Vec::new();
         for run in &self.runs {
-            let (Run { cluster, cost, served }, x) = (run, (run.cluster.pods as f64, "pods"));
+            let (Run { cluster, cost, served, without_policies }, x) = (run, (run.cluster.pods as f64, "pods"));
             let mut put = |series: (&str, &str), figure: &Figure, unit: &str, bar: Option<f64>| {
                 let record = Record::new("context", series, x, (figure, unit));
                 records.push(Record { bar: bar.filter(|_| cluster.pods == BARS_AT_PODS), ..record });
@@ -74,8 +75,9 @@ impl Report {
                 let bar = is_of_pod(*kind).then_some(POD_MEDIAN_BELOW_MS);
                 put(("one event, median", kind.words()), &Figure::of([took(samples).median]), "ms", bar);
             }
-            let resident = Figure::of([served.resident()]);
-            put(("resident", "after the first baseline"), &resident, "MB", Some(RESIDENT_BELOW_MB));
+            let resident = |memory: &Memory| Figure::of([megabytes(memory)]);
+            put(("resident", "with policies"), &resident(&served.started), "MB", Some(RESIDENT_BELOW_MB));
+            put(("resident", "without policies"), &resident(without_policies), "MB", Some(RESIDENT_BELOW_MB));
             let size = |bytes: usize| Figure::of([bytes as f64 / MEGA]);
             put(("size of the database", "as it is"), &size(served.database_bytes), "MB", None);
             put(("size of the database", "compressed"), &size(served.compressed_bytes), "MB", None);
@@ -90,7 +92,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\ncontext: who an address is, and which flows are declared")?;
         let mut bars = String::new();
-        for Run { cluster, cost, served } in &self.runs {
+        for Run { cluster, cost, served, without_policies } in &self.runs {
             let pods = thousands(cluster.pods);
             writeln!(
                 f,
@@ -110,6 +112,7 @@ impl fmt::Display for Report {
             row(f, "lines of edges, MB", &mb(cost.lines_bytes as u64))?;
             row(f, "resident after the first download, MB", &mb(served.started.resident_bytes))?;
             row(f, "  at most until then", &mb(served.started.peak_bytes))?;
+            row(f, "  of the same cluster without policies", &mb(without_policies.resident_bytes))?;
             row(f, &format!("  with {} subscribers", served.subscribers), &mb(served.subscribed.resident_bytes))?;
             row(f, "  after a storm, some of them reading nothing", &mb(served.stormed.resident_bytes))?;
             row(f, "  at most in it", &mb(served.stormed.peak_bytes))?;
@@ -145,7 +148,8 @@ impl fmt::Display for Report {
                     writeln!(bars, "  {what}, {pods} pods: {}", Bar { figure, below })
                 };
                 put("from the lists to the database, s", cost.addresses.median(), BASELINE_BELOW_SECONDS)?;
-                put("resident after the first download, MB", served.resident(), RESIDENT_BELOW_MB)?;
+                put("resident after the first download, MB", megabytes(&served.started), RESIDENT_BELOW_MB)?;
+                put("the same without policies, MB", megabytes(without_policies), RESIDENT_BELOW_MB)?;
                 let last = format!("from an event to the last of {} subscribers, s", served.subscribers);
                 put(&last, served.to_the_last.median(), LAST_SUBSCRIBER_BELOW_SECONDS)?;
                 let each = format!("each of {} subscribers at most in a storm, kB", served.subscribers);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::fed::{feed, until_sent};
 use super::super::figures::{Figure, Spread};
-use super::super::machine;
+use super::super::machine::{self, Memory};
 use super::subscribers::{Reading, Subscribers};
 use super::{Served, Size};
 use crate::fake_api::FakeApi;
@@ -20,16 +20,38 @@ use crate::scale::{Cluster, Size as ClusterSize};
 /// The largest cluster takes the slowest provider this long, with much to spare.
 const WITHIN: Duration = Duration::from_secs(600);
 
+/// A provider that has its first baseline.
+struct Started {
+    api: FakeApi,
+    provider: Provider,
+    process: Pid,
+    first_download: Duration,
+    database_bytes: usize,
+    memory: Memory,
+}
+
+impl Started {
+    fn new(size: ClusterSize) -> Started {
+        let api = FakeApi::start();
+        api.set_cluster(Cluster::of(size));
+        let kubeconfig = api.kubeconfig().display().to_string();
+        let begun = Instant::now();
+        let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", "bench"]);
+        let database_bytes =
+            provider.until_within(WITHIN, "a baseline", |provider| download(provider.address(), "").ok());
+        let first_download = begun.elapsed();
+        let process = Pid::from_raw(provider.id().cast_signed());
+        Started { api, provider, process, first_download, database_bytes, memory: machine::memory(process) }
+    }
+}
+
+/// What a provider has in RAM after its first baseline was downloaded.
+pub(super) fn started(size: ClusterSize) -> Memory {
+    Started::new(size).memory
+}
+
 pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
-    let api = FakeApi::start();
-    api.set_cluster(Cluster::of(size));
-    let kubeconfig = api.kubeconfig().display().to_string();
-    let begun = Instant::now();
-    let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", "bench"]);
-    let process = Pid::from_raw(provider.id().cast_signed());
-    let database_bytes = provider.until_within(WITHIN, "a baseline", |provider| download(provider.address(), "").ok());
-    let first_download = begun.elapsed();
-    let started = machine::memory(process);
+    let Started { api, mut provider, process, first_download, database_bytes, memory: started } = Started::new(size);
     let compressed_bytes = download(provider.address(), "accept-encoding: gzip\r\n").expect("a baseline");
     let addresses = identity(&provider)["count"].as_u64().expect("a number");
 
