@@ -89,12 +89,12 @@ struct Known {
     template: Option<Arc<Template>>,
 }
 
-/// What may be otherwise after a change, until it is settled.
+/// What may be otherwise after a change, until it is settled; something may be in it more than once.
 #[derive(Debug, Default)]
 struct Touched {
-    addresses: BTreeSet<IpAddr>,
+    addresses: Vec<IpAddr>,
     /// Sets of equal pods that may have another identity or another classification.
-    templates: BTreeSet<Arc<Template>>,
+    templates: Vec<Arc<Template>>,
     /// Nodes whose own record may be another.
     nodes: BTreeSet<Arc<str>>,
 }

@@ -1,6 +1,6 @@
 //! The nodes as their pods show them: what runs on the host network, and whether an agent enforces policies there.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use policy::Labels;
@@ -21,7 +21,7 @@ pub struct AgentSelector {
 #[derive(Debug)]
 pub(super) struct Nodes {
     agent: Option<AgentSelector>,
-    nodes: BTreeMap<Arc<str>, Node>,
+    nodes: HashMap<Arc<str>, Node>,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct Node {
 
 impl Nodes {
     pub(super) fn new(agent: Option<AgentSelector>) -> Nodes {
-        Nodes { agent, nodes: BTreeMap::new() }
+        Nodes { agent, nodes: HashMap::new() }
     }
 
     /// Whether policies are enforced on the node. Nobody knows that of a pod that is on no node.

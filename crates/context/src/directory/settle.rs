@@ -8,7 +8,7 @@ use std::time::Instant;
 use policy::{Labels, Moment, ObjectName, Uid};
 
 use super::templates::Template;
-use super::{Directory, Identity, Known, relevant};
+use super::{Directory, Identity, Known, Touched, relevant};
 use crate::labels::{carried, worth_a_name};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
@@ -19,9 +19,11 @@ const SERVICE_IDENTITY: &str = "service-identity";
 
 impl Directory {
     pub(super) fn settle(&mut self, now: Instant) {
-        let touched = std::mem::take(&mut self.touched);
-        let (mut addresses, mut nodes) = (touched.addresses, touched.nodes);
-        for template in &touched.templates {
+        let Touched { mut addresses, mut templates, mut nodes } = std::mem::take(&mut self.touched);
+        // One is held of those that are equal.
+        templates.sort_unstable_by_key(Arc::as_ptr);
+        templates.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for template in &templates {
             let sid = self.sid_of(template);
             self.templates.renew(template, sid);
             self.touch(template, &mut addresses, &mut nodes);
@@ -30,11 +32,13 @@ impl Directory {
             self.nodes.set_record(node, None);
             addresses.extend(self.nodes.on_host(node).flat_map(|pod| pod.base.addresses.iter()));
         }
+        each_once(&mut addresses);
         let mut renumbered: BTreeSet<Sid> = self.numbers.expire(now).into_iter().collect();
         renumbered.extend(self.count(&addresses, now));
         for sid in renumbered {
             self.renumber(sid, &mut addresses);
         }
+        each_once(&mut addresses);
         self.resolved += addresses.len() as u64;
         for address in addresses {
             self.write(address);
@@ -42,7 +46,7 @@ impl Directory {
     }
 
     /// The addresses and nodes whose records say something of the template's pods.
-    fn touch(&self, template: &Template, addresses: &mut BTreeSet<IpAddr>, nodes: &mut BTreeSet<Arc<str>>) {
+    fn touch(&self, template: &Template, addresses: &mut Vec<IpAddr>, nodes: &mut BTreeSet<Arc<str>>) {
         for pod in self.templates.get(template).iter().flat_map(|replicas| &replicas.pods) {
             match template.host_network {
                 true => nodes.extend(pod.base.node.clone()),
@@ -62,7 +66,7 @@ impl Directory {
     }
 
     /// Counts who has which identity at these addresses. Gives the identities whose number may be another now.
-    fn count(&mut self, addresses: &BTreeSet<IpAddr>, now: Instant) -> BTreeSet<Sid> {
+    fn count(&mut self, addresses: &[IpAddr], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
         for address in addresses {
             let old = self.table.get(address).and_then(|record| record.sid);
@@ -127,7 +131,7 @@ impl Directory {
     }
 
     /// The number of the identity may be another now.
-    fn renumber(&mut self, sid: Sid, addresses: &mut BTreeSet<IpAddr>) {
+    fn renumber(&mut self, sid: Sid, addresses: &mut Vec<IpAddr>) {
         let num = self.numbers.number(sid).unwrap_or(reserved::NONE);
         let Some(identity) = self.ids.get_mut(&sid) else { return };
         identity.num = num;
@@ -245,6 +249,12 @@ impl Directory {
         let with_record = claimants.filter(|known| !known.pod.base.host_network || known.pod.base.node.is_some());
         with_record.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
     }
+}
+
+/// In order, which is the table's.
+fn each_once(addresses: &mut Vec<IpAddr>) {
+    addresses.sort_unstable();
+    addresses.dedup();
 }
 
 /// Of pods that claim one address the greatest has it.

@@ -1,7 +1,7 @@
 //! Pods that are the same to consumers, held together: they have one identity, one classification and one record.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use policy::Labels;
@@ -48,7 +48,7 @@ pub(super) struct Records {
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     /// By namespace and workload. Nothing within is empty.
-    namespaces: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Of>>,
+    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Of>>,
     /// In order, and none is empty.
     by_sid: BTreeMap<Sid, Vec<Arc<Template>>>,
 }
@@ -148,7 +148,7 @@ impl Templates {
         template: &Arc<Template>,
         pod: &Arc<Pod>,
         exposures: &Exposures,
-        touched: &mut BTreeSet<Arc<Template>>,
+        touched: &mut Vec<Arc<Template>>,
     ) {
         let of_namespace = self.namespaces.entry(template.namespace.clone()).or_default();
         let of = of_namespace.entry(template.workload.clone()).or_default();
@@ -168,11 +168,11 @@ impl Templates {
                 of.templates.insert(place, (template.clone(), replicas));
             }
         }
-        touched.insert(template.clone());
+        touched.push(template.clone());
         of.expose(false, exposed, touched);
     }
 
-    pub(super) fn take(&mut self, template: &Template, pod: &Pod, touched: &mut BTreeSet<Arc<Template>>) {
+    pub(super) fn take(&mut self, template: &Template, pod: &Pod, touched: &mut Vec<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
         let Ok(place) = of.place(template) else { return };
         let replicas = &mut of.templates[place].1;
@@ -201,9 +201,9 @@ impl Templates {
         namespace: &str,
         selector: &Labels,
         exposures: &Exposures,
-        touched: &mut BTreeSet<Arc<Template>>,
+        touched: &mut Vec<Arc<Template>>,
     ) {
-        for of in self.namespaces.get_mut(namespace).into_iter().flat_map(BTreeMap::values_mut) {
+        for of in self.namespaces.get_mut(namespace).into_iter().flat_map(HashMap::values_mut) {
             let exposed = of.exposed;
             for (template, replicas) in of.templates.iter_mut().filter(|(t, _)| selects(selector, &t.labels)) {
                 let before = std::mem::replace(&mut replicas.exposed, template.is_exposed(exposures));
@@ -270,7 +270,7 @@ impl Of {
     }
 
     /// One of the templates is exposed now, or was.
-    fn expose(&mut self, before: bool, after: bool, touched: &mut BTreeSet<Arc<Template>>) {
+    fn expose(&mut self, before: bool, after: bool, touched: &mut Vec<Arc<Template>>) {
         let exposed = self.exposed;
         self.exposed = self.exposed + usize::from(after) - usize::from(before);
         if (exposed > 0) != (self.exposed > 0) {
