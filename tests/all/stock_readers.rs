@@ -84,8 +84,10 @@ fn absent() -> [IpAddr; 8] {
 }
 
 fn file_of(table: &Table) -> NamedTempFile {
-    let description =
-        Description { position: Position { epoch: 1_700_000_000_123, seq: 42 }, version: "id-0123456789abcdef".into() };
+    let description = Description {
+        position: Position { epoch: 1_700_000_000_123 << 10, seq: 42 },
+        version: "id-0123456789abcdef".into(),
+    };
     let entries = table.iter().map(|(address, record)| (*address, record));
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), write(entries, &description, Record::value).unwrap()).unwrap();

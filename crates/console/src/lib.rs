@@ -2,6 +2,7 @@
 
 pub mod log;
 pub mod output;
+pub mod source;
 
 use std::process::ExitCode;
 

@@ -13,9 +13,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
-/// Deltas that a subscriber may lie behind before it is sent away. At five a second that is minutes; and what they
-/// take is what the backlog holds anyway, since subscribers share it.
-const BEHIND_AT_MOST: usize = 1024;
+/// Deltas that a subscriber may lie behind before it is sent away: those of 256,000 addresses that change at once, or of
+/// a minute at five a second. Subscribers share them; with half a megabyte each, the largest there are, all take 128 MB.
+const BEHIND_AT_MOST: usize = 256;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
 pub(crate) struct Part {

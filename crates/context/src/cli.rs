@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 
 use crate::directory::{AgentSelector, Settings};
@@ -24,6 +24,20 @@ pub(crate) use source::Source;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Reads the process's arguments. Ends the process if it is asked for help, or told something that cannot be.
+pub(crate) fn parse() -> Command {
+    let matches = Cli::command().get_matches();
+    read(&matches).unwrap_or_else(|error| error.exit()).command
+}
+
+fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::from_arg_matches(matches)?;
+    if let (Command::Serve(arguments), Some((_, given))) = (&mut cli.command, matches.subcommand()) {
+        arguments.choose_source(given)?;
+    }
+    Ok(cli)
 }
 
 #[derive(Debug, Subcommand)]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::channel::{Baseline, Encode, Part, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
+use crate::labels::bounded;
 use crate::mmdb::{self, Description, Value};
 use crate::record::Record;
 use crate::sid::Sid;
@@ -22,8 +23,10 @@ pub(crate) const FEED: &str = "identity";
 
 pub(crate) const MEDIA_TYPE: &str = "application/octet-stream";
 
-/// Entries of one delta at most: some 200 KiB of JSON, which any relay takes.
+/// Entries of one delta at most: some 200 KiB of JSON beside their labels, which any relay takes.
 const ENTRIES_OF_DELTA: usize = 1_000;
+/// Of all their labels.
+const LABEL_BYTES_OF_DELTA: usize = 256 << 10;
 
 /// What one delta says.
 #[derive(Debug, Default)]
@@ -48,30 +51,35 @@ pub(crate) enum Reader {
 pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
     let Changes { upserts, removes, id_upserts, id_removes } = changes;
     let mut chunks: Vec<Chunk> = Vec::new();
-    let mut room = 0;
-    let mut put = |chunks: &mut Vec<Chunk>, entry: &mut dyn FnMut(&mut Chunk)| {
-        if room == 0 {
+    let (mut entries, mut bytes) = (0, 0);
+    let mut put = |chunks: &mut Vec<Chunk>, weight: usize, entry: &mut dyn FnMut(&mut Chunk)| {
+        if chunks.is_empty() || entries == ENTRIES_OF_DELTA || bytes + weight > LABEL_BYTES_OF_DELTA {
             chunks.push(Chunk::default());
-            room = ENTRIES_OF_DELTA;
+            (entries, bytes) = (0, 0);
         }
-        room -= 1;
+        (entries, bytes) = (entries + 1, bytes + weight);
         if let Some(chunk) = chunks.last_mut() {
             entry(chunk);
         }
     };
     for row in id_upserts {
-        put(&mut chunks, &mut |chunk| chunk.id_upserts.push(row.clone()));
+        let weight = weight(&row.1.labels) + weight(&row.1.namespace_labels);
+        put(&mut chunks, weight, &mut |chunk| chunk.id_upserts.push(row.clone()));
     }
     for entry in upserts {
-        put(&mut chunks, &mut |chunk| chunk.upserts.push(entry.clone()));
+        put(&mut chunks, weight(&entry.1.labels), &mut |chunk| chunk.upserts.push(entry.clone()));
     }
     for address in removes {
-        put(&mut chunks, &mut |chunk| chunk.removes.push(address));
+        put(&mut chunks, 0, &mut |chunk| chunk.removes.push(address));
     }
     for sid in id_removes {
-        put(&mut chunks, &mut |chunk| chunk.id_removes.push(sid));
+        put(&mut chunks, 0, &mut |chunk| chunk.id_removes.push(sid));
     }
     chunks
+}
+
+fn weight(labels: &Labels) -> usize {
+    bounded(labels).map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// The JSON of a delta.
@@ -184,7 +192,7 @@ pub(crate) struct Row {
 
 impl Row {
     fn of(sid: Sid, identity: &Identity) -> Row {
-        let owned = |labels: &Labels| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let owned = |labels| bounded(labels).map(|(key, value)| (key.to_string(), value.to_string())).collect();
         Row {
             sid,
             num: identity.num,

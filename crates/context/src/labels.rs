@@ -19,9 +19,9 @@ pub const CHURN: [&str; 9] = [
     "job-name",
 ];
 
-/// The API allows 63 (and 316 for a key); manifests may hold anything, and a record goes to every consumer.
+/// The API allows 63 (and 317 for a key: a domain, a slash and a name); manifests may hold anything, and a record goes to every consumer.
 pub const LONGEST_VALUE_BYTES: usize = 256;
-pub const LONGEST_KEY_BYTES: usize = 316;
+pub const LONGEST_KEY_BYTES: usize = 317;
 /// Of all labels of a record together, keys and values: some 500 of the usual ones.
 pub const MOST_BYTES: usize = 16 << 10;
 
@@ -45,10 +45,14 @@ fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, boo
     })
 }
 
+/// Those that there is room for.
+pub(crate) fn bounded(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+    with_room(labels).filter(|(_, _, has_room)| *has_room).map(|(key, value, _)| (key, value))
+}
+
 /// Those that the record of a pod with these labels has.
 pub(crate) fn carried(labels: &Labels, interner: &mut Interner) -> Labels {
-    let kept = with_room(labels).filter(|(_, _, has_room)| *has_room);
-    interner.labels(kept.map(|(key, value, _)| (&**key, &**value)))
+    interner.labels(bounded(labels).map(|(key, value)| (&**key, &**value)))
 }
 
 /// The keys of those that the record does not have because of their size.

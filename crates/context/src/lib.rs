@@ -11,6 +11,7 @@ mod consumer;
 mod declared;
 pub mod directory;
 pub mod edges;
+mod epoch;
 mod exposure;
 pub mod filter;
 mod identity;
@@ -36,13 +37,13 @@ pub mod workload;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use cli::{Cli, Command};
 
 /// Runs the program on the process's arguments. Errors are printed once, with their causes.
 pub fn run() -> ExitCode {
-    console::exit(match Cli::parse().command {
+    console::exit(match cli::parse() {
         Command::Serve(arguments) => verbs::serve(*arguments),
         Command::Build(arguments) => verbs::build(&arguments),
         Command::Lookup(arguments) => verbs::lookup(&arguments),

@@ -19,6 +19,7 @@ use std::str::FromStr;
 use feed::Position;
 
 pub use self::value::Value;
+use crate::epoch::begun_seconds;
 use data::{Data, control, text, unsigned};
 use tree::Tree;
 
@@ -123,7 +124,7 @@ fn metadata(nodes: u32, description: &Description) -> Result<Vec<u8>, WriteError
     text(&mut out, "binary_format_minor_version")?;
     unsigned(&mut out, data::UINT16, 0);
     text(&mut out, "build_epoch")?;
-    unsigned(&mut out, data::UINT64, description.position.epoch / 1_000);
+    unsigned(&mut out, data::UINT64, begun_seconds(description.position.epoch));
     text(&mut out, "database_type")?;
     text(&mut out, DATABASE_TYPE)?;
     text(&mut out, "description")?;

@@ -1,7 +1,5 @@
 //! The one task that owns what is known: takes changes in, and publishes what is different, in bursts.
 
-mod epoch;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +10,13 @@ use tokio::time::sleep_until;
 
 use crate::channel::{Channel, Delta};
 use crate::declared;
+use crate::epoch::epoch_now;
 use crate::identity::{Chunk, Reader};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{Kind, Object};
 use crate::push::{Outbox, Pending};
 use crate::status::Status;
 use crate::tables::{Deltas, Tables};
-pub(crate) use epoch::epoch_now;
 
 /// How long kinds that only classify are waited for, once everything else is known. What comes later reclassifies.
 const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
@@ -209,14 +207,14 @@ impl Publisher {
             let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| {
                 Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
             };
-            self.identity.tell(events.iter().zip(&chunks).map(pushed).collect());
+            self.identity.tell(events.len(), events.iter().zip(&chunks).map(pushed));
         }
         if !edges.is_empty() {
             let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
             let pushed = |event: &Arc<feed::Event>| Pending::delta(event.position, event.json.clone());
-            self.declared.tell(events.iter().map(pushed).collect());
+            self.declared.tell(events.len(), events.iter().map(pushed));
         }
         if let Some(since) = self.waiting_since.take() {
             self.metrics.published(now.saturating_duration_since(since));
@@ -256,9 +254,9 @@ impl Publisher {
 
 impl Way {
     /// What was published goes to the relay, too.
-    fn tell(&self, deltas: Vec<Pending>) {
+    fn tell(&self, count: usize, deltas: impl Iterator<Item = Pending>) {
         if let Some(baseline) = self.channel.baseline() {
-            self.figures.published(deltas.len(), baseline.position, baseline.count);
+            self.figures.published(count, baseline.position, baseline.count);
         }
         if let Some(outbox) = &self.outbox {
             outbox.put(deltas);

@@ -111,17 +111,20 @@ impl Push {
             }
             // What was not taken in the last term is not news any more.
             self.outbox.open();
-            self.lead(&mut backoff).await;
+            if !self.lead(&mut backoff).await {
+                return;
+            }
         }
     }
 
-    /// Pushes as long as this process leads. What is under way when another leads is abandoned: what the other pushes must
-    /// not be followed by it.
-    async fn lead(&mut self, backoff: &mut Backoff) {
+    /// Pushes as long as this process leads, and says whether it may lead again. What is under way when another leads is
+    /// abandoned: what the other pushes must not be followed by it.
+    async fn lead(&self, backoff: &mut Backoff) -> bool {
         let mut leads = self.leads.clone();
         tokio::select! {
-            () = self.keep_up(backoff) => {}
-            _ = leads.wait_for(|leads| !leads) => {}
+            () = self.keep_up(backoff) => false,
+            // Whoever says who leads is gone at the end.
+            ended = leads.wait_for(|leads| !leads) => ended.is_ok(),
         }
     }
 
@@ -286,4 +289,32 @@ fn causes(error: &reqwest::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn it_ends_when_nobody_says_any_more_who_leads() {
+        let access = Access::default();
+        let client = access.client(false, BACKOFF_FIRST, BACKOFF_FIRST).await.unwrap();
+        let base = "http://127.0.0.1:1".parse().unwrap();
+        let (leads, receiver) = watch::channel(true);
+        let push = Push {
+            relay: Relay { base, cluster: "test".into(), client, access },
+            channel: Channel::new("identity", 1),
+            outbox: Arc::default(),
+            media_type: "text/plain",
+            nothing: |_| vec![],
+            interval: BACKOFF_LAST,
+            leads: receiver,
+            figures: Metrics::new().of_feed("identity"),
+        };
+        let task = tokio::spawn(push.run());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        drop(leads);
+        tokio::time::timeout(DELTA_PATIENCE, task).await.expect("it ends").unwrap();
+    }
 }

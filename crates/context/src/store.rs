@@ -71,16 +71,16 @@ pub(crate) struct Store {
 impl Store {
     /// To write to: a folder is made if it is not there.
     pub(crate) fn create(url: &StoreUrl) -> Result<Store, StoreError> {
-        match url.0.scheme() {
-            "file" => Store::create_folder(FilePath::new(url.0.path())),
-            _ => Store::open(url),
+        match url.folder() {
+            Some(folder) => Store::create_folder(&folder),
+            None => Store::open(url),
         }
     }
 
     /// A folder, or a bucket with what the environment says of access to it.
     pub(crate) fn open(url: &StoreUrl) -> Result<Store, StoreError> {
-        if url.0.scheme() == "file" {
-            return Store::of_folder(FilePath::new(url.0.path()));
+        if let Some(folder) = url.folder() {
+            return Store::of_folder(&folder);
         }
         let environment =
             std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("AWS_")?.to_lowercase(), value)));
@@ -107,7 +107,14 @@ impl Store {
     /// Writes a baseline of the feed, then the pointer to it, then removes what is old. What a try writes that fails is
     /// `left` over, and the next one begins with removing it: it may lack just that room.
     pub(crate) async fn keep(&self, feed: &str, baseline: &Baseline, left: &mut Vec<String>) -> Result<(), StoreError> {
-        let before = self.latest(feed).await?;
+        let before = match self.latest(feed).await {
+            // It is written anew.
+            Err(error @ StoreError::NotUnderstood { .. }) => {
+                tracing::warn!(feed, "{error}; a new one takes its place");
+                None
+            }
+            latest => latest?,
+        };
         // A pointer whose writing failed may have been written all the same.
         left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
         self.clear(feed, left).await?;

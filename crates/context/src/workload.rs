@@ -36,7 +36,7 @@ const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999
 impl Workload {
     pub fn of(pod: &Pod) -> Workload {
         let named = app_label(&pod.base.labels);
-        let owner = pod.owner.as_deref().filter(|owner| !owner.name.is_empty());
+        let owner = pod.owner.as_deref().filter(|owner| worth_a_name(&owner.name));
         let controller = owner.map(|owner| controller_name(pod, owner));
         let name = match (owner, &controller) {
             (Some(owner), Some(controller)) => match is_numbered(pod, owner) {

@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &str); 8] = [
     ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
-    ("context/src/publisher.rs", "names an epoch; one that is not greater than the last gives way to the next"),
+    ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
 ];
 
 #[test]

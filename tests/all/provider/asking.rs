@@ -2,8 +2,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::agent_process::Ended;
-use tests::provider_process::{Provider, free_port, run};
+use tests::agent_process::{Ended, ended};
+use tests::provider_process::{Provider, free_port, provider, run};
 
 fn shop() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop").display().to_string()
@@ -149,4 +149,19 @@ fn a_folder_with_a_bad_file_is_built_without_it_and_the_status_says_so() {
     assert!(out.path().join("identity/latest.json").exists());
     let ended = run(["build", "--manifests", &format!("{}/none", arguments[0]), "--out", &arguments[1]]);
     assert!(ended.code == Some(2) && !ended.stderr.is_empty(), "{ended:?}");
+}
+
+#[test]
+fn a_flag_names_the_source_whatever_the_shell_has() {
+    let serve = |arguments: &[&str]| {
+        let mut command = provider();
+        command.env("KUBECONFIG", "/no/such/kubeconfig").args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
+        ended(&mut command)
+    };
+    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder"]);
+    assert!(code == Some(2) && stderr.contains("/no/such/folder") && !stderr.contains("kubeconfig"), "{stderr}");
+    let Ended { code, stderr, .. } = serve(&["--manifests", "/no/such/folder", "--kubeconfig", "/no/such/file"]);
+    assert!(code == Some(2) && stderr.contains("--kubeconfig and --manifests cannot be used together"), "{stderr}");
+    let Ended { code, stderr, .. } = serve(&["--push-url", "https://user:secret@relay.example"]);
+    assert!(code == Some(2) && stderr.contains("--token-file"), "{stderr}");
 }

@@ -159,3 +159,20 @@ fn a_full_disk_is_told_and_once_there_is_room_the_newest_is_stored_and_nothing_i
         });
     }
 }
+
+#[test]
+fn a_pointer_that_is_damaged_is_written_anew() {
+    let (api, store) = (FakeApi::start(), TempDir::new().unwrap());
+    let mut world = world(&api);
+    let provider = start(&api, store.path());
+    until_stored(store.path(), &world.fresh());
+    provider.kill();
+    let pointer = store.path().join(IDENTITY).join("latest.json");
+    fs::write(&pointer, "{").unwrap();
+    let mut provider = start(&api, store.path());
+    provider.until_logged(&["latest.json", "not understood", "a new one takes its place"]);
+    until("the pointer is whole", || {
+        serde_json::from_slice::<Value>(&fs::read(&pointer).unwrap()).is_ok().then_some(())
+    });
+    until_stored(store.path(), &world.fresh());
+}

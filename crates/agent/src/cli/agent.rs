@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
 use ipnet::IpNet;
@@ -76,24 +75,11 @@ pub(crate) struct AgentArguments {
 }
 
 impl AgentArguments {
-    /// A flag counts more than a variable, since a shell may have KUBECONFIG for other reasons. Of two variables, ours
-    /// counts.
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
-        let is_flag = |id| given.value_source(id) == Some(ValueSource::CommandLine);
-        match (is_flag("kubeconfig"), is_flag("manifests")) {
-            (true, true) => {
-                let message = "--kubeconfig and --manifests cannot be used together";
-                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
-            }
-            (true, false) => self.manifests = None,
-            (false, _) if self.manifests.is_some() => self.kubeconfig = None,
-            (false, _) => {}
-        }
-        Ok(())
+        console::source::choose(given, &mut self.kubeconfig, &mut self.manifests)
+            .map_err(|message| Cli::command().error(ErrorKind::ArgumentConflict, message))
     }
-}
 
-impl AgentArguments {
     /// Unknown addresses cannot be denied without saying which addresses are the node's pods'.
     pub(super) fn check_ranges(&self) -> Result<(), clap::Error> {
         if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {

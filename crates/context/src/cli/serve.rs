@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, CommandFactory};
 use console::LogFormat;
 
-use super::TableArguments;
+use super::{Cli, TableArguments};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE", conflicts_with = "manifests")]
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Folder of manifests (YAML or JSON) to follow instead of a cluster.
@@ -24,7 +25,7 @@ pub(crate) struct ServeArguments {
     pub(crate) listen: SocketAddr,
 
     /// Relay to push baselines and deltas to, as http(s)://HOST/PATH.
-    #[arg(long, env = "RINGFENCE_PUSH_URL", value_name = "URL")]
+    #[arg(long, env = "RINGFENCE_PUSH_URL", value_name = "URL", value_parser = relay)]
     pub(crate) push_url: Option<reqwest::Url>,
 
     /// File with the relay's bearer token; read again when it changes.
@@ -48,7 +49,7 @@ pub(crate) struct ServeArguments {
     pub(crate) cluster_id: Option<String>,
 
     /// Be one of several: all serve, and the one that holds the Lease pushes and stores.
-    #[arg(long, env = "RINGFENCE_LEADER_ELECT", conflicts_with = "manifests")]
+    #[arg(long, env = "RINGFENCE_LEADER_ELECT")]
     pub(crate) leader_elect: bool,
 
     /// Namespace of the Lease; without it, the pod's own.
@@ -71,9 +72,39 @@ pub(crate) struct ServeArguments {
     pub(crate) log_format: LogFormat,
 }
 
+impl ServeArguments {
+    pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
+        let conflict = |message| Cli::command().error(ErrorKind::ArgumentConflict, message);
+        console::source::choose(given, &mut self.kubeconfig, &mut self.manifests).map_err(conflict)?;
+        match self.leader_elect && self.manifests.is_some() {
+            true => Err(conflict("--leader-elect needs a cluster, which --manifests is not")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The token goes into a header of its own, and what is in a URL is for everyone to see who may list processes.
+fn relay(text: &str) -> Result<reqwest::Url, String> {
+    let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; it is http(s)://HOST/PATH"))?;
+    match (url.scheme(), url.username(), url.password()) {
+        ("http" | "https", "", None) => Ok(url),
+        ("http" | "https", ..) => {
+            Err("it must hold no name and password; --token-file names a file with a token".into())
+        }
+        _ => Err("it is http(s)://HOST/PATH".into()),
+    }
+}
+
 /// `file:///dir` or `s3://bucket/prefix`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreUrl(pub(crate) reqwest::Url);
+
+impl StoreUrl {
+    /// None for a bucket.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        (self.0.scheme() == "file").then(|| self.0.to_file_path().ok()).flatten()
+    }
+}
 
 impl std::str::FromStr for StoreUrl {
     type Err = String;
@@ -82,7 +113,8 @@ impl std::str::FromStr for StoreUrl {
         let url: reqwest::Url =
             text.parse().map_err(|e| format!("{e}; a store is file:///DIR or s3://BUCKET/PREFIX"))?;
         match url.scheme() {
-            "file" if url.path().len() > 1 => Ok(StoreUrl(url)),
+            "file" if url.path().len() > 1 && url.to_file_path().is_ok() => Ok(StoreUrl(url)),
+            "file" if url.has_host() => Err("a folder of this machine is file:///DIR, with three slashes".into()),
             "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),
             _ => Err("a store is file:///DIR or s3://BUCKET/PREFIX".into()),
         }
@@ -102,11 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_relay_is_named_without_secrets() {
+        assert!(relay("https://relay.example/v1").is_ok());
+        for bad in ["ftp://x", "http://user:pw@x", "https://user@x", "relay"] {
+            assert!(relay(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_store_is_a_folder_or_a_bucket() {
         for good in ["file:///var/lib/x", "s3://bucket", "s3://bucket/a/b"] {
             assert!(good.parse::<StoreUrl>().is_ok(), "{good}");
         }
-        for bad in ["", "/var/lib/x", "file:///", "s3://", "http://x", "gs://bucket"] {
+        for bad in ["", "/var/lib/x", "file:///", "file://var/lib/x", "s3://", "http://x", "gs://bucket"] {
             assert!(bad.parse::<StoreUrl>().is_err(), "{bad}");
         }
     }

@@ -12,7 +12,7 @@ use super::*;
 type Table = BTreeMap<IpAddr, String>;
 
 fn description() -> Description {
-    let position = Position { epoch: 1_700_000_000_123, seq: 42 };
+    let position = Position { epoch: 1_700_000_000_123 << 10, seq: 42 };
     Description { position, version: "id-0123456789abcdef".into() }
 }
 
@@ -118,7 +118,7 @@ fn metadata_is_what_readers_expect() {
     let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
     let reader = maxminddb::Reader::from_source(&file).unwrap();
     let metadata = serde_json::to_value(reader.metadata()).unwrap();
-    let says = "Ringfence workload identities; epoch 1700000000123, seq 42, version id-0123456789abcdef";
+    let says = "Ringfence workload identities; epoch 1740800000125952, seq 42, version id-0123456789abcdef";
     assert_eq!(
         metadata,
         json!({

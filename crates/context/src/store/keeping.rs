@@ -51,7 +51,10 @@ impl Keeping {
             // What is under way when another leads is abandoned, so as not to overwrite what the other keeps.
             let outcome = tokio::select! {
                 outcome = self.store.keep(self.channel.name, &baseline, &mut left) => outcome,
-                _ = self.leads.wait_for(|leads| !leads) => {
+                ended = self.leads.wait_for(|leads| !leads) => {
+                    if ended.is_err() {
+                        return;
+                    }
                     kept = None;
                     continue;
                 }

@@ -8,8 +8,8 @@ use feed::Position;
 
 use super::runtime;
 use crate::cli::BuildArguments;
+use crate::epoch::epoch_now;
 use crate::object::Object;
-use crate::publisher::epoch_now;
 use crate::store::Store;
 use crate::tables::Tables;
 use crate::{declared, identity};

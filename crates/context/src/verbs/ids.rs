@@ -12,7 +12,8 @@ use crate::identity::{self, Identities};
 
 pub(crate) fn ids(arguments: &IdsArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "ids"))?;
-    let table: Identities = serde_json::from_slice(&bytes).context("the table of identities")?;
+    let table: Identities = serde_json::from_slice(&bytes)
+        .context("this is no table of identities, which is the file .ids.json beside the database")?;
     let text = match arguments.from.output {
         Output::Json => output::json(&table)?,
         Output::Text => text(&table),

@@ -14,12 +14,13 @@ use tokio::task::JoinHandle;
 use crate::channel::Channel;
 use crate::cli::ServeArguments;
 use crate::declared;
+use crate::epoch::epoch_now;
 use crate::identity;
 use crate::leading;
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
-use crate::publisher::{Parts, Publisher, Way, epoch_now};
+use crate::publisher::{Parts, Publisher, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::status::Status;
 use crate::store::{Keeping, Store};
@@ -96,6 +97,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         Some(_) | None => leading::always(),
     };
     let (leads, _) = watch::channel(false);
+    let leading = leads.clone();
     let relay = relay(&arguments, cluster.clone()).await?;
     let ways = feeds.map(|(channel, figures, feed)| {
         start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, &leads)
@@ -122,6 +124,8 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
         ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
     }
+    // Nothing is pushed or stored any more when another is let lead.
+    leading.send_replace(false);
     election.release().await;
     std::process::exit(0);
 }

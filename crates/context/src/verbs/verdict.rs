@@ -68,7 +68,8 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
         };
     };
     let bytes: Bytes = consumer::read(&from.from, identity::FEED, "baseline").await?;
-    let database = Database::open(bytes).context("the baseline of identities")?;
+    let who = "who has an address is in the database of identities; name the folder, store or provider that has both";
+    let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
         // A node is none of the workloads that policies speak of.
         Some(who) if !who.namespace.is_empty() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),

@@ -15,6 +15,11 @@ pub(crate) fn epoch_now() -> u64 {
     milliseconds << RANDOM_BITS | random
 }
 
+/// Seconds since 1970 when the epoch began.
+pub(crate) fn begun_seconds(epoch: u64) -> u64 {
+    (epoch >> RANDOM_BITS) / 1_000
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,5 +31,7 @@ mod tests {
         assert!(epochs.iter().all(|epoch| *epoch < 1 << 53));
         std::thread::sleep(Duration::from_millis(2));
         assert!(epoch_now() > epochs[31]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(begun_seconds(epochs[0]).abs_diff(now) <= 1);
     }
 }

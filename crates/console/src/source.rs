@@ -1,0 +1,26 @@
+//! Which source of objects the command line and the environment mean.
+
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+/// Of a cluster (`--kubeconfig`) and a folder (`--manifests`) leaves the one that is meant: a flag counts more than a
+/// variable, since a shell may have KUBECONFIG for other reasons; of two variables, that of the folder counts.
+///
+/// # Errors
+/// If both are flags.
+pub fn choose(
+    given: &ArgMatches,
+    kubeconfig: &mut Option<PathBuf>,
+    manifests: &mut Option<PathBuf>,
+) -> Result<(), &'static str> {
+    let is_flag = |id| given.value_source(id) == Some(ValueSource::CommandLine);
+    match (is_flag("kubeconfig"), is_flag("manifests")) {
+        (true, true) => return Err("--kubeconfig and --manifests cannot be used together"),
+        (true, false) => *manifests = None,
+        (false, _) if manifests.is_some() => *kubeconfig = None,
+        (false, _) => {}
+    }
+    Ok(())
+}
