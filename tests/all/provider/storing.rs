@@ -163,7 +163,7 @@ fn a_full_disk_is_told_and_once_there_is_room_the_newest_is_stored_and_nothing_i
 #[test]
 fn a_pointer_that_is_damaged_is_written_anew() {
     let (api, store) = (FakeApi::start(), TempDir::new().unwrap());
-    let mut world = world(&api);
+    let world = world(&api);
     let provider = start(&api, store.path());
     until_stored(store.path(), &world.fresh());
     provider.kill();
