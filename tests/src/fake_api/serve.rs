@@ -12,6 +12,7 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::ListenerExt;
 use futures::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
@@ -43,6 +44,8 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
         )
         .layer(from_fn_with_state(shared.clone(), count_write));
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
+    // As servers written in Go do: what is written leaves at once.
+    let listener = listener.tap_io(|stream| stream.set_nodelay(true).expect("a socket of ours"));
     tokio::select! {
         served = async { axum::serve(listener, routes.with_state(shared)).await } => served.expect("it serves"),
         // Sent or dropped, it means the same.

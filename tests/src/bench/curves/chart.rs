@@ -41,6 +41,9 @@ const BAR: RGBColor = RGBColor(60, 60, 60);
 /// A logarithmic axis shows a tenth of the least and no more than what there is.
 const NEXT_ON_LOG_AXIS: f64 = 1.6;
 
+/// Figures that lie further apart than this are drawn on a logarithmic axis.
+const LOG_FROM: f64 = 50.0;
+
 impl Chart {
     pub(super) fn draw(&self, path: &Path) -> anyhow::Result<()> {
         let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
@@ -57,8 +60,8 @@ impl Chart {
         let x = range(self.points().map(|point| point.x));
         let heights = |point: &Record| [point.y, point.least, point.most].into_iter().chain(point.bar);
         let y = range(self.points().flat_map(heights));
-        // What begins at nothing has no place on a logarithmic axis.
-        match (x.start > 0.0, y.start > 0.0) {
+        // What begins at nothing has no place on a logarithmic axis, and of less than two decades it shows hardly a number.
+        match (x.start > 0.0, y.start > 0.0 && y.end / y.start > LOG_FROM) {
             (true, true) => self.draw_curves(&left, widened(&x).log_scale(), widened(&y).log_scale())?,
             (true, false) => self.draw_curves(&left, widened(&x).log_scale(), from_nothing(&y))?,
             (false, _) => self.draw_curves(&left, from_nothing(&x), from_nothing(&y))?,
