@@ -337,11 +337,6 @@ impl Drop for FakeApi {
         self.cut_connections();
         // Both may be gone already if the thread panicked, which join tells.
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && let Err(panic) = thread.join()
-            && !std::thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        crate::threads::end(self.thread.take());
     }
 }

@@ -131,12 +131,7 @@ impl Drop for FakeRelay {
         }
         // It accepts once more, and sees that it ends.
         drop(TcpStream::connect(self.address));
-        if let Some(thread) = self.thread.take()
-            && let Err(panic) = thread.join()
-            && !std::thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        crate::threads::end(self.thread.take());
     }
 }
 

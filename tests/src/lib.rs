@@ -19,3 +19,4 @@ pub mod oracle;
 pub mod prober;
 pub mod provider_process;
 pub mod scale;
+pub mod threads;

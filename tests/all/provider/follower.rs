@@ -81,12 +81,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && let Err(panic) = thread.join()
-            && !std::thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        tests::threads::end(self.thread.take());
     }
 }
 

@@ -72,12 +72,7 @@ impl Commits {
 impl Drop for Commits {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && let Err(panic) = thread.join()
-            && !thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        crate::threads::end(self.thread.take());
     }
 }
 

@@ -46,6 +46,22 @@ impl Happening {
         Happening::NamespaceRelabelled,
     ];
 
+    pub fn is_of_pod(self) -> bool {
+        match self {
+            Happening::PodAdded
+            | Happening::PodRemoved
+            | Happening::PodRelabelled
+            | Happening::PodMoved
+            | Happening::LocalPodAdded
+            | Happening::LocalPodRemoved
+            | Happening::LocalPodRelabelled => true,
+            Happening::PolicyAdded
+            | Happening::PolicyChanged
+            | Happening::PolicyDeleted
+            | Happening::NamespaceRelabelled => false,
+        }
+    }
+
     pub fn words(self) -> &'static str {
         match self {
             Happening::PodAdded => "remote pod added",

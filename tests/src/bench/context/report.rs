@@ -8,7 +8,6 @@ use super::super::machine::Memory;
 use super::super::record::{Measured, Record};
 use super::cost::Sample;
 use super::{Run, Served};
-use crate::scale::events::Happening;
 
 /// The bars are those of a cluster of this size.
 const BARS_AT_PODS: usize = 100_000;
@@ -23,22 +22,6 @@ const MEGA: f64 = 1e6;
 
 pub(super) struct Report {
     pub(super) runs: Vec<Run>,
-}
-
-fn is_of_pod(kind: Happening) -> bool {
-    match kind {
-        Happening::PodAdded
-        | Happening::PodRemoved
-        | Happening::PodRelabelled
-        | Happening::PodMoved
-        | Happening::LocalPodAdded
-        | Happening::LocalPodRemoved
-        | Happening::LocalPodRelabelled => true,
-        Happening::PolicyAdded
-        | Happening::PolicyChanged
-        | Happening::PolicyDeleted
-        | Happening::NamespaceRelabelled => false,
-    }
 }
 
 fn took(samples: &[Sample]) -> Spread {
@@ -72,7 +55,7 @@ impl Report {
             put(("baseline", "of addresses, from the lists"), &cost.addresses, "s", Some(BASELINE_BELOW_SECONDS));
             put(("baseline", "of edges beside it"), &cost.edges, "s", None);
             for (kind, samples) in &cost.kinds {
-                let bar = is_of_pod(*kind).then_some(POD_MEDIAN_BELOW_MS);
+                let bar = kind.is_of_pod().then_some(POD_MEDIAN_BELOW_MS);
                 put(("one event, median", kind.words()), &Figure::of([took(samples).median]), "ms", bar);
             }
             let resident = |memory: &Memory| Figure::of([megabytes(memory)]);
@@ -138,7 +121,7 @@ impl fmt::Display for Report {
                     format!("{} ({})", identity.median, identity.most),
                     format!("{} ({})", edges.median, edges.most),
                 )?;
-                if is_of_pod(*kind) && cluster.pods == BARS_AT_PODS {
+                if kind.is_of_pod() && cluster.pods == BARS_AT_PODS {
                     let bar = Bar { figure: took.median, below: POD_MEDIAN_BELOW_MS };
                     writeln!(bars, "  {}, p50, ms, {pods} pods: {bar}", kind.words())?;
                 }

@@ -91,12 +91,7 @@ impl Subscribers {
 impl Drop for Subscribers {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && let Err(panic) = thread.join()
-            && !std::thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
-        }
+        crate::threads::end(self.thread.take());
     }
 }
 

@@ -21,19 +21,11 @@ pub(super) struct Report {
 
 /// What a kind of event has to keep to; the median, and the 99th percentile.
 fn bars(kind: Happening) -> (Option<f64>, Option<f64>) {
-    match kind {
-        Happening::PodAdded
-        | Happening::PodRemoved
-        | Happening::PodRelabelled
-        | Happening::PodMoved
-        | Happening::LocalPodAdded
-        | Happening::LocalPodRemoved
-        | Happening::LocalPodRelabelled => (Some(POD_MEDIAN_BELOW_MS), Some(POD_P99_BELOW_MS)),
-        Happening::PolicyAdded | Happening::PolicyChanged | Happening::PolicyDeleted => {
-            (Some(POLICY_MEDIAN_BELOW_MS), None)
-        }
-        Happening::NamespaceRelabelled => (None, None),
+    if kind.is_of_pod() {
+        return (Some(POD_MEDIAN_BELOW_MS), Some(POD_P99_BELOW_MS));
     }
+    let is_of_policy = kind != Happening::NamespaceRelabelled;
+    (is_of_policy.then_some(POLICY_MEDIAN_BELOW_MS), None)
 }
 
 impl Report {
