@@ -41,7 +41,7 @@ fn the_section_of_drops_reports_every_figure() {
 
 #[test]
 fn the_section_of_events_measures_every_kind_of_event() {
-    let size = events::Size { pods: vec![PODS], rounds: 5, time: Duration::from_secs(60) };
+    let size = events::Size { pods: vec![PODS], rounds: 2, events: 5, time: Duration::from_secs(60) };
     let Measured { report, records } = events::measure(&size);
     println!("{report}");
     // Of few events on a small cluster those of some other kinds may change nothing.
@@ -63,7 +63,7 @@ fn the_section_of_starts_measures_its_parts_and_a_restart_commits_nothing() {
 
 #[test]
 fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
-    let size = memory::Size { pods: vec![PODS], events: 500 };
+    let size = memory::Size { pods: vec![PODS], rounds: 2, events: 500 };
     let Measured { report, records } = memory::measure(&program(), &size);
     println!("{report}");
     assert_measured(&records, "by size of the cluster", 2);
@@ -72,7 +72,8 @@ fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
 
 #[test]
 fn the_section_of_storms_measures_transactions_and_latencies_and_the_rules_are_right_in_the_end() {
-    let size = storms::Size { pods: vec![PODS], events: 500, rates: vec![100], lasting: Duration::from_secs(1) };
+    let (pods, rates, lasting) = (vec![PODS], vec![100], Duration::from_secs(1));
+    let size = storms::Size { pods, rounds: 2, events: 500, rates, lasting };
     let Measured { report, records } = storms::measure(&program(), &size);
     println!("{report}");
     assert_measured(&records, "a storm of events", 3);
@@ -93,6 +94,7 @@ fn curves_are_drawn_of_what_was_measured() {
         least: y / 2.0,
         most: y * 2.0,
         bar: None,
+        taken: None,
     };
     let records = [
         point("event to kernel: remote pod added", 1e3, "pods", 0.25),
@@ -114,17 +116,40 @@ fn curves_are_drawn_of_what_was_measured() {
 }
 
 #[test]
-fn the_section_of_packets_measures_every_layout() {
+fn the_section_of_packets_measures_every_layout_along_the_axis_and_bars_are_where_they_hold() {
     let Measured { report, records } =
         packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
     println!("{report}");
     let series = |end: &str| records.iter().filter(|record| record.series.ends_with(end)).count();
     // Two packets by three axes, and the first by three more; each in two sizes, or in one if the smaller is the larger.
     assert!(series(": ours") >= 30 && series(": conntrack alone") >= 22, "{report}");
-    assert_eq!(series("linear, nftables"), 8, "{report}");
-    assert!(series("linear, iptables and ipset") == 8 || report.contains("ipset: not measured"), "{report}");
+    // For each packet the time and its ratio, in two sizes, and for the first its growth.
+    assert_eq!(series("linear, nftables"), 10, "{report}");
+    assert!(series("linear, iptables and ipset") == 10 || report.contains("ipset: not measured"), "{report}");
     assert!(records.iter().all(|record| record.y > 0.0));
-    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 12, "{report}");
+    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 14, "{report}");
+    let at = |series: &str| -> Vec<(f64, Option<f64>)> {
+        let of_series = records.iter().filter(|record| record.x_unit == "policies" && record.series == series);
+        of_series.map(|record| (record.x, record.bar)).collect()
+    };
+    assert_eq!(at("first packet: no table"), [(1.0, None), (10.0, None)]);
+    assert_eq!(at("established packet: conntrack alone"), [(1.0, None), (10.0, None)]);
+    assert_eq!(at("established packet over conntrack alone: ours"), [(1.0, Some(1.03)), (10.0, Some(1.03))]);
+    assert_eq!(at("first packet over conntrack alone: ours"), [(1.0, Some(1.15)), (10.0, None)]);
+    assert_eq!(at("first packet over one policy: ours"), [(1.0, None), (10.0, Some(1.15))]);
+}
+
+#[test]
+fn the_section_of_the_profile_measures_every_rule_that_a_packet_meets() {
+    let size = packets::Size { rounds: 2, slices: 1, batches: 1, divisor: 1 };
+    let Measured { report, records } = packets::profile::measure(size);
+    println!("{report}");
+    let of = |series: &str| records.iter().filter(|record| record.series == series).count();
+    // The empty chain, the source and the approval; without the check only the approval.
+    assert_eq!(of("established packet: ours"), 3, "{report}");
+    assert_eq!(of("established packet: ours, --source-check off"), 2, "{report}");
+    assert!(of("first packet: ours") > of("first packet: ours, --source-check off"), "{report}");
+    assert!(records.iter().all(|record| record.y > 0.0), "{report}");
 }
 
 #[test]
@@ -143,15 +168,17 @@ fn the_section_of_the_mutex_reports_every_way() {
 
 #[test]
 fn the_section_of_cni_reports_both_chains() {
-    let Measured { report, records } = cni::measure(&program(), cni::Size { rounds: 1, containers: 3, starts: 2 });
+    let size = cni::Size { rounds: 1, containers: 3, starts: 2, pods: PODS };
+    let Measured { report, records } = cni::measure(&program(), size);
     println!("{report}");
-    assert_eq!(records.len(), 12, "{report}");
+    // Seven lines, of each the median and the 99th percentile, with a small cluster and a larger one.
+    assert_eq!(records.len(), 28, "{report}");
 }
 
 #[test]
 fn the_section_of_context_measures_baselines_events_and_subscribers() {
     let size =
-        context::Size { pods: vec![PODS], events: 5, baselines: 1, subscribers: 50, silent: 5, rounds: 2, storm: 500 };
+        context::Size { pods: vec![PODS], rounds: 2, events: 5, subscribers: 50, silent: 5, deltas: 2, storm: 500 };
     let Measured { report, records } = context::measure(&size);
     println!("{report}");
     assert_measured(&records, "baseline", 2);

@@ -19,6 +19,8 @@ pub mod packets;
 pub mod record;
 pub mod start;
 pub mod storms;
+mod table;
+pub mod taken;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,31 +30,40 @@ use clap::{Parser, ValueEnum};
 
 use drops::Size;
 use record::Measured;
+use taken::Taken;
+
+/// Runs of each measurement whose figures differ by percents, and of each that takes minutes.
+const ROUNDS_OF_PACKETS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// What enforcement costs on this machine.
+///
+/// Every figure is the median of several runs, with the least and the most of them in brackets. Tables are printed as
+/// Markdown; above each section stands when, of which commit, on what machine and at what load it was measured.
 #[derive(Debug, Parser)]
 #[command(name = "bench", max_term_width = 110)]
 #[command(after_help = "Exit status: 0 it has measured, whatever came out; 2 it could not.")]
 struct Arguments {
-    /// What to measure; everything unless said.
+    /// What to measure; everything unless said, which takes about an hour.
     #[arg(value_enum)]
     sections: Vec<Section>,
 
-    /// Runs of each measurement, with and without in turn. The report has their medians.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
+    /// Runs of each measurement: 5 of drops, packets and profile unless said, 3 of all others, 1 of memory with --full.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
 
-    /// Pods of the generated clusters that other sections than `drops` use, which have a namespace for 100 of them and a
-    /// policy for 10.
+    /// Pods of the generated clusters of events, start, memory, storms and context; they have a namespace for 100 of them
+    /// and a policy for 10. The section cni has the largest of them beside its small one.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000])]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pods: Vec<u32>,
 
-    /// Let 1,000,000 events happen where the memory is measured, rather than 100,000.
+    /// Let 1,000,000 events happen where the memory is measured, rather than 100,000; in one run unless --rounds says more.
     #[arg(long)]
     full: bool,
 
-    /// Keep the figures in this file too, one record for each point of a curve; those that it has of others stay.
+    /// Keep the figures in this file too, one record for each point of a curve, with the spread of the runs and what
+    /// stands above the section; those that it has of other sections and sizes stay.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -75,14 +86,34 @@ enum Section {
     Storms,
     /// The way of a packet: of an established flow and a flow's first, by what could make it longer.
     Packets,
+    /// The way of a packet through our rules, rule by rule: what each adds to an established packet and to a first one.
+    Profile,
     /// The time that a look at a large table takes.
     Listing,
     /// How long others wait while a large table is committed.
     Mutex,
-    /// What a pod's start takes longer with the CNI plugin in the chain.
+    /// What a pod's start takes longer with the CNI plugin in the chain, in a small cluster and in a large one.
     Cni,
     /// The context provider: its baseline, one event, the size of what it sends, and thousands of subscribers.
     Context,
+}
+
+impl Arguments {
+    fn rounds_of(&self, section: Section) -> usize {
+        let usual = match section {
+            Section::Drops | Section::Packets | Section::Profile => ROUNDS_OF_PACKETS,
+            Section::Memory if self.full => 1,
+            Section::Events
+            | Section::Start
+            | Section::Memory
+            | Section::Storms
+            | Section::Listing
+            | Section::Mutex
+            | Section::Cni
+            | Section::Context => ROUNDS,
+        };
+        self.rounds.map_or(usual, usize::from)
+    }
 }
 
 /// Does what the command line asks for.
@@ -109,24 +140,26 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     anyhow::ensure!(program.exists(), "{} is not there; run 'make bench'", program.display());
     let all = Section::value_variants();
     let wanted = if arguments.sections.is_empty() { all } else { &arguments.sections[..] };
-    let pods = || arguments.pods.iter().map(|pods| *pods as usize).collect();
-    println!("{}", machine::describe());
+    let pods = || arguments.pods.iter().map(|pods| *pods as usize).collect::<Vec<usize>>();
     for section in all.iter().filter(|section| wanted.contains(section)) {
+        let taken = Taken::now();
+        let rounds = arguments.rounds_of(*section);
         let Measured { report, records } = match section {
-            Section::Drops => drops::measure(&program, Size::of_rounds(arguments.rounds.into())).into(),
-            Section::Events => events::measure(&events::Size::of_pods(pods())),
-            Section::Start => start::measure(&program, &start::Size { pods: pods(), rounds: arguments.rounds.into() }),
-            Section::Memory => memory::measure(&program, &memory::Size::new(pods(), arguments.full)),
-            Section::Storms => storms::measure(&program, &storms::Size::of_pods(pods())),
-            Section::Listing => listing::measure(&listing::Size::of_rounds(arguments.rounds.into())),
-            Section::Mutex => mutex::measure(mutex::Size::of_rounds(arguments.rounds.into())),
-            Section::Cni => cni::measure(&program, cni::Size::of_rounds(arguments.rounds.into())),
-            Section::Context => context::measure(&context::Size::of_pods(pods())),
-            Section::Packets => packets::measure(packets::Size::of_rounds(arguments.rounds.into())),
+            Section::Drops => drops::measure(&program, Size::of_rounds(rounds)).into(),
+            Section::Events => events::measure(&events::Size::new(pods(), rounds)),
+            Section::Start => start::measure(&program, &start::Size { pods: pods(), rounds }),
+            Section::Memory => memory::measure(&program, &memory::Size::new(pods(), rounds, arguments.full)),
+            Section::Storms => storms::measure(&program, &storms::Size::new(pods(), rounds)),
+            Section::Listing => listing::measure(&listing::Size::of_rounds(rounds)),
+            Section::Mutex => mutex::measure(mutex::Size::of_rounds(rounds)),
+            Section::Cni => cni::measure(&program, cni::Size::new(&pods(), rounds)),
+            Section::Context => context::measure(&context::Size::new(pods(), rounds)),
+            Section::Packets => packets::measure(packets::Size::of_rounds(rounds)),
+            Section::Profile => packets::profile::measure(packets::Size::of_rounds(rounds)),
         };
-        println!("{report}");
+        println!("\n{taken}{report}");
         if let Some(path) = &arguments.json {
-            record::keep(path, records)?;
+            record::keep(path, records, &taken)?;
         }
     }
     Ok(())
@@ -141,5 +174,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn runs_are_as_many_as_the_help_says() {
+        let rounds = |line: &str, section| Arguments::parse_from(line.split(' ')).rounds_of(section);
+        assert_eq!(rounds("bench", Section::Packets), 5);
+        assert_eq!([Section::Events, Section::Memory, Section::Storms].map(|section| rounds("bench", section)), [3; 3]);
+        assert_eq!([Section::Memory, Section::Events].map(|section| rounds("bench --full", section)), [1, 3]);
+        assert_eq!(rounds("bench --full --rounds 2", Section::Memory), 2);
     }
 }

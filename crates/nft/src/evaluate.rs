@@ -96,6 +96,19 @@ pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
 ///
 /// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
 pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation {
+    walk(ruleset, packet, hook, |_, _| {})
+}
+
+/// The rules that the packet comes to at the hook, in its order: the chain, and the number of the rule in it. The last one
+/// decides, or ends the chain.
+pub fn rules_met(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Vec<(Name, usize)> {
+    let mut met = Vec::new();
+    walk(ruleset, packet, hook, |chain, rule| met.push((chain.clone(), rule)));
+    met
+}
+
+/// Tells of each rule before it runs.
+fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Name, usize)) -> Evaluation {
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
@@ -103,29 +116,30 @@ pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation
     path.push(name.clone());
     // A ruleset without loops goes through no chain more often than there are jumps.
     let longest = 2 * ruleset.chains.len();
-    let mut rules = chain.rules.iter();
+    let (mut chain_name, mut rules) = (name, chain.rules.iter().enumerate());
     let mut returns = Vec::new();
     loop {
-        let Some(rule) = rules.next() else {
+        let Some((number, rule)) = rules.next() else {
             match returns.pop() {
-                Some(rest) => rules = rest,
+                Some(rest) => (chain_name, rules) = rest,
                 None => return Evaluation { stop: Stop::Accepted, mark, path },
             }
             continue;
         };
+        meet(chain_name, number);
         let target = match run(ruleset, rule, packet, &mut mark) {
             None => continue,
             Some(Verdict::Accept) => return Evaluation { stop: Stop::Accepted, mark, path },
             Some(Verdict::Drop) => return Evaluation { stop: Stop::Dropped, mark, path },
             Some(Verdict::Goto(target)) => target,
             Some(Verdict::Jump(target)) => {
-                returns.push(rules.clone());
+                returns.push((chain_name, rules.clone()));
                 target
             }
         };
         path.push(target.clone());
-        match ruleset.chains.get(&target) {
-            Some(next) if path.len() <= longest => rules = next.rules.iter(),
+        match ruleset.chains.get_key_value(&target) {
+            Some((name, next)) if path.len() <= longest => (chain_name, rules) = (name, next.rules.iter().enumerate()),
             _ => return Evaluation { stop: Stop::Dropped, mark, path },
         }
     }
@@ -237,6 +251,29 @@ mod tests {
             // What has no interface has no concatenation that could be missing.
             assert_eq!(stop(3, None), Stop::Accepted);
         }
+    }
+
+    #[test]
+    fn the_rules_met_are_those_that_the_packet_comes_to_in_every_chain_on_its_way() {
+        let mut ruleset = Ruleset::new(Table::inet(name("t")), Comment::new(""));
+        let rule = |protocol, verdict| Rule::new(vec![Match::Protocol(protocol)], vec![Action::Verdict(verdict)]);
+        let mut chain = |text: &str, hook: Option<Hook>, rules: Vec<Rule>| {
+            ruleset.chains.insert(name(text), Arc::new(Chain { hook, rules }));
+        };
+        let jump = Verdict::Jump(name("jumped-to"));
+        let base = vec![
+            rule(Protocol::Tcp, Verdict::Drop),
+            rule(Protocol::Udp, jump),
+            rule(Protocol::Udp, Verdict::Accept),
+            rule(Protocol::Udp, Verdict::Drop),
+        ];
+        chain("base", Some(Hook::Forward), base);
+        chain("jumped-to", None, vec![rule(Protocol::Tcp, Verdict::Drop)]);
+        let packet = Packet::first([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, Some(53));
+        let met = rules_met(&ruleset, &packet, Hook::Forward);
+        let met: Vec<(&str, usize)> = met.iter().map(|(chain, rule)| (chain.as_str(), *rule)).collect();
+        assert_eq!(met, [("base", 0), ("base", 1), ("jumped-to", 0), ("base", 2)]);
+        assert_eq!(rules_met(&ruleset, &packet, Hook::Input), []);
     }
 
     #[test]

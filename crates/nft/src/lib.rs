@@ -22,7 +22,7 @@ mod validate;
 pub use comment::Comment;
 pub use difference::{add_table, create, difference, replace};
 pub use elements::{ElementChange, Elements};
-pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate, evaluate_at};
+pub use evaluate::{Evaluation, Flow, Packet, Stop, evaluate, evaluate_at, rules_met};
 pub use interface::{InterfaceName, InterfaceNameError};
 pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};

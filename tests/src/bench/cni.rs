@@ -1,19 +1,25 @@
 //! What a pod's start takes longer with the CNI plugin in the chain: a runtime adds containers to a network with it and
-//! to one without it, in turn, on a node with a real agent.
+//! to one without it, in turn, on a node with a real agent. There are two such nodes, whose turns are the rounds: the agent
+//! of one knows the containers' pods and no others, that of the other a large cluster beside them.
 
-use std::fmt::Write;
+mod report;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use policy::Kind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::figures::{Figure, Spread};
-use super::record::{Measured, Record};
+use super::fed::Agent;
+use super::record::Measured;
 use crate::agent_process::{AgentProcess, built, without_variables};
 use crate::cni_runtime::{Added, Container, Runtime, Sandbox};
+use crate::fake_api::FakeApi;
 use crate::lab::{Lab, LabSpec, NodeSpec};
+use crate::scale::{Cluster, NODE, Size as ClusterSize};
+use report::Report;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -23,17 +29,17 @@ pub struct Size {
     pub containers: usize,
     /// Starts of the plugin that does nothing but say its version.
     pub starts: usize,
+    /// Pods of the cluster that the second agent knows beside those of the containers, which are all that the first knows.
+    pub pods: usize,
 }
 
 impl Size {
     /// What `docs/performance.md` is measured with.
-    pub fn of_rounds(rounds: usize) -> Size {
-        Size { rounds, containers: 100, starts: 200 }
+    pub fn new(pods: &[usize], rounds: usize) -> Size {
+        let largest = pods.iter().copied().max().expect("a cluster has pods");
+        Size { rounds, containers: 100, starts: 200, pods: largest }
     }
 }
-
-const NODE: &str = "node-a";
-const UNIT: &str = "ms";
 
 /// What is measured of each round, in milliseconds.
 #[derive(Default)]
@@ -48,52 +54,36 @@ struct Samples {
     nothing: Vec<f64>,
 }
 
-/// One of the things that are measured.
-type Of = fn(&Samples) -> &Vec<f64>;
+/// All rounds with one cluster.
+struct Rounds {
+    /// That the agent knows.
+    pods: usize,
+    rounds: Vec<Samples>,
+}
 
 /// Measures with the program, and reports.
 ///
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: Size) -> Measured {
-    let node = Node::new(size);
-    let agent = node.start(program);
-    let rounds: Vec<Samples> = (0..size.rounds).map(|round| node.round(round, size)).collect();
-    drop(agent);
-    report(size, &rounds)
-}
-
-fn report(size: Size, rounds: &[Samples]) -> Measured {
-    let mut report =
-        format!("\ncni: {} rounds of {} ADDs with the plugin and as many without\n", size.rounds, size.containers);
-    let mut records = Vec::new();
-    writeln!(report, "  {:<40} {:<22} 99th percentile", "median (least-most) of rounds, ms", "median")
-        .expect("a String takes all");
-    let lines: [(&str, Of); 6] = [
-        ("ADD of the chain, without the plugin", |s| &s.without),
-        ("ADD of the chain, with the plugin", |s| &s.with),
-        ("the plugin's part of ADD", |s| &s.plugin),
-        ("the plugin's part of DEL", |s| &s.plugin_delete),
-        ("start of the plugin (VERSION)", |s| &s.version),
-        ("start of a program that does nothing", |s| &s.nothing),
-    ];
-    for (what, samples) in lines {
-        let of = |part: fn(&Spread) -> f64| {
-            Figure::of(rounds.iter().filter_map(|round| Spread::of(samples(round).iter().copied())).map(|s| part(&s)))
-        };
-        let (median, p99) = (of(|s| s.median), of(|s| s.p99));
-        writeln!(report, "  {what:<40} {:<22} {p99:.2}", format!("{median:.2}")).expect("a String takes all");
-        for (line, figure) in [("median", &median), ("99th percentile", &p99)] {
-            let x = (size.containers as f64, "containers");
-            records.push(Record::new("cni", (what, line), x, (figure, UNIT)));
+    let large = Cluster::of(ClusterSize::of_pods(size.pods));
+    let known = [size.containers, size.containers + large.size().pods];
+    let nodes = [Node::new(size, None), Node::new(size, Some(large))];
+    let agents = nodes.each_ref().map(|node| node.start(program));
+    let mut clusters = known.map(|pods| Rounds { pods, rounds: Vec::new() });
+    for round in 0..size.rounds {
+        for (node, cluster) in nodes.iter().zip(&mut clusters) {
+            cluster.rounds.push(node.round(round, size));
         }
     }
-    Measured { report, records }
+    drop(agents);
+    Report { size, clusters }.measured()
 }
 
 struct Node {
     lab: Lab,
     folder: TempDir,
+    api: FakeApi,
     with: Runtime,
     without: Runtime,
 }
@@ -101,14 +91,15 @@ struct Node {
 impl Node {
     /// A node whose agent will know every pod beforehand, as it does when the kubelet has read it from the API server
     /// first.
-    fn new(size: Size) -> Node {
+    fn new(size: Size, cluster: Option<Cluster>) -> Node {
         let node = NodeSpec { name: NODE.into(), ..NodeSpec::default() };
         let lab = Lab::new(&LabSpec { nodes: vec![node], outside: vec![] });
         let folder = TempDir::new().expect("a folder");
-        let manifests = folder.path().join("manifests");
-        std::fs::create_dir(&manifests).expect("a folder in it");
-        let texts: Vec<String> = objects(size).iter().map(Value::to_string).collect();
-        std::fs::write(manifests.join("shop.yaml"), texts.join("\n---\n")).expect("a file in it");
+        let api = lab.node_exec(NODE, FakeApi::start);
+        cluster.into_iter().for_each(|cluster| api.set_cluster(cluster));
+        for (kind, object) in objects(size) {
+            api.set(kind, object);
+        }
         let runtime = |name: &str, network: u8, more: Option<Value>| {
             let plugins: Vec<Value> = std::iter::once(routed(&folder.path().join(name), network)).chain(more).collect();
             let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
@@ -119,16 +110,17 @@ impl Node {
             "type": "ringfence-cni", "agentSocket": run_dir.join("cni.sock"), "stateDir": run_dir.join("cni"),
         });
         let (with, without) = (runtime("with", 1, Some(ours)), runtime("without", 2, None));
-        Node { lab, folder, with, without }
+        Node { lab, folder, api, with, without }
     }
 
-    fn start(&self, program: &Path) -> AgentProcess<'_> {
+    fn start(&self, program: &Path) -> Agent<'_> {
         let mut command = Command::new(program);
         without_variables(&mut command);
         command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(self.folder.path().join("run"));
-        command.arg("--manifests").arg(self.folder.path().join("manifests"));
-        let mut agent = AgentProcess::start(&self.lab, NODE, command);
+        command.arg("--kubeconfig").arg(self.api.kubeconfig());
+        let mut agent = Agent(AgentProcess::start(&self.lab, NODE, command));
         agent.until_ready();
+        agent.until_idle();
         agent
     }
 
@@ -193,24 +185,24 @@ fn routed(addresses: &Path, network: u8) -> Value {
 }
 
 /// The pods, and a policy that isolates them, so that each ADD changes the rules.
-fn objects(size: Size) -> Vec<Value> {
+fn objects(size: Size) -> Vec<(Kind, Value)> {
     let pod = |number: usize| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod",
+        let pod = json!({
             "metadata": {"name": format!("pod-{number}"), "namespace": "shop", "labels": {"app": "web"}},
             "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "main"}]},
-        })
+        });
+        (Kind::Pod, pod)
     };
     let policy = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {
             "podSelector": {"matchLabels": {"app": "web"}},
             "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
         },
     });
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
-    [namespace, policy].into_iter().chain((0..size.containers).map(pod)).collect()
+    let namespace = json!({"metadata": {"name": "shop"}});
+    let first = [(Kind::Namespace, namespace), (Kind::NetworkPolicy, policy)];
+    first.into_iter().chain((0..size.containers).map(pod)).collect()
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -8,7 +8,6 @@ mod subscribers;
 
 use std::time::Duration;
 
-use super::figures::Figure;
 use super::machine::Memory;
 use super::record::Measured;
 use crate::scale::Size as ClusterSize;
@@ -20,29 +19,33 @@ use report::Report;
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Events of each kind.
+    /// Runs with each cluster, whose medians the report has: in each one the tables are made anew, and a provider starts.
+    pub rounds: usize,
+    /// Events of each kind in a run.
     pub events: usize,
-    /// Baselines from the lists.
-    pub baselines: usize,
     /// Streams on the loopback, and how many of them read nothing.
     pub subscribers: usize,
     pub silent: usize,
-    /// Single events that are followed to every subscriber.
-    pub rounds: usize,
+    /// Single events of a run that are followed to every subscriber.
+    pub deltas: usize,
     /// Events as fast as they are taken, while some subscribers read nothing.
     pub storm: usize,
 }
 
 impl Size {
     /// What `docs/performance.md` is measured with.
-    pub fn of_pods(pods: Vec<usize>) -> Size {
-        Size { pods, events: 1_000, baselines: 3, subscribers: 5_000, silent: 100, rounds: 10, storm: 20_000 }
+    pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
+        Size { pods, rounds, events: 1_000, subscribers: 5_000, silent: 100, deltas: 10, storm: 20_000 }
     }
 }
 
-/// One cluster.
-struct Run {
+/// All runs with one cluster.
+struct Runs {
     cluster: ClusterSize,
+    runs: Vec<Run>,
+}
+
+struct Run {
     cost: Cost,
     served: Served,
     /// Resident after the first download of the same cluster without policies, so that hardly anything is declared.
@@ -62,9 +65,9 @@ struct Served {
     subscribed: Memory,
     stormed: Memory,
     subscribers: usize,
-    /// From an event to the subscriber in the middle, and to the last.
-    to_the_middle: Figure,
-    to_the_last: Figure,
+    /// Seconds from an event to the subscriber in the middle, and to the last; medians of the events.
+    to_the_middle: f64,
+    to_the_last: f64,
 }
 
 /// Measures, and reports.
@@ -72,10 +75,13 @@ struct Served {
 /// # Panics
 /// If something cannot be measured.
 pub fn measure(size: &Size) -> Measured {
-    let runs = size.pods.iter().map(|pods| {
+    let clusters = size.pods.iter().map(|pods| {
         let cluster = ClusterSize::of_pods(*pods);
-        let without_policies = served::started(ClusterSize { policies: 0, ..cluster });
-        Run { cluster, cost: cost::measure(cluster, size), served: served::measure(cluster, size), without_policies }
+        let run = |_| {
+            let without_policies = served::started(ClusterSize { policies: 0, ..cluster });
+            Run { cost: cost::measure(cluster, size), served: served::measure(cluster, size), without_policies }
+        };
+        Runs { cluster, runs: (0..size.rounds).map(run).collect() }
     });
-    Report { runs: runs.collect() }.measured()
+    Report { clusters: clusters.collect() }.measured()
 }

@@ -14,7 +14,7 @@ use super::record::Measured;
 use committer::{Committer, Floor};
 use report::Report;
 
-/// What happens in every round, in an order that changes from round to round. Moving pods are left out: for the rules
+/// What happens over and over, in an order that changes every time. Moving pods are left out: for the rules
 /// a pod that ends is one that goes.
 fn measured_kinds() -> impl Iterator<Item = Happening> {
     Happening::ALL.into_iter().filter(|happening| *happening != Happening::PodMoved)
@@ -25,18 +25,20 @@ fn measured_kinds() -> impl Iterator<Item = Happening> {
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Events of each kind at most.
+    /// Runs with each cluster, whose medians the report has. Each begins with the same cluster, to which the same happens.
     pub rounds: usize,
-    /// With one cluster, at most: a slow translation gets fewer rounds, but at least a few.
+    /// Events of each kind in a run, at most.
+    pub events: usize,
+    /// What a run takes at most: a slow translation gets fewer events, but at least a few.
     pub time: Duration,
 }
 
-const FEWEST_ROUNDS: usize = 5;
+const FEWEST_EVENTS: usize = 5;
 
 impl Size {
     /// What `docs/performance.md` is measured with.
-    pub fn of_pods(pods: Vec<usize>) -> Size {
-        Size { pods, rounds: 1_000, time: Duration::from_secs(120) }
+    pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
+        Size { pods, rounds, events: 1_000, time: Duration::from_secs(120) }
     }
 }
 
@@ -57,10 +59,14 @@ struct Samples {
     unchanged: Vec<Duration>,
 }
 
-struct Run {
+/// What happened in one run, by kind.
+type Run = BTreeMap<Happening, Samples>;
+
+/// All runs with one cluster.
+struct Runs {
     cluster: ClusterSize,
     elements: usize,
-    kinds: BTreeMap<Happening, Samples>,
+    runs: Vec<Run>,
 }
 
 /// Measures, and reports.
@@ -68,18 +74,28 @@ struct Run {
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(size: &Size) -> Measured {
-    let runs = size.pods.iter().map(|pods| run(*pods, size)).collect();
-    Report { runs }.measured()
+    let clusters = size.pods.iter().map(|pods| {
+        let mut elements = 0;
+        let runs = (0..size.rounds).map(|_| {
+            let (run, run_elements) = run(*pods, size);
+            elements = run_elements;
+            run
+        });
+        let runs = runs.collect();
+        Runs { cluster: ClusterSize::of_pods(*pods), elements, runs }
+    });
+    Report { events: size.events, clusters: clusters.collect() }.measured()
 }
 
-fn run(pods: usize, size: &Size) -> Run {
+/// One run, and the elements that the node has in the end.
+fn run(pods: usize, size: &Size) -> (Run, usize) {
     let mut cluster = Cluster::of(ClusterSize::of_pods(pods));
     let mut committer = Committer::new(cluster.state());
     let mut floor = Floor::like(&committer);
-    let mut kinds: BTreeMap<Happening, Samples> = BTreeMap::new();
+    let mut kinds = Run::new();
     let begun = Instant::now();
-    for round in 0..size.rounds {
-        if round >= FEWEST_ROUNDS && begun.elapsed() > size.time {
+    for event in 0..size.events {
+        if event >= FEWEST_EVENTS && begun.elapsed() > size.time {
             break;
         }
         let mut order: Vec<Happening> = measured_kinds().collect();
@@ -98,5 +114,5 @@ fn run(pods: usize, size: &Size) -> Run {
             }
         }
     }
-    Run { cluster: cluster.size(), elements: committer.elements(), kinds }
+    (kinds, committer.elements())
 }

@@ -16,6 +16,16 @@ impl Figure {
         Figure(runs)
     }
 
+    /// None of no runs.
+    ///
+    /// # Panics
+    /// If a run gave no number.
+    pub(super) fn of_any(runs: impl IntoIterator<Item = f64>) -> Option<Figure> {
+        let mut runs = runs.into_iter().peekable();
+        runs.peek()?;
+        Some(Figure::of(runs))
+    }
+
     pub(super) fn median(&self) -> f64 {
         let (runs, middle) = (&self.0, self.0.len() / 2);
         if runs.len() % 2 == 1 { runs[middle] } else { f64::midpoint(runs[middle - 1], runs[middle]) }
@@ -29,6 +39,17 @@ impl Figure {
         self.0[self.0.len() - 1]
     }
 
+    /// In two digits at least, and below 100 one behind the point; the least and the most only where they can be told from
+    /// the median.
+    pub(super) fn short(&self) -> String {
+        let digits = match self.median() {
+            median if median >= 100.0 || median == 0.0 => 0,
+            median => (1.0 - median.log10().floor()).max(1.0) as usize,
+        };
+        let [median, least, most] = [self.median(), self.least(), self.most()].map(|n| format!("{n:.digits$}"));
+        if least == median && most == median { median } else { format!("{median} ({least}-{most})") }
+    }
+
     /// Of medians.
     pub(super) fn over(&self, other: &Figure) -> f64 {
         self.median() / other.median()
@@ -40,6 +61,14 @@ impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(0);
         write!(f, "{:.digits$} ({:.digits$}-{:.digits$})", self.median(), self.least(), self.most())
+    }
+}
+
+/// What the figures of so many runs are, as a report says it.
+pub(super) fn median_of(runs: usize) -> String {
+    match runs {
+        1 => "one run".into(),
+        runs => format!("the median of {runs} runs (least-most)"),
     }
 }
 
@@ -87,6 +116,16 @@ mod tests {
         assert_eq!(Figure::of([3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(Figure::of([4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert_eq!(format!("{:.1}", Figure::of([3.0, 1.0, 2.0])), "2.0 (1.0-3.0)");
+    }
+
+    #[test]
+    fn a_short_figure_has_two_digits_and_no_spread_that_cannot_be_seen() {
+        let shown = |runs: [f64; 3]| Figure::of(runs).short();
+        assert_eq!(shown([0.121, 0.119, 0.123]), "0.12");
+        assert_eq!(shown([0.042, 0.051, 0.039]), "0.042 (0.039-0.051)");
+        assert_eq!(shown([12.91, 13.1, 17.4]), "13.1 (12.9-17.4)");
+        assert_eq!(shown([172.4, 172.3, 180.0]), "172 (172-180)");
+        assert_eq!(shown([0.0, 0.0, 2.0]), "0 (0-2)");
     }
 
     #[test]

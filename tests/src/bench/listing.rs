@@ -1,14 +1,14 @@
 //! How long it takes to look at a large table: for a person with `nft list`, and for the agent, which reads it back and
 //! compares it with what is wanted.
 
-use std::fmt::Write;
 use std::time::Instant;
 
 use nfnetlink::{Kernel, repair};
 
-use super::figures::Figure;
+use super::figures::{Figure, median_of};
 use super::packets::ours::Cluster;
 use super::record::{Measured, Record};
+use super::table::Table;
 use crate::kernel_table::{load_netlink, nft};
 use crate::netns::in_new_namespace;
 
@@ -42,20 +42,19 @@ struct Times {
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(size: &Size) -> Measured {
-    let mut report = format!("\nlisting: {} runs\n", size.rounds);
     let mut records = Vec::new();
-    let head = ["median (least-most), ms", "nft list table", "read back", "compared"];
-    writeln!(report, "  {:<24} {:<22} {:<22} {}", head[0], head[1], head[2], head[3]).expect("a String takes all");
+    let mut table =
+        Table::new(["elements", "`nft list table inet ringfence`", "read back", "compared with what is wanted"]);
     for &elements in &size.elements {
         let Times { nft, read, compared } = times(elements, size.rounds);
         let figures = [Figure::of(nft), Figure::of(read), Figure::of(compared)];
-        let [nft, read, compared] = figures.each_ref().map(|figure| format!("{figure:.1}"));
-        writeln!(report, "  {elements:<15} elements {nft:<22} {read:<22} {compared}").expect("a String takes all");
+        table.row(std::iter::once(elements.to_string()).chain(figures.iter().map(Figure::short)));
         for (line, figure) in ["nft list table", "read back", "compared"].iter().zip(&figures) {
             let x = (f64::from(elements), "elements");
             records.push(Record::new("listing", ("looking at the table", line), x, (figure, UNIT)));
         }
     }
+    let report = format!("\nlisting: ms, {}\n\n{table}", median_of(size.rounds));
     Measured { report, records }
 }
 

@@ -8,16 +8,23 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// What somebody has to know who compares with other machines.
 pub(super) fn describe() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|e| format!("({path}: {e})"));
     let processor = read("/proc/cpuinfo");
     let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     format!(
-        "{} x {}, Linux {}, load {}",
+        "{} x {}, Linux {}",
         processors().len(),
         model.map_or("unknown processor", |(_, name)| name.trim()),
         read("/proc/sys/kernel/osrelease").trim(),
-        read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown"),
     )
+}
+
+/// How many threads wanted a processor, on average of the last minute (proc_loadavg(5)).
+pub(super) fn load() -> f64 {
+    read("/proc/loadavg").split_whitespace().next().and_then(|load| load.parse().ok()).expect("proc_loadavg(5)")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 /// The processors that this process may use.

@@ -18,7 +18,9 @@ use report::Report;
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
-    /// Events after which it is looked at again, times [`POINTS`].
+    /// Runs with each cluster, whose medians the report has: in each one an agent is started twice.
+    pub rounds: usize,
+    /// Events of a run.
     pub events: usize,
 }
 
@@ -27,14 +29,19 @@ pub const POINTS: usize = 10;
 
 impl Size {
     /// What `docs/performance.md` is measured with.
-    pub fn new(pods: Vec<usize>, full: bool) -> Size {
-        Size { pods, events: if full { 1_000_000 } else { 100_000 } }
+    pub fn new(pods: Vec<usize>, rounds: usize, full: bool) -> Size {
+        Size { pods, rounds, events: if full { 1_000_000 } else { 100_000 } }
     }
 }
 
-struct Run {
+/// All runs with one cluster.
+struct Runs {
     cluster: ClusterSize,
     json_bytes: usize,
+    runs: Vec<Run>,
+}
+
+struct Run {
     /// At rest after the start.
     started: Memory,
     /// After so many events, with as many objects as at the start.
@@ -51,15 +58,17 @@ struct Run {
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: &Size) -> Measured {
-    let runs = size.pods.iter().map(|pods| run(program, *pods, size.events)).collect();
-    Report { runs }.measured()
+    let clusters = size.pods.iter().map(|pods| {
+        let cluster = Cluster::of(ClusterSize::of_pods(*pods));
+        let json_bytes = Kind::ALL.map(|kind| cluster.json_bytes(kind)).iter().sum();
+        let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size.events)).collect();
+        Runs { cluster: cluster.size(), json_bytes, runs }
+    });
+    Report { events: size.events, clusters: clusters.collect() }.measured()
 }
 
-fn run(program: &Path, pods: usize, events: usize) -> Run {
-    let cluster = Cluster::of(ClusterSize::of_pods(pods));
-    let json_bytes = Kind::ALL.map(|kind| cluster.json_bytes(kind)).iter().sum();
+fn run(program: &Path, cluster: Cluster, events: usize) -> Run {
     let stage = Stage::new(program);
-    let size = cluster.size();
     let api = stage.serve(cluster);
     let mut agent = stage.start(&api);
     agent.until_ready();
@@ -80,5 +89,5 @@ fn run(program: &Path, pods: usize, events: usize) -> Run {
     agent.until_ready();
     agent.until_idle();
     let anew = agent.memory();
-    Run { cluster: size, json_bytes, started, later, anew, estimated_bytes }
+    Run { started, later, anew, estimated_bytes }
 }

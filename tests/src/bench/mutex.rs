@@ -12,11 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nfnetlink::Kernel;
-use nft::{Comment, Name, Operation, Ruleset, Table};
+use nft::{Comment, Name, Operation, Ruleset};
 
 use super::figures::Figure;
 use super::packets::ours::Cluster;
 use super::record::{Measured, Record};
+use super::table::Table;
 use crate::netns::in_new_namespace;
 
 /// How much is measured.
@@ -89,29 +90,35 @@ pub fn measure(size: Size) -> Measured {
             runs.push(run(&transactions(&ruleset, *way)));
         }
     }
-    let mut report = format!("\nmutex: {elements} elements, {programs} programs, {rounds} runs in turn\n");
+    let mut report = format!(
+        "\nmutex: {elements} elements, {programs} programs; ms, the median of {rounds} runs in turn (least-most), of others \
+         the longest wait of each run\n\n"
+    );
+    let heads = Way::ALL.iter().map(Way::to_string);
+    let mut table = Table::new(std::iter::once(String::new()).chain(heads));
+    let transactions = runs.iter().map(|runs| runs[0].transactions.to_string());
+    table.row(std::iter::once("transactions".to_owned()).chain(transactions));
+    let of: [(&str, Of); 5] = [
+        ("all of it", |run| run.all),
+        ("our longest transaction", |run| run.longest),
+        ("a small commit in the same namespace waits", |run| run.committing_here),
+        ("a small commit in another namespace waits", |run| run.committing_elsewhere),
+        ("the generation, asked for in the same namespace", |run| run.asking_here),
+    ];
     let mut records = Vec::new();
-    writeln!(report, "  median (least-most), ms; of others the longest wait of a run").expect("a String takes all");
-    for (way, runs) in Way::ALL.iter().zip(&runs) {
-        writeln!(report, "{way}: {} transactions", runs[0].transactions).expect("a String takes all");
-        let of: [(&str, Of); 5] = [
-            ("all of it", |run| run.all),
-            ("our longest transaction", |run| run.longest),
-            ("a small commit in the same namespace", |run| run.committing_here),
-            ("a small commit in another namespace", |run| run.committing_elsewhere),
-            ("the generation, in the same namespace", |run| run.asking_here),
-        ];
-        for (what, value) in of {
-            let figure = Figure::of(runs.iter().map(value));
-            writeln!(report, "  {what:<40} {figure:.1}").expect("a String takes all");
+    for (what, value) in of {
+        let figures: Vec<Figure> = runs.iter().map(|runs| Figure::of(runs.iter().map(value))).collect();
+        table.row(std::iter::once(what.to_owned()).chain(figures.iter().map(|figure| format!("{figure:.1}"))));
+        for (way, figure) in Way::ALL.iter().zip(&figures) {
             let x = match way {
                 Way::AtOnce => elements as usize,
                 Way::FilledFirst(most) => *most,
             };
             let x = (x as f64, "elements a transaction");
-            records.push(Record::new("mutex", ("large table", what), x, (&figure, UNIT)));
+            records.push(Record::new("mutex", ("large table", what), x, (figure, UNIT)));
         }
     }
+    write!(report, "{table}").expect("a String takes all");
     Measured { report, records }
 }
 
@@ -217,7 +224,7 @@ fn longest(over: &AtomicBool, mut act: impl FnMut(u32)) -> Duration {
 
 /// An empty table comes and goes.
 fn commit_something_small(kernel: &mut Kernel, turn: u32) {
-    let table = Table::inet(Name::new("somebody-else").expect("a name"));
+    let table = nft::Table::inet(Name::new("somebody-else").expect("a name"));
     let operation = if turn.is_multiple_of(2) {
         Operation::AddTable { table, comment: Comment::new("not ours"), protected: false }
     } else {

@@ -7,9 +7,11 @@
 mod linear;
 pub(super) mod ours;
 mod place;
+pub mod profile;
 mod report;
 mod series;
 mod traffic;
+mod turns;
 
 use super::machine::{Place as Processor, stay};
 use super::record::Measured;
@@ -40,11 +42,15 @@ impl Size {
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(size: Size) -> Measured {
+    on_one_processor(|| report::of(size, &Series::all(size)))
+}
+
+/// The processor is chosen for a thread of its own, so that the caller's stay as they are.
+fn on_one_processor(measure: impl FnOnce() -> Measured + Send) -> Measured {
     std::thread::scope(|scope| {
-        // The processors are chosen for a thread of its own, so that the caller's stay as they are.
         let measuring = scope.spawn(|| {
             stay(Processor::Flood);
-            report::of(size, &Series::all(size))
+            measure()
         });
         measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

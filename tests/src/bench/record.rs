@@ -8,6 +8,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::figures::Figure;
+use super::taken::Taken;
 
 /// A point of a curve. Points of one section, subject and pair of units make one chart, in which each line is a curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct Record {
     /// What `y` has to stay below at this `x`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bar: Option<f64>,
+    /// When and on what; none of records that are not kept.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub taken: Option<Taken>,
 }
 
 impl Record {
@@ -46,6 +50,7 @@ impl Record {
             least: figure.least(),
             most: figure.most(),
             bar: None,
+            taken: None,
         }
     }
 
@@ -80,18 +85,18 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Record>> {
     }
 }
 
-/// Puts the records into the file. Those of other sections that it has stay, so that sections can be measured one by
+/// Puts the records, taken so, into the file. Those of other sections that it has stay, so that sections can be measured one by
 /// one; so do those of the same section at other places, since its sizes can be as well.
 ///
 /// # Errors
 /// If the file cannot be read or written.
-pub(super) fn keep(path: &Path, measured: Vec<Record>) -> anyhow::Result<()> {
+pub(super) fn keep(path: &Path, measured: Vec<Record>, taken: &Taken) -> anyhow::Result<()> {
     let place =
         |record: &Record| (record.section.clone(), record.series.clone(), record.x_unit.clone(), record.x.to_bits());
     let measured_places: std::collections::BTreeSet<_> = measured.iter().map(place).collect();
     let mut records = read(path)?;
     records.retain(|record| !measured_places.contains(&place(record)));
-    records.extend(measured);
+    records.extend(measured.into_iter().map(|record| Record { taken: Some(taken.clone()), ..record }));
     records.sort_by(|a, b| (&a.section, &a.series).cmp(&(&b.section, &b.series)).then(a.x.total_cmp(&b.x)));
     let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     fs::write(path, format!("[\n{}\n]\n", lines.join(",\n"))).with_context(|| path.display().to_string())
@@ -108,9 +113,11 @@ mod tests {
         let at = |section: &str, x: f64, y: f64| {
             Record::new(section, ("subject", "line"), (x, "pods"), (&Figure::of([y]), "ms"))
         };
-        keep(&path, vec![at("events", 1.0, 1.0), at("events", 2.0, 2.0), at("start", 1.0, 3.0)]).unwrap();
-        keep(&path, vec![at("events", 2.0, 5.0).below(6.0)]).unwrap();
-        let kept = read(&path).unwrap();
-        assert_eq!(kept, [at("events", 1.0, 1.0), at("events", 2.0, 5.0).below(6.0), at("start", 1.0, 3.0)]);
+        let taken = |date: &str| Taken { date: date.into(), commit: "c".into(), machine: "m".into(), load: 0.5 };
+        keep(&path, vec![at("events", 1.0, 1.0), at("events", 2.0, 2.0), at("start", 1.0, 3.0)], &taken("a")).unwrap();
+        keep(&path, vec![at("events", 2.0, 5.0).below(6.0)], &taken("b")).unwrap();
+        let of = |record: Record, date: &str| Record { taken: Some(taken(date)), ..record };
+        let (first, last) = (of(at("events", 1.0, 1.0), "a"), of(at("start", 1.0, 3.0), "a"));
+        assert_eq!(read(&path).unwrap(), [first, of(at("events", 2.0, 5.0).below(6.0), "b"), last]);
     }
 }

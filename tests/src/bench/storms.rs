@@ -24,17 +24,20 @@ use report::Report;
 pub struct Size {
     /// Pods of each cluster.
     pub pods: Vec<usize>,
+    /// Runs with each cluster, whose medians the report has: in each one an agent of its own.
+    pub rounds: usize,
     /// Events of a storm, within a second.
     pub events: usize,
-    /// Rates of steady events, a second, and how long each lasts.
+    /// Rates of steady events, a second, and how long each lasts. As many pods as the rate says have come, and a cluster
+    /// has room for as many as it has: a rate above that is left out.
     pub rates: Vec<usize>,
     pub lasting: Duration,
 }
 
 impl Size {
     /// What `docs/performance.md` is measured with.
-    pub fn of_pods(pods: Vec<usize>) -> Size {
-        Size { pods, events: 10_000, rates: vec![100, 1_000], lasting: Duration::from_secs(10) }
+    pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
+        Size { pods, rounds, events: 10_000, rates: vec![100, 1_000], lasting: Duration::from_secs(10) }
     }
 }
 
@@ -54,7 +57,6 @@ struct Storm {
 
 struct Steady {
     rate: usize,
-    events: usize,
     commits: usize,
     took: Duration,
     agent: Duration,
@@ -68,8 +70,13 @@ struct Steady {
     operations_missing: Option<usize>,
 }
 
-struct Run {
+/// All runs with one cluster.
+struct Runs {
     cluster: ClusterSize,
+    runs: Vec<Run>,
+}
+
+struct Run {
     storm: Storm,
     steady: Vec<Steady>,
 }
@@ -79,26 +86,29 @@ struct Run {
 /// # Panics
 /// If something cannot be measured. It needs root.
 pub fn measure(program: &Path, size: &Size) -> Measured {
-    let runs = size.pods.iter().map(|pods| run(program, *pods, size)).collect();
-    Report { runs }.measured()
+    let clusters = size.pods.iter().map(|pods| {
+        let cluster = Cluster::of(ClusterSize::of_pods(*pods));
+        let runs = (0..size.rounds).map(|_| run(program, cluster.clone(), size)).collect();
+        Runs { cluster: cluster.size(), runs }
+    });
+    Report { clusters: clusters.collect() }.measured()
 }
 
-fn run(program: &Path, pods: usize, size: &Size) -> Run {
+fn run(program: &Path, cluster: Cluster, size: &Size) -> Run {
     let stage = Stage::new(program);
-    let cluster = Cluster::of(ClusterSize::of_pods(pods));
-    let cluster_size = cluster.size();
+    let pods = cluster.size().pods;
     let api = stage.serve(cluster);
     let mut agent = stage.start(&api);
     agent.until_ready();
     agent.until_idle();
 
     let storm = storm(&stage, &api, &agent, size.events);
-    let steady = size.rates.iter().map(|rate| {
+    let steady = size.rates.iter().filter(|rate| **rate <= pods).map(|rate| {
         settle(&api);
         agent.until_idle();
         steady(&stage, &api, &agent, *rate, size.lasting)
     });
-    Run { cluster: cluster_size, storm, steady: steady.collect() }
+    Run { storm, steady: steady.collect() }
 }
 
 fn storm(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, events: usize) -> Storm {
@@ -169,7 +179,6 @@ fn steady(stage: &Stage, api: &FakeApi, agent: &super::fed::Agent, rate: usize, 
     let missed = watched.len() - latencies.len();
     Steady {
         rate,
-        events,
         commits: seen.commits.len(),
         took,
         agent: used,

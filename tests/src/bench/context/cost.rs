@@ -12,7 +12,6 @@ use context::tables::Tables;
 use feed::Position;
 use policy::{Change, Interner};
 
-use super::super::figures::Figure;
 use super::Size;
 use crate::scale::events::{Happening, Place};
 use crate::scale::{Cluster, Size as ClusterSize};
@@ -24,8 +23,8 @@ const TOGETHER: usize = 1_000;
 
 pub(super) struct Cost {
     /// Seconds from the decoded lists to the bytes of the table of addresses, and from there to the bytes of the edges.
-    pub(super) addresses: Figure,
-    pub(super) edges: Figure,
+    pub(super) addresses: f64,
+    pub(super) edges: f64,
     pub(super) lines: usize,
     pub(super) lines_bytes: usize,
     pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
@@ -55,27 +54,19 @@ fn publish(tables: &mut Tables, change: Change<Object>) -> [usize; 2] {
 pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     let mut cluster = Cluster::of(size);
     let lists: Vec<Change<Object>> = cluster.lists();
-    let (mut addresses, mut edges) = (Vec::new(), Vec::new());
-    let mut built = None;
-    for _ in 0..wanted.baselines {
-        let lists = lists.clone();
-        let begun = Instant::now();
-        let mut tables = Tables::new(settings(), Form::Compatible);
-        for list in lists {
-            tables.apply(list, Instant::now());
-        }
-        let resolved = begun.elapsed();
-        let begun = Instant::now();
-        tables.begin();
-        let text = tables.edge_list(START).expect("text");
-        edges.push(begun.elapsed().as_secs_f64());
-        let begun = Instant::now();
-        tables.database(START).expect("no more addresses than a database can hold");
-        addresses.push((resolved + begun.elapsed()).as_secs_f64());
-        built = Some((tables, text));
+    let begun = Instant::now();
+    let mut tables = Tables::new(settings(), Form::Compatible);
+    for list in lists {
+        tables.apply(list, Instant::now());
     }
-    drop(lists);
-    let (mut tables, text) = built.expect("a baseline at least");
+    let resolved = begun.elapsed();
+    let begun = Instant::now();
+    tables.begin();
+    let text = tables.edge_list(START).expect("text");
+    let edges = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    tables.database(START).expect("no more addresses than a database can hold");
+    let addresses = (resolved + begun.elapsed()).as_secs_f64();
     let lines = text.iter().filter(|byte| **byte == b'\n').count() - 1;
 
     let mut interner = Interner::new();
@@ -96,6 +87,5 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
     }
     let [deltas, _] = tables.take_deltas().into_json(START);
     let together = (deltas.len(), deltas.iter().map(Vec::len).sum());
-    let (addresses, edges) = (Figure::of(addresses), Figure::of(edges));
     Cost { addresses, edges, lines, lines_bytes: text.len(), kinds, together }
 }

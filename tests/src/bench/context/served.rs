@@ -61,7 +61,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     });
     let subscribed = machine::memory(process);
     let (mut to_the_middle, mut to_the_last) = (Vec::new(), Vec::new());
-    for _ in 0..wanted.rounds {
+    for _ in 0..wanted.deltas {
         subscribers.forget();
         let begun = Instant::now();
         api.happen(|cluster| (vec![cluster.happen(Happening::PodRelabelled, Place::Anywhere)], ()));
@@ -88,8 +88,8 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
         subscribed,
         stormed,
         subscribers: wanted.subscribers,
-        to_the_middle: Figure::of(to_the_middle),
-        to_the_last: Figure::of(to_the_last),
+        to_the_middle: Figure::of(to_the_middle).median(),
+        to_the_last: Figure::of(to_the_last).median(),
     }
 }
 

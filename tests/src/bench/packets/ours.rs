@@ -17,7 +17,8 @@ const PODS_WITH_ADDRESSES: u32 = 100;
 
 const FIRST_PEER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const FIRST_OTHER: Ipv4Addr = Ipv4Addr::new(10, 160, 0, 0);
-const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 170, 0, 0);
+/// In the local range, behind the many local addresses.
+const FIRST_PROGRAMMED: Ipv4Addr = Ipv4Addr::new(10, 65, 0, 0);
 const FIRST_BLOCK: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 0);
 
 /// Between the first addresses of two blocks of 32: no two touch.
@@ -42,7 +43,7 @@ pub(in crate::bench) struct Cluster {
     pub(in crate::bench) ports: u32,
     pub(in crate::bench) ranges: u32,
     pub(in crate::bench) blocks: u32,
-    /// Of further pods of the node, each of which a policy of its own selects.
+    /// Of further pods of the node, each of which a policy of its own selects. If there are any, they receive.
     pub(in crate::bench) programs: u32,
     pub(in crate::bench) check_sources: bool,
 }
@@ -94,7 +95,7 @@ impl Cluster {
         pods.extend((0..self.policies).map(other));
         let programmed = |number: u32| {
             let role = format!("program-{number}");
-            pod(&role, &role, NODE, after(FIRST_PROGRAMMED, number))
+            pod(&role, &role, NODE, programmed_address(number))
         };
         pods.extend((0..self.programs).map(programmed));
         pods
@@ -124,6 +125,11 @@ impl Cluster {
             let own = (number..self.local_addresses - 1).step_by(pods as usize).map(local_address);
             attachment(&local_name(number), &format!("veth-{number}"), own.collect())
         }));
+        let programmed = |number: u32| {
+            let own = vec![programmed_address(number)];
+            attachment(&format!("program-{number}"), &format!("veth-p{number}"), own)
+        };
+        attachments.extend((0..self.programs).map(programmed));
         attachments
     }
 
@@ -162,7 +168,10 @@ impl Cluster {
 
     /// The local addresses at which the server receives.
     pub(super) fn destinations(&self) -> Vec<Ipv4Addr> {
-        in_no_order((0..self.local_addresses - 1).map(local_address).collect())
+        match self.programs {
+            0 => in_no_order((0..self.local_addresses - 1).map(local_address).collect()),
+            programs => in_no_order((0..programs).map(programmed_address).collect()),
+        }
     }
 }
 
@@ -202,6 +211,10 @@ fn local_name(number: u32) -> Arc<str> {
 
 fn local_address(number: u32) -> Ipv4Addr {
     after(FIRST_LOCAL, number + 1)
+}
+
+fn programmed_address(number: u32) -> Ipv4Addr {
+    after(FIRST_PROGRAMMED, number)
 }
 
 fn after(first: Ipv4Addr, number: u32) -> Ipv4Addr {

@@ -21,7 +21,7 @@ pub(super) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 /// Addresses of pods of the node. The server takes packets to all of them, so that a lookup can have many keys without
 /// as many namespaces.
-pub(super) const LOCAL_RANGE: &str = "10.64.0.0/16";
+pub(super) const LOCAL_RANGE: &str = "10.64.0.0/15";
 pub(super) const FIRST_LOCAL: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 
 /// A namespace in which nothing is in force but what is switched on.

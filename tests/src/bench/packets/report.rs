@@ -1,11 +1,13 @@
 //! The figures as tables and records, and whether the bars are met.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::Size;
 use super::series::{Line, POLICIES, Packet, Point, Series};
-use crate::bench::figures::Bar;
+use crate::bench::figures::{Bar, Figure, median_of};
 use crate::bench::record::{Measured, Record};
+use crate::bench::table::Table;
 
 /// An established flow's packet, over what connection tracking alone takes.
 const ESTABLISHED_BELOW: f64 = 1.03;
@@ -18,58 +20,115 @@ const SECTION: &str = "packets";
 const UNIT: &str = "ns";
 
 pub(super) fn of(size: Size, all: &[Series]) -> Measured {
-    let mut report = format!(
-        "\npackets: {} runs of {} turns of {} batches of 64 packets each; ns a packet on one processor, from the \
-         sender's system call to the receiver's\n",
-        size.rounds, size.slices, size.batches
-    );
-    let (mut records, mut bars) = (Vec::new(), String::new());
+    let mut report = format!("\npackets: {}\n\nby policies\n\n{}", how(size), by_policies(all));
     for series in all {
-        table(&mut report, series).and_then(|()| write_bars(&mut bars, series)).expect("a String takes all");
-        for point in series.runs.keys().filter(|(_, x)| *x > 0) {
-            records.extend(of_point(series, *point));
+        for (line, reason) in &series.missing {
+            writeln!(report, "{}, {line}: not measured, {reason}", series.packet).expect("a String takes all");
         }
     }
-    report.push_str("bars\n");
-    report.push_str(&bars);
-    Measured { report, records }
+    write!(report, "\nours, by what else could make it longer\n\n{}", by_others(all)).expect("a String takes all");
+    let mut bars = String::new();
+    all.iter().try_for_each(|series| write_bars(&mut bars, series)).expect("a String takes all");
+    write!(report, "\nbars\n{bars}").expect("a String takes all");
+    Measured { report, records: all.iter().flat_map(records).collect() }
 }
 
-/// What the packet takes, and by how much that is more than with connection tracking alone.
-fn of_point(series: &Series, point: Point) -> [Record; 2] {
-    let (line, x) = point;
-    let (packet, line_name, at) = (series.packet.to_string(), line.to_string(), (f64::from(x), series.unit));
-    let over = series.ratio(point, reference(series, x));
-    let absolute = Record::new(SECTION, (&packet, &line_name), at, (&series.figure(point), UNIT));
-    let subject = format!("{packet} over conntrack alone");
-    let relative = Record::new(SECTION, (&subject, &line_name), at, (&over, "times"));
-    let relative = match (series.packet, line) {
-        (Packet::Established, Line::Ours | Line::OursUnchecked) => relative.below(ESTABLISHED_BELOW),
-        (Packet::First, Line::Ours | Line::OursUnchecked) if series.unit == POLICIES => relative.below(FIRST_BELOW),
-        (
-            Packet::Established | Packet::First,
-            Line::Nothing | Line::Conntrack | Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables,
-        ) => relative,
+/// How a figure of packets is measured.
+pub(super) fn how(size: Size) -> String {
+    let Size { rounds, slices, batches, divisor: _ } = size;
+    format!(
+        "ns a packet on one processor, from the sender's system call to the receiver's; {} of {slices} \
+         turns of {batches} batches of 64 packets each; ratios are taken in one run",
+        median_of(rounds)
+    )
+}
+
+fn records(series: &Series) -> Vec<Record> {
+    let places: BTreeSet<u32> = series.runs.keys().map(|(_, x)| *x).filter(|x| *x > 0).collect();
+    let of_point = |point: Point| {
+        let own = BTreeSet::from([point.1]);
+        // What does not depend on the axis is a line along it.
+        let at = if point.1 == 0 { &places } else { &own };
+        at.iter().flat_map(|x| of_point(series, point, *x)).collect::<Vec<Record>>()
     };
-    [absolute, relative]
+    series.runs.keys().copied().flat_map(of_point).collect()
 }
 
-fn table(f: &mut String, series: &Series) -> std::fmt::Result {
-    let Series { packet: subject, unit, .. } = series;
-    writeln!(f, "{subject} by {unit}")?;
-    let head = ["median (least-most)", "ns", "over conntrack alone", "ns more", "over the line's first"];
-    writeln!(f, "  {:<38} {:<24} {:<22} {:>7}  {}", head[0], head[1], head[2], head[3], head[4])?;
-    for &point in series.runs.keys() {
-        let (line, x) = point;
-        let name = if x == 0 { line.to_string() } else { format!("{line}, {x}") };
-        let (figure, alone) = (series.figure(point), series.figure(reference(series, x)));
-        let shown = format!("{figure:.0}");
-        let over = format!("{:.3}", series.ratio(point, reference(series, x)));
-        let more = figure.median() - alone.median();
-        let growth = series.ratio(point, first(series, line)).median();
-        writeln!(f, "  {name:<38} {shown:<24} {over:<22} {more:>7.0}  {growth:.3}")?;
+/// What the packet takes, by how much that is more than with connection tracking alone, and than with one policy.
+fn of_point(series: &Series, point: Point, x: u32) -> Vec<Record> {
+    let line = point.0;
+    let (packet, line_name, at) = (series.packet.to_string(), line.to_string(), (f64::from(x), series.unit));
+    let (smallest, largest) = ends(series, line);
+    let record =
+        |subject: &str, figure: &Figure, unit: &str| Record::new(SECTION, (subject, &line_name), at, (figure, unit));
+    let absolute = record(&packet, &series.figure(point), UNIT);
+    let over = series.ratio(point, reference(series, point.1));
+    let relative = record(&format!("{packet} over conntrack alone"), &over, "times");
+    let grown = || record(&format!("{packet} over one policy"), &series.ratio(point, smallest), "times");
+    let is_ours = match line {
+        Line::Ours | Line::OursUnchecked => true,
+        Line::Nothing | Line::Conntrack | Line::CutOff | Line::LinearNft | Line::LinearIptables => false,
+    };
+    match series.packet {
+        Packet::Established if is_ours => vec![absolute, relative.below(ESTABLISHED_BELOW)],
+        Packet::First if series.unit == POLICIES && point.1 > 0 => {
+            let relative = if is_ours && point == smallest { relative.below(FIRST_BELOW) } else { relative };
+            let grown = if is_ours && point == largest { grown().below(GROWTH_BELOW) } else { grown() };
+            vec![absolute, relative, grown]
+        }
+        Packet::Established | Packet::First => vec![absolute, relative],
     }
-    series.missing.iter().try_for_each(|(line, reason)| writeln!(f, "  {line}: not measured, {reason}"))
+}
+
+/// Every layout, with both packets.
+fn by_policies(all: &[Series]) -> Table {
+    let of = |packet| all.iter().find(|series| series.unit == POLICIES && series.packet == packet);
+    let both = [of(Packet::Established), of(Packet::First)];
+    let head = [
+        "",
+        "established, ns",
+        "over conntrack alone",
+        "first packet, ns",
+        "over conntrack alone",
+        "over the line's first",
+    ];
+    let mut table = Table::new(head);
+    let points: BTreeSet<Point> = both.iter().flatten().flat_map(|series| series.runs.keys().copied()).collect();
+    for point in points {
+        let (line, x) = point;
+        let mut row = vec![if x == 0 { line.to_string() } else { format!("{line}, {x}") }];
+        let measured = both.map(|series| series.filter(|series| series.runs.contains_key(&point)));
+        for series in measured {
+            row.extend(series.map_or(["-".into(), "-".into()], |series| figures(series, point)));
+        }
+        let growth = measured[1].map(|series| series.ratio(point, ends(series, line).0).median());
+        row.push(growth.map_or("-".into(), |growth| format!("{growth:.3}")));
+        table.row(row);
+    }
+    table
+}
+
+/// Ours, along all other axes.
+fn by_others(all: &[Series]) -> Table {
+    let head = ["", "first packet, ns", "over conntrack alone", "ns more", "established, ns", "over conntrack alone"];
+    let mut table = Table::new(head);
+    for series in all.iter().filter(|series| series.unit != POLICIES && series.packet == Packet::First) {
+        let established = all.iter().find(|s| s.unit == series.unit && s.packet == Packet::Established);
+        for point in series.runs.keys().copied().filter(|point| point.0 == Line::Ours) {
+            let more = series.figure(point).median() - series.figure(reference(series, point.1)).median();
+            let [first, over] = figures(series, point);
+            let mut row = vec![format!("{} {}", point.1, series.unit), first, over, format!("{more:.0}")];
+            row.extend(established.map_or(["-".into(), "-".into()], |series| figures(series, point)));
+            table.row(row);
+        }
+    }
+    table
+}
+
+/// In nanoseconds, and over connection tracking alone.
+fn figures(series: &Series, point: Point) -> [String; 2] {
+    let over = series.ratio(point, reference(series, point.1));
+    [format!("{:.0}", series.figure(point)), format!("{over:.3}")]
 }
 
 /// Connection tracking alone, of the same traffic.
@@ -78,8 +137,11 @@ fn reference(series: &Series, x: u32) -> Point {
     if series.runs.contains_key(&same) { same } else { (Line::Conntrack, 0) }
 }
 
-fn first(series: &Series, line: Line) -> Point {
-    *series.runs.keys().find(|point| point.0 == line).expect("a point of the line")
+/// The first and the last point of a line.
+fn ends(series: &Series, line: Line) -> (Point, Point) {
+    let mut points = series.runs.keys().copied().filter(|point| point.0 == line);
+    let first = points.next().expect("a point of the line");
+    (first, points.next_back().unwrap_or(first))
 }
 
 fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
@@ -87,8 +149,10 @@ fn write_bars(f: &mut String, series: &Series) -> std::fmt::Result {
     let mut bar =
         |what: String, figure: f64, below: f64| writeln!(f, "  {subject}, {what}: {:.3}", Bar { figure, below });
     for line in [Line::Ours, Line::OursUnchecked] {
-        let points: Vec<Point> = series.runs.keys().copied().filter(|point| point.0 == line).collect();
-        let (Some(&smallest), Some(&largest)) = (points.first(), points.last()) else { continue };
+        if !series.runs.keys().any(|point| point.0 == line) {
+            continue;
+        }
+        let (smallest, largest) = ends(series, line);
         let over_alone = |point: Point| series.ratio(point, reference(series, point.1)).median();
         match series.packet {
             Packet::Established => {

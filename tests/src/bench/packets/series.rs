@@ -1,4 +1,4 @@
-//! Rulesets that take turns: all that are compared with each other are measured in one run.
+//! What is compared with each other, and so takes turns in one run: layouts by policies, and ours by all else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use super::Size;
 use super::linear;
 use super::ours::Cluster;
-use super::place::{Place, Rules, put_to_sleep};
-use super::traffic::{Ends, Traffic};
+use super::place::Rules;
+use super::traffic::Traffic;
+use super::turns::{BARE, IPTABLES, MAIN, Places, Variant};
 use crate::bench::figures::Figure;
-use crate::kernel_table::{load_netlink, load_text};
 
 /// Whose rules are in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +21,8 @@ pub(super) enum Line {
     Ours,
     /// With `--source-check off`.
     OursUnchecked,
+    /// Ours, of which a packet meets so many rules and no more.
+    CutOff,
     LinearNft,
     LinearIptables,
 }
@@ -32,6 +34,7 @@ impl fmt::Display for Line {
             Line::Conntrack => "conntrack alone",
             Line::Ours => "ours",
             Line::OursUnchecked => "ours, --source-check off",
+            Line::CutOff => "ours, cut off",
             Line::LinearNft => "linear, nftables",
             Line::LinearIptables => "linear, iptables and ipset",
         })
@@ -71,27 +74,6 @@ pub(super) struct Series {
     pub(super) missing: BTreeMap<Line, String>,
 }
 
-/// One that takes its turns.
-struct Variant {
-    point: Point,
-    place: usize,
-    rules: Rules,
-    traffic: Traffic,
-}
-
-/// The namespaces: one has no rules at all, one those of iptables, whose hooks cannot sleep.
-struct Places {
-    places: [(Place, Ends); 3],
-}
-
-const MAIN: usize = 0;
-const BARE: usize = 1;
-const IPTABLES: usize = 2;
-
-/// Connection tracking begins with a rule that asks for it, though no packet comes to its chain.
-const CONNTRACK: &str =
-    "add table inet conntrack\nadd chain inet conntrack unused\nadd rule inet conntrack unused ct state new accept";
-
 impl Series {
     pub(super) fn all(size: Size) -> Vec<Series> {
         let large = |most: u32| (most / size.divisor).max(10);
@@ -101,15 +83,19 @@ impl Series {
         };
         let cluster = Cluster::SMALLEST;
         let by_locals = |n| Cluster { local_addresses: n, ..cluster };
+        // Each with a program and an interface of its own, so that the maps lead to as many chains as they have elements.
+        let by_programs = |n| Cluster { programs: n, ..cluster };
         let by_peers = |n| Cluster { peer_addresses: n, ..cluster };
         let by_ports = |n| Cluster { ports: n, ..cluster };
         let by_ranges = |n| Cluster { ports: 0, ranges: n, ..cluster };
         let by_blocks = |n| Cluster { blocks: n, ..cluster };
         let (policies, locals, peers) = ([1, 10, 100, 1000], [10, 1000, 50_000], [100, 10_000, 100_000]);
+        let programs = [10, 1000, 10_000];
         let mut all = Vec::new();
         for packet in [Packet::Established, Packet::First] {
             all.push(by_policies(packet, size, &steps(&policies)));
             all.push(ours_alone(packet, "local addresses", size, &steps(&locals), by_locals));
+            all.push(ours_alone(packet, "local pods with a policy each", size, &steps(&programs), by_programs));
             all.push(ours_alone(packet, "peer addresses", size, &steps(&peers), by_peers));
         }
         let mut first = |unit, most: &[u32], cluster: &dyn Fn(u32) -> Cluster| {
@@ -137,8 +123,7 @@ fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
         Packet::Established => Traffic::Established,
         Packet::First => Traffic::FirstBetweenPods,
     };
-    let places = Places::new();
-    let main = &places.places[MAIN].0;
+    let mut places = Places::new();
     let mut missing = BTreeMap::new();
     let mut variants = vec![
         Variant { point: (Line::Nothing, 0), place: BARE, rules: Rules::None, traffic: traffic.clone() },
@@ -149,18 +134,18 @@ fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     };
     for &n in policies {
         let cluster = Cluster { policies: n, ..Cluster::SMALLEST };
-        add(Line::Ours, n, MAIN, load(main, cluster, &format!("ours-{n}")));
+        add(Line::Ours, n, MAIN, places.load(MAIN, &cluster.ruleset(&format!("ours-{n}"))));
         let unchecked = Cluster { check_sources: false, ..cluster };
-        add(Line::OursUnchecked, n, MAIN, load(main, unchecked, &format!("unchecked-{n}")));
-        add(Line::LinearNft, n, MAIN, linear::load_nft(main, n));
-        match linear::load_iptables(&places.places[IPTABLES].0, n) {
+        add(Line::OursUnchecked, n, MAIN, places.load(MAIN, &unchecked.ruleset(&format!("unchecked-{n}"))));
+        add(Line::LinearNft, n, MAIN, linear::load_nft(places.place(MAIN), n));
+        match linear::load_iptables(places.place(IPTABLES), n) {
             Ok(rules) => add(Line::LinearIptables, n, IPTABLES, rules),
             Err(reason) => {
                 missing.insert(Line::LinearIptables, reason);
             }
         }
     }
-    Series { packet, unit: POLICIES, runs: places.run(variants, size), missing }
+    Series { packet, unit: POLICIES, runs: places.run(&variants, size), missing }
 }
 
 /// Ours and conntrack alone with the same packets. First packets come from addresses of other nodes and go to local
@@ -172,7 +157,7 @@ fn ours_alone(
     steps: &[u32],
     cluster: impl Fn(u32) -> Cluster,
 ) -> Series {
-    let places = Places::new();
+    let mut places = Places::new();
     let mut variants = Vec::new();
     for &n in steps {
         let cluster = cluster(n);
@@ -183,82 +168,8 @@ fn ours_alone(
             }
         };
         let alone = Variant { point: (Line::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
-        let rules = load(&places.places[MAIN].0, cluster, &format!("ours-{n}"));
+        let rules = places.load(MAIN, &cluster.ruleset(&format!("ours-{n}")));
         variants.extend([alone, Variant { point: (Line::Ours, n), place: MAIN, rules, traffic }]);
     }
-    Series { packet, unit, runs: places.run(variants, size), missing: BTreeMap::new() }
-}
-
-/// Puts the cluster's rules into the place, asleep.
-fn load(place: &Place, cluster: Cluster, table: &str) -> Rules {
-    let ruleset = cluster.ruleset(table);
-    place.on_node(|| {
-        load_netlink(&ruleset);
-        put_to_sleep(table);
-    });
-    Rules::Table(table.into())
-}
-
-impl Places {
-    fn new() -> Places {
-        let places = [MAIN, BARE, IPTABLES].map(|_| {
-            let place = Place::new();
-            let ends = Ends::of(&place);
-            (place, ends)
-        });
-        for place in [MAIN, IPTABLES] {
-            places[place].0.on_node(|| load_text(CONNTRACK));
-        }
-        Places { places }
-    }
-
-    /// Lets the variants take turns, and gives the median of each run.
-    fn run(mut self, variants: Vec<Variant>, size: Size) -> BTreeMap<Point, Vec<f64>> {
-        variants.iter().for_each(|variant| self.check(variant));
-        let mut runs: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
-        for _ in 0..size.rounds {
-            let mut slices: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
-            for slice in 0..size.slices {
-                for turn in 0..variants.len() {
-                    let variant = &variants[(turn + slice) % variants.len()];
-                    slices.entry(variant.point).or_default().push(self.slice(variant, size.batches));
-                }
-            }
-            for (point, slices) in slices {
-                runs.entry(point).or_default().push(Figure::of(slices).median());
-            }
-        }
-        runs
-    }
-
-    fn slice(&mut self, variant: &Variant, batches: u32) -> f64 {
-        let (place, ends) = &mut self.places[variant.place];
-        place.switch_to(&variant.rules);
-        match variant.traffic {
-            Traffic::Established => {
-                ends.establish();
-                ends.nanoseconds(&variant.traffic, batches / 2, batches)
-            }
-            Traffic::FirstBetweenPods | Traffic::FirstFromWorld { .. } => {
-                let nanoseconds = ends.nanoseconds(&variant.traffic, batches / 2, batches);
-                if variant.point.0 != Line::Nothing {
-                    place.forget_flows();
-                }
-                nanoseconds
-            }
-        }
-    }
-
-    /// # Panics
-    /// If the rules are not in force, or deny the measured flow.
-    fn check(&mut self, variant: &Variant) {
-        let (place, ends) = &mut self.places[variant.place];
-        place.switch_to(&variant.rules);
-        let judges = match variant.point.0 {
-            Line::Nothing | Line::Conntrack => false,
-            Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables => true,
-        };
-        assert_eq!(ends.passes_from_world(), !judges, "{} and a flow that no policy allows", variant.point.0);
-        place.switch_to(&Rules::None);
-    }
+    Series { packet, unit, runs: places.run(&variants, size), missing: BTreeMap::new() }
 }

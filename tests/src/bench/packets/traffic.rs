@@ -16,7 +16,7 @@ use crate::frame::udp_packet;
 pub(super) const PORT: u16 = 9000;
 
 /// The client's port of the established flow, which [`udp_packet`] writes.
-const CLIENT_PORT: u16 = 40_000;
+pub(super) const CLIENT_PORT: u16 = 40_000;
 
 const PAYLOAD: &[u8] = &[0; 64];
 

@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::super::fed::thousands;
-use super::super::figures::{Bar, Figure};
+use super::super::figures::{Bar, Figure, median_of};
 use super::super::record::{Measured, Record};
+use super::super::table::Table;
 use super::{Run, Start};
 
 /// The bar is that of a cluster of this size.
@@ -39,31 +40,37 @@ impl Report {
     }
 }
 
+impl Report {
+    fn table(&self) -> Table {
+        let pods = self.runs.iter().map(|run| format!("{} pods", thousands(run.cluster.pods)));
+        let mut table = Table::new(std::iter::once(String::new()).chain(pods));
+        let mut row = |what: &str, of: &dyn Fn(&Run) -> String| {
+            table.row(std::iter::once(what.to_owned()).chain(self.runs.iter().map(of)));
+        };
+        row("JSON, MB", &|run| format!("{:.0}", run.json_bytes as f64 / 1e6));
+        row("elements on the node", &|run| run.cold[0].elements.to_string());
+        let [listed, decoding, committed, whole]: [fn(&Start) -> Duration; 4] =
+            [|start| start.listed, |start| start.decoding, |start| start.committed, Start::whole];
+        row("from the process's start until all is listed", &|run| figure(&run.cold, listed).short());
+        row("processor time in it: reading, decoding, the state", &|run| figure(&run.cold, decoding).short());
+        row("from the lists to the first commit", &|run| figure(&run.cold, committed).short());
+        row("from the process's start to the first commit", &|run| figure(&run.cold, whole).short());
+        row("from the lists to nothing to do, where the kernel has the right rules", &|run| {
+            figure(&run.again, committed).short()
+        });
+        table
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nstart: s, median (least-most)")?;
+        let rounds = self.runs.first().map_or(0, |run| run.cold.len());
+        writeln!(f, "\nstart: s, {}\n\n{}", median_of(rounds), self.table())?;
         let mut bars = String::new();
         for run in &self.runs {
-            let (size, megabytes) = (run.cluster, run.json_bytes as f64 / 1e6);
-            let pods = thousands(size.pods);
-            let elements = run.cold[0].elements;
-            writeln!(
-                f,
-                "{} pods in {} namespaces with {} policies: {megabytes:.0} MB of JSON become {elements} elements",
-                size.pods, size.namespaces, size.policies
-            )?;
-            for (what, starts) in [("nothing in the kernel", &run.cold), ("the right rules there", &run.again)] {
-                writeln!(f, "  {what}")?;
-                let row = |f: &mut fmt::Formatter<'_>, what: &str, of: &dyn Fn(&Start) -> Duration| {
-                    writeln!(f, "    {what:<50} {:.3}", figure(starts, of))
-                };
-                row(f, "from the process's start until all is listed", &|start| start.listed)?;
-                row(f, "  processor time in it, for reading and decoding", &|start| start.decoding)?;
-                row(f, "from the lists until the rules are in force", &|start| start.committed)?;
-                row(f, "whole", &Start::whole)?;
-            }
+            let pods = thousands(run.cluster.pods);
             let committed = figure(&run.cold, |start| start.committed).median();
-            if size.pods == BAR_AT_PODS {
+            if run.cluster.pods == BAR_AT_PODS {
                 let bar = Bar { figure: committed, below: COMMITTED_BELOW_SECONDS };
                 writeln!(bars, "  from the lists to the first commit, s, {pods} pods: {bar}")?;
             }

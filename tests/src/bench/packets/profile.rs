@@ -1,0 +1,235 @@
+//! Where a packet's time goes, rule by rule: our ruleset, cut off after each rule that the packet meets, all of these in
+//! turn.
+//!
+//! The rules come from the translation and their order from running the ruleset on the packet, so that there is nothing
+//! here that has to be kept in step with either.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use nft::{Chain, Flow, Hook, Name, Packet as Frame, Rule, Ruleset, State, Stop};
+
+use super::ours::Cluster;
+use super::place::{CLIENT, CLIENT_INTERFACE, Rules, SERVER, try_run};
+use super::report::how;
+use super::series::{Line, Packet, Point};
+use super::traffic::{CLIENT_PORT, PORT, Traffic};
+use super::turns::{MAIN, Places, Variant};
+use super::{Size, on_one_processor};
+use crate::bench::figures::Figure;
+use crate::bench::record::{Measured, Record};
+use crate::bench::table::Table;
+
+const SECTION: &str = "profile";
+const UDP: u8 = 17;
+
+/// The whole ruleset, and which of its rules a packet meets.
+struct Way {
+    ruleset: Ruleset,
+    met: Vec<(Name, usize)>,
+}
+
+/// What was measured of a way: the median of each run, of connection tracking alone, of each cut, and of all rules.
+struct Profile {
+    packet: Packet,
+    line: Line,
+    way: Way,
+    runs: BTreeMap<Point, Vec<f64>>,
+}
+
+const ALONE: Point = (Line::Conntrack, 0);
+
+/// Measures, and reports.
+///
+/// # Panics
+/// If something cannot be measured. It needs root.
+pub fn measure(size: Size) -> Measured {
+    on_one_processor(|| {
+        let ways = [Packet::Established, Packet::First]
+            .into_iter()
+            .flat_map(|packet| [(packet, Line::Ours, true), (packet, Line::OursUnchecked, false)]);
+        let profiles: Vec<Profile> = ways.map(|(packet, line, checked)| profile(packet, line, checked, size)).collect();
+        let mut report = format!("\nprofile: {}\n", how(size));
+        for profile in &profiles {
+            write!(report, "\n{}, {}, one policy\n\n{}", profile.packet, profile.line, profile.table())
+                .expect("a String takes all");
+        }
+        Measured { report, records: profiles.iter().flat_map(Profile::records).collect() }
+    })
+}
+
+fn profile(packet: Packet, line: Line, check_sources: bool, size: Size) -> Profile {
+    let cluster = Cluster { check_sources, ..Cluster::SMALLEST };
+    let way = Way::of(cluster.ruleset("whole"), packet);
+    let traffic = match packet {
+        Packet::Established => Traffic::Established,
+        Packet::First => Traffic::FirstBetweenPods,
+    };
+    let mut places = Places::new();
+    let whole = places.load(MAIN, &way.ruleset);
+    let variant = |point, rules| Variant { point, place: MAIN, rules, traffic: traffic.clone() };
+    let mut variants = vec![variant(ALONE, Rules::None)];
+    for count in 0..=way.met.len() {
+        let table = nft::Table::inet(Name::new(&format!("cut-{count}")).expect("a name"));
+        let rules = places.load(MAIN, &Ruleset { table, ..way.cut_off(count) });
+        variants.push(variant(cut(count), rules));
+    }
+    variants.push(variant((line, 0), whole.clone()));
+    // What is cut off before the approval does not write one, and an established flow has it.
+    places.establish(MAIN, &whole);
+    let runs = places.run(&variants, size);
+    if packet == Packet::Established {
+        let listed = places.place(MAIN).on_node(|| try_run("conntrack", &["-L", "-p", "udp"], ""));
+        let listed = listed.unwrap_or_else(|e| panic!("conntrack -L: {e}"));
+        let flow = listed.lines().find(|line| line.contains(&format!("sport={CLIENT_PORT} dport={PORT} ")));
+        let is_approved = flow.is_some_and(|flow| flow.contains(&format!(" mark={} ", mark_of(&way.ruleset))));
+        assert!(is_approved, "the established flow is not approved any more: {flow:?}");
+    }
+    Profile { packet, line, way, runs }
+}
+
+/// Of the ruleset that is cut off after so many rules.
+fn cut(count: usize) -> Point {
+    (Line::CutOff, u32::try_from(count).expect("a packet meets few rules"))
+}
+
+/// The first packet of the flow that is measured.
+fn first_packet() -> Frame {
+    let first = Frame::first(CLIENT.into(), SERVER.into(), UDP, Some(PORT));
+    Frame { interface: Some(CLIENT_INTERFACE.parse().expect("a short name")), ..first }
+}
+
+/// The connection mark that the rules leave on the flow that is measured.
+fn mark_of(ruleset: &Ruleset) -> u32 {
+    let evaluation = nft::evaluate(ruleset, &first_packet());
+    assert_eq!(evaluation.stop, Stop::Accepted, "the measured flow is allowed");
+    evaluation.mark
+}
+
+/// The packet of the measured flow that the ruleset has approved, or has not seen yet.
+fn frame(ruleset: &Ruleset, packet: Packet) -> Frame {
+    let first = first_packet();
+    match packet {
+        Packet::First => first,
+        Packet::Established => {
+            let approved = |flow: Flow| Flow { mark: mark_of(ruleset), ..flow };
+            Frame { state: State::Established, flow: first.flow.clone().map(approved), ..first }
+        }
+    }
+}
+
+impl Way {
+    fn of(ruleset: Ruleset, packet: Packet) -> Way {
+        let met = nft::rules_met(&ruleset, &frame(&ruleset, packet), Hook::Forward);
+        Way { ruleset, met }
+    }
+
+    /// The ruleset in which the packet meets the first so many rules and then the end of the chain, whose policy accepts:
+    /// the chains on its way end behind the last of these. All else stays, so that what these rules refer to is there.
+    fn cut_off(&self, count: usize) -> Ruleset {
+        let mut lengths: BTreeMap<&Name, usize> = self.met.iter().map(|(chain, _)| (chain, 0)).collect();
+        for (chain, rule) in &self.met[..count] {
+            lengths.insert(chain, rule + 1);
+        }
+        let mut ruleset = self.ruleset.clone();
+        for (name, length) in lengths {
+            let chain = &self.ruleset.chains[name];
+            let rules = chain.rules[..length].to_vec();
+            ruleset.chains.insert(name.clone(), Arc::new(Chain { hook: chain.hook, rules }));
+        }
+        ruleset
+    }
+
+    /// What came last in a cut, as nft shows it.
+    fn last(&self, count: usize) -> String {
+        match self.met[..count].last() {
+            None => "a base chain at the forward hook, empty".into(),
+            Some((chain, rule)) => {
+                let rule = Rule { comment: None, ..self.ruleset.chains[chain].rules[*rule].clone() };
+                format!("`{chain}`: `{rule}`")
+            }
+        }
+    }
+}
+
+impl Profile {
+    fn figure(&self, point: Point) -> Figure {
+        Figure::of(self.runs[&point].iter().copied())
+    }
+
+    fn over_alone(&self, point: Point) -> Figure {
+        Figure::of(self.runs[&point].iter().zip(&self.runs[&ALONE]).map(|(a, b)| a / b))
+    }
+
+    /// Conntrack alone, each cut, and all rules, in words.
+    fn steps(&self) -> Vec<(Point, String)> {
+        let cuts = (0..=self.way.met.len()).map(|count| (cut(count), self.way.last(count)));
+        let all = ((self.line, 0), "all rules, of which the packet meets no others".into());
+        std::iter::once((ALONE, "conntrack alone".into())).chain(cuts).chain([all]).collect()
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(["ns", "more than the row above", "over conntrack alone", "up to and with"]);
+        let steps = self.steps();
+        for (number, (point, words)) in steps.iter().enumerate() {
+            let more = number.checked_sub(1).map(|above| {
+                let (own, above) = (&self.runs[point], &self.runs[&steps[above].0]);
+                Figure::of(own.iter().zip(above).map(|(own, above)| own - above))
+            });
+            // Of differences the least may be below nothing, where a hyphen between two numbers cannot be read.
+            let more = more.map_or("-".into(), |more| {
+                format!("{:+.0} ({:+.0} to {:+.0})", more.median(), more.least(), more.most())
+            });
+            let (figure, over) = (format!("{:.0}", self.figure(*point)), format!("{:.3}", self.over_alone(*point)));
+            table.row([&figure, &more, &over, words]);
+        }
+        table
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let (packet, line) = (self.packet.to_string(), self.line.to_string());
+        let relative = format!("{packet} over conntrack alone");
+        let record = |count: usize| {
+            let (x, point) = ((count as f64, "rules met"), cut(count));
+            [
+                Record::new(SECTION, (&packet, &line), x, (&self.figure(point), "ns")),
+                Record::new(SECTION, (&relative, &line), x, (&self.over_alone(point), "times")),
+            ]
+        };
+        (0..=self.way.met.len()).flat_map(record).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_meets_the_rules_before_the_cut_and_passes() {
+        for (check_sources, packet) in
+            [(true, Packet::First), (false, Packet::First), (true, Packet::Established), (false, Packet::Established)]
+        {
+            let way = Way::of(Cluster { check_sources, ..Cluster::SMALLEST }.ruleset("t"), packet);
+            assert!(!way.met.is_empty());
+            let frame = frame(&way.ruleset, packet);
+            for count in 0..=way.met.len() {
+                let cut = way.cut_off(count);
+                assert_eq!(nft::rules_met(&cut, &frame, Hook::Forward), way.met[..count], "in\n{cut}");
+                assert_eq!(nft::evaluate(&cut, &frame).stop, Stop::Accepted);
+            }
+        }
+    }
+
+    #[test]
+    fn an_established_packet_is_asked_for_its_source_and_its_approval() {
+        let met = |check_sources| {
+            let way = Way::of(Cluster { check_sources, ..Cluster::SMALLEST }.ruleset("t"), Packet::Established);
+            (1..=way.met.len()).map(|count| way.last(count)).collect::<Vec<String>>()
+        };
+        assert_eq!(met(true).len(), 2, "{:?}", met(true));
+        assert!(met(true)[0].contains("@sources4"), "{:?}", met(true));
+        assert_eq!(met(false).len(), 1, "{:?}", met(false));
+        assert!(met(false)[0].contains("ct mark"), "{:?}", met(false));
+    }
+}

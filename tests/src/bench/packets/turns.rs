@@ -1,0 +1,117 @@
+//! Rulesets that lie in their places at once and take turns.
+
+use std::collections::BTreeMap;
+
+use super::Size;
+use super::place::{Place, Rules, put_to_sleep};
+use super::series::{Line, Point};
+use super::traffic::{Ends, Traffic};
+use crate::bench::figures::Figure;
+use crate::kernel_table::{load_netlink, load_text};
+
+/// One that takes its turns.
+pub(super) struct Variant {
+    pub(super) point: Point,
+    pub(super) place: usize,
+    pub(super) rules: Rules,
+    pub(super) traffic: Traffic,
+}
+
+/// The namespaces: one has no rules at all, one those of iptables, whose hooks cannot sleep.
+pub(super) struct Places {
+    places: [(Place, Ends); 3],
+}
+
+pub(super) const MAIN: usize = 0;
+pub(super) const BARE: usize = 1;
+pub(super) const IPTABLES: usize = 2;
+
+/// Connection tracking begins with a rule that asks for it, though no packet comes to its chain.
+const CONNTRACK: &str =
+    "add table inet conntrack\nadd chain inet conntrack unused\nadd rule inet conntrack unused ct state new accept";
+
+impl Places {
+    pub(super) fn new() -> Places {
+        let places = [MAIN, BARE, IPTABLES].map(|_| {
+            let place = Place::new();
+            let ends = Ends::of(&place);
+            (place, ends)
+        });
+        for place in [MAIN, IPTABLES] {
+            places[place].0.on_node(|| load_text(CONNTRACK));
+        }
+        Places { places }
+    }
+
+    pub(super) fn place(&self, number: usize) -> &Place {
+        &self.places[number].0
+    }
+
+    /// Puts the ruleset into the place, asleep.
+    pub(super) fn load(&self, place: usize, ruleset: &nft::Ruleset) -> Rules {
+        let table = ruleset.table.name.to_string();
+        self.place(place).on_node(|| {
+            load_netlink(ruleset);
+            put_to_sleep(&table);
+        });
+        Rules::Table(table)
+    }
+
+    /// Lets the established flow go through the rules, which may leave a mark on it that the others find.
+    pub(super) fn establish(&mut self, place: usize, rules: &Rules) {
+        let (place, ends) = &mut self.places[place];
+        place.switch_to(rules);
+        ends.establish();
+        place.switch_to(&Rules::None);
+    }
+
+    /// Lets the variants take turns, and gives the median of each run.
+    pub(super) fn run(&mut self, variants: &[Variant], size: Size) -> BTreeMap<Point, Vec<f64>> {
+        variants.iter().for_each(|variant| self.check(variant));
+        let mut runs: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
+        for _ in 0..size.rounds {
+            let mut slices: BTreeMap<Point, Vec<f64>> = BTreeMap::new();
+            for slice in 0..size.slices {
+                for turn in 0..variants.len() {
+                    let variant = &variants[(turn + slice) % variants.len()];
+                    slices.entry(variant.point).or_default().push(self.slice(variant, size.batches));
+                }
+            }
+            for (point, slices) in slices {
+                runs.entry(point).or_default().push(Figure::of(slices).median());
+            }
+        }
+        runs
+    }
+
+    fn slice(&mut self, variant: &Variant, batches: u32) -> f64 {
+        let (place, ends) = &mut self.places[variant.place];
+        place.switch_to(&variant.rules);
+        match variant.traffic {
+            Traffic::Established => {
+                ends.establish();
+                ends.nanoseconds(&variant.traffic, batches / 2, batches)
+            }
+            Traffic::FirstBetweenPods | Traffic::FirstFromWorld { .. } => {
+                let nanoseconds = ends.nanoseconds(&variant.traffic, batches / 2, batches);
+                if variant.point.0 != Line::Nothing {
+                    place.forget_flows();
+                }
+                nanoseconds
+            }
+        }
+    }
+
+    /// # Panics
+    /// If the rules are not in force, or deny the measured flow.
+    fn check(&mut self, variant: &Variant) {
+        let (place, ends) = &mut self.places[variant.place];
+        place.switch_to(&variant.rules);
+        let judges = match variant.point.0 {
+            Line::Nothing | Line::Conntrack | Line::CutOff => false,
+            Line::Ours | Line::OursUnchecked | Line::LinearNft | Line::LinearIptables => true,
+        };
+        assert_eq!(ends.passes_from_world(), !judges, "{} and a flow that no policy allows", variant.point.0);
+        place.switch_to(&Rules::None);
+    }
+}

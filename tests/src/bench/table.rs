@@ -1,0 +1,63 @@
+//! Tables as documents have them (Markdown), with the columns under each other for those who read them in a terminal.
+
+use std::fmt;
+
+/// Rows of as many cells as the head has.
+#[derive(Debug)]
+pub(super) struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new<T: Into<String>>(head: impl IntoIterator<Item = T>) -> Table {
+        Table { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// # Panics
+    /// If the row has more or fewer cells than the head.
+    pub(super) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        // Between two columns stands what rules write between two sets of bits.
+        let cells: Vec<String> = cells.into_iter().map(|cell| cell.into().replace('|', "\\|")).collect();
+        assert_eq!(cells.len(), self.head.len(), "{cells:?} under {:?}", self.head);
+        self.rows.push(cells);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = || std::iter::once(&self.head).chain(&self.rows);
+        let last = self.head.len() - 1;
+        // The last column holds what is long and has nothing behind it.
+        let width = |column: usize| match column {
+            column if column == last => 0,
+            column => lines().map(|line| line[column].chars().count()).max().unwrap_or(0),
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        for (number, line) in lines().enumerate() {
+            for (cell, width) in line.iter().zip(&widths) {
+                write!(f, "| {cell:<width$} ")?;
+            }
+            writeln!(f, "|")?;
+            if number == 0 {
+                writeln!(f, "{}|", "|---".repeat(self.head.len()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_under_each_other_but_for_the_last() {
+        let mut table = Table::new(["", "ns", "rule"]);
+        table.row(["established", "9", "a long | one"]);
+        table.row(["first", "100", "b"]);
+        let shown = "|             | ns  | rule |\n|---|---|---|\n| established | 9   | a long \\| one |\n\
+                     | first       | 100 | b |\n";
+        assert_eq!(table.to_string(), shown);
+    }
+}
