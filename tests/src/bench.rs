@@ -74,7 +74,7 @@ struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
-    /// Logging and recording of denied packets, while nothing is denied and in a flood.
+    /// Logging and recording of denied packets, while nothing is denied and in floods, of which the one of 20 s is one run.
     Drops,
     /// One event, from the change to the kernel's acknowledgement, in process, beside the bare commit.
     Events,
@@ -82,7 +82,8 @@ enum Section {
     Start,
     /// The agent's resident set after its start and while events come.
     Memory,
-    /// 10,000 events in a second, and the latency of events under a steady load.
+    /// 10,000 events in a second, and the latency of events at a steady 100 and 1,000 a second (a cluster of fewer than
+    /// 1,000 pods has no room for the latter).
     Storms,
     /// The way of a packet: of an established flow and a flow's first, by what could make it longer.
     Packets,

@@ -65,7 +65,7 @@ impl fmt::Display for Report {
             let rate = flood.sent as f64 / seconds;
             writeln!(
                 f,
-                "flood to {} for {seconds:.0} s: {rate:.0} packets/s, agent {agent:.2} % of a core",
+                "flood to {} for {seconds:.0} s, one run: {rate:.0} packets/s, agent {agent:.2} % of a core",
                 flood.target
             )?;
             bars.push((format!("agent, % of a core, lasting flood to {}", flood.target), percent(agent)));
