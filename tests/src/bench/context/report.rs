@@ -137,8 +137,11 @@ impl Runs {
     }
 }
 
-/// The rows that every cluster has: in words, and of each run.
-const ROWS: [(&str, fn(&Run) -> f64); 16] = [
+/// What a row tells of each run.
+type Of = fn(&Run) -> f64;
+
+/// The rows that every cluster has, in words.
+const ROWS: [(&str, Of); 16] = [
     ("from the lists to the bytes of the database, s", |run| run.cost.addresses),
     ("from there to the bytes of the edges, s", |run| run.cost.edges),
     ("from the process's start to the first download, s", |run| run.served.first_download.as_secs_f64()),

@@ -12,15 +12,18 @@ pub(super) struct Report {
     pub(super) clusters: Vec<Runs>,
 }
 
-/// What is told of a storm: in words, its unit, and of each run.
-const OF_STORMS: [(&str, &str, fn(&Storm) -> f64); 3] = [
+type OfStorm = fn(&Storm) -> f64;
+type OfLatency = fn(&Spread) -> f64;
+
+/// What is told of a storm: in words, with its unit.
+const OF_STORMS: [(&str, &str, OfStorm); 3] = [
     ("transactions", "transactions", |storm| storm.commits as f64),
     ("until the rules are right", "s", |storm| storm.right.as_secs_f64()),
     ("processor time of the agent", "s", |storm| storm.agent.as_secs_f64()),
 ];
 
 /// What is told of single events, in milliseconds.
-const OF_EVENTS: [(&str, fn(&Spread) -> f64); 3] =
+const OF_EVENTS: [(&str, OfLatency); 3] =
     [("p50", |latency| latency.median), ("p99", |latency| latency.p99), ("most", |latency| latency.most)];
 
 impl Runs {
@@ -78,7 +81,7 @@ impl Report {
             "at the end",
         ]);
         for runs in &self.clusters {
-            let shown = |of: fn(&Storm) -> f64| format!("{:.2}", runs.storms(of));
+            let shown = |of: OfStorm| format!("{:.2}", runs.storms(of));
             let verdicts = runs.runs.iter().map(|run| run.storm.operations_missing);
             table.row([
                 thousands(runs.cluster.pods),
@@ -107,7 +110,7 @@ impl Report {
         ]);
         for runs in &self.clusters {
             for rate in runs.rates() {
-                let latency = |of: fn(&Spread) -> f64| runs.latency(rate, of).map_or("-".into(), |f| f.short());
+                let latency = |of: OfLatency| runs.latency(rate, of).map_or("-".into(), |f| f.short());
                 let steady = |of: fn(&Steady) -> f64| runs.steady(rate, of);
                 let verdicts = runs.at_rate(rate).map(|steady| steady.operations_missing);
                 let (missed, watched) = runs
