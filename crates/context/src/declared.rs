@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use feed::Position;
-use policy::EdgeChanges;
+use policy::{EdgeChanges, Edges, Lines};
 
 use crate::channel::{Baseline, Encode, Part};
-use crate::edges::{Allowlist, Difference, EdgeDelta, Form};
+use crate::edges::{Allowlist, Difference, EdgeDelta, Form, text_of};
 
 /// The name of the feed.
 pub(crate) const FEED: &str = "policy-edges";
@@ -15,31 +15,22 @@ pub(crate) const MEDIA_TYPE: &str = "text/plain";
 /// Lines of one delta at most: some 100 KiB of JSON, which any relay takes.
 const LINES_OF_DELTA: usize = 1_000;
 
-/// The list in the form that is published, and in the one that says the most.
+/// The list in the form that is published, and what the one that says the most is written from.
 #[derive(Debug, Clone)]
 pub(crate) struct Lists {
     published: Allowlist,
-    extended: Allowlist,
+    lines: Lines,
 }
 
 impl Lists {
     pub(crate) fn new(form: Form) -> Lists {
-        Lists { published: Allowlist::new(form), extended: Allowlist::new(Form::Extended) }
+        Lists { published: Allowlist::new(form), lines: Lines::default() }
     }
 
-    /// What differs in the published list.
-    pub(crate) fn apply(&mut self, changes: &EdgeChanges) -> Difference {
-        match self.published.form() {
-            Form::Extended => {
-                let difference = self.published.apply(changes);
-                self.extended = self.published.clone();
-                difference
-            }
-            Form::Compatible => {
-                self.extended.apply(changes);
-                self.published.apply_beside(changes, Some(&self.extended))
-            }
-        }
+    /// Takes in what has changed in the edges. Gives what differs in the published list.
+    pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> Difference {
+        self.lines = edges.snapshot();
+        self.published.apply(changes)
     }
 }
 
@@ -83,11 +74,12 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 /// The baseline of a list that was published up to the position.
 pub(crate) fn baseline(lists: Lists, position: Position) -> Baseline {
     let (version, count) = (lists.published.version(), lists.published.len());
-    let part = |what, extension, list: Allowlist| {
-        let encode: Encode = Box::new(move |_, _| Ok(Bytes::from(list.text())));
-        Part { what, extension, media_type: MEDIA_TYPE, encode }
-    };
-    let parts = vec![part("baseline", "txt", lists.published), part("extended", "extended.txt", lists.extended)];
+    let Lists { published, lines } = lists;
+    let part = |what, extension, encode: Encode| Part { what, extension, media_type: MEDIA_TYPE, encode };
+    let parts = vec![
+        part("baseline", "txt", Box::new(move |_, _| Ok(Bytes::from(published.text())))),
+        part("extended", "extended.txt", Box::new(move |_, _| Ok(Bytes::from(text_of(&lines, Form::Extended))))),
+    ];
     Baseline::new(version, position, count, parts)
 }
 

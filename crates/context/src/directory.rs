@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod cases;
+mod known;
 mod nodes;
 mod problems;
 mod published;
@@ -12,9 +13,10 @@ mod published;
 mod sequences;
 mod settle;
 mod shared;
+mod table;
 mod templates;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,12 +32,14 @@ use crate::object::{Kind, Object, Pod};
 use crate::record::Record;
 use crate::sid::Sid;
 use crate::version::Sum;
+use known::{Known, Pods};
 use nodes::Nodes;
 use shared::Shared;
 use templates::{Template, Templates};
 
 pub use nodes::AgentSelector;
 pub use published::{Changes, Identity, Snapshot};
+pub use table::Table;
 
 /// What does not change while a provider lives.
 #[derive(Debug, Clone)]
@@ -55,14 +59,14 @@ pub struct Settings {
 pub struct Directory {
     settings: Settings,
     state: ClusterState,
-    pods: HashMap<ObjectName, Known>,
+    pods: Pods,
     templates: Templates,
     nodes: Nodes,
     exposures: Exposures,
     /// Of those objects that have any.
     problems: BTreeMap<(Kind, ObjectName), Vec<Problem>>,
     numbers: Numbers,
-    table: OrdMap<IpAddr, Arc<Record>>,
+    table: Table,
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
@@ -80,13 +84,6 @@ pub struct Applied {
     pub changed: Changed,
     /// Pods that were known before and have another workload now; their objects may be the same to enforcement.
     pub renamed: BTreeSet<ObjectName>,
-}
-
-#[derive(Debug, Clone)]
-struct Known {
-    pod: Arc<Pod>,
-    /// None for a pod that has finished.
-    template: Option<Arc<Template>>,
 }
 
 /// What may be otherwise after a change, until it is settled; something may be in it more than once.
@@ -112,11 +109,11 @@ impl Directory {
             nodes: Nodes::new(settings.agent.clone()),
             settings,
             state: ClusterState::new(),
-            pods: HashMap::new(),
+            pods: Pods::default(),
             templates: Templates::default(),
             exposures: Exposures::default(),
             problems: BTreeMap::new(),
-            table: OrdMap::new(),
+            table: Table::default(),
             ids: OrdMap::new(),
             sum: Sum::default(),
             interner: Interner::new(),
@@ -142,6 +139,9 @@ impl Directory {
                 }
                 for object in objects.into_iter().filter(|object| object.kind() == kind) {
                     self.set(object, &mut applied);
+                }
+                if kind == Kind::Pod {
+                    self.state.pack();
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Directory {
 
     /// The record of an address as it is now, published or not.
     pub fn record(&self, address: IpAddr) -> Option<&Arc<Record>> {
-        self.table.get(&address)
+        self.table.get(address)
     }
 
     /// How many times the record of an address was decided on: what changes have cost so far.
@@ -233,7 +233,7 @@ impl Directory {
         match kind {
             Kind::Namespace => Box::new(self.state.namespaces().map(|o| &o.name)),
             Kind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
-            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::Pod => Box::new(self.pods.names()),
             Kind::Service => Box::new(self.exposures.service_names()),
             Kind::Ingress | Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
                 Box::new(self.exposures.exposure_names(kind))
@@ -287,9 +287,9 @@ impl Directory {
             }
         }
         match new {
-            Some(known) => self.pods.insert(known.pod.base.name.clone(), known),
+            Some(known) => self.pods.put(known),
             None => self.pods.remove(name),
-        };
+        }
     }
 
     fn reclassify(&mut self, reclassified: Reclassified) {
@@ -305,12 +305,6 @@ impl Applied {
         let Applied { changed, renamed } = later;
         self.changed.join(changed);
         self.renamed.extend(renamed);
-    }
-}
-
-impl Known {
-    fn workload(&self) -> Option<&Arc<str>> {
-        self.template.as_ref().map(|template| &template.workload)
     }
 }
 

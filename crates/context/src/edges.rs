@@ -9,7 +9,7 @@ mod statement;
 mod text;
 mod verdict;
 
-pub use allowlist::{Allowlist, Difference};
+pub use allowlist::{Allowlist, Difference, text_of};
 pub use delta::EdgeDelta;
 pub use statement::{NotALine, NotAList, Ports, Statement, Who, parse, parse_line};
 pub use text::{Form, HEADER, MOST_PORTS_OF_A_RANGE, texts};

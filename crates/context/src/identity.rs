@@ -258,7 +258,7 @@ pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position:
     let Snapshot { table, ids, .. } = snapshot;
     let database: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
-        let entries = table.iter().map(|(address, record)| (*address, &**record));
+        let entries = table.iter().map(|(address, record)| (address, &**record));
         mmdb::write(entries, &description, value).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let identities: Encode = Box::new(move |position, version| {

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cluster::Problem;
-use policy::{Labels, Namespace, ObjectName, Policy};
+use policy::{Labels, Namespace, ObjectName, Policy, Problems};
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,12 +125,12 @@ impl Object {
 pub struct Pod {
     pub base: Arc<policy::Pod>,
     /// The owner reference with `controller: true`.
-    pub owner: Option<Arc<Owner>>,
+    pub owner: Option<Owner>,
     /// The condition `Ready` is `True`.
     pub ready: bool,
     /// Some container has a `hostPort`.
     pub host_port: bool,
-    pub problems: Box<[Problem]>,
+    pub problems: Problems<Problem>,
 }
 
 /// Who controls a pod.

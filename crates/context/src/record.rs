@@ -13,8 +13,8 @@ use crate::sid::Sid;
 /// What consumers are told. Records that say the same are equal, and cheap to compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Of all facts; first, since it nearly always decides.
-    digest: u128,
+    /// Of all facts; first, since it nearly always decides. In bytes, since a number of 128 bits would leave gaps.
+    digest: [u8; 16],
     facts: Facts,
 }
 
@@ -36,7 +36,7 @@ pub struct Facts {
     /// None for an ordinary pod.
     pub state: Option<State>,
     /// Only where it was asked for: replicas differ in it.
-    pub replica: Option<Replica>,
+    pub replica: Option<Box<Replica>>,
 }
 
 /// Why a record has no security identity.
@@ -118,7 +118,7 @@ impl Facts {
 
 impl Record {
     pub fn new(facts: Facts) -> Record {
-        Record { digest: digest(&facts), facts }
+        Record { digest: digest(&facts).to_be_bytes(), facts }
     }
 
     /// What the record of the address adds to the sum of all ([`crate::version`]).
@@ -128,12 +128,12 @@ impl Record {
             IpAddr::V4(address) => bytes.text(&address.octets()),
             IpAddr::V6(address) => bytes.text(&address.octets()),
         }
-        bytes.text(&self.digest.to_be_bytes());
+        bytes.text(&self.digest);
         bytes.end()
     }
 
-    pub(crate) fn digest(&self) -> u128 {
-        self.digest
+    pub(crate) fn digest(&self) -> &[u8; 16] {
+        &self.digest
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn whatever_differs_makes_another_record() {
-        let replica = |node: Option<&str>| Some(Replica { pod: "web-1".into(), node: node.map(Arc::from) });
+        let replica = |node: Option<&str>| Some(Box::new(Replica { pod: "web-1".into(), node: node.map(Arc::from) }));
         let changes: [&dyn Fn(&mut Facts); 15] = [
             &|_| {},
             &|f| f.workload = "api".into(),

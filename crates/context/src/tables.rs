@@ -83,7 +83,7 @@ impl Tables {
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
         let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
         self.begun = true;
-        self.lists.apply(&changes)
+        self.lists.apply(&changes, &self.edges)
     }
 
     /// The baseline of what deltas have told of addresses and identities.

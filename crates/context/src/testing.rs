@@ -1,8 +1,6 @@
 //! Objects for tests.
 
-use std::sync::Arc;
-
-use policy::{Labels, ObjectName};
+use policy::{Labels, ObjectName, Problems};
 use serde_json::{Value, json};
 
 use crate::object::{Owner, Pod};
@@ -10,8 +8,8 @@ use crate::object::{Owner, Pod};
 /// The owner is written `Kind name`, or is none.
 pub(crate) fn pod(object: Value, owner: &str) -> Pod {
     let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
-    let owner = owner.split_once(' ').map(|(kind, name)| Arc::new(Owner { kind: kind.into(), name: name.into() }));
-    Pod { base, owner, ready: true, host_port: false, problems: Box::default() }
+    let owner = owner.split_once(' ').map(|(kind, name)| Owner { kind: kind.into(), name: name.into() });
+    Pod { base, owner, ready: true, host_port: false, problems: Problems::default() }
 }
 
 pub(crate) fn pod_of(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {

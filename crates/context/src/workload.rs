@@ -36,7 +36,7 @@ const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999
 impl Workload {
     pub fn of(pod: &Pod) -> Workload {
         let named = app_label(&pod.base.labels);
-        let owner = pod.owner.as_deref().filter(|owner| worth_a_name(&owner.name));
+        let owner = pod.owner.as_ref().filter(|owner| worth_a_name(&owner.name));
         let controller = owner.map(|owner| controller_name(pod, owner));
         let name = match (owner, &controller) {
             (Some(owner), Some(controller)) => match is_numbered(pod, owner) {
@@ -103,7 +103,7 @@ fn is_ordinal(text: &str) -> bool {
 /// The kubelet of the pod's node says that it runs it from a file. Anyone who may create pods may write an owner into
 /// them, so that alone says nothing.
 fn is_static(pod: &Pod) -> bool {
-    let of_node = pod.owner.as_deref().is_some_and(|o| &*o.kind == "Node" && pod.base.node.as_ref() == Some(&o.name));
+    let of_node = pod.owner.as_ref().is_some_and(|o| &*o.kind == "Node" && pod.base.node.as_ref() == Some(&o.name));
     of_node && pod.base.mirror_of.is_some()
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::packed::pack;
 use crate::{Labels, Operator, Pod, Selector};
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,6 +32,11 @@ impl Alike {
         let pods = &mut of_namespace.entry(pod.labels.clone()).or_insert_with(new).pods;
         let place = pods.partition_point(|other| other.name.name < pod.name.name);
         pods.insert(place, pod.clone());
+    }
+
+    /// Gives back what the maps have room for.
+    pub(crate) fn pack(&mut self) {
+        self.namespaces.values_mut().for_each(pack);
     }
 
     pub(crate) fn remove(&mut self, pod: &Pod) {

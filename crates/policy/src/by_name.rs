@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ObjectName;
+use crate::packed::pack;
 
 /// In the order of their names. Looking something up takes no memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +34,11 @@ impl<T> ByName<T> {
         }
         self.count -= 1;
         Some(removed)
+    }
+
+    /// Gives back what the maps have room for.
+    pub(crate) fn pack(&mut self) {
+        self.namespaces.values_mut().for_each(pack);
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<T>> {

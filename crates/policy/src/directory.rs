@@ -39,6 +39,12 @@ impl Directory {
         }
     }
 
+    /// Gives back what the maps of pods' addresses have room for.
+    pub(crate) fn pack(&mut self) {
+        self.claims.pack();
+        self.on_hosts.pack();
+    }
+
     /// Takes the place of an attachment with the same name.
     pub(crate) fn attach(&mut self, attachment: Attachment) {
         self.detach(&attachment.id);

@@ -11,11 +11,14 @@
 mod classes;
 mod groups;
 mod line;
+mod lines;
 mod matches;
 mod outside;
 mod pairs;
+mod placed;
 mod ports;
 mod slots;
+mod standing;
 mod stars;
 mod terms;
 #[cfg(test)]
@@ -25,20 +28,23 @@ mod vocabulary;
 mod work;
 mod workloads;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use imbl::OrdMap;
 pub use line::{EdgeChanges, End, Line};
+pub use lines::Lines;
 pub use ports::{FlowPorts, PortSpan};
 
-use crate::{Changed, ClusterState, Direction, ObjectName, Pod};
+use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
 use groups::{Groups, Known, TooMany};
 use matches::Matches;
-use slots::Numbers;
+use placed::Pods;
+use standing::Standing;
 use vocabulary::Vocabulary;
 use work::Work;
-use workloads::{Workload, Workloads};
+use workloads::Workloads;
 
 /// Most edges that are held, with what they are made of. An edge takes some 100 bytes, and as many again as text: more
 /// than these are no list that anybody reads, and come of policies that open much to many while a few workloads are
@@ -52,14 +58,13 @@ pub struct Edges {
     begun: bool,
     withheld: bool,
     vocabulary: Vocabulary,
-    /// The classes that pods are of, one for each family of addresses that they have.
-    pods: HashMap<ObjectName, Numbers>,
+    pods: Pods,
     classes: Classes,
     matches: Matches,
     workloads: Workloads,
     groups: Groups,
-    /// Of addresses that are no pod's, and of the policies that govern, by workload.
-    beside: BTreeMap<u32, Box<[Line]>>,
+    /// By workload.
+    standings: OrdMap<u32, Standing>,
 }
 
 impl Default for Edges {
@@ -81,12 +86,12 @@ impl Edges {
             begun: false,
             withheld: false,
             vocabulary: Vocabulary::default(),
-            pods: HashMap::new(),
+            pods: Pods::default(),
             classes: Classes::default(),
             matches: Matches::default(),
             workloads: Workloads::default(),
             groups: Groups::default(),
-            beside: BTreeMap::new(),
+            standings: OrdMap::new(),
         }
     }
 
@@ -124,20 +129,11 @@ impl Edges {
         let settled = self.groups.settle(&natures, counts_changed, known, self.limit);
         let (mut added, mut removed) =
             (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
-        for (number, before) in &natures {
-            let workload = &self.workloads.slots[*number];
-            for direction in Direction::BOTH {
-                let (was, is) = (before.governed(direction), workload.nature.governed(direction));
-                added.extend((is && !was).then(|| governed(direction, &workload.name)));
-                removed.extend((was && !is).then(|| governed(direction, &workload.name)));
-            }
-            let outside = Direction::BOTH.into_iter().flat_map(|d| outside::lines(workload, d, &self.classes));
-            let governing = Direction::BOTH.into_iter().flat_map(|d| governing(workload, d, &self.classes));
-            let beside: Box<[Line]> = outside.chain(governing).collect();
-            removed.extend(self.beside.remove(number).into_iter().flatten());
-            added.extend(beside.iter().cloned());
-            if !beside.is_empty() {
-                self.beside.insert(*number, beside);
+        for number in natures.keys() {
+            let (before, now) = self.stand(*number);
+            if before != now {
+                removed.extend(before.iter().flat_map(Standing::lines));
+                added.extend(now.iter().flat_map(Standing::lines));
             }
         }
         let changes = match settled {
@@ -161,19 +157,29 @@ impl Edges {
         changes
     }
 
+    /// What is said of the workload beside its edges: before, and now.
+    fn stand(&mut self, number: u32) -> (Option<Standing>, Option<Standing>) {
+        let now = Standing::of(&self.workloads.slots[number], &self.classes);
+        let before = match &now {
+            Some(now) => self.standings.insert(number, now.clone()),
+            None => self.standings.remove(&number),
+        };
+        (before, now)
+    }
+
     /// Every line, in order.
     pub fn lines(&self) -> Vec<Line> {
-        if self.withheld {
-            return vec![];
-        }
-        let of_workloads = Direction::BOTH.into_iter().flat_map(|direction| {
-            let numbers = self.workloads.governed(direction).iter();
-            numbers.map(move |number| governed(direction, &self.workloads.slots[*number].name))
-        });
-        let beside = self.beside.values().flat_map(|lines| lines.iter()).cloned();
-        let mut lines: Vec<Line> = self.groups.told.lines(&self.workloads).chain(of_workloads).chain(beside).collect();
+        let mut lines: Vec<Line> = self.snapshot().iter().collect();
         lines.sort_unstable();
         lines
+    }
+
+    /// Every line as it is now.
+    pub fn snapshot(&self) -> Lines {
+        match self.withheld {
+            true => Lines::default(),
+            false => Lines { edges: self.groups.told.edges.clone(), standings: self.standings.clone() },
+        }
     }
 
     /// How many classes of pods there are.
@@ -184,22 +190,6 @@ impl Edges {
     /// How many workloads there are with pods that take part.
     pub fn workload_count(&self) -> usize {
         self.workloads.slots.len()
-    }
-}
-
-/// The policies that isolate some pod of the workload, each once.
-fn governing(workload: &Workload, direction: Direction, classes: &Classes) -> BTreeSet<Line> {
-    let terms = workload.classes.iter().filter_map(|class| classes.slots[*class].terms(direction));
-    let policies: BTreeSet<&ObjectName> = terms.flat_map(|terms| &terms.by).collect();
-    let line =
-        |policy: &ObjectName| Line::Governs { policy: policy.clone(), direction, workload: workload.name.clone() };
-    policies.into_iter().map(line).collect()
-}
-
-fn governed(direction: Direction, workload: &ObjectName) -> Line {
-    match direction {
-        Direction::Egress => Line::EgressGoverned(workload.clone()),
-        Direction::Ingress => Line::IngressGoverned(workload.clone()),
     }
 }
 

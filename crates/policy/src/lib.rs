@@ -22,6 +22,7 @@ mod isolating;
 mod labels;
 mod lower;
 mod model;
+mod packed;
 mod peers;
 mod plain;
 mod selector;
@@ -37,7 +38,7 @@ pub use attachment::{Attachment, AttachmentId, Holder};
 pub use changed::Changed;
 pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
-pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, MOST_EDGES, PortSpan};
+pub use edges::{EdgeChanges, Edges, End, FlowPorts, Line, Lines, MOST_EDGES, PortSpan};
 pub use explain::{
     Explanation, Named, NamedTraffic, NearMiss, NotTraffic, Party, RuleName, SideVerdict, Traffic, Unexplained,
     explain, explain_named, explain_side,

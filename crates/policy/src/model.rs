@@ -193,22 +193,28 @@ impl Moment {
 }
 
 /// What is wrong with an object. Most have nothing wrong with them, and are many.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Problems(Option<Box<Found>>);
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problems<T = Diagnostic>(Option<Box<Found<T>>>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Found(Vec<Diagnostic>);
+struct Found<T>(Vec<T>);
 
-impl FromIterator<Diagnostic> for Problems {
-    fn from_iter<I: IntoIterator<Item = Diagnostic>>(found: I) -> Problems {
-        let found: Vec<Diagnostic> = found.into_iter().collect();
+impl<T> Default for Problems<T> {
+    fn default() -> Problems<T> {
+        Problems(None)
+    }
+}
+
+impl<T> FromIterator<T> for Problems<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(found: I) -> Problems<T> {
+        let found: Vec<T> = found.into_iter().collect();
         Problems((!found.is_empty()).then(|| Box::new(Found(found))))
     }
 }
 
-impl Deref for Problems {
-    type Target = [Diagnostic];
-    fn deref(&self) -> &[Diagnostic] {
+impl<T> Deref for Problems<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
         self.0.as_ref().map_or(&[], |found| &found.0)
     }
 }

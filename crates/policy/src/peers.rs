@@ -99,12 +99,17 @@ impl PodPeer {
 
     /// Whether it stands for the pod, whose namespace has these labels, as far as they are known.
     pub(crate) fn selects(&self, pod: &Pod, namespace: Option<&Labels>) -> bool {
+        !pod.unreadable && self.means(&pod.name.namespace, &pod.labels, namespace)
+    }
+
+    /// Whether it stands for pods of the namespace with these labels that were understood.
+    pub(crate) fn means(&self, namespace: &Arc<str>, labels: &Labels, of_namespace: Option<&Labels>) -> bool {
         let in_namespace = match &self.namespaces {
-            Namespaces::Named(name) => *name == pod.name.namespace,
-            Namespaces::Selected(selector) => namespace.is_some_and(|labels| selector.matches(labels)),
+            Namespaces::Named(name) => name == namespace,
+            Namespaces::Selected(selector) => of_namespace.is_some_and(|labels| selector.matches(labels)),
             Namespaces::Every => true,
         };
-        in_namespace && !pod.unreadable && self.pods.matches(&pod.labels)
+        in_namespace && self.pods.matches(labels)
     }
 }
 

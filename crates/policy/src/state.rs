@@ -50,9 +50,19 @@ impl ClusterState {
                 for object in objects.into_iter().filter(|o| o.kind() == kind) {
                     self.set(object, &mut changed);
                 }
+                if kind == Kind::Pod {
+                    self.pack();
+                }
             }
         }
         changed
+    }
+
+    /// Gives back the room that pods which came in the order of a list leave between them.
+    pub fn pack(&mut self) {
+        self.pods.pack();
+        self.alike.pack();
+        self.addresses.pack();
     }
 
     fn set(&mut self, object: Object, changed: &mut Changed) {
@@ -367,7 +377,14 @@ impl ClusterState {
 impl Pod {
     /// The number of a named port, if the pod has one of that name and protocol.
     pub fn resolve(&self, name: &str, protocol: nft::Protocol) -> Option<u16> {
+        NamedPort::find(&self.ports, name, protocol)
+    }
+}
+
+impl NamedPort {
+    /// The number of the port of that name and protocol, if there is one among these.
+    pub(crate) fn find(ports: &[NamedPort], name: &str, protocol: nft::Protocol) -> Option<u16> {
         let called = |p: &&NamedPort| *p.name == *name && p.protocol == protocol;
-        self.ports.iter().find(called).map(|p| p.number)
+        ports.iter().find(called).map(|p| p.number)
     }
 }

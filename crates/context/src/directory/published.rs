@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use policy::Labels;
 
-use super::{Directory, Unpublished};
+use super::{Directory, Table, Unpublished};
 use crate::record::Record;
 use crate::sid::Sid;
 use crate::version::Sum;
@@ -14,7 +14,7 @@ use crate::version::Sum;
 /// The table at a moment. Cheap to clone, and shares with later ones what is the same.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    pub table: OrdMap<IpAddr, Arc<Record>>,
+    pub table: Table,
     pub ids: OrdMap<Sid, Identity>,
     /// Of the table. What a row of `ids` says follows from it, but for who rests.
     pub sum: Sum,
@@ -54,7 +54,7 @@ impl Directory {
         let mut changes = Changes::default();
         let unpublished = std::mem::take(&mut self.unpublished);
         for address in unpublished.addresses {
-            match (self.published.table.get(&address), self.table.get(&address)) {
+            match (self.published.table.get(address), self.table.get(address)) {
                 (old, Some(new)) if old != Some(new) => changes.upserts.push((address, new.clone())),
                 (Some(_), None) => changes.removes.push(address),
                 (_, Some(_)) | (None, None) => {}

@@ -157,7 +157,7 @@ impl Told {
     fn of(snapshot: &Snapshot) -> Told {
         let Snapshot { table, ids, sum: _ } = snapshot;
         Told {
-            table: table.iter().map(|(address, record)| (*address, record.clone())).collect(),
+            table: table.iter().map(|(address, record)| (address, record.clone())).collect(),
             ids: ids.iter().map(|(sid, identity)| (*sid, identity.clone())).collect(),
         }
     }
@@ -168,7 +168,7 @@ fn check(directory: &Directory) {
     let snapshot = directory.current();
     let (mut sum, mut references) = (Sum::default(), BTreeMap::<Sid, u32>::new());
     for (address, record) in snapshot.table.iter() {
-        sum.add(record.digest_at(*address));
+        sum.add(record.digest_at(address));
         assert_eq!(record.sid.is_none(), record.state.is_some(), "{record:?}");
         match record.sid {
             Some(sid) => {

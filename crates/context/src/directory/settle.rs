@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use policy::{Labels, Moment, ObjectName, Uid};
 
+use super::known::Known;
 use super::templates::Template;
-use super::{Directory, Identity, Known, Touched, relevant};
+use super::{Directory, Identity, Touched, relevant};
 use crate::labels::{carried, worth_a_name};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
@@ -69,7 +70,7 @@ impl Directory {
     fn count(&mut self, addresses: &[IpAddr], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
         for address in addresses {
-            let old = self.table.get(address).and_then(|record| record.sid);
+            let old = self.table.get(*address).and_then(|record| record.sid);
             let new = self.bearer(*address);
             if old == new.as_ref().map(|(sid, _)| *sid) {
                 continue;
@@ -144,7 +145,7 @@ impl Directory {
     }
 
     fn write(&mut self, address: IpAddr) {
-        let (new, old) = (self.make(address), self.table.get(&address).cloned());
+        let (new, old) = (self.make(address), self.table.get(address).cloned());
         if old == new {
             return;
         }
@@ -156,9 +157,7 @@ impl Directory {
                 self.sum.add(new.digest_at(address));
                 self.table.insert(address, new);
             }
-            None => {
-                self.table.remove(&address);
-            }
+            None => self.table.remove(address),
         }
         self.unpublished.addresses.insert(address);
     }
@@ -177,8 +176,10 @@ impl Directory {
             return Some(held.clone());
         }
         let sid = replicas.sid().filter(|_| managed);
-        let replica =
-            self.settings.pod_detail.then(|| Replica { pod: pod.base.name.name.clone(), node: pod.base.node.clone() });
+        let replica = self
+            .settings
+            .pod_detail
+            .then(|| Box::new(Replica { pod: pod.base.name.name.clone(), node: pod.base.node.clone() }));
         let facts = self.facts(&template, sid, managed, replica);
         if self.settings.pod_detail {
             return Some(Arc::new(Record::new(facts)));
@@ -190,7 +191,7 @@ impl Directory {
         Some(record)
     }
 
-    fn facts(&mut self, template: &Template, sid: Option<Sid>, managed: bool, replica: Option<Replica>) -> Facts {
+    fn facts(&mut self, template: &Template, sid: Option<Sid>, managed: bool, replica: Option<Box<Replica>>) -> Facts {
         let state = match (managed, sid) {
             (false, _) => Some(State::Unmanaged),
             (true, None) => Some(State::Init),

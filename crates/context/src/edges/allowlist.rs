@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use policy::EdgeChanges;
+use policy::{EdgeChanges, Lines};
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
@@ -31,10 +31,6 @@ impl Allowlist {
         Allowlist { form, lines: OrdMap::new(), sum: 0 }
     }
 
-    pub fn form(&self) -> Form {
-        self.form
-    }
-
     /// How many lines there are.
     pub fn len(&self) -> usize {
         self.lines.len()
@@ -51,15 +47,6 @@ impl Allowlist {
 
     /// Takes changes in; says which lines of text came and went.
     pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
-        self.apply_beside(changes, None)
-    }
-
-    /// The same; the text of lines that the other list has, too, is held once.
-    pub(crate) fn apply_beside(&mut self, changes: &EdgeChanges, other: Option<&Allowlist>) -> Difference {
-        let shared = |line: &str| match other.and_then(|other| other.lines.get_key_value(line)) {
-            Some((held, _)) => held.clone(),
-            None => Arc::from(line),
-        };
         let (before, form) = (self.lines.clone(), self.form);
         let mut touched: Vec<Arc<str>> = Vec::new();
         for line in changes.removes.iter().flat_map(|line| texts(line, form)) {
@@ -74,7 +61,7 @@ impl Allowlist {
         for line in changes.adds.iter().flat_map(|line| texts(line, form)) {
             let (held, count) = match self.lines.get_key_value(line.as_str()) {
                 Some((held, count)) => (held.clone(), *count),
-                None => (shared(&line), 0),
+                None => (Arc::from(line), 0),
             };
             self.lines.insert(held.clone(), count + 1);
             touched.push(held);
@@ -111,14 +98,27 @@ impl Allowlist {
     /// The whole list: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise, which is the
     /// order of all the lines.
     pub fn text(&self) -> String {
-        let mut text = self.form.header();
-        text.push('\n');
-        for line in self.lines() {
-            text.push_str(line);
-            text.push('\n');
-        }
-        text
+        whole(self.form, self.lines())
     }
+}
+
+/// The text of a list in the form that has exactly these lines, without such a list.
+pub fn text_of(lines: &Lines, form: Form) -> String {
+    let mut texts: Vec<Box<str>> =
+        lines.iter().flat_map(|line| texts(&line, form)).map(String::into_boxed_str).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    whole(form, texts.iter().map(|line| &**line))
+}
+
+fn whole<'a>(form: Form, lines: impl Iterator<Item = &'a str>) -> String {
+    let mut text = form.header();
+    text.push('\n');
+    for line in lines {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
 }
 
 /// The first half of SHA-256.

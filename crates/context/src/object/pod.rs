@@ -14,17 +14,17 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     let owner = owner(&object["metadata"], &mut reader, interner);
     let ready = is_ready(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
-    Pod { base, owner, ready, host_port, problems: reader.problems() }
+    Pod { base, owner, ready, host_port, problems: reader.problems().into_iter().collect() }
 }
 
-fn owner(metadata: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Option<Arc<Owner>> {
+fn owner(metadata: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Option<Owner> {
     const PATH: &str = "metadata.ownerReferences";
     for (index, reference) in reader.objects(&metadata["ownerReferences"], PATH) {
         match &reference["controller"] {
             Value::Bool(true) => {
                 let kind = reader.needed_text(&reference["kind"], &format!("{PATH}[{index}].kind"))?;
                 let name = reader.needed_text(&reference["name"], &format!("{PATH}[{index}].name"))?;
-                return Some(Arc::new(Owner { kind: interner.text(kind), name: interner.text(name) }));
+                return Some(Owner { kind: interner.text(kind), name: interner.text(name) });
             }
             Value::Bool(false) | Value::Null => {}
             other => reader.expected("true or false", other, &format!("{PATH}[{index}].controller")),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::packed::pack;
 use crate::{Moment, ObjectName, Pod, Uid};
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,6 +35,12 @@ impl Claims {
             IpAddr::V6(address) => self.v6.get(&address),
         };
         claimants.map_or(&[], Claimants::list)
+    }
+
+    /// Gives back what the maps have room for.
+    pub(super) fn pack(&mut self) {
+        pack(&mut self.v4);
+        pack(&mut self.v6);
     }
 
     pub(super) fn has_several(&self, address: IpAddr) -> bool {

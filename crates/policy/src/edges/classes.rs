@@ -11,16 +11,17 @@ use nft::Family;
 use super::slots::Slots;
 use super::terms::Terms;
 use super::vocabulary::{BlockId, Vocabulary};
-use crate::{ClusterState, Direction, Labels, NamedPort, Pod};
+use crate::peers::PodPeer;
+use crate::{Addresses, ClusterState, Direction, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
 /// What the pods of a class have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClassKey {
     pub(super) workload: u32,
     /// Those that selectors look at.
-    labels: Labels,
-    ports: Arc<[NamedPort]>,
-    unreadable: bool,
+    pub(super) labels: Labels,
+    pub(super) ports: Arc<[NamedPort]>,
+    pub(super) unreadable: bool,
     pub(super) family: Family,
     /// The blocks that the addresses are in.
     pub(super) blocks: Box<[BlockId]>,
@@ -29,8 +30,7 @@ pub(super) struct ClassKey {
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     pub(super) key: Arc<ClassKey>,
-    /// What any of them is to a policy; of their labels it has those that are looked at.
-    pub(super) pod: Arc<Pod>,
+    pub(super) namespace: Arc<str>,
     members: u32,
     /// By direction; none where no policy selects them.
     pub(super) terms: [Option<Arc<Terms>>; 2],
@@ -43,6 +43,32 @@ pub(super) struct Class {
 impl Class {
     pub(super) fn is_matched_by(&self, peer: u32) -> bool {
         self.peers.binary_search(&peer).is_ok()
+    }
+
+    /// What any of them is to a policy: of their labels it has those that are looked at.
+    pub(super) fn pod(&self) -> Pod {
+        let ClassKey { labels, ports, unreadable, workload: _, family: _, blocks: _ } = &*self.key;
+        Pod {
+            name: ObjectName { namespace: self.namespace.clone(), name: Arc::default() },
+            uid: Uid::from(""),
+            mirror_of: None,
+            labels: labels.clone(),
+            node: None,
+            addresses: Addresses::default(),
+            host_network: false,
+            finished: false,
+            terminating: false,
+            started: Moment::UNKNOWN,
+            created: Moment::UNKNOWN,
+            ports: ports.clone(),
+            unreadable: *unreadable,
+            problems: Problems::default(),
+        }
+    }
+
+    /// Whether the peer stands for them; their namespace has these labels, as far as they are known.
+    pub(super) fn is_meant_by(&self, peer: &PodPeer, of_namespace: Option<&Labels>) -> bool {
+        !self.key.unreadable && peer.means(&self.namespace, &self.key.labels, of_namespace)
     }
 
     pub(super) fn terms(&self, direction: Direction) -> Option<&Arc<Terms>> {
@@ -80,18 +106,20 @@ impl Classes {
     }
 
     /// One more pod is of the class. Says whether the class is new.
-    pub(super) fn join(&mut self, key: ClassKey, pod: &Arc<Pod>) -> (u32, bool) {
+    pub(super) fn join(&mut self, key: ClassKey, pod: &Pod) -> (u32, bool) {
         if let Some(number) = self.numbers.get(&key) {
             self.slots[*number].members += 1;
             return (*number, false);
         }
-        let like = match key.labels == pod.labels {
-            true => pod.clone(),
-            false => Arc::new(Pod { labels: key.labels.clone(), ..(**pod).clone() }),
-        };
         let key = Arc::new(key);
-        let class =
-            Class { key: key.clone(), pod: like, members: 1, terms: [None, None], peers: Vec::new(), ordinary: false };
+        let class = Class {
+            key: key.clone(),
+            namespace: pod.name.namespace.clone(),
+            members: 1,
+            terms: [None, None],
+            peers: Vec::new(),
+            ordinary: false,
+        };
         let number = self.slots.insert(class);
         self.numbers.insert(key, number);
         self.namespaces.entry(pod.name.namespace.clone()).or_default().insert(number);
@@ -112,7 +140,7 @@ impl Classes {
     pub(super) fn remove(&mut self, number: u32) -> Option<Class> {
         let class = self.slots.remove(number)?;
         self.numbers.remove(&class.key);
-        let namespace = &class.pod.name.namespace;
+        let namespace = &class.namespace;
         if let Some(of_namespace) = self.namespaces.get_mut(namespace) {
             of_namespace.remove(&number);
             if of_namespace.is_empty() {

@@ -13,9 +13,9 @@ use super::line::{End, Line};
 use super::matches::Matches;
 use super::pairs::{Entries, Entry, Pair, between, by_default};
 use super::stars::{Condition, Stars, met};
-use super::told::{ANYONE, Told};
+use super::told::{ANYONE, Key, Told};
 use super::workloads::{FAMILIES, Families, Nature, Workloads, is_partner, opposite};
-use crate::Direction;
+use crate::{Direction, ObjectName};
 
 /// What the groups are made of.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct TooMany;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Groups {
     /// By direction, as are the others: of each workload that is governed in it.
-    groups: [BTreeMap<u32, Group>; 2],
+    groups: [BTreeMap<u32, Box<Group>>; 2],
     entries: [Entries; 2],
     stars: Stars,
     pub(super) told: Told,
@@ -47,8 +47,8 @@ struct Group {
     /// Entries with partners whose own side allows everything, by families, and those with others.
     free: [u32; FAMILIES],
     restricted: u32,
-    /// What everyone may.
-    star: Pair,
+    /// What everyone may; none where it is nothing.
+    star: Option<Box<Pair>>,
     /// Where its condition stands among the stars.
     condition: Option<Condition>,
     /// Destinations that suffice to keep it from being more than nothing, of a source that has it otherwise.
@@ -56,6 +56,10 @@ struct Group {
 }
 
 impl Group {
+    fn star(&self) -> Pair {
+        self.star.as_deref().cloned().unwrap_or_else(Pair::nothing)
+    }
+
     fn default_for(&self, families: usize) -> Pair {
         self.defaults.as_ref().map_or_else(Pair::nothing, |defaults| defaults[families].clone())
     }
@@ -161,11 +165,11 @@ impl Groups {
             defaults: defaults.iter().any(|pair| !pair.is_nothing()).then(|| Box::new(defaults)),
             free: [0; FAMILIES],
             restricted: 0,
-            star: Pair::nothing(),
+            star: None,
             condition: None,
             blockers: Box::default(),
         };
-        if let Some(before) = self.groups[at].insert(anchor, group) {
+        if let Some(before) = self.groups[at].insert(anchor, Box::new(group)) {
             self.forget(direction, anchor, &before);
         }
         for partner in candidates(direction, anchor, known) {
@@ -235,9 +239,9 @@ impl Groups {
         let at = direction as usize;
         let star = self.star(direction, anchor, known);
         let Some(group) = self.groups[at].get_mut(&anchor) else { return };
-        let same = group.star == star;
+        let same = group.star() == star;
         self.stars.shine(direction, anchor, !star.is_nothing());
-        group.star = star;
+        group.star = (!star.is_nothing()).then(|| Box::new(star.clone()));
         let group = &self.groups[at][&anchor];
         if same && !anew {
             for partner in touched.into_iter().flatten() {
@@ -253,11 +257,11 @@ impl Groups {
             let said = told.into_iter().filter(|(_, ports)| !ports.is_none());
             lines.extend(said.map(|(partial, ports)| ((partner, partial), ports)));
         };
-        add(ANYONE, group.star.beyond(&Pair::nothing()));
+        add(ANYONE, star.beyond(&Pair::nothing()));
         for (partner, _) in self.entries[at].of(anchor) {
             add(partner, self.lines_with(direction, anchor, partner, group, known));
         }
-        let told = &group.star;
+        let told = &star;
         let by_default = |families: usize| group.default_for(families).beyond(told).iter().any(|(_, p)| !p.is_none());
         let named: [bool; FAMILIES] = std::array::from_fn(by_default);
         if named.contains(&true) {
@@ -278,7 +282,7 @@ impl Groups {
         group: &Group,
         known: Known<'_>,
     ) -> [(bool, FlowPorts); 2] {
-        self.pair(direction, anchor, partner, group, known).beyond(&group.star)
+        self.pair(direction, anchor, partner, group, known).beyond(&group.star())
     }
 
     /// What the two may exchange, if their edges are told of with this group.
@@ -378,18 +382,12 @@ fn candidates(direction: Direction, anchor: u32, known: Known<'_>) -> BTreeSet<u
     found
 }
 
-/// The edge between the two, of which one is `None` for everyone.
-pub(super) fn edge(
-    direction: Direction,
-    anchor: u32,
-    partner: u32,
-    partial: bool,
-    ports: FlowPorts,
-    workloads: &Workloads,
-) -> Line {
+/// The edge between the two of the key, of which one may be everyone.
+pub(super) fn edge(key: Key, ports: FlowPorts, name: impl Fn(u32) -> ObjectName) -> Line {
+    let (direction, anchor, partner, partial) = key;
     let end = |workload: u32| match workload {
         ANYONE => End::Any,
-        number => End::Workload(workloads.slots[number].name.clone()),
+        number => End::Workload(name(number)),
     };
     let (source, destination) = match direction {
         Direction::Ingress => (end(partner), end(anchor)),

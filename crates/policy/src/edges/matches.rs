@@ -49,7 +49,11 @@ impl Matches {
                     }
                     Namespaces::Every => classes.slots.iter().map(|(class, _)| class).collect(),
                 };
-                candidates.into_iter().filter(|class| peer.contains(state, &classes.slots[*class].pod)).collect()
+                let is = |class: &u32| {
+                    let class = &classes.slots[*class];
+                    class.is_meant_by(peer, state.namespace_labels(&class.namespace))
+                };
+                candidates.into_iter().filter(is).collect()
             }
             Named::Block(block) => {
                 let id = vocabulary.block_id(block);
@@ -83,11 +87,11 @@ impl Matches {
     /// Looks for the peers that the class is, which has come or whose namespace is another now.
     pub(super) fn find(&mut self, number: u32, class: &mut Class, vocabulary: &Vocabulary, state: &ClusterState) {
         self.forget(number, class);
-        let namespace = &class.pod.name.namespace;
+        let namespace = &class.namespace;
         let labels = state.namespace_labels(namespace);
         let candidates = self.of_namespace.get(namespace).into_iter().flatten().chain(&self.of_any);
         let is = |peer: &&u32| match &self.slots[**peer].named {
-            Named::Pods(peer) => peer.selects(&class.pod, labels),
+            Named::Pods(peer) => class.is_meant_by(peer, labels),
             Named::Block(block) => {
                 vocabulary.block_id(block).is_some_and(|id| class.key.blocks.binary_search(&id).is_ok())
             }
@@ -98,7 +102,7 @@ impl Matches {
             self.slots[*peer].classes.insert(number);
         }
         class.peers = peers;
-        class.ordinary = labels.is_some() && !class.pod.unreadable;
+        class.ordinary = labels.is_some() && !class.key.unreadable;
     }
 
     /// The class is none of the peers any more.

@@ -9,13 +9,13 @@ use super::classes::Class;
 use super::{FlowPorts, PortSpan};
 use crate::peers::{Namespaces, PeerUnion, PodPeer};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
-use crate::{Block, Direction, ObjectName, Pod, Policy};
+use crate::{Block, Direction, NamedPort, ObjectName, Pod, Policy};
 
 /// Peers are numbers of what [`super::matches::Matches`] holds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Terms {
     /// The policies, in the order of their names.
-    pub(super) by: Vec<ObjectName>,
+    pub(super) by: Arc<[ObjectName]>,
     /// For every other end, be it no pod.
     pub(super) any: FlowPorts,
     /// For every pod of a known namespace: what a rule for all pods of all namespaces allows.
@@ -112,7 +112,7 @@ impl Terms {
             ports = ports.union(of_peer);
         }
         for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| other.is_matched_by(*peer)) {
-            if let Some(number) = other.pod.resolve(name, *protocol) {
+            if let Some(number) = NamedPort::find(&other.key.ports, name, *protocol) {
                 let one = PortSpan { protocol: *protocol, first: number, last: number };
                 ports = ports.union(&FlowPorts::of([one]));
             }

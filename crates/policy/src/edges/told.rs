@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use imbl::OrdMap;
+
 use super::FlowPorts;
 use super::groups::edge;
 use super::line::Line;
@@ -12,11 +14,11 @@ use crate::Direction;
 pub(super) const ANYONE: u32 = u32::MAX;
 
 /// With the workload whose policies govern first, the other one then, and whether it is partial.
-type Key = (Direction, u32, u32, bool);
+pub(super) type Key = (Direction, u32, u32, bool);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Told {
-    edges: BTreeMap<Key, FlowPorts>,
+    pub(super) edges: OrdMap<Key, FlowPorts>,
     pub(super) added: Vec<Line>,
     pub(super) removed: Vec<Line>,
 }
@@ -32,7 +34,7 @@ impl Told {
         workloads: &Workloads,
     ) {
         let key = (direction, anchor, partner, partial);
-        let line = |ports| edge(direction, anchor, partner, partial, ports, workloads);
+        let line = |ports| edge(key, ports, |workload| workloads.slots[workload].name.clone());
         let before = match ports.is_none() {
             true => self.edges.remove(&key),
             false => self.edges.insert(key, ports.clone()),
@@ -65,11 +67,5 @@ impl Told {
 
     pub(super) fn len(&self) -> usize {
         self.edges.len()
-    }
-
-    pub(super) fn lines<'a>(&'a self, workloads: &'a Workloads) -> impl Iterator<Item = Line> + 'a {
-        self.edges.iter().map(|((direction, anchor, partner, partial), ports)| {
-            edge(*direction, *anchor, *partner, *partial, ports.clone(), workloads)
-        })
     }
 }

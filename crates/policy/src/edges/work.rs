@@ -62,7 +62,7 @@ impl Edges {
         let mut judged = std::mem::take(&mut work.came);
         for policy in &learnt.policies {
             let of_namespace = self.classes.in_namespace(&policy.name.namespace);
-            judged.extend(of_namespace.filter(|class| policy.selector.matches(&self.classes.slots[*class].pod.labels)));
+            judged.extend(of_namespace.filter(|class| policy.selector.matches(&self.classes.slots[*class].key.labels)));
         }
         for class in judged {
             for direction in Direction::BOTH {
@@ -82,6 +82,7 @@ impl Edges {
         work: &mut Work,
     ) {
         let mut numbers = Vec::new();
+        let mut placed = None;
         if let Some(pod) = state.pod(&name).filter(|pod| state.addresses_of(pod).next().is_some()) {
             let workload = self.workloads.number(&pod.name.namespace, workload_of(pod));
             for key in Classes::keys(state, &self.vocabulary, pod, workload) {
@@ -93,10 +94,11 @@ impl Edges {
                 }
                 numbers.push(class);
             }
+            placed = Some(pod.clone());
         }
-        let before = match numbers.is_empty() {
-            true => self.pods.remove(&name),
-            false => self.pods.insert(name, numbers.into()),
+        let before = match placed {
+            Some(pod) => self.pods.put(pod, numbers.into()),
+            None => self.pods.remove(&name),
         };
         for class in before.iter().flat_map(Numbers::all).copied() {
             if self.classes.leave(class) {
@@ -137,7 +139,7 @@ impl Edges {
 
     /// Brings up to date what the class's policies allow it.
     fn judge(&mut self, state: &ClusterState, number: u32, direction: Direction, work: &mut Work) {
-        let pod = self.classes.slots[number].pod.clone();
+        let pod = self.classes.slots[number].pod();
         let policies: Vec<Arc<Policy>> = match pod.unreadable {
             true => vec![],
             false => Isolating::of(state, &pod, direction).all().into_iter().cloned().collect(),

@@ -1,0 +1,77 @@
+//! Pods by their names.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use policy::ObjectName;
+
+use super::templates::Template;
+use crate::object::Pod;
+
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub(super) pod: Arc<Pod>,
+    /// None for a pod that has finished.
+    pub(super) template: Option<Arc<Template>>,
+}
+
+impl Known {
+    pub(super) fn workload(&self) -> Option<&Arc<str>> {
+        self.template.as_ref().map(|template| &template.workload)
+    }
+}
+
+/// Names are those that the pods have themselves, so that each is held once.
+#[derive(Debug, Default)]
+pub(super) struct Pods(HashSet<Named>);
+
+/// A pod that counts as its name.
+#[derive(Debug)]
+struct Named(Known);
+
+impl Pods {
+    pub(super) fn get(&self, name: &ObjectName) -> Option<&Known> {
+        self.0.get(name).map(|Named(known)| known)
+    }
+
+    /// In the place of the one of its name.
+    pub(super) fn put(&mut self, known: Known) {
+        self.0.replace(Named(known));
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) {
+        self.0.remove(name);
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.0.iter().map(Named::name)
+    }
+}
+
+impl Named {
+    fn name(&self) -> &ObjectName {
+        &self.0.pod.base.name
+    }
+}
+
+impl Borrow<ObjectName> for Named {
+    fn borrow(&self) -> &ObjectName {
+        self.name()
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Named) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Named {}

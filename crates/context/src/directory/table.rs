@@ -1,0 +1,54 @@
+//! Addresses and their records.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::record::Record;
+
+/// The record of every address. Cheap to clone, and shares with later ones what is the same.
+///
+/// Families are apart: with room for an address of either, an entry would take twice what one of IPv4 does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    v4: OrdMap<Ipv4Addr, Arc<Record>>,
+    v6: OrdMap<Ipv6Addr, Arc<Record>>,
+}
+
+impl Table {
+    pub fn get(&self, address: IpAddr) -> Option<&Arc<Record>> {
+        match address {
+            IpAddr::V4(address) => self.v4.get(&address),
+            IpAddr::V6(address) => self.v6.get(&address),
+        }
+    }
+
+    pub(super) fn insert(&mut self, address: IpAddr, record: Arc<Record>) {
+        match address {
+            IpAddr::V4(address) => drop(self.v4.insert(address, record)),
+            IpAddr::V6(address) => drop(self.v6.insert(address, record)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => drop(self.v4.remove(&address)),
+            IpAddr::V6(address) => drop(self.v6.remove(&address)),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// In the order of the addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, &Arc<Record>)> {
+        let v4 = self.v4.iter().map(|(address, record)| (IpAddr::V4(*address), record));
+        v4.chain(self.v6.iter().map(|(address, record)| (IpAddr::V6(*address), record)))
+    }
+}

@@ -1,0 +1,26 @@
+//! All lines at a moment.
+
+use imbl::OrdMap;
+
+use super::FlowPorts;
+use super::groups::edge;
+use super::line::Line;
+use super::standing::Standing;
+use super::told::Key;
+
+/// What all lines are made of, at a moment. Cheap to clone, and shares with later ones what is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    pub(super) edges: OrdMap<Key, FlowPorts>,
+    /// By workload: of every one that an edge speaks of.
+    pub(super) standings: OrdMap<u32, Standing>,
+}
+
+impl Lines {
+    /// Each once, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
+        let name = |workload: u32| self.standings[&workload].name.clone();
+        let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
+        edges.chain(self.standings.values().flat_map(Standing::lines))
+    }
+}

@@ -1,0 +1,51 @@
+//! Which classes pods are of.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use super::slots::Numbers;
+use crate::{ObjectName, Pod};
+
+/// By name. Names are those that the pods have themselves, so that each is held once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pods(HashSet<Placed>);
+
+/// A pod that counts as its name, and its classes, one for each family of addresses that it has.
+#[derive(Debug, Clone)]
+struct Placed {
+    pod: Arc<Pod>,
+    classes: Numbers,
+}
+
+impl Pods {
+    /// Gives the classes of before.
+    pub(super) fn put(&mut self, pod: Arc<Pod>, classes: Numbers) -> Option<Numbers> {
+        self.0.replace(Placed { pod, classes }).map(|before| before.classes)
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<Numbers> {
+        self.0.take(name).map(|before| before.classes)
+    }
+}
+
+impl Borrow<ObjectName> for Placed {
+    fn borrow(&self) -> &ObjectName {
+        &self.pod.name
+    }
+}
+
+impl Hash for Placed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.pod.name.hash(state);
+    }
+}
+
+impl PartialEq for Placed {
+    fn eq(&self, other: &Placed) -> bool {
+        self.pod.name == other.pod.name
+    }
+}
+
+impl Eq for Placed {}
