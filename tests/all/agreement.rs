@@ -4,7 +4,7 @@ use nft::{Packet, Stop, evaluate};
 use policy::{ClusterState, Direction, Explanation, Layout, SideVerdict, Traffic, explain, translate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{probes, world};
+use tests::generate::{connected_world, probes, world, world_of_no_cluster};
 use tests::objects::state_of;
 use tests::oracle::{Judgement, Probe, Side, World, judge, stays_on_node};
 
@@ -12,6 +12,11 @@ const NODES: [&str; 2] = ["node-a", "node-b"];
 
 /// Pairs of a flow and a node's ruleset that are compared, at least.
 const PAIRS: usize = 100_000;
+
+/// Half of them with policies that were written for pods of other clusters.
+fn any_world() -> impl Strategy<Value = World> {
+    prop_oneof![world(), connected_world()]
+}
 
 fn layout() -> Layout {
     Layout::for_table("ringfence").unwrap()
@@ -93,7 +98,7 @@ fn ruleset_and_oracle_agree_on_every_flow() {
         failure_persistence: None,
         ..Config::default()
     });
-    let strategy = world().prop_flat_map(|w| (probes(&w), Just(w)));
+    let strategy = any_world().prop_flat_map(|w| (probes(&w), Just(w)));
     let mut pairs = 0;
     while pairs < PAIRS {
         let counted = std::cell::Cell::new(0);
@@ -112,7 +117,7 @@ fn ruleset_and_oracle_agree_on_every_flow() {
 #[test]
 fn explanation_and_oracle_agree_on_every_flow() {
     let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
-    let strategy = world().prop_flat_map(|w| (probes(&w), Just(w)));
+    let strategy = any_world().prop_flat_map(|w| (probes(&w), Just(w)));
     let checked = runner.run(&strategy, |(probes, world)| {
         let state = state_of(&world);
         for probe in probes.iter().filter(|p| p.port.is_some() || p.protocol == 1) {
@@ -147,6 +152,39 @@ fn explanation_and_oracle_agree_on_every_flow() {
                     SideVerdict::Unreadable { .. } => false,
                 };
                 prop_assert!(agrees, "{:?}: {} of {:?}\n{}", probe, direction.word(), judged, explanation);
+            }
+        }
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn selectors_that_do_not_require_a_cluster_never_match_a_remote_pod() {
+    let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
+    let strategy = world_of_no_cluster().prop_flat_map(|w| (probes(&w), Just(w)));
+    let checked = runner.run(&strategy, |(probes, world)| {
+        let alone = World { remote: None, ..world.clone() };
+        let states = [&world, &alone].map(state_of);
+        for node in NODES {
+            let [connected, alone] = states.each_ref().map(|state| translate(state, node, &layout()).ruleset);
+            prop_assert_eq!(connected.to_string(), alone.to_string());
+        }
+        for probe in probes {
+            let traffic = match (nft::Protocol::from_number(probe.protocol), probe.port) {
+                (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
+                _ => Traffic::Portless,
+            };
+            let [connected, alone_too] =
+                states.each_ref().map(|state| explain(state, probe.source, probe.destination, traffic));
+            for direction in Direction::BOTH {
+                let allows = [&connected, &alone_too].map(|explanation| side(explanation, direction).allows());
+                prop_assert_eq!(allows[0], allows[1], "{:?}\n{}", probe, connected);
+            }
+            for node in NODES {
+                prop_assert_eq!(judge(&world, node, &probe), judge(&alone, node, &probe));
             }
         }
         Ok(())

@@ -1,11 +1,13 @@
 //! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes what comes out.
 //!
-//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` what else the agent is told.
+//! The first line of a case names lines of docs/semantics.md, and a line `# options: …` what else the agent is told. Beside
+//! the manifests may be `remote-sets.json`, as the feed of remote sets begins.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
+use policy::remote::wire::Baseline;
 use policy::{ClusterState, Enforcement, Layout, Translation, check, translate};
 use tests::kernel_table::{listing_after_netlink, listing_after_text};
 use tests::netns::in_new_namespace;
@@ -17,7 +19,7 @@ const NODE: &str = "node-a";
 const ERRONEOUS: [&str; 3] = ["audit-not-understood", "not-understood", "undecodable-objects"];
 
 /// Lines of docs/semantics.md.
-const LINES: std::ops::RangeInclusive<u32> = 1..=22;
+const LINES: std::ops::RangeInclusive<u32> = 1..=27;
 
 pub(crate) fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
@@ -34,6 +36,10 @@ pub(crate) fn state_of(case: &Path) -> ClusterState {
     state.set_default_enforcement(Options::of(case).enforcement);
     for change in folder.changes() {
         state.apply(change);
+    }
+    if let Ok(told) = std::fs::read(case.join("remote-sets.json")) {
+        let baseline: Baseline = serde_json::from_slice(&told).unwrap();
+        state.apply_remote(baseline.change());
     }
     state
 }

@@ -1,5 +1,7 @@
 // Policies that are audited: 20 to 22.
 mod audit;
+// Pods of other clusters: 23 to 26.
+mod remote;
 
 use serde_json::{Value, json};
 use tests::oracle::Side::{Allowed, Denied, NotIsolated, NotLocal};

@@ -2,8 +2,11 @@
 //! committed differences leave the kernel's table equal to it. A translation that follows the changes is that of a fresh
 //! start after each of them.
 
+use std::net::IpAddr;
+
 use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
+use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{
     Attachment, AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Layout, Object, Translation,
     Translator, narrows, translate,
@@ -11,9 +14,9 @@ use policy::{
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{draw_worlds, world};
+use tests::generate::{connected_world, draw_worlds};
 use tests::netns::in_new_namespace;
-use tests::objects::{default_enforcement, lowered, state_of};
+use tests::objects::{default_enforcement, label_prefixes, lowered, remote_sets, state_of};
 use tests::oracle::World;
 
 use crate::reporting::GROUP;
@@ -26,20 +29,54 @@ pub(crate) enum Step {
     Set(Index),
     Remove(Index),
     Relist(Kind, usize),
+    /// What a world is told of other clusters.
+    Remote(usize),
+    /// Addresses of one set of another cluster that come and go, be they its own or another's.
+    Update {
+        set: Index,
+        adds: Vec<Index>,
+        removes: Vec<Index>,
+    },
+    Forget(&'static str),
+    /// The labels by which a world names them.
+    Prefixes(usize),
+}
+
+/// What a source reports.
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    Object(Change),
+    Remote(RemoteChange),
+    Prefixes(Vec<LabelPrefix>),
+}
+
+impl Told {
+    pub(crate) fn apply(self, state: &mut ClusterState) -> Changed {
+        match self {
+            Told::Object(change) => state.apply(change),
+            Told::Remote(change) => state.apply_remote(change),
+            Told::Prefixes(prefixes) => state.set_remote_prefixes(prefixes),
+        }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let kind = prop::sample::select(Kind::ALL.to_vec());
+    let some = || prop::collection::vec(any::<Index>(), 0..4);
     prop_oneof![
         6 => any::<Index>().prop_map(Step::Set),
         3 => any::<Index>().prop_map(Step::Remove),
         1 => (kind, 0..3usize).prop_map(|(kind, world)| Step::Relist(kind, world)),
+        1 => (0..3usize).prop_map(Step::Remote),
+        4 => (any::<Index>(), some(), some()).prop_map(|(set, adds, removes)| Step::Update { set, adds, removes }),
+        1 => prop::sample::select(vec!["east", "west"]).prop_map(Step::Forget),
+        1 => (0..3usize).prop_map(Step::Prefixes),
     ]
 }
 
 /// Three worlds whose names overlap, a walk between them, and the order in which the last one settles.
 pub(crate) fn story() -> impl Strategy<Value = (Vec<World>, Vec<Step>, Vec<Kind>)> {
-    let worlds = prop::collection::vec(world(), 3);
+    let worlds = prop::collection::vec(connected_world(), 3);
     let steps = prop::collection::vec(step(), 0..40);
     (worlds, steps, Just(Kind::ALL.to_vec()).prop_shuffle())
 }
@@ -48,22 +85,41 @@ fn of_kind(objects: &[Object], kind: Kind) -> Vec<Object> {
     objects.iter().filter(|o| o.kind() == kind).cloned().collect()
 }
 
-pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Change> {
+/// The change of a set that some world has, with addresses that any has.
+fn update(worlds: &[World], set: &Index, adds: &[Index], removes: &[Index]) -> Option<Told> {
+    let sets: Vec<_> = worlds.iter().flat_map(|world| &world.remote).flat_map(remote_sets).collect();
+    let addresses: Vec<IpAddr> = sets.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
+    let chosen = |indexes: &[Index]| indexes.iter().map(|index| *index.get(&addresses)).collect();
+    let (set, _) = (!sets.is_empty()).then(|| set.get(&sets).clone())?;
+    Some(Told::Remote(RemoteChange::Update { set, adds: chosen(adds), removes: chosen(removes) }))
+}
+
+pub(crate) fn changes(worlds: &[World], steps: &[Step], order: &[Kind]) -> Vec<Told> {
+    let remote = |world: usize| worlds[world].remote.clone().unwrap_or_default();
+    let prefixes = |world: usize| match &worlds[world].remote {
+        Some(remote) => Told::Prefixes(label_prefixes(remote)),
+        None => Told::Prefixes(LabelPrefix::defaults()),
+    };
     let objects: Vec<Vec<Object>> = worlds.iter().map(lowered).collect();
     let all: Vec<Object> = objects.iter().flatten().cloned().collect();
-    let mut changes: Vec<Change> = steps
+    let mut changes: Vec<Told> = steps
         .iter()
-        .map(|step| match step {
-            Step::Set(index) => Change::Set(index.get(&all).clone()),
+        .filter_map(|step| match step {
+            Step::Set(index) => Some(Told::Object(Change::Set(index.get(&all).clone()))),
             Step::Remove(index) => {
                 let object = index.get(&all);
-                Change::Remove(object.kind(), object.name().clone())
+                Some(Told::Object(Change::Remove(object.kind(), object.name().clone())))
             }
-            Step::Relist(kind, world) => Change::Replace(*kind, of_kind(&objects[*world], *kind)),
+            Step::Relist(kind, world) => Some(Told::Object(Change::Replace(*kind, of_kind(&objects[*world], *kind)))),
+            Step::Remote(world) => Some(Told::Remote(RemoteChange::Replace(remote_sets(&remote(*world))))),
+            Step::Update { set, adds, removes } => update(worlds, set, adds, removes),
+            Step::Forget(cluster) => Some(Told::Remote(RemoteChange::Forget((*cluster).into()))),
+            Step::Prefixes(world) => Some(prefixes(*world)),
         })
         .collect();
-    let settled = order.iter().map(|kind| Change::Replace(*kind, of_kind(&objects[2], *kind)));
+    let settled = order.iter().map(|kind| Told::Object(Change::Replace(*kind, of_kind(&objects[2], *kind))));
     changes.extend(settled);
+    changes.extend([Told::Remote(RemoteChange::Replace(remote_sets(&remote(2)))), prefixes(2)]);
     changes
 }
 
@@ -84,7 +140,7 @@ fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
         state.set_default_enforcement(default_enforcement(&worlds[2]));
         for change in changes(&worlds, &steps, &order) {
             let before = state.clone();
-            let changed = state.apply(change).any();
+            let changed = change.apply(&mut state).any();
             prop_assert_eq!(changed, state != before, "apply says whether anything is different");
         }
         let fresh = state_of(&worlds[2]);
@@ -169,7 +225,7 @@ fn a_translation_that_follows_is_that_of_a_fresh_start_after_every_change() {
         state.set_default_enforcement(default_enforcement(&worlds[2]));
         let (mut links, mut changed) = (links.iter().zip(1..), Changed::default());
         for (number, change) in changes(&worlds, &steps, &order).into_iter().enumerate() {
-            changed.join(state.apply(change));
+            changed.join(change.apply(&mut state));
             if let Some((link, number)) = links.next() {
                 changed.join(carry_out(link, number, &objects, &mut state));
             }
@@ -235,7 +291,7 @@ fn committed_differences_leave_the_kernel_equal_to_the_ruleset() {
             let mut generation = kernel.generation().expect("the generation");
             generation = kernel.commit(&create(&live), generation).expect("the first commit").generation;
             for change in changes(&worlds, &steps, &order) {
-                state.apply(change);
+                change.apply(&mut state);
                 let wanted = ruleset(&state);
                 let operations = difference(&live, &wanted);
                 if !operations.is_empty() {

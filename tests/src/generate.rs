@@ -8,6 +8,7 @@ mod annotations;
 mod flows;
 mod objects;
 mod policies;
+mod remote;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -41,6 +42,29 @@ pub fn world() -> BoxedStrategy<World> {
             pods: pods.into_iter().enumerate().map(|(index, draft)| draft.finish(index)).collect(),
             policies: policies::named(policies),
             audits_by_default,
+            remote: None,
+        })
+        .boxed()
+}
+
+/// The same, mostly with remote sets, some of whose addresses are those of pods here, and with policies about them.
+pub fn connected_world() -> BoxedStrategy<World> {
+    connected(prop_oneof![2 => policies::peer(), 3 => remote::peer()].boxed())
+}
+
+/// The same, with policies of which none requires the label of a cluster, though they speak of it.
+pub fn world_of_no_cluster() -> BoxedStrategy<World> {
+    connected(prop_oneof![1 => policies::peer(), 4 => remote::peer_of_no_cluster()].boxed())
+}
+
+fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
+    let policies = prop::collection::vec(policies::policy_with(&NAMESPACES[..2], &peer), 1..=6);
+    (world(), policies, prop::option::weighted(0.9, remote::remote()), remote::claims())
+        .prop_map(|(mut world, policies, remote, claims)| {
+            world.policies = policies::named(policies);
+            world.remote = remote;
+            remote::claim(&mut world.namespaces, &mut world.pods, &claims);
+            world
         })
         .boxed()
 }
@@ -115,6 +139,21 @@ mod tests {
         println!("{counts:#?}");
         assert_eq!(counts.len(), 12, "{counts:?}");
         assert!(counts.values().all(|count| *count >= COMMON), "{counts:?}");
+    }
+
+    #[test]
+    fn what_remote_sets_allow_is_common_and_so_is_what_they_do_not() {
+        let mut changed: BTreeMap<(bool, bool), usize> = BTreeMap::new();
+        for world in draw(&connected_world(), 300) {
+            let alone = World { remote: None, ..world.clone() };
+            for probe in draw_probes(&world, 60) {
+                let verdicts = [&world, &alone].map(|world| judge(world, NODES[0], &probe).passes());
+                *changed.entry(verdicts.into()).or_default() += 1;
+            }
+        }
+        let count = |with: bool, without: bool| changed.get(&(with, without)).copied().unwrap_or(0);
+        assert!(count(true, false) > 200, "{changed:?}");
+        assert!(count(false, false) > 1_000 && count(false, true) == 0, "{changed:?}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! A world's objects as the translator takes them.
 
+use std::net::IpAddr;
+
+use policy::remote::{self, LabelPrefix, RemoteChange};
 use policy::{Change, ClusterState, Enforcement, Kind, Object, lower};
 use serde_json::Value;
 
-use crate::oracle::World;
+use crate::oracle::{Remote, RemoteSet, World};
 
 /// The kind of a document of one of the three kinds.
 pub fn kind_of(document: &Value) -> Kind {
@@ -21,6 +24,18 @@ pub fn default_enforcement(world: &World) -> Enforcement {
     if world.audits_by_default { Enforcement::Audit } else { Enforcement::Enforce }
 }
 
+/// The families of labels that the agent of the world is told.
+pub fn label_prefixes(remote: &Remote) -> Vec<LabelPrefix> {
+    remote.prefixes.iter().map(|prefix| prefix.parse().expect("generated prefixes are prefixes")).collect()
+}
+
+/// Every remote set of the world, as the agent is told of it.
+pub fn remote_sets(remote: &Remote) -> Vec<(remote::RemoteSet, Vec<IpAddr>)> {
+    let told =
+        |set: &RemoteSet| (remote::RemoteSet::new(&set.cluster, &set.namespace, &set.name), set.addresses.clone());
+    remote.sets.iter().map(told).collect()
+}
+
 /// The state of a fresh start on the world.
 pub fn state_of(world: &World) -> ClusterState {
     let objects = lowered(world);
@@ -29,6 +44,10 @@ pub fn state_of(world: &World) -> ClusterState {
     for kind in Kind::ALL {
         let of_kind = objects.iter().filter(|o| o.kind() == kind).cloned().collect();
         state.apply(Change::Replace(kind, of_kind));
+    }
+    if let Some(remote) = &world.remote {
+        state.set_remote_prefixes(label_prefixes(remote));
+        state.apply_remote(RemoteChange::Replace(remote_sets(remote)));
     }
     state
 }

@@ -8,6 +8,7 @@ mod address;
 mod audit;
 mod json;
 mod policy;
+mod remote;
 mod rule;
 mod selector;
 mod world;
@@ -18,7 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 pub use address::{node_of, nodes_with, owned_addresses, owner, stays_on_node};
-pub use world::{Probe, World};
+pub use world::{Probe, Remote, RemoteSet, World};
 
 /// What a node does with the first packet of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -127,11 +127,11 @@ pub(crate) struct CheckArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArguments {
-    /// Who opens the flow: a pod as namespace/name, or an address.
+    /// Who opens the flow: a pod as namespace/name, a remote set as cluster/namespace/name, or an address.
     #[arg(value_name = "SRC")]
     pub(crate) source: Named,
 
-    /// Whom it reaches, after any Service: a pod as namespace/name, or an address.
+    /// Whom it reaches, after any Service: named the same way.
     #[arg(value_name = "DST")]
     pub(crate) destination: Named,
 

@@ -23,6 +23,10 @@ pub struct Changed {
     /// Addresses whose holder may be another or may have other labels, each with the namespace of a pod that has or had
     /// to do with it.
     pub(crate) addresses: Vec<(IpAddr, Arc<str>)>,
+    /// Addresses that are in other remote sets now, or whose remote sets have other labels.
+    pub(crate) remote: BTreeSet<IpAddr>,
+    /// Remote sets have other labels now.
+    pub(crate) families: bool,
     pub(crate) attachments: bool,
     /// Objects with something that was not understood came or went.
     pub(crate) problems: bool,
@@ -36,13 +40,26 @@ impl Changed {
 
     /// Takes in what changed after this.
     pub fn join(&mut self, later: Changed) {
-        let Changed { any, pods, policies, relabelled, enforcement, addresses, attachments, problems } = later;
+        let Changed {
+            any,
+            pods,
+            policies,
+            relabelled,
+            enforcement,
+            addresses,
+            remote,
+            families,
+            attachments,
+            problems,
+        } = later;
         self.any |= any;
         self.pods.extend(pods);
         self.policies.extend(policies);
         self.relabelled.extend(relabelled);
         self.enforcement.extend(enforcement);
         self.addresses.extend(addresses);
+        self.remote.extend(remote);
+        self.families |= families;
         self.attachments |= attachments;
         self.problems |= problems;
     }
@@ -62,6 +79,18 @@ impl Changed {
     pub(crate) fn note_problems(&mut self, problems: bool) {
         self.any = true;
         self.problems |= problems;
+    }
+
+    /// The addresses are in other remote sets now.
+    pub(crate) fn note_remote(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.any |= !addresses.is_empty();
+        self.remote.extend(addresses);
+    }
+
+    /// Remote sets, which have the addresses, have other labels now.
+    pub(crate) fn note_families(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        (self.any, self.families) = (true, true);
+        self.remote.extend(addresses);
     }
 
     pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {

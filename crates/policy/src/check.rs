@@ -102,8 +102,12 @@ fn check_rule(
             match peer {
                 Peer::Pods { namespaces, pods } => {
                     let peer = PodPeer::of(namespaces, pods, &policy.name.namespace);
-                    if peer.members(state).next().is_none() {
-                        warn(format!("{path}.{list}"), format!("'{peer}' matches no pod"));
+                    let remote = state.remote();
+                    let reaches = peer.reaches_remote(remote.families());
+                    let is_remote = reaches && remote.iter().any(|(_, set, _)| peer.selects_remote(set));
+                    if peer.members(state).next().is_none() && !is_remote {
+                        let or = if reaches { ", and no pod of another cluster that is known" } else { "" };
+                        warn(format!("{path}.{list}"), format!("'{peer}' matches no pod{or}"));
                     }
                 }
                 Peer::Block(block) => {
@@ -160,5 +164,37 @@ fn check_named(
     };
     if numbers.is_empty() {
         warn(field, format!("named port '{name}' ({protocol}) resolves to nothing, so the entry matches nothing"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::remote::{RemoteChange, RemoteSet};
+    use crate::{Change, lower};
+
+    #[test]
+    fn a_selector_that_matches_a_remote_set_matches_something() {
+        let mut state = ClusterState::new();
+        let namespaces = json!({"matchLabels": {"semaphore.uw.systems/cluster": "east"}});
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": namespaces}]}]},
+        });
+        state.apply(Change::Set(lower(Kind::NetworkPolicy, &policy).unwrap()));
+        let of_peers = |state: &ClusterState| -> Vec<String> {
+            check(state).into_iter().filter(|d| d.field.ends_with("from")).map(|d| d.message).collect()
+        };
+        let nothing = "'all pods in namespaces semaphore.uw.systems/cluster=east' matches no pod, and no pod of another \
+                       cluster that is known";
+        assert_eq!(of_peers(&state), [nothing]);
+        for (cluster, found) in [("west", &[nothing][..]), ("east", &[])] {
+            let (set, adds) = (RemoteSet::new(cluster, "shop", "api"), vec!["10.9.0.1".parse().unwrap()]);
+            state.apply_remote(RemoteChange::Update { set, adds, removes: vec![] });
+            assert_eq!(of_peers(&state), found);
+        }
     }
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use named::{Named, NamedTraffic, NotTraffic, Unexplained, explain_named};
 
 use crate::isolating::Isolating;
+use crate::remote::{RemoteSet, Seen};
 use crate::{Attachment, ClusterState, Direction, Holder, Pod, Policy, PolicyRule};
 use lacks::Lack;
 
@@ -37,6 +38,10 @@ pub struct Party {
     pub pod: Option<String>,
     /// Where the pod runs; or, of an address that is no pod's, the node that has it.
     pub node: Option<String>,
+    /// `cluster/namespace/name` of the remote sets that the address is one of; none if a pod of this cluster has it. Left
+    /// out of JSON if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<String>,
 }
 
 /// What one side of a flow says to it.
@@ -163,14 +168,21 @@ struct End<'a> {
     unknown: Option<&'a Arc<Attachment>>,
     /// The nodes that have the address, where it is no pod's.
     nodes: Vec<&'a Arc<str>>,
+    /// The remote sets that have it, where it is no pod's of this cluster.
+    remote: Vec<(&'a RemoteSet, &'a Seen)>,
 }
 
 impl<'a> End<'a> {
     fn of(state: &'a ClusterState, address: IpAddr) -> End<'a> {
+        let of_pod = |pod, unknown| End { address, pod, unknown, nodes: vec![], remote: vec![] };
         match state.holder(address) {
-            None => End { address, pod: None, unknown: None, nodes: state.nodes_with(address).collect() },
-            Some(Holder::Pod(pod)) => End { address, pod: Some(pod), unknown: None, nodes: vec![] },
-            Some(Holder::Unknown(attachment)) => End { address, pod: None, unknown: Some(attachment), nodes: vec![] },
+            None => End {
+                nodes: state.nodes_with(address).collect(),
+                remote: state.seen_with(address).collect(),
+                ..of_pod(None, None)
+            },
+            Some(Holder::Pod(pod)) => of_pod(Some(pod), None),
+            Some(Holder::Unknown(attachment)) => of_pod(None, Some(attachment)),
         }
     }
 
@@ -179,6 +191,7 @@ impl<'a> End<'a> {
             address: self.address,
             pod: self.pod.map(|p| p.name.to_string()),
             node: self.node().map(|node| node.to_string()),
+            remote: self.remote.iter().map(|(set, _)| set.to_string()).collect(),
         }
     }
 

@@ -25,6 +25,7 @@ mod model;
 mod packed;
 mod peers;
 mod plain;
+pub mod remote;
 mod selector;
 mod state;
 mod suggest;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nft::{Datum, Family, Protocol};
 use serde::Serialize;
 
+use crate::remote::{Families, Seen};
 use crate::{Block, ClusterState, Labels, NamespaceScope, Peer, Peers, Pod, Selector};
 
 /// Pods by selector, anywhere in the cluster.
@@ -111,12 +112,34 @@ impl PodPeer {
         };
         in_namespace && self.pods.matches(labels)
     }
+
+    /// Whether it can stand for remote sets at all.
+    pub(crate) fn reaches_remote(&self, families: &Families) -> bool {
+        match &self.namespaces {
+            Namespaces::Selected(selector) => families.are_required_by(selector),
+            Namespaces::Named(_) | Namespaces::Every => false,
+        }
+    }
+
+    /// Whether it stands for the remote set, if it [can](PodPeer::reaches_remote) for any.
+    pub(crate) fn selects_remote(&self, set: &Seen) -> bool {
+        match &self.namespaces {
+            Namespaces::Selected(selector) => selector.matches(&set.namespace) && self.pods.matches(&set.pod),
+            Namespaces::Named(_) | Namespaces::Every => false,
+        }
+    }
 }
 
-/// Addresses of all the pods that the peers stand for, in order, each once.
+/// Addresses of all the pods and remote sets that the peers stand for, in order, each once.
 pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, state: &ClusterState) -> Vec<IpAddr> {
     let members = pods.iter().flat_map(|peer| peer.members(state));
     let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_of_known(pod)).collect();
+    let reaching: Vec<&PodPeer> = pods.iter().filter(|p| p.reaches_remote(state.remote().families())).collect();
+    if !reaching.is_empty() {
+        let selected = state.remote().iter().filter(|(_, set, _)| reaching.iter().any(|peer| peer.selects_remote(set)));
+        let claimed = selected.flat_map(|(_, _, addresses)| addresses.iter().copied());
+        addresses.extend(claimed.filter(|address| state.holder(*address).is_none()));
+    }
     addresses.sort_unstable();
     addresses.dedup();
     addresses

@@ -85,6 +85,14 @@ impl Selector {
         self.requirements.is_empty()
     }
 
+    /// Whether nothing without the key can match: it is asked for by a value, by one of several, or to be there at all.
+    pub fn requires(&self, key: &str) -> bool {
+        self.requirements.iter().any(|requirement| match requirement.operator {
+            Operator::In(_) | Operator::Exists => *requirement.key == *key,
+            Operator::NotIn(_) | Operator::DoesNotExist => false,
+        })
+    }
+
     pub fn matches(&self, labels: &Labels) -> bool {
         self.requirements.iter().all(|r| r.holds(labels))
     }
@@ -160,5 +168,20 @@ mod tests {
             assert_eq!(s.matches(&labels(&[("app", "api")])), api, "{s}");
             assert_eq!(s.matches(&labels(&[])), none, "{s}");
         }
+    }
+
+    #[test]
+    fn a_key_is_required_by_operators_that_nothing_without_it_can_meet() {
+        let values: Values = ["web".into()].into_iter().collect();
+        for (operator, required) in [
+            (Operator::In(values.clone()), true),
+            (Operator::NotIn(values), false),
+            (Operator::Exists, true),
+            (Operator::DoesNotExist, false),
+        ] {
+            let s = selector(operator);
+            assert_eq!((s.requires("app"), s.requires("ap"), s.requires("")), (required, false, false), "{s}");
+        }
+        assert!(!Selector::everything().requires("app"));
     }
 }

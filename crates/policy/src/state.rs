@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::alike::Alike;
 use crate::by_name::ByName;
 use crate::directory::Directory;
+use crate::remote::{LabelPrefix, RemoteChange, RemoteSet, RemoteSets, Seen};
 use crate::sums::Sums;
 use crate::tally::Tally;
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     Object, ObjectName, Pod, Policy, PolicyCounts, Selector,
 };
 
-/// Namespaces, pods and policies, and the directory of addresses.
+/// Namespaces, pods and policies, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
@@ -25,6 +26,7 @@ pub struct ClusterState {
     alike: Alike,
     policies: ByName<Policy>,
     addresses: Directory,
+    remote: RemoteSets,
     default_enforcement: Enforcement,
     tally: Tally,
     sums: Sums,
@@ -290,6 +292,64 @@ impl ClusterState {
             changed.join(self.attach(attachment));
         }
         changed
+    }
+
+    /// Takes a change of remote sets in; says what is different now.
+    pub fn apply_remote(&mut self, change: RemoteChange) -> Changed {
+        let mut changed = Changed::default();
+        changed.note_remote(self.remote.apply(change));
+        changed
+    }
+
+    /// The families of labels by which policies name remote sets, the one to suggest first; those of
+    /// [`LabelPrefix::defaults`] before this is called. Says what is different now.
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Changed {
+        let mut changed = Changed::default();
+        if self.remote.set_prefixes(prefixes) {
+            changed.note_families(self.remote.addresses());
+        }
+        changed
+    }
+
+    pub fn remote_prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
+        self.remote.prefixes()
+    }
+
+    /// The remote sets with their addresses, in the order of their names. Those that a pod of this cluster has are among
+    /// them.
+    pub fn remote_sets(&self) -> impl Iterator<Item = (&RemoteSet, &BTreeSet<IpAddr>)> {
+        self.remote.iter().map(|(set, _, addresses)| (set, addresses))
+    }
+
+    pub fn remote_set_count(&self) -> usize {
+        self.remote.len()
+    }
+
+    /// Addresses in at least one remote set.
+    pub fn remote_address_count(&self) -> usize {
+        self.remote.address_count()
+    }
+
+    /// The remote sets that the address is one of, in the order of their names: none if a pod of this cluster has it, as
+    /// long as it does.
+    pub fn remote_sets_with(&self, address: IpAddr) -> impl Iterator<Item = &RemoteSet> {
+        self.seen_with(address).map(|(set, _)| set)
+    }
+
+    /// The same, as selectors see them.
+    pub(crate) fn seen_with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
+        // Most addresses are in none, which is found out sooner than who has them.
+        self.remote.with(address).filter(move |_| self.holder(address).is_none())
+    }
+
+    /// The addresses of the set that no pod of this cluster has; none of a set that is not known.
+    pub fn remote_addresses_of(&self, set: &RemoteSet) -> Option<impl Iterator<Item = IpAddr>> {
+        let addresses = self.remote.addresses_of(set)?;
+        Some(addresses.iter().copied().filter(|address| self.holder(*address).is_none()))
+    }
+
+    pub(crate) fn remote(&self) -> &RemoteSets {
+        &self.remote
     }
 
     pub fn attachment(&self, id: &AttachmentId) -> Option<&Arc<Attachment>> {

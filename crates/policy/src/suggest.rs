@@ -19,6 +19,7 @@ use serde_json::Value;
 pub use note::{Note, Unsuggested};
 pub use workload::Workloads;
 
+use crate::remote::{LabelPrefix, RemoteSet};
 use crate::{ClusterState, Direction, Holder, ObjectName, Pod, SideVerdict, Traffic, explain_side};
 use document::Allowances;
 use workload::Workload;
@@ -106,6 +107,8 @@ pub fn suggest<'a>(workloads: &Workloads, scope: &Scope, seen: impl IntoIterator
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum SeenPeer {
     Workload(Workload),
+    /// A pod of another cluster, by the labels of this family. One that has several names is suggested by the first.
+    Remote(LabelPrefix, RemoteSet),
     /// No pod's.
     Address(IpAddr),
 }
@@ -119,7 +122,9 @@ fn rule(
     let workload = match local {
         Found::Pod(pod) if pod.unreadable => return Err(Unsuggested::LocalNotUnderstood),
         Found::Pod(pod) => Workload::of(pod).ok_or(Unsuggested::LocalWithoutLabels)?,
-        Found::Gone(_) | Found::Nameless(_) | Found::Address(_) => return Err(Unsuggested::LocalNotKnown),
+        Found::Gone(_) | Found::Nameless(_) | Found::Remote(..) | Found::Address(_) => {
+            return Err(Unsuggested::LocalNotKnown);
+        }
     };
     let port = match flow.traffic {
         Traffic::Portless => return Err(Unsuggested::Portless),
@@ -136,6 +141,10 @@ fn rule(
             SeenPeer::Workload(peer)
         }
         Found::Gone(_) | Found::Nameless(_) => return Err(Unsuggested::PeerNotKnown),
+        Found::Remote(set, address) => match state.remote_prefixes().next() {
+            Some(family) => SeenPeer::Remote(family.clone(), set.clone()),
+            None => SeenPeer::Address(address),
+        },
         Found::Address(address) => SeenPeer::Address(address),
     };
     Ok((workload, peer, port))
@@ -148,6 +157,8 @@ enum Found<'a> {
     Gone(ObjectName),
     /// A pod of which no more is known.
     Nameless(IpAddr),
+    /// A pod of another cluster's.
+    Remote(&'a RemoteSet, IpAddr),
     /// No pod's: of a node, or outside the cluster.
     Address(IpAddr),
 }
@@ -163,7 +174,10 @@ impl<'a> Found<'a> {
             },
             who @ (WhoSeen::UnknownPod | WhoSeen::NoPod) => match state.holder(address) {
                 None if *who == WhoSeen::UnknownPod => Found::Nameless(address),
-                None => Found::Address(address),
+                None => match state.remote_sets_with(address).next() {
+                    Some(set) => Found::Remote(set, address),
+                    None => Found::Address(address),
+                },
                 Some(Holder::Pod(pod)) => Found::Pod(pod),
                 Some(Holder::Unknown(attachment)) => Found::Gone(attachment.pod.clone()),
             },
@@ -178,6 +192,7 @@ impl<'a> Found<'a> {
             },
             Found::Gone(name) => name.to_string(),
             Found::Nameless(address) => format!("an unknown pod ({address})"),
+            Found::Remote(set, _) => format!("remote {set}"),
             Found::Address(address) => address.to_string(),
         }
     }
@@ -203,7 +218,7 @@ impl FlowSeen {
                 let now: Vec<IpAddr> = state.addresses_of(pod).filter(of_family).collect();
                 now.iter().find(|address| **address == end.address.to_canonical()).or(now.first()).copied()
             }
-            Found::Address(address) => Some(address),
+            Found::Remote(_, address) | Found::Address(address) => Some(address),
             Found::Gone(_) | Found::Nameless(_) => None,
         };
         let (Some(local), Some(peer)) = (address(&self.local), address(&self.peer)) else { return true };
@@ -253,7 +268,7 @@ impl Scope {
         let (name, workload) = match local {
             Found::Pod(pod) => (&pod.name, Workload::of(pod)),
             Found::Gone(name) => (name, None),
-            Found::Nameless(_) | Found::Address(_) => return false,
+            Found::Nameless(_) | Found::Remote(..) | Found::Address(_) => return false,
         };
         match self {
             Scope::Namespace(namespace) => *namespace == name.namespace,

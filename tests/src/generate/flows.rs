@@ -21,6 +21,8 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     let pods = pod_addresses(world);
     let mut others: BTreeSet<IpAddr> = OUTSIDE.iter().filter_map(|text| text.parse().ok()).collect();
     documents.iter().for_each(|document| collect_edges(document, &mut others));
+    let remote: BTreeSet<IpAddr> =
+        world.remote.iter().flat_map(|remote| &remote.sets).flat_map(|set| set.addresses.iter().copied()).collect();
     let mut ports = BTreeSet::new();
     documents.iter().for_each(|document| collect_ports(document, &mut ports));
     ports.extend([1, 79, 65535]);
@@ -28,9 +30,13 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
 
     let family = |v4: bool| {
         let of_family = |all: &BTreeSet<IpAddr>| all.iter().copied().filter(|a| a.is_ipv4() == v4).collect::<Vec<_>>();
-        let (pods, others) = (of_family(&pods), of_family(&others));
+        let (pods, others, remote) = (of_family(&pods), of_family(&others), of_family(&remote));
         let pod = select(if pods.is_empty() { others.clone() } else { pods });
-        let other = select(others);
+        let outside = select(others).boxed();
+        let other = match remote.is_empty() {
+            true => outside,
+            false => prop_oneof![2 => select(remote), 1 => outside].boxed(),
+        };
         // Mostly pods, and one of the two ends is one wherever the family has any.
         let ends = prop_oneof![
             5 => (pod.clone(), pod.clone()),

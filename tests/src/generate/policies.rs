@@ -42,7 +42,12 @@ const BLOCKS: [&str; 26] = [
 
 /// A policy without a name.
 pub(super) fn policy(names: &'static [&'static str]) -> BoxedStrategy<Value> {
-    let whole = (select(names), spec(), annotations::of_policy()).prop_map(|(namespace, spec, annotations)| {
+    policy_with(names, &peer())
+}
+
+/// A policy without a name, with such peers.
+pub(super) fn policy_with(names: &'static [&'static str], peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    let whole = (select(names), spec(peer), annotations::of_policy()).prop_map(|(namespace, spec, annotations)| {
         json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
@@ -103,13 +108,13 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-fn spec() -> BoxedStrategy<Value> {
+fn spec(peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let types = subsequence(vec!["Ingress", "Egress"], 0..=2).prop_map(|types| json!(types));
     (
         optional(0.95, selector(&POD_LABELS, &POD_VALUES, 0)),
         optional(0.7, types),
-        optional(0.75, rules("from", "to")),
-        optional(0.6, rules("to", "from")),
+        optional(0.75, rules("from", "to", peer)),
+        optional(0.6, rules("to", "from", peer)),
     )
         .prop_map(|(pods, types, ingress, egress)| {
             object([("podSelector", pods), ("policyTypes", types), ("ingress", ingress), ("egress", egress)])
@@ -118,9 +123,9 @@ fn spec() -> BoxedStrategy<Value> {
 }
 
 /// `wrong` is the name of the peers in a rule of the other direction.
-fn rules(peers: &'static str, wrong: &'static str) -> BoxedStrategy<Value> {
+fn rules(peers: &'static str, wrong: &'static str, peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let rule = (
-        optional(0.75, vec(peer(), 0..=4).prop_map(Value::from)),
+        optional(0.75, vec(peer.clone(), 0..=4).prop_map(Value::from)),
         optional(0.55, vec(port(), 0..=4).prop_map(Value::from)),
     )
         .prop_map(move |(chosen, ports)| object([(peers, chosen), ("ports", ports)]));
@@ -137,7 +142,7 @@ fn rules(peers: &'static str, wrong: &'static str) -> BoxedStrategy<Value> {
     vec(prop_oneof![16 => rule, 1 => unreadable], 0..=4).prop_map(Value::from).boxed()
 }
 
-fn peer() -> BoxedStrategy<Value> {
+pub(super) fn peer() -> BoxedStrategy<Value> {
     let pods = || selector(&POD_LABELS, &POD_VALUES, 1);
     let namespaces = || {
         let by_name = select(&NAMESPACES[..]).prop_map(|name| json!({"matchLabels": {NAME_LABEL: name}})).boxed();
@@ -182,7 +187,11 @@ fn peer() -> BoxedStrategy<Value> {
 }
 
 /// A label selector over these keys and values; `unreadable` is how often, in 24, it is one that is not understood.
-fn selector(keys: &'static [&'static str], values: &'static [&'static str], unreadable: u32) -> BoxedStrategy<Value> {
+pub(super) fn selector(
+    keys: &'static [&'static str],
+    values: &'static [&'static str],
+    unreadable: u32,
+) -> BoxedStrategy<Value> {
     let labels = || (select(keys), select(values)).prop_map(|(key, value)| json!({key: value}));
     let chosen = || subsequence(values, 1..=2);
     let expression = prop_oneof![

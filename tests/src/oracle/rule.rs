@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::address::{namespace_of, owner};
 use super::json::{NotUnderstood, cidr_holds, fields, list, port_number, string};
-use super::{Direction, Flow, Probe, World, selector};
+use super::{Direction, Flow, Probe, World, remote, selector};
 
 /// How the other end of a flow matches the peers of a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ enum Match {
     Address,
     /// As a pod, or because the rule names no peers at all.
     Pod,
+    /// As a pod of another cluster, of whose ports nothing is known.
+    Remote,
 }
 
 /// "Traffic must match both ports and from" (or `to`). An empty or missing `from` or `to` "matches all sources", and
@@ -38,7 +40,7 @@ pub(super) fn allows(rule: &Value, policy_namespace: &str, flow: &Flow<'_>) -> R
         let resolving = match (flow.direction, how) {
             (Direction::Ingress, _) => Some(flow.subject),
             (Direction::Egress, Match::Pod) => owner(flow.world, flow.destination),
-            (Direction::Egress, Match::Address) => None,
+            (Direction::Egress, Match::Address | Match::Remote) => None,
         };
         ports.is_empty() || ports.iter().any(|port| port_matches(port, resolving, flow.probe) == Ok(true))
     }))
@@ -58,7 +60,11 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
     if pods.is_none() && namespaces.is_none() {
         return Err(NotUnderstood);
     }
-    let Some(other) = owner(flow.world, flow.other) else { return Ok(None) };
+    let Some(other) = owner(flow.world, flow.other) else {
+        // "An address that a pod of this cluster has is that pod's": this one is nobody's here.
+        let Some(namespaces) = namespaces else { return Ok(None) };
+        return Ok(remote::matches(flow.world, flow.other, namespaces, pods)?.then_some(Match::Remote));
+    };
     let in_namespace = match namespaces {
         None => namespace_of(other) == policy_namespace,
         Some(wanted) => match namespace_labels(flow.world, namespace_of(other)) {

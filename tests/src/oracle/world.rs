@@ -16,6 +16,26 @@ pub struct World {
     pub policies: Vec<Value>,
     /// Policies that nothing is said about are audited.
     pub audits_by_default: bool,
+    /// Without it nobody has told of other clusters.
+    pub remote: Option<Remote>,
+}
+
+/// What a node's agent is told of other clusters.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Remote {
+    /// The prefixes of the labels that policies name them by.
+    pub prefixes: Vec<String>,
+    /// Each of another key.
+    pub sets: Vec<RemoteSet>,
+}
+
+/// The pods of a namespace of another cluster that go by one name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RemoteSet {
+    pub cluster: String,
+    pub namespace: String,
+    pub name: String,
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The first packet of a flow.
@@ -68,6 +88,12 @@ impl World {
         let mut text = String::new();
         if self.audits_by_default {
             text.push_str("# --enforcement audit\n");
+        }
+        if let Some(Remote { prefixes, sets }) = &self.remote {
+            text.push_str(&format!("# --remote-label-prefix {}\n", prefixes.join(",")));
+            for RemoteSet { cluster, namespace, name, addresses } in sets {
+                text.push_str(&format!("# remote {cluster}/{namespace}/{name}: {addresses:?}\n"));
+            }
         }
         for document in self.documents() {
             text.push_str("---\n");

@@ -113,6 +113,7 @@ mod tests {
             pod: None,
             node: None,
             cluster: None,
+            set: None,
         };
         let flow = AuditedFlow {
             direction: Direction::Egress,

@@ -75,6 +75,9 @@ pub(crate) struct End {
     pub(crate) node: Option<String>,
     /// The other cluster.
     pub(crate) cluster: Option<String>,
+    /// `namespace/name` of the remote set, which is the other cluster's; left out if it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) set: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -167,15 +170,16 @@ impl DropsQuery {
 impl End {
     /// Who it is, without the address.
     pub(crate) fn named(&self) -> String {
-        let (what, name) = match self.kind {
-            EndKind::Pod => ("", &self.pod),
-            EndKind::Node => ("node", &self.node),
-            EndKind::RemoteCluster => ("cluster", &self.cluster),
-            EndKind::UnknownPod => ("unknown pod", &self.pod),
-            EndKind::World => ("world", &None),
-            EndKind::Unknown => ("unknown", &None),
+        let (what, names) = match self.kind {
+            EndKind::Pod => ("", [&self.pod, &None]),
+            EndKind::Node => ("node", [&self.node, &None]),
+            EndKind::RemoteCluster => ("cluster", [&self.cluster, &self.set]),
+            EndKind::UnknownPod => ("unknown pod", [&self.pod, &None]),
+            EndKind::World => ("world", [&None, &None]),
+            EndKind::Unknown => ("unknown", [&None, &None]),
         };
-        [what, name.as_deref().unwrap_or("")].join(" ").trim().to_owned()
+        let names = names.into_iter().flatten().map(|name| name.as_str());
+        std::iter::once(what).chain(names).collect::<Vec<&str>>().join(" ").trim().to_owned()
     }
 }
 
@@ -196,7 +200,14 @@ mod tests {
 
     fn pod(name: &str, address: &str) -> End {
         let address = Some(address.parse().unwrap());
-        End { address, kind: EndKind::Pod, pod: Some(name.into()), node: Some("node-a".into()), cluster: None }
+        End {
+            address,
+            kind: EndKind::Pod,
+            pod: Some(name.into()),
+            node: Some("node-a".into()),
+            cluster: None,
+            set: None,
+        }
     }
 
     fn denial() -> Denial {
@@ -253,11 +264,13 @@ mod tests {
     fn ends_of_every_kind_have_these_bytes_and_words() {
         let end = |kind| End { kind, pod: None, ..pod("", "192.0.2.1") };
         let far = End { node: None, ..end(EndKind::RemoteCluster) };
+        let named = End { cluster: Some("east".into()), set: Some("shop/api".into()), ..far.clone() };
         let frame = End { address: None, node: None, ..end(EndKind::Unknown) };
         let shown = [
             pod("shop/web", "10.1.0.1"),
             end(EndKind::Node),
             End { cluster: Some("east".into()), ..far.clone() },
+            named.clone(),
             End { node: None, ..end(EndKind::UnknownPod) },
             End { pod: Some("shop/new".into()), ..end(EndKind::UnknownPod) },
             End { node: None, ..end(EndKind::World) },
@@ -268,6 +281,7 @@ mod tests {
             shop/web (10.1.0.1)
             node node-a (192.0.2.1)
             cluster east (192.0.2.1)
+            cluster east shop/api (192.0.2.1)
             unknown pod (192.0.2.1)
             unknown pod shop/new (192.0.2.1)
             world (192.0.2.1)
@@ -276,6 +290,12 @@ mod tests {
         golden(
             &far,
             expect![[r#"{"address":"192.0.2.1","kind":"remote-cluster","pod":null,"node":null,"cluster":null}"#]],
+        );
+        golden(
+            &named,
+            expect![[
+                r#"{"address":"192.0.2.1","kind":"remote-cluster","pod":null,"node":null,"cluster":"east","set":"shop/api"}"#
+            ]],
         );
         golden(&frame, expect![[r#"{"address":null,"kind":"unknown","pod":null,"node":null,"cluster":null}"#]]);
     }

@@ -26,7 +26,8 @@ pub(crate) struct Ends<'a> {
 
 impl Ends<'_> {
     pub(super) fn of_address(&self, address: IpAddr) -> End {
-        let none = End { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None };
+        let none =
+            End { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None, set: None };
         match self.state.holder(address) {
             Some(Holder::Pod(pod)) => return End { address: Some(address), ..of_pod(pod) },
             Some(Holder::Unknown(attachment)) => return End { address: Some(address), ..self.of_unknown(attachment) },
@@ -34,6 +35,11 @@ impl Ends<'_> {
         }
         if let Some(node) = self.state.nodes_with(address).next() {
             return End { kind: EndKind::Node, node: Some(node.to_string()), ..none };
+        }
+        // One that several sets have goes by the first of their names.
+        if let Some(set) = self.state.remote_sets_with(address).next() {
+            let (cluster, name) = (set.cluster.to_string(), set.object_name().to_string());
+            return End { kind: EndKind::RemoteCluster, cluster: Some(cluster), set: Some(name), ..none };
         }
         let containing = self.place.remote.iter().filter(|(_, range)| range.contains(&address));
         if let Some((cluster, _)) = containing.max_by_key(|(_, range)| range.prefix_len()) {
@@ -56,17 +62,18 @@ impl Ends<'_> {
 
     fn of_unknown(&self, attachment: &Attachment) -> End {
         let (pod, node) = (Some(attachment.pod.to_string()), Some(self.place.node.clone()));
-        End { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None }
+        End { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None, set: None }
     }
 }
 
 fn of_pod(pod: &Pod) -> End {
     let node = pod.node.as_ref().map(|node| node.to_string());
-    End { address: None, kind: EndKind::Pod, pod: Some(pod.name.to_string()), node, cluster: None }
+    End { address: None, kind: EndKind::Pod, pod: Some(pod.name.to_string()), node, cluster: None, set: None }
 }
 
 #[cfg(test)]
 mod tests {
+    use policy::remote::{RemoteChange, RemoteSet};
     use policy::{AttachmentId, Change, Kind, ObjectName, lower};
     use serde_json::json;
 
@@ -95,6 +102,10 @@ mod tests {
                 since: 1,
             });
         }
+        for (set, address) in [("api", "10.9.0.2"), ("api", "192.0.2.2"), ("web", "192.0.2.2"), ("api", "10.1.0.1")] {
+            let (set, adds) = (RemoteSet::new("north", "shop", set), vec![address.parse().unwrap()]);
+            state.apply_remote(RemoteChange::Update { set, adds, removes: vec![] });
+        }
         state
     }
 
@@ -118,6 +129,8 @@ mod tests {
             ("10.0.0.2", "node node-b (10.0.0.2)"),
             ("10.8.0.1", "cluster east (10.8.0.1)"),
             ("10.9.0.1", "cluster west (10.9.0.1)"),
+            ("10.9.0.2", "cluster north shop/api (10.9.0.2)"),
+            ("192.0.2.2", "cluster north shop/api (192.0.2.2)"),
             ("192.0.2.1", "world (192.0.2.1)"),
             ("2001:db8::1", "world (2001:db8::1)"),
         ] {

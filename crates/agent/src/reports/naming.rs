@@ -60,7 +60,7 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
 
 /// The ends, and what has to be said of a source that is not the sender.
 fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
-    let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None };
+    let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
         Carried::Flow(flow) => (Some(flow.source), Some(flow.destination)),
         Carried::Frame { .. } => (None, None),
@@ -74,7 +74,8 @@ fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
         }
         Cause::ForgedSource => {
             let claimed = by_address(from);
-            let source = sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, ..claimed.clone() });
+            let source =
+                sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
             let note = match from {
                 Some(_) if claimed.kind == EndKind::Pod => format!("the source address is that of {claimed}"),
                 Some(address) => format!("the source address {address} is not the pod's"),

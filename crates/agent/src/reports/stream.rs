@@ -116,7 +116,7 @@ mod tests {
     use crate::api::denial::{End, EndKind};
 
     fn denial(count: u64, verdict: Judgement) -> Denial {
-        let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None };
+        let end = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
         Denial {
             time: String::new(),
             verdict,

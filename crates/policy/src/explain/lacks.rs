@@ -2,10 +2,12 @@
 
 use nft::Protocol;
 
+use super::text::remote_names;
 use super::{End, Flow, Traffic};
 use crate::peers::{PodPeer, block_contains};
 use crate::plain::plain;
-use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports};
+use crate::remote::{RemoteSet, Seen};
+use crate::{Direction, NamespaceScope, Peer, Peers, Policy, PolicyRule, PortMatch, PortRange, Ports, Selector};
 
 /// Entries of a rule that are named; the others are counted.
 const ENTRIES_NAMED: usize = 4;
@@ -63,9 +65,15 @@ impl Flow<'_> {
             Peer::Block(block) => block_contains(block, other.address),
             Peer::Pods { namespaces, pods } => {
                 let peer = PodPeer::of(namespaces, pods, &policy.name.namespace);
-                other.pod.is_some_and(|pod| peer.contains(self.state, pod))
+                other.pod.is_some_and(|pod| peer.contains(self.state, pod)) || self.is_remote(&peer, other)
             }
         }
+    }
+
+    /// Whether the peer stands for a remote set that has the address.
+    fn is_remote(&self, peer: &PodPeer, other: &End) -> bool {
+        let reaches = !other.remote.is_empty() && peer.reaches_remote(self.state.remote().families());
+        reaches && other.remote.iter().any(|(_, seen)| peer.selects_remote(seen))
     }
 
     fn port_fits(&self, port: &PortMatch, named_fits: bool) -> bool {
@@ -104,9 +112,10 @@ impl Flow<'_> {
 
     fn peers_lack(&self, policy: &Policy, peers: &Peers, other: &End) -> String {
         let Peers::Of(peers) = peers else { return String::new() };
-        let who = match other.pod {
-            Some(pod) => pod.name.to_string(),
-            None => format!("{}, which is no pod's address,", other.address),
+        let who = match (other.pod, &other.remote[..]) {
+            (Some(pod), _) => pod.name.to_string(),
+            (None, [_, ..]) => remote_names(other.remote.iter().map(|(set, _)| set)),
+            (None, []) => format!("{}, which is no pod's address,", other.address),
         };
         if peers.is_empty() {
             return "the peer: no entry was understood".into();
@@ -115,13 +124,28 @@ impl Flow<'_> {
         format!("the peer: {who} {}", listed(reasons, ", nor: "))
     }
 
+    fn remote_lacks(&self, remote: &[(&RemoteSet, &Seen)], namespaces: &NamespaceScope, pods: &Selector) -> String {
+        match namespaces {
+            NamespaceScope::Selected(namespaces) if self.state.remote().families().are_required_by(namespaces) => {
+                let lacks = remote.iter().map(|set| remote_lack(set, namespaces, pods));
+                lacks.collect::<Vec<String>>().join(", or ")
+            }
+            NamespaceScope::Selected(_) | NamespaceScope::Own => {
+                "is of another cluster, which only a namespaceSelector that requires its label reaches".into()
+            }
+        }
+    }
+
     fn peer_lacks(&self, policy: &Policy, peer: &Peer, other: &End) -> String {
         match (peer, other.pod) {
             (Peer::Block(block), _) if block.cidr.contains(&other.address) => {
                 format!("is excepted from {}", block.cidr)
             }
             (Peer::Block(block), _) => format!("is not in {}", block.cidr),
-            (Peer::Pods { .. }, None) => "cannot match a selector".into(),
+            (Peer::Pods { namespaces, pods }, None) => match &other.remote[..] {
+                [] => "cannot match a selector".into(),
+                remote => self.remote_lacks(remote, namespaces, pods),
+            },
             (Peer::Pods { .. }, Some(pod)) if pod.unreadable => "was not understood".into(),
             (Peer::Pods { namespaces, pods }, Some(pod)) => {
                 let mut reasons = Vec::new();
@@ -144,6 +168,16 @@ impl Flow<'_> {
             }
         }
     }
+}
+
+/// What keeps a selector from a remote set, of each of those that have the address.
+fn remote_lack((set, seen): &(&RemoteSet, &Seen), namespaces: &Selector, pods: &Selector) -> String {
+    let namespace = namespaces.unmet(&seen.namespace);
+    let namespace = namespace.map(|r| {
+        format!("is in namespace {} of {}, which does not meet {r}", plain(&set.namespace), plain(&set.cluster))
+    });
+    let pod = pods.unmet(&seen.pod).map(|r| format!("does not meet {r}"));
+    namespace.into_iter().chain(pod).collect::<Vec<String>>().join(" and ")
 }
 
 /// The first entries, each of bounded length, and how many others there are.

@@ -1,4 +1,4 @@
-//! Parties and traffic as a person names them: pods by name, ports by number or name.
+//! Parties and traffic as a person names them: pods and remote sets by name, ports by number or name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,12 +6,15 @@ use std::net::IpAddr;
 use nft::Protocol;
 
 use super::{Explanation, Traffic, explain};
+use crate::remote::RemoteSet;
 use crate::{ClusterState, ObjectName};
 
-/// A party as a person names it: `namespace/name` of a pod, or an address.
+/// A party as a person names it: `namespace/name` of a pod, `cluster/namespace/name` of a remote set, or an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Pod(ObjectName),
+    /// Its first address of each family stands for all: rules do not tell them apart, but for those that name blocks.
+    Remote(RemoteSet),
     Address(IpAddr),
 }
 
@@ -22,6 +25,10 @@ pub enum Unexplained {
     UnknownPod(ObjectName),
     #[error("pod {0} has no address of its own (not started, finished, or on the host network)")]
     NoAddress(ObjectName),
+    #[error("remote set {0} is not known; remote sets are named as cluster/namespace/name")]
+    UnknownRemote(RemoteSet),
+    #[error("every address of remote set {0} is one of a pod of this cluster, and counts as that pod's")]
+    NoRemoteAddress(RemoteSet),
     #[error("{0} and {1} have no address family in common")]
     NoCommonFamily(String, String),
     #[error("port '{0}' is not known to the destination pod for {1}")]
@@ -32,6 +39,13 @@ impl Named {
     fn addresses(&self, state: &ClusterState) -> Result<Vec<IpAddr>, Unexplained> {
         match self {
             Named::Address(address) => Ok(vec![*address]),
+            Named::Remote(set) => {
+                let known = state.remote_addresses_of(set).ok_or_else(|| Unexplained::UnknownRemote(set.clone()))?;
+                let addresses: Vec<IpAddr> = known.collect();
+                let (v4, v6) = (addresses.iter().find(|a| a.is_ipv4()), addresses.iter().find(|a| a.is_ipv6()));
+                let first: Vec<IpAddr> = v4.into_iter().chain(v6).copied().collect();
+                if first.is_empty() { Err(Unexplained::NoRemoteAddress(set.clone())) } else { Ok(first) }
+            }
             Named::Pod(name) => {
                 let pod = state.pod(name).ok_or_else(|| Unexplained::UnknownPod(name.clone()))?;
                 let addresses: Vec<IpAddr> = state.addresses_of(pod).collect();
@@ -45,6 +59,7 @@ impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Named::Pod(name) => name.fmt(f),
+            Named::Remote(set) => set.fmt(f),
             Named::Address(address) => address.fmt(f),
         }
     }
@@ -53,9 +68,10 @@ impl fmt::Display for Named {
 impl std::str::FromStr for Named {
     type Err = crate::NotAnObjectName;
     fn from_str(text: &str) -> Result<Named, Self::Err> {
-        match text.parse() {
-            Ok(address) => Ok(Named::Address(address)),
-            Err(_) => text.parse().map(Named::Pod),
+        match (text.parse(), text.parse()) {
+            (Ok(address), _) => Ok(Named::Address(address)),
+            (Err(_), Ok(set)) => Ok(Named::Remote(set)),
+            (Err(_), Err(_)) => text.parse().map(Named::Pod),
         }
     }
 }

@@ -15,10 +15,33 @@ impl fmt::Display for Traffic {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.pod {
-            Some(pod) => write!(f, "{pod} ({})", self.address),
-            None => self.address.fmt(f),
+        match (&self.pod, &self.remote[..]) {
+            (Some(pod), _) => write!(f, "{pod} ({})", self.address),
+            (None, []) => self.address.fmt(f),
+            (None, remote) => write!(f, "{} ({})", remote_names(remote.iter()), self.address),
         }
+    }
+}
+
+/// Remote sets that are named; the others are counted. An address is in several only if a pod has several names, or its
+/// address has moved.
+const REMOTE_NAMED: usize = 4;
+
+/// `remote my-cluster/my-ns/my-app`
+pub(super) fn remote_names<T: fmt::Display>(sets: impl ExactSizeIterator<Item = T>) -> String {
+    let more = sets.len().saturating_sub(REMOTE_NAMED);
+    let named: Vec<String> = sets.take(REMOTE_NAMED).map(|set| set.to_string()).collect();
+    match more {
+        0 => format!("remote {}", named.join(", ")),
+        more => format!("remote {} and {more} more", named.join(", ")),
+    }
+}
+
+/// What the side of the party says.
+fn write_side(f: &mut fmt::Formatter<'_>, party: &Party, side: &SideVerdict) -> fmt::Result {
+    match *side == SideVerdict::NotAPod && !party.remote.is_empty() {
+        true => f.write_str("not judged here: a pod of another cluster has this address"),
+        false => write!(f, "{side}"),
     }
 }
 
@@ -74,8 +97,10 @@ impl fmt::Display for Explanation {
         let verdict = if self.allowed { "ALLOWED" } else { "DENIED" };
         let audit = if self.would_be_denied() { "  (passes only because policies are audited)" } else { "" };
         writeln!(f, "{verdict}  {} -> {} {}{audit}", self.source, self.destination, self.traffic)?;
-        writeln!(f, "  egress of the source: {}", self.egress)?;
-        write!(f, "  ingress of the destination: {}", self.ingress)
+        f.write_str("  egress of the source: ")?;
+        write_side(f, &self.source, &self.egress)?;
+        f.write_str("\n  ingress of the destination: ")?;
+        write_side(f, &self.destination, &self.ingress)
     }
 }
 
@@ -84,7 +109,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Change, ClusterState, Kind, explain, lower};
+    use crate::remote::{RemoteChange, RemoteSet};
+    use crate::{Change, ClusterState, Kind, Named, NamedTraffic, Unexplained, explain, explain_named, lower};
 
     fn policy(name: &str, enforcement: &str, ingress: Value) -> Value {
         json!({
@@ -186,5 +212,91 @@ mod tests {
         let allowed = explained(&[policy("a", "enforce", from_web()), policy("b", "audit", json!([]))]);
         assert!(allowed.allowed && !allowed.would_be_denied());
         assert_eq!(allowed.ingress.to_string(), "allowed by shop/a spec.ingress[0]\n    isolated by shop/a");
+    }
+
+    /// api of east asks api, whose policies are these, from an address that cache has too.
+    fn explained_from_east(policies: &[Value]) -> Explanation {
+        let api = json!({"metadata": {"namespace": "shop", "name": "api", "labels": {"app": "api"}},
+            "status": {"podIPs": [{"ip": "10.0.0.2"}]}});
+        let mut state = ClusterState::new();
+        state.apply(Change::Set(lower(Kind::Pod, &api).unwrap()));
+        for policy in policies {
+            state.apply(Change::Set(lower(Kind::NetworkPolicy, policy).unwrap()));
+        }
+        for name in ["api", "cache"] {
+            let (set, adds) = (RemoteSet::new("east", "back", name), vec!["10.9.0.1".parse().unwrap()]);
+            state.apply_remote(RemoteChange::Update { set, adds, removes: vec![] });
+        }
+        let named = ["east/back/api", "shop/api"].map(|text| text.parse::<Named>().unwrap());
+        let traffic: NamedTraffic = "80".parse().unwrap();
+        explain_named(&state, &named[0], &named[1], &traffic).unwrap().remove(0)
+    }
+
+    fn from_cluster(cluster: &str, name: &str) -> Value {
+        json!([{"from": [{
+            "namespaceSelector": {"matchLabels": {"semaphore.uw.systems/cluster": cluster}},
+            "podSelector": {"matchLabels": {"semaphore.uw.systems/name": name}},
+        }]}])
+    }
+
+    #[test]
+    fn a_pod_of_another_cluster_is_named_by_its_sets_and_judged_like_the_rules_do() {
+        let allowed = explained_from_east(&[policy("a", "enforce", from_cluster("east", "cache"))]);
+        assert_eq!(
+            allowed.to_string(),
+            "ALLOWED  remote east/back/api, east/back/cache (10.9.0.1) -> shop/api (10.0.0.2) 80/tcp\n  \
+             egress of the source: not judged here: a pod of another cluster has this address\n  \
+             ingress of the destination: allowed by shop/a spec.ingress[0]\n    \
+             isolated by shop/a"
+        );
+        assert_eq!(
+            serde_json::to_value(&allowed.source).unwrap(),
+            json!({"address": "10.9.0.1", "pod": null, "node": null, "remote": ["east/back/api", "east/back/cache"]})
+        );
+        assert_eq!(
+            serde_json::to_value(&allowed.destination).unwrap(),
+            json!({"address": "10.0.0.2", "pod": "shop/api", "node": null})
+        );
+    }
+
+    #[test]
+    fn what_keeps_a_selector_from_a_pod_of_another_cluster_is_said() {
+        let who = "the peer: remote east/back/api, east/back/cache";
+        for (rules, lack) in [
+            (from_db(), "is of another cluster, which only a namespaceSelector that requires its label reaches"),
+            (
+                from_cluster("west", "cache"),
+                "is in namespace back of east, which does not meet semaphore.uw.systems/cluster=west and does not \
+                 meet semaphore.uw.systems/name=cache, or is in namespace back of east, which does not meet \
+                 semaphore.uw.systems/cluster=west",
+            ),
+            (
+                from_cluster("east", "db"),
+                "does not meet semaphore.uw.systems/name=db, or does not meet semaphore.uw.systems/name=db",
+            ),
+        ] {
+            let SideVerdict::Denied { closest: Some(near), .. } =
+                explained_from_east(&[policy("a", "enforce", rules)]).ingress
+            else {
+                panic!("{lack}")
+            };
+            assert_eq!(near.lacks, [format!("{who} {lack}")]);
+        }
+    }
+
+    #[test]
+    fn a_remote_set_that_is_not_known_or_has_no_address_of_its_own_is_not_explained() {
+        let mut state = ClusterState::new();
+        let web = json!({"metadata": {"namespace": "shop", "name": "web"}, "status": {"podIPs": [{"ip": "10.9.0.1"}]}});
+        state.apply(Change::Set(lower(Kind::Pod, &web).unwrap()));
+        let (set, adds) = (RemoteSet::new("east", "back", "api"), vec!["10.9.0.1".parse().unwrap()]);
+        state.apply_remote(RemoteChange::Update { set: set.clone(), adds, removes: vec![] });
+        let other = RemoteSet::new("west", "back", "api");
+        for (named, expected) in
+            [(other.clone(), Unexplained::UnknownRemote(other)), (set.clone(), Unexplained::NoRemoteAddress(set))]
+        {
+            let (from, to) = (Named::Remote(named), Named::Address("10.9.0.1".parse().unwrap()));
+            assert_eq!(explain_named(&state, &from, &to, &NamedTraffic::Portless), Err(expected));
+        }
     }
 }

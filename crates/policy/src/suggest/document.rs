@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::SeenPeer;
 use super::workload::{Workload, Workloads};
 use crate::lower::NAME_LABEL;
+use crate::remote::{LabelPrefix, RemoteSet};
 use crate::{Direction, ENFORCEMENT_ANNOTATION, Enforcement, ObjectName};
 
 const NAME_PREFIX: &str = "ringfence-suggested-";
@@ -75,9 +76,18 @@ fn peer(workloads: &Workloads, workload: &Workload, seen: &SeenPeer) -> Value {
             "namespaceSelector": {"matchLabels": {NAME_LABEL: &*other.namespace}},
             "podSelector": other.selector(workloads),
         }),
+        SeenPeer::Remote(family, set) => remote(family, set),
         SeenPeer::Address(address @ IpAddr::V4(_)) => json!({"ipBlock": {"cidr": format!("{address}/32")}}),
         SeenPeer::Address(address @ IpAddr::V6(_)) => json!({"ipBlock": {"cidr": format!("{address}/128")}}),
     }
+}
+
+fn remote(family: &LabelPrefix, set: &RemoteSet) -> Value {
+    let [cluster, namespace, name] = [family.cluster_label(), family.namespace_label(), family.name_label()];
+    json!({
+        "namespaceSelector": {"matchLabels": {&*cluster: &*set.cluster, &*namespace: &*set.namespace}},
+        "podSelector": {"matchLabels": {&*name: &*set.name}},
+    })
 }
 
 fn port((protocol, number): &(Protocol, u16)) -> Value {
@@ -93,6 +103,7 @@ fn port((protocol, number): &(Protocol, u16)) -> Value {
 mod tests {
     use super::super::{EndSeen, FlowSeen, Scope, Suggestion, WhoSeen, suggest};
     use super::*;
+    use crate::remote::RemoteChange;
     use crate::{Change, ClusterState, Kind, Object, Traffic, lower};
 
     fn pod(name: &str, address: &str, labels: Value) -> (Kind, Value) {
@@ -342,5 +353,38 @@ mod tests {
         state.apply(Change::Set(lower(Kind::NetworkPolicy, &suggestion.policies[0]).unwrap()));
         assert!(!flow.is_denied_still(&state));
         assert!(seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 81).is_denied_still(&state));
+    }
+
+    #[test]
+    fn a_pod_of_another_cluster_is_suggested_by_its_remote_set() {
+        let mut state = state(shop());
+        let set = RemoteSet::new("east", "back", "queue");
+        let change = RemoteChange::Update { set, adds: vec!["10.9.0.1".parse().unwrap()], removes: vec![] };
+        state.apply_remote(change);
+        let flow = seen(Direction::Egress, "10.0.0.1", "10.9.0.1", 5672);
+        let suggestion = in_shop(&state, std::slice::from_ref(&flow));
+        assert_eq!(
+            suggestion.policies[0]["spec"]["egress"][0]["to"],
+            json!([{
+                "namespaceSelector": {"matchLabels": {
+                    "semaphore.uw.systems/cluster": "east", "semaphore.uw.systems/namespace": "back",
+                }},
+                "podSelector": {"matchLabels": {"semaphore.uw.systems/name": "queue"}},
+            }])
+        );
+        state.apply(Change::Set(lower(Kind::NetworkPolicy, &suggestion.policies[0]).unwrap()));
+        assert!(!flow.is_denied_still(&state));
+        let portless = FlowSeen { traffic: Traffic::Portless, ..flow };
+        assert_eq!(
+            notes(&in_shop(&state, &[portless])),
+            [
+                "not allowed: shop/web to remote east/back/queue, icmp or what else has no ports: only a rule without ports \
+              allows it, and such a rule allows every port"
+            ]
+        );
+        state.set_remote_prefixes(vec![]);
+        let flow = seen(Direction::Egress, "10.0.0.1", "10.9.0.1", 5672);
+        let suggested = &in_shop(&state, &[flow]).policies[0]["spec"]["egress"][0]["to"];
+        assert_eq!(*suggested, json!([{"ipBlock": {"cidr": "10.9.0.1/32"}}]));
     }
 }

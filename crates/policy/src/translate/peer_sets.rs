@@ -1,8 +1,9 @@
 //! The sets of pods' addresses that programs look at, kept up with the state.
 //!
-//! What such a set holds for an address depends on who has that address and on nothing else. So a change is carried out
-//! by looking at the addresses that it is about, in the sets that may hold them: those of the namespaces that have to do
-//! with the address, and those of no single namespace.
+//! What such a set holds for an address depends on who has that address and on nothing else: the pod of this cluster, or,
+//! while none has it, the remote sets that it is in. So a change is carried out by looking at the addresses that it is
+//! about, in the sets that may hold them: those of the namespaces that have to do with the address, and those of no single
+//! namespace, which all that hold remote addresses are among.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use nft::{Datum, Element, Elements, Family, Key, Name, Named, Protocol, Set};
 
 use super::address_key;
 use crate::peers::{NamedPeers, Namespaces, PodPeer, named_endpoints, pod_addresses};
-use crate::{Changed, ClusterState, Labels, Pod};
+use crate::remote::{Families, Seen};
+use crate::{Changed, ClusterState, Holder, Labels, Pod};
 
 /// What a set stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +90,14 @@ impl PeerSet {
         }
     }
 
+    /// Its peers that stand for remote sets: they have no named ports.
+    fn reaching(&self, families: &Families) -> BTreeSet<PodPeer> {
+        match &self.of {
+            PeersOf::Addresses(pods) => pods.iter().filter(|peer| peer.reaches_remote(families)).cloned().collect(),
+            PeersOf::Endpoints(_) => BTreeSet::new(),
+        }
+    }
+
     /// What it holds for the address.
     fn held(&self, address: IpAddr, elements: &Elements) -> Vec<Key> {
         match &self.of {
@@ -114,6 +124,8 @@ pub(super) struct PeerSets {
     sets: BTreeMap<Name, PeerSet>,
     by_namespace: BTreeMap<Arc<str>, BTreeSet<Name>>,
     anywhere: BTreeSet<Name>,
+    /// Those that hold remote addresses, with the peers that stand for these. None is without.
+    reaching: BTreeMap<Name, BTreeSet<PodPeer>>,
 }
 
 impl PeerSets {
@@ -121,7 +133,7 @@ impl PeerSets {
         self.sets.get(name)
     }
 
-    pub(super) fn add(&mut self, name: Name, set: PeerSet) {
+    pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &Families) {
         for peer in set.peers() {
             match &peer.namespaces {
                 Namespaces::Named(namespace) => {
@@ -132,12 +144,17 @@ impl PeerSets {
                 }
             }
         }
+        let reaching = set.reaching(families);
+        if !reaching.is_empty() {
+            self.reaching.insert(name.clone(), reaching);
+        }
         self.sets.insert(name, set);
     }
 
     pub(super) fn remove(&mut self, name: &Name) {
         let Some(set) = self.sets.remove(name) else { return };
         self.anywhere.remove(name);
+        self.reaching.remove(name);
         for peer in set.peers() {
             if let Namespaces::Named(namespace) = &peer.namespaces
                 && let Some(names) = self.by_namespace.get_mut(namespace)
@@ -151,9 +168,14 @@ impl PeerSets {
     }
 
     /// Carries out what changed in the sets.
-    pub(super) fn follow(&self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
         if self.sets.is_empty() {
             return;
+        }
+        if changed.families {
+            let families = state.remote().families();
+            let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
+            self.reaching = reaching.filter(|(_, peers)| !peers.is_empty()).collect();
         }
         let mut concerned: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
         for (address, namespace) in &changed.addresses {
@@ -165,12 +187,28 @@ impl PeerSets {
             let names: BTreeSet<&Name> = of_namespaces.chain(&self.anywhere).collect();
             self.settle(sets, state, *address, names);
         }
+        for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
+            match changed.families {
+                // What reaches remote sets no more has to let go of them.
+                true => self.settle(sets, state, *address, &self.anywhere),
+                false => self.settle(sets, state, *address, self.reaching.keys()),
+            }
+        }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
                     self.settle(sets, state, address, &self.anywhere);
                 }
             }
+        }
+    }
+
+    /// What the set of that name has to hold for an address that is one of these remote sets'.
+    fn wanted_of_remote(&self, name: &Name, address: IpAddr, remote: &[&Seen]) -> Vec<Key> {
+        let stands_for = |peer: &PodPeer| remote.iter().any(|set| peer.selects_remote(set));
+        match self.reaching.get(name) {
+            Some(peers) if peers.iter().any(stands_for) => vec![address_key(address)],
+            Some(_) | None => vec![],
         }
     }
 
@@ -182,12 +220,17 @@ impl PeerSets {
         address: IpAddr,
         names: impl IntoIterator<Item = &'a Name>,
     ) {
-        let owner = state.owner(address);
-        let labels = owner.and_then(|pod| state.namespace_labels(&pod.name.namespace));
+        let holder = state.holder(address);
+        let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
+        let remote: Vec<&Seen> = state.seen_with(address).map(|(_, seen)| seen).collect();
         for name in names {
             let Some(of) = self.sets.get(name).filter(|of| of.family == Family::of(address)) else { continue };
             let Some(set) = sets.get(name) else { continue };
-            let wanted = owner.map_or_else(Vec::new, |pod| of.wanted(address, pod, labels));
+            let wanted = match holder {
+                Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
+                Some(Holder::Unknown(_)) => vec![],
+                None => self.wanted_of_remote(name, address, &remote),
+            };
             let held = of.held(address, &set.elements);
             let gone: Vec<Key> = held.iter().filter(|key| !wanted.contains(key)).copied().collect();
             let come: Vec<Key> = wanted.into_iter().filter(|key| !held.contains(key)).collect();
@@ -199,6 +242,208 @@ impl PeerSets {
                 elements.remove(key);
             });
             elements.extend(come.into_iter().map(|key| (key, Element::default())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::remote::{RemoteChange, RemoteSet};
+    use crate::{
+        Attachment, AttachmentId, Change, Changed, ClusterState, Kind, Layout, ObjectName, Translator, lower, translate,
+    };
+
+    /// A state and the translation that follows it; after every change it has to be that of a fresh start.
+    struct Followed {
+        state: ClusterState,
+        translator: Translator,
+    }
+
+    impl Followed {
+        /// A pod of the node that takes in what this peer stands for.
+        fn letting_in(peer: Value) -> Followed {
+            let layout = Layout::for_table("ringfence").unwrap();
+            let mut followed = Followed { state: ClusterState::new(), translator: Translator::new("node-a", layout) };
+            let metadata = json!({"namespace": "shop", "name": "db"});
+            let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [peer]}]});
+            let policy = json!({"apiVersion": "networking.k8s.io/v1", "metadata": metadata, "spec": spec});
+            let shop = json!({"metadata": {"name": "shop"}});
+            for (kind, object) in [(Kind::Namespace, shop), (Kind::NetworkPolicy, policy)] {
+                followed.apply(Change::Set(lower(kind, &object).unwrap()));
+            }
+            followed.apply(pod("db", "node-a", "10.1.0.1", "Running"));
+            followed
+        }
+
+        fn follow(&mut self, changed: Changed) {
+            self.translator.update(&self.state, &changed);
+            let fresh = translate(&self.state, "node-a", &Layout::for_table("ringfence").unwrap());
+            assert_eq!(self.translator.translation().ruleset.to_string(), fresh.ruleset.to_string());
+        }
+
+        fn apply(&mut self, change: Change) {
+            let changed = self.state.apply(change);
+            self.follow(changed);
+        }
+
+        fn apply_remote(&mut self, change: RemoteChange) {
+            let changed = self.state.apply_remote(change);
+            self.follow(changed);
+        }
+
+        /// What the peer stands for, of IPv4.
+        fn let_in(&self) -> Vec<String> {
+            let ruleset = self.translator.translation().ruleset;
+            let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap();
+            set.elements.iter().map(|(key, _)| key.to_string()).collect()
+        }
+    }
+
+    fn pod(name: &str, node: &str, address: &str, phase: &str) -> Change {
+        let object = json!({
+            "metadata": {"namespace": "shop", "name": name, "uid": name, "labels": {"app": name}},
+            "spec": {"nodeName": node},
+            "status": {"phase": phase, "podIP": address},
+        });
+        Change::Set(lower(Kind::Pod, &object).unwrap())
+    }
+
+    fn update(name: &str, adds: &[&str], removes: &[&str]) -> RemoteChange {
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        RemoteChange::Update { set: RemoteSet::new("east", "shop", name), adds: parse(adds), removes: parse(removes) }
+    }
+
+    /// Remote `api` of east, and a pod of this cluster's own namespaces that is called so.
+    fn api_of_east() -> Value {
+        json!({
+            "namespaceSelector": {"matchLabels": {"semaphore.uw.systems/cluster": "east"}},
+            "podSelector": {"matchLabels": {"semaphore.uw.systems/name": "api"}},
+        })
+    }
+
+    #[test]
+    fn a_remote_set_is_what_it_has_now() {
+        let mut followed = Followed::letting_in(api_of_east());
+        followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
+        followed.apply_remote(update("web", &["10.9.0.2", "10.9.0.3"], &[]));
+        assert_eq!(followed.let_in(), ["10.9.0.1", "10.9.0.2"]);
+        followed.apply_remote(update("api", &["10.9.0.4"], &["10.9.0.1", "10.9.0.2"]));
+        assert_eq!(followed.let_in(), ["10.9.0.4"]);
+        let set = RemoteSet::new("east", "other", "api");
+        followed.apply_remote(RemoteChange::Replace(vec![(set, vec!["10.9.0.5".parse().unwrap()])]));
+        assert_eq!(followed.let_in(), ["10.9.0.5"]);
+        followed.apply_remote(RemoteChange::Forget("west".into()));
+        assert_eq!(followed.let_in(), ["10.9.0.5"]);
+        followed.apply_remote(RemoteChange::Forget("east".into()));
+        assert_eq!(followed.let_in(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_address_that_a_pod_of_this_cluster_takes_is_no_remote_one_until_it_lets_go() {
+        let mut followed = Followed::letting_in(api_of_east());
+        followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
+        for (change, expected) in [
+            (pod("web", "node-b", "10.9.0.1", "Running"), &["10.9.0.2"][..]),
+            (pod("web", "node-b", "10.9.0.2", "Running"), &["10.9.0.1"]),
+            (pod("web", "node-b", "10.9.0.2", "Succeeded"), &["10.9.0.1", "10.9.0.2"]),
+            (pod("new", "node-a", "10.9.0.2", "Running"), &["10.9.0.1"]),
+            (Change::Remove(Kind::Pod, ObjectName::new("shop", "new")), &["10.9.0.1", "10.9.0.2"]),
+        ] {
+            followed.apply(change);
+            assert_eq!(followed.let_in(), expected);
+        }
+        // What a remote set is told while a pod here has the address counts when it lets go.
+        followed.apply(pod("web", "node-b", "10.9.0.3", "Running"));
+        followed.apply_remote(update("api", &["10.9.0.3"], &["10.9.0.2"]));
+        assert_eq!(followed.let_in(), ["10.9.0.1"]);
+        followed.apply(Change::Replace(Kind::Pod, vec![]));
+        assert_eq!(followed.state.remote_sets_with("10.9.0.3".parse().unwrap()).count(), 1);
+    }
+
+    #[test]
+    fn an_address_that_is_attached_here_is_no_remote_one_though_nobody_knows_the_pod() {
+        let mut followed = Followed::letting_in(api_of_east());
+        followed.apply_remote(update("api", &["10.9.0.1"], &[]));
+        let id = AttachmentId { container: "c".into(), interface: "eth0".into() };
+        let changed = followed.state.attach(Attachment {
+            id: id.clone(),
+            pod: ObjectName::new("shop", "new"),
+            uid: None,
+            addresses: vec!["10.9.0.1".parse().unwrap()],
+            host_interface: None,
+            bridged: false,
+            since: 1,
+        });
+        followed.follow(changed);
+        assert_eq!(followed.let_in(), Vec::<String>::new());
+        let changed = followed.state.detach(&id);
+        followed.follow(changed);
+        assert_eq!(followed.let_in(), ["10.9.0.1"]);
+    }
+
+    #[test]
+    fn a_pod_here_that_the_selector_matches_too_is_in_the_set_by_itself() {
+        let key = "semaphore.uw.systems/cluster";
+        let mut followed = Followed::letting_in(json!({
+            "namespaceSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+        }));
+        followed.apply_remote(update("api", &["10.9.0.1"], &[]));
+        followed.apply(pod("web", "node-b", "10.9.0.1", "Running"));
+        assert_eq!(followed.let_in(), Vec::<String>::new());
+        let shop = json!({"metadata": {"name": "shop", "labels": {key: "here"}}});
+        followed.apply(Change::Set(lower(Kind::Namespace, &shop).unwrap()));
+        assert_eq!(followed.let_in(), ["10.1.0.1", "10.9.0.1"]);
+        followed.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web")));
+        assert_eq!(followed.let_in(), ["10.1.0.1", "10.9.0.1"]);
+    }
+
+    #[test]
+    fn selectors_that_do_not_require_a_cluster_reach_none() {
+        let by_key = |operator: &str, values: Value| {
+            let expression = json!({"key": "semaphore.uw.systems/cluster", "operator": operator, "values": values});
+            json!({"namespaceSelector": {"matchExpressions": [expression]}})
+        };
+        let name = json!({"matchLabels": {"semaphore.uw.systems/name": "api"}});
+        let namespace = json!({"matchLabels": {"semaphore.uw.systems/namespace": "shop"}});
+        let reaching = [
+            api_of_east(),
+            by_key("In", json!(["west", "east"])),
+            by_key("Exists", json!([])),
+            json!({"namespaceSelector": {"matchLabels": {"policy.semaphore.uw.io/cluster": "east"}}}),
+        ];
+        let others = [
+            json!({"namespaceSelector": {}}),
+            json!({"namespaceSelector": {}, "podSelector": name}),
+            json!({"podSelector": name}),
+            json!({"namespaceSelector": namespace}),
+            by_key("NotIn", json!(["west"])),
+            by_key("DoesNotExist", json!([])),
+            by_key("In", json!(["west"])),
+            json!({"namespaceSelector": {"matchLabels": {"example.com/cluster": "east"}}}),
+        ];
+        let lets_in = |peer: &Value| {
+            let mut followed = Followed::letting_in(peer.clone());
+            followed.apply_remote(update("api", &["10.9.0.1"], &[]));
+            followed.let_in().contains(&"10.9.0.1".to_owned())
+        };
+        assert!(reaching.iter().all(lets_in), "{reaching:?}");
+        assert!(!others.iter().any(lets_in), "{others:?}");
+    }
+
+    #[test]
+    fn with_other_prefixes_other_selectors_reach() {
+        let mut followed = Followed::letting_in(api_of_east());
+        followed.apply_remote(update("api", &["10.9.0.1"], &[]));
+        for (prefixes, expected) in
+            [(&["example.com"][..], &[][..]), (&["example.com", "semaphore.uw.systems"], &["10.9.0.1"]), (&[], &[])]
+        {
+            let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
+            let changed = followed.state.set_remote_prefixes(prefixes);
+            assert!(changed.any());
+            followed.follow(changed);
+            assert_eq!(followed.let_in(), expected);
         }
     }
 }

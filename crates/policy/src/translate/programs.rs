@@ -77,7 +77,7 @@ impl Programs {
     }
 
     /// Carries out what changed in the sets of pods' addresses.
-    pub(super) fn follow(&self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
+    pub(super) fn follow(&mut self, sets: &mut Named<Set>, state: &ClusterState, changed: &Changed) {
         self.peer_sets.follow(sets, state, changed);
     }
 
@@ -153,7 +153,7 @@ impl Programs {
                         let set = reusable
                             .cloned()
                             .unwrap_or_else(|| Arc::new(Set { elements: looks.elements(&peers, state), ..set }));
-                        self.peer_sets.add(name.clone(), peers);
+                        self.peer_sets.add(name.clone(), peers, state.remote().families());
                         set
                     }
                 };

@@ -1,0 +1,100 @@
+//! Pods of other clusters, as this cluster's policies may name them.
+//!
+//! A remote set is the addresses that pods of another cluster offer under one name. To a policy it is a pod in a namespace
+//! of that cluster, each with the labels of every family ([`LabelPrefix`]). Only a namespaceSelector that requires the
+//! label of a cluster reaches it, so that a policy that was written without other clusters in mind allows none of them
+//! anything. Where the addresses come from, and what is done while nobody tells of them, is not known here.
+
+mod prefix;
+mod seen;
+mod sets;
+pub mod wire;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ObjectName;
+use crate::plain::plain;
+
+pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
+pub(crate) use seen::{Families, Seen};
+pub(crate) use sets::RemoteSets;
+
+/// What a remote set goes by. In the order of cluster, namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RemoteSet {
+    pub cluster: Arc<str>,
+    /// Of the other cluster.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl RemoteSet {
+    pub fn new(cluster: &str, namespace: &str, name: &str) -> RemoteSet {
+        RemoteSet { cluster: cluster.into(), namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Its name within the other cluster.
+    pub fn object_name(&self) -> ObjectName {
+        ObjectName { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+/// `cluster/namespace/name`
+impl fmt::Display for RemoteSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Anybody who writes a pod over there chooses the name.
+        write!(f, "{}/{}/{}", plain(&self.cluster), plain(&self.namespace), plain(&self.name))
+    }
+}
+
+/// Why a text is not `cluster/namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not of the form cluster/namespace/name")]
+pub struct NotARemoteSet(String);
+
+impl std::str::FromStr for RemoteSet {
+    type Err = NotARemoteSet;
+    fn from_str(text: &str) -> Result<RemoteSet, NotARemoteSet> {
+        match text.split('/').collect::<Vec<&str>>()[..] {
+            [cluster, namespace, name] if ![cluster, namespace, name].contains(&"") => {
+                Ok(RemoteSet::new(cluster, namespace, name))
+            }
+            _ => Err(NotARemoteSet(text.into())),
+        }
+    }
+}
+
+/// A change of remote sets. A set without addresses is gone. An IPv4 address that is written as an IPv6 one is the
+/// former.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RemoteChange {
+    /// These are all the sets there are. What is said of one set in several entries counts together.
+    Replace(Vec<(RemoteSet, Vec<IpAddr>)>),
+    /// The addresses of one set: what goes goes first.
+    Update { set: RemoteSet, adds: Vec<IpAddr>, removes: Vec<IpAddr> },
+    /// Nothing is told of the cluster any more, on purpose: it has no sets.
+    Forget(Arc<str>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_set_is_named_in_three_parts() {
+        let set = RemoteSet::new("my-cluster", "my-ns", "my-app");
+        assert_eq!((set.to_string().as_str(), "my-cluster/my-ns/my-app".parse()), ("my-cluster/my-ns/my-app", Ok(set)));
+        for text in ["", "a", "a/b", "a/b/", "/b/c", "a//c", "a/b/c/d", "//"] {
+            assert!(text.parse::<RemoteSet>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_would_be_joined_alike_are_different_sets() {
+        assert_ne!(RemoteSet::new("a", "b-c", "d"), RemoteSet::new("a-b", "c", "d"));
+    }
+}

@@ -1,0 +1,90 @@
+//! The prefix of a family of labels: pods of other clusters are named by `PREFIX/name`, and policies of this one ask for
+//! `PREFIX/cluster`, `PREFIX/namespace` and `PREFIX/name`.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A DNS subdomain, as the prefix of a label's key has to be
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LabelPrefix(Arc<str>);
+
+/// The families that are known where nothing is said of any, the one to suggest first.
+pub const DEFAULT_PREFIXES: [&str; 2] = ["semaphore.uw.systems", "policy.semaphore.uw.io"];
+
+/// RFC 1123, as Kubernetes counts it.
+const LONGEST_SUBDOMAIN: usize = 253;
+const LONGEST_LABEL: usize = 63;
+
+/// Why a text is no prefix of labels.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a prefix of labels, such as example.com: a DNS name in lower case, without '/'")]
+pub struct NotALabelPrefix(String);
+
+impl LabelPrefix {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Those of [`DEFAULT_PREFIXES`].
+    pub fn defaults() -> Vec<LabelPrefix> {
+        DEFAULT_PREFIXES.iter().map(|prefix| LabelPrefix((*prefix).into())).collect()
+    }
+
+    pub fn name_label(&self) -> Arc<str> {
+        self.label("name")
+    }
+
+    pub fn namespace_label(&self) -> Arc<str> {
+        self.label("namespace")
+    }
+
+    pub fn cluster_label(&self) -> Arc<str> {
+        self.label("cluster")
+    }
+
+    fn label(&self, name: &str) -> Arc<str> {
+        format!("{}/{name}", self.0).into()
+    }
+}
+
+impl std::str::FromStr for LabelPrefix {
+    type Err = NotALabelPrefix;
+    fn from_str(text: &str) -> Result<LabelPrefix, NotALabelPrefix> {
+        let is_label = |label: &str| {
+            let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            !label.is_empty()
+                && label.len() <= LONGEST_LABEL
+                && label.bytes().all(inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        match text.len() <= LONGEST_SUBDOMAIN && text.split('.').all(is_label) {
+            true => Ok(LabelPrefix(text.into())),
+            false => Err(NotALabelPrefix(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for LabelPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_what_a_key_may_begin_with() {
+        for text in DEFAULT_PREFIXES.into_iter().chain(["a", "example.com", "a-b.9c"]) {
+            assert_eq!(text.parse::<LabelPrefix>().map(|prefix| prefix.to_string()).as_deref(), Ok(text));
+        }
+        let long = "a".repeat(64);
+        let longer = ["a"; 128].join(".");
+        for text in ["", ".", "a.", "a/b", "Example.com", "-a", "a-.b", "a b", &long, &longer] {
+            assert!(text.parse::<LabelPrefix>().is_err(), "{text}");
+        }
+    }
+}

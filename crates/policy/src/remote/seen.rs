@@ -1,0 +1,63 @@
+//! How a remote set looks to the selectors of a policy: as a pod in a remote namespace.
+
+use std::sync::Arc;
+
+use super::{LabelPrefix, RemoteSet};
+use crate::{Labels, Selector};
+
+/// The families of labels that remote sets have.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Families(Vec<Family>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Family {
+    prefix: LabelPrefix,
+    /// The keys.
+    cluster: Arc<str>,
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+/// The labels of a remote set's pod and of its namespace: those of every family.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) pod: Labels,
+    pub(crate) namespace: Labels,
+}
+
+impl Families {
+    pub(super) fn of(prefixes: Vec<LabelPrefix>) -> Families {
+        let family = |prefix: LabelPrefix| Family {
+            cluster: prefix.cluster_label(),
+            namespace: prefix.namespace_label(),
+            name: prefix.name_label(),
+            prefix,
+        };
+        Families(prefixes.into_iter().map(family).collect())
+    }
+
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
+        self.0.iter().map(|family| &family.prefix)
+    }
+
+    /// Whether a namespaceSelector can match a remote namespace at all: it has to require the label of a cluster. One that
+    /// also matches what has no such label was not written for other clusters.
+    pub(crate) fn are_required_by(&self, namespaces: &Selector) -> bool {
+        self.0.iter().any(|family| namespaces.requires(&family.cluster))
+    }
+
+    pub(super) fn show(&self, set: &RemoteSet) -> Seen {
+        let of_namespace = |family: &Family| {
+            [(family.cluster.clone(), set.cluster.clone()), (family.namespace.clone(), set.namespace.clone())]
+        };
+        let of_pod = |family: &Family| [(family.name.clone(), set.name.clone())];
+        let namespace = || self.0.iter().flat_map(of_namespace);
+        Seen { pod: namespace().chain(self.0.iter().flat_map(of_pod)).collect(), namespace: namespace().collect() }
+    }
+}
+
+impl Default for Families {
+    fn default() -> Families {
+        Families::of(LabelPrefix::defaults())
+    }
+}

@@ -1,0 +1,213 @@
+//! Which addresses each remote set has, and which sets have an address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{Families, LabelPrefix, RemoteChange, RemoteSet, Seen};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct RemoteSets {
+    families: Families,
+    /// None is without addresses.
+    sets: BTreeMap<RemoteSet, Members>,
+    /// The sets of each address, at least one.
+    by_address: BTreeMap<IpAddr, BTreeSet<RemoteSet>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Members {
+    seen: Seen,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl RemoteSets {
+    /// Gives the addresses that are in other sets now.
+    pub(crate) fn apply(&mut self, change: RemoteChange) -> BTreeSet<IpAddr> {
+        let mut moved = BTreeSet::new();
+        match change {
+            RemoteChange::Update { set, adds, removes } => {
+                let adds = canonical(&adds);
+                let removes = &canonical(&removes) - &adds;
+                moved.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
+                moved.extend(adds.into_iter().filter(|address| self.give(&set, *address)));
+            }
+            RemoteChange::Replace(sets) => {
+                let mut wanted: BTreeMap<RemoteSet, BTreeSet<IpAddr>> = BTreeMap::new();
+                for (set, addresses) in sets {
+                    wanted.entry(set).or_default().extend(canonical(&addresses));
+                }
+                let none = BTreeSet::new();
+                self.keep(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
+                for (set, addresses) in &wanted {
+                    moved.extend(addresses.iter().filter(|address| self.give(set, **address)));
+                }
+            }
+            RemoteChange::Forget(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
+        }
+        moved
+    }
+
+    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut BTreeSet<IpAddr>) {
+        let all = self.sets.iter().flat_map(|(set, members)| members.addresses.iter().map(move |a| (set, *a)));
+        let gone: Vec<(RemoteSet, IpAddr)> =
+            all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
+        moved.extend(gone.iter().filter(|(set, address)| self.take(set, *address)).map(|(_, address)| *address));
+    }
+
+    /// Says whether the set did not have it.
+    fn give(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+        let new = || Members { seen: self.families.show(set), addresses: BTreeSet::new() };
+        let given = self.sets.entry(set.clone()).or_insert_with(new).addresses.insert(address);
+        if given {
+            self.by_address.entry(address).or_default().insert(set.clone());
+        }
+        given
+    }
+
+    /// Says whether the set had it.
+    fn take(&mut self, set: &RemoteSet, address: IpAddr) -> bool {
+        let Some(members) = self.sets.get_mut(set) else { return false };
+        let taken = members.addresses.remove(&address);
+        if members.addresses.is_empty() {
+            self.sets.remove(set);
+        }
+        if let Some(sets) = self.by_address.get_mut(&address).filter(|_| taken) {
+            sets.remove(set);
+            if sets.is_empty() {
+                self.by_address.remove(&address);
+            }
+        }
+        taken
+    }
+
+    /// Whether they are other prefixes than before.
+    pub(crate) fn set_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> bool {
+        let families = Families::of(prefixes);
+        if families == self.families {
+            return false;
+        }
+        self.families = families;
+        for (set, members) in &mut self.sets {
+            members.seen = self.families.show(set);
+        }
+        true
+    }
+
+    pub(crate) fn families(&self) -> &Families {
+        &self.families
+    }
+
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = &LabelPrefix> {
+        self.families.prefixes()
+    }
+
+    /// Each with its addresses, in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Seen, &BTreeSet<IpAddr>)> {
+        self.sets.iter().map(|(set, Members { seen, addresses })| (set, seen, addresses))
+    }
+
+    pub(crate) fn addresses_of(&self, set: &RemoteSet) -> Option<&BTreeSet<IpAddr>> {
+        self.sets.get(set).map(|members| &members.addresses)
+    }
+
+    /// The sets that have the address, in the order of their names.
+    pub(crate) fn with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
+        let sets = self.by_address.get(&address).into_iter().flatten();
+        sets.filter_map(|set| Some((set, &self.sets.get(set)?.seen)))
+    }
+
+    /// Every address of a set.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.by_address.keys().copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// How many addresses are in at least one.
+    pub(crate) fn address_count(&self) -> usize {
+        self.by_address.len()
+    }
+}
+
+/// An IPv4 address that is written as an IPv6 one is the former.
+fn canonical(addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+    addresses.iter().map(IpAddr::to_canonical).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn update(name: &str, adds: &[&str], removes: &[&str]) -> RemoteChange {
+        let set = RemoteSet::new("east", "shop", name);
+        RemoteChange::Update { set, adds: addresses(adds), removes: addresses(removes) }
+    }
+
+    fn names(sets: &RemoteSets, address: &str) -> Vec<String> {
+        sets.with(address.parse().unwrap()).map(|(set, _)| set.name.to_string()).collect()
+    }
+
+    fn moved(texts: &[&str]) -> BTreeSet<IpAddr> {
+        addresses(texts).into_iter().collect()
+    }
+
+    #[test]
+    fn a_change_tells_of_the_addresses_that_it_moves_and_of_no_others() {
+        let mut sets = RemoteSets::default();
+        assert_eq!(sets.apply(update("web", &["10.9.0.1", "fd00::1"], &[])), moved(&["10.9.0.1", "fd00::1"]));
+        assert_eq!(sets.apply(update("web", &["10.9.0.1"], &["10.9.0.7"])), moved(&[]));
+        assert_eq!(sets.apply(update("api", &["10.9.0.1", "10.9.0.2"], &[])), moved(&["10.9.0.1", "10.9.0.2"]));
+        assert_eq!(names(&sets, "10.9.0.1"), ["api", "web"]);
+        assert_eq!(sets.apply(update("web", &[], &["10.9.0.1"])), moved(&["10.9.0.1"]));
+        assert_eq!((names(&sets, "10.9.0.1"), sets.len(), sets.address_count()), (vec!["api".to_owned()], 2, 3));
+        let all = vec![
+            (RemoteSet::new("east", "shop", "web"), addresses(&["fd00::1", "10.9.0.2"])),
+            (RemoteSet::new("east", "shop", "api"), addresses(&["10.9.0.2"])),
+        ];
+        assert_eq!(sets.apply(RemoteChange::Replace(all.clone())), moved(&["10.9.0.1", "10.9.0.2"]));
+        assert_eq!(sets.apply(RemoteChange::Replace(all)), moved(&[]));
+        assert_eq!(sets.apply(RemoteChange::Forget("west".into())), moved(&[]));
+        assert_eq!(sets.apply(RemoteChange::Forget("east".into())), moved(&["fd00::1", "10.9.0.2"]));
+        assert_eq!(sets, RemoteSets::default());
+    }
+
+    #[test]
+    fn a_set_without_addresses_is_gone() {
+        let mut sets = RemoteSets::default();
+        sets.apply(update("web", &["10.9.0.1"], &[]));
+        sets.apply(update("web", &[], &["10.9.0.1"]));
+        sets.apply(RemoteChange::Replace(vec![(RemoteSet::new("east", "shop", "api"), vec![])]));
+        assert_eq!(sets, RemoteSets::default());
+    }
+
+    #[test]
+    fn an_address_has_one_spelling_and_a_new_one_wins_over_its_going() {
+        let mut sets = RemoteSets::default();
+        sets.apply(update("web", &["::ffff:10.9.0.1"], &[]));
+        assert_eq!(names(&sets, "10.9.0.1"), ["web"]);
+        sets.apply(update("web", &["10.9.0.1"], &["::ffff:10.9.0.1"]));
+        assert_eq!(names(&sets, "10.9.0.1"), ["web"]);
+    }
+
+    #[test]
+    fn other_prefixes_give_every_set_other_labels() {
+        let mut sets = RemoteSets::default();
+        sets.apply(update("web", &["10.9.0.1"], &[]));
+        assert!(!sets.set_prefixes(LabelPrefix::defaults()));
+        assert!(sets.set_prefixes(vec!["example.com".parse().unwrap()]));
+        let (_, seen, _) = sets.iter().next().unwrap();
+        let shown = |labels: &crate::Labels| labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        let namespace = ["example.com/cluster=east", "example.com/namespace=shop"];
+        assert_eq!(shown(&seen.namespace), namespace);
+        assert_eq!(
+            shown(&seen.pod),
+            ["example.com/cluster=east", "example.com/name=web", "example.com/namespace=shop"]
+        );
+    }
+}

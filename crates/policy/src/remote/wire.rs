@@ -1,0 +1,188 @@
+//! The feed `remote-sets` between the provider and the agents, as JSON: a baseline, and what changed since.
+//!
+//! Both sides write and read these and nothing else. Lists are sorted and hold nothing twice where a provider writes them;
+//! who reads does not rely on it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{RemoteChange, RemoteSet};
+
+/// Everything, as of a position in the feed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    pub epoch: u64,
+    pub seq: u64,
+    /// By name.
+    pub clusters: Vec<ClusterRow>,
+    /// By cluster, namespace and name.
+    pub sets: Vec<SetRow>,
+}
+
+/// What changed with one step of the feed. Empty parts are left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delta {
+    pub epoch: u64,
+    pub seq: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<SetDelta>,
+    /// Rows that are others now, or are new.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<ClusterRow>,
+    /// Clusters that nothing is told of any more. Their rows go, and their sets with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<Arc<str>>,
+}
+
+/// How things stand with a cluster that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterRow {
+    pub cluster: Arc<str>,
+    /// Whether it answers. While it does not, its sets stay as they were.
+    pub reachable: bool,
+    /// When its sets were last known to be right; left out if they never were.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "moment")]
+    pub synced_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetRow {
+    #[serde(flatten)]
+    pub set: RemoteSet,
+    pub addresses: Vec<IpAddr>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetDelta {
+    #[serde(flatten)]
+    pub set: RemoteSet,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adds: Vec<IpAddr>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removes: Vec<IpAddr>,
+}
+
+impl Baseline {
+    /// What it is to a state that knew anything else.
+    pub fn change(&self) -> RemoteChange {
+        RemoteChange::Replace(self.sets.iter().map(|row| (row.set.clone(), row.addresses.clone())).collect())
+    }
+}
+
+impl Delta {
+    /// What it is to a state, in order. A cluster that goes takes its sets along, whatever is said of them beside it.
+    pub fn changes(&self) -> Vec<RemoteChange> {
+        let update = |SetDelta { set, adds, removes }: &SetDelta| RemoteChange::Update {
+            set: set.clone(),
+            adds: adds.clone(),
+            removes: removes.clone(),
+        };
+        let gone = self.gone.iter().cloned().map(RemoteChange::Forget);
+        self.sets.iter().map(update).chain(gone).collect()
+    }
+}
+
+/// RFC 3339, in UTC.
+mod moment {
+    use jiff::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(moment: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+        match moment {
+            Some(moment) => serializer.collect_str(moment),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+        let text: Option<String> = Option::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden<T>(value: &T, text: &str)
+    where
+        T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        assert_eq!(serde_json::to_string(value).unwrap(), text);
+        assert_eq!(serde_json::from_str::<T>(text).unwrap(), *value);
+    }
+
+    fn row(reachable: bool) -> ClusterRow {
+        let synced_at = reachable.then(|| "2026-01-02T03:04:05Z".parse().unwrap());
+        ClusterRow { cluster: "my-cluster".into(), reachable, synced_at }
+    }
+
+    fn set() -> RemoteSet {
+        RemoteSet::new("my-cluster", "my-ns", "my-app")
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_baseline_has_these_bytes() {
+        let addresses = vec![address("10.4.1.38"), address("2001:db8::1")];
+        let sets = vec![SetRow { set: set(), addresses }];
+        golden(
+            &Baseline { epoch: 1767323045000, seq: 7, clusters: vec![row(true)], sets },
+            r#"{"epoch":1767323045000,"seq":7,"clusters":[{"cluster":"my-cluster","reachable":true,"syncedAt":"2026-01-02T03:04:05Z"}],"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","addresses":["10.4.1.38","2001:db8::1"]}]}"#,
+        );
+        golden(&Baseline { epoch: 1, ..Baseline::default() }, r#"{"epoch":1,"seq":0,"clusters":[],"sets":[]}"#);
+    }
+
+    #[test]
+    fn a_delta_has_these_bytes_and_leaves_out_what_is_empty() {
+        let delta = Delta {
+            epoch: 1,
+            seq: 8,
+            sets: vec![SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![address("10.4.1.38")] }],
+            clusters: vec![row(false)],
+            gone: vec!["other".into()],
+        };
+        golden(
+            &delta,
+            r#"{"epoch":1,"seq":8,"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","adds":["10.4.1.39"],"removes":["10.4.1.38"]}],"clusters":[{"cluster":"my-cluster","reachable":false}],"gone":["other"]}"#,
+        );
+        let adds_only = SetDelta { set: set(), adds: vec![address("10.4.1.39")], removes: vec![] };
+        golden(
+            &Delta { epoch: 1, seq: 9, sets: vec![adds_only], ..Delta::default() },
+            r#"{"epoch":1,"seq":9,"sets":[{"cluster":"my-cluster","namespace":"my-ns","name":"my-app","adds":["10.4.1.39"]}]}"#,
+        );
+        golden(&Delta { epoch: 1, seq: 10, ..Delta::default() }, r#"{"epoch":1,"seq":10}"#);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_taken_in_part() {
+        for text in [
+            r#"{"epoch":1,"seq":0,"clusters":[]}"#,
+            r#"{"epoch":1,"seq":0,"clusters":[],"sets":[{"cluster":"c","namespace":"n","addresses":[]}]}"#,
+            r#"{"epoch":1,"seq":0,"clusters":[],"sets":[{"cluster":"c","namespace":"n","name":"a","addresses":["10.4.1.0/24"]}]}"#,
+            r#"{"epoch":1,"seq":0,"clusters":[{"cluster":"c","reachable":true,"syncedAt":"yesterday"}],"sets":[]}"#,
+        ] {
+            assert!(serde_json::from_str::<Baseline>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_goes_takes_its_sets_along() {
+        let update = SetDelta { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] };
+        let delta = Delta { sets: vec![update], gone: vec!["my-cluster".into()], ..Delta::default() };
+        assert_eq!(
+            delta.changes(),
+            [
+                RemoteChange::Update { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] },
+                RemoteChange::Forget("my-cluster".into()),
+            ]
+        );
+    }
+}
