@@ -5,6 +5,7 @@
 //! process stand on the same server. It knows nothing of what its clients make of the objects.
 
 mod leases;
+mod selection;
 mod serve;
 mod store;
 
@@ -74,6 +75,8 @@ pub struct Faults {
     pub pieces: Option<usize>,
     /// Answers this much later.
     pub delay: Duration,
+    /// Answers 401 to whoever does not show this token.
+    pub token: Option<String>,
 }
 
 impl Faults {
@@ -118,6 +121,8 @@ pub(crate) struct State {
     sent: Option<BTreeMap<u64, SystemTime>>,
     /// Goes up when all connections are cut.
     cuts: u64,
+    /// Requests that were not let in.
+    turned_away: usize,
 }
 
 impl Shared {
@@ -255,6 +260,11 @@ impl FakeApi {
     pub fn count(&self, verb: Verb, kind: impl Into<Kind>) -> usize {
         let kind = kind.into();
         self.requests().iter().filter(|r| (r.verb, r.kind) == (verb, kind)).count()
+    }
+
+    /// Requests that were not let in, for lack of the token that is asked for.
+    pub fn turned_away(&self) -> usize {
+        self.shared.lock().turned_away
     }
 
     /// Requests that were to change something, by the resource they were for, `leases` for one; refused ones count.

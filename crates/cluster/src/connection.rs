@@ -1,19 +1,42 @@
 //! The way to the API server: where it is, who we are, and how long we wait for it.
 
+mod elsewhere;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+
+use crate::watch::failure::Failure;
+use elsewhere::Reread;
+pub use elsewhere::{Elsewhere, connect_elsewhere};
 
 /// A client of one API server, and its patience.
 #[derive(Clone)]
 pub struct Connection {
-    pub(crate) client: Client,
+    clients: Clients,
     pub(crate) timing: Timing,
 }
 
+#[derive(Clone)]
+enum Clients {
+    /// Tokens that a pod finds in its container are read again by kube, a minute later at most.
+    Fixed(Client),
+    /// Made anew whenever the files that it was made from say something else.
+    Reread(Arc<Reread>),
+}
+
 impl Connection {
+    /// The client to ask with now.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        match &self.clients {
+            Clients::Fixed(client) => Ok(client.clone()),
+            Clients::Reread(files) => files.client().await.map_err(Failure::NoWay),
+        }
+    }
+
     /// The same connection with other patience.
     pub fn with_timing(self, timing: Timing) -> Connection {
         Connection { timing, ..self }
@@ -69,29 +92,34 @@ pub enum ConnectError {
 /// Prepares a client from a kubeconfig file, or from what a pod finds in its container. Does not talk to the server
 /// yet; must be called within a tokio runtime.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connection, ConnectError> {
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         Some(path) => read_kubeconfig(path).await?,
         None => Config::incluster().map_err(ConnectError::NotInCluster)?,
     };
+    let client = client(config).map_err(ConnectError::Unusable)?;
+    Ok(Connection { clients: Clients::Fixed(client), timing: Timing::default() })
+}
+
+fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // The watches wait for themselves, and report what they wait for.
     config.read_timeout = None;
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(ConnectError::Unusable)?;
-    Ok(Connection { client, timing: Timing::default() })
+    Client::try_from(config)
 }
 
 async fn read_kubeconfig(path: &Path) -> Result<Config, ConnectError> {
-    let fail = |e: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-        path: path.to_owned(),
-        reason: match e {
-            kube::config::KubeconfigError::ReadConfig(io, _) => io.to_string(),
-            // The parser draws the place below its first line, which names it.
-            other => other.to_string().lines().next().unwrap_or_default().to_owned(),
-        },
-    };
+    let fail = |e| ConnectError::Kubeconfig { path: path.to_owned(), reason: reason(&e) };
     let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(fail)
+}
+
+fn reason(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(io, _) => io.to_string(),
+        // The parser draws the place below its first line, which names it.
+        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
 }
 
 #[cfg(test)]

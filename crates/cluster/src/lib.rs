@@ -13,8 +13,8 @@ pub mod manifest;
 mod watch;
 mod watched;
 
-pub use connection::{ConnectError, Connection, Timing, connect};
+pub use connection::{ConnectError, Connection, Elsewhere, Timing, connect, connect_elsewhere};
 pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
-pub use watch::{lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster};
+pub use watch::{Followed, lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled};
 pub use watched::{Keep, Manifests, Nameless, Need, POD_SPEC, Resource, Watched};

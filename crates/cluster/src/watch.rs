@@ -11,6 +11,7 @@ mod backoff;
 mod decode;
 pub(crate) mod failure;
 mod informer;
+mod labelled;
 mod last_told;
 pub(crate) mod lean;
 mod lines;
@@ -24,6 +25,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::{Connection, Event, Problem, Told, Watched};
 use informer::Informer;
+pub use labelled::{Followed, watch_labelled};
 
 /// Reports on the way from the watches, of all kinds together. When it is full, the watches stop reading and TCP makes
 /// the server wait: enough to lower in parallel with whoever applies, and a few hundred kilobytes at most.
@@ -39,6 +41,10 @@ enum Report<O: Tracked> {
     Problems(Vec<Problem>),
     /// Whether the server does not know the kind, and need not.
     Unserved(bool),
+    /// What has been reported is everything, as of now.
+    IsCurrent,
+    /// A request has failed, or its answer broke off, and it is asked again.
+    Restarts,
 }
 
 /// What was reported last of that which is not a change.
@@ -113,6 +119,7 @@ fn events<O: Watched>(
             Report::Unserved(false) => {
                 unserved.remove(&kind);
             }
+            Report::IsCurrent | Report::Restarts => {}
         }
     }
     let changes = (!changes.is_empty()).then_some(Event::Changes(changes));

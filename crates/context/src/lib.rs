@@ -25,6 +25,7 @@ pub mod object;
 mod publisher;
 mod push;
 pub mod record;
+pub mod remote;
 pub mod sid;
 mod status;
 mod store;

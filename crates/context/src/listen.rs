@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, Unencodable};
 use crate::metrics::{FeedFigures, Metrics};
+use crate::remote;
 use crate::status::{Published, Status};
 
 /// What a peer has not acknowledged for so long is not coming: the kernel ends the connection (tcp(7),
@@ -39,9 +40,15 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) feeds: Arc<[Served]>,
+    /// None where no other clusters are watched.
+    pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
 }
 
 impl Sources {
+    fn remote(&self) -> Option<Arc<remote::Report>> {
+        self.remote.as_ref().map(|reports| reports.borrow().clone())
+    }
+
     fn feed(&self, name: &str) -> Result<&Served, Refusal> {
         let known = |served: &&Served| served.channel.name == name;
         self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "there is no such feed"))
@@ -84,7 +91,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
     let feeds: Vec<FeedFigures> = sources.feeds.iter().map(|served| served.figures.clone()).collect();
-    match sources.metrics.text(&status, &feeds, Instant::now()) {
+    match sources.metrics.text(&status, &feeds, sources.remote().as_deref(), Instant::now()) {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
         }
@@ -100,7 +107,7 @@ async fn status(State(sources): State<Sources>) -> Response {
         count: baseline.count,
     };
     let feeds = sources.feeds.iter().map(|served| (&served.figures, served.channel.baseline().map(published)));
-    Json(status.report(feeds, Instant::now())).into_response()
+    Json(status.report(feeds, sources.remote(), Instant::now())).into_response()
 }
 
 /// Says what `download` would give.
@@ -188,7 +195,12 @@ async fn deltas(
 /// The feed, and its baseline.
 fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
-    let unready = || sources.status.borrow().unready().unwrap_or_else(|| "nothing is published yet".into());
+    let nothing = || "nothing is published yet".to_owned();
+    let unready = || match name {
+        // Of other clusters, which have nothing to do with what is known of this one.
+        remote::FEED => nothing(),
+        _ => sources.status.borrow().unready().unwrap_or_else(nothing),
+    };
     let baseline = served.channel.baseline().ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, unready()))?;
     Ok((served, baseline))
 }

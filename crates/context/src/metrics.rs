@@ -1,14 +1,16 @@
 //! Figures for Prometheus, in OpenMetrics text; docs/context.md says what each means.
 //!
-//! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended. Counters are moved where things
+//! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended, the clusters of a file. Counters are moved where things
 //! happen; gauges are set when scraped.
 
 mod feed;
+mod remote;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,8 +19,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::remote::Report;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
+pub(crate) use remote::RemoteFigures;
 
 pub(crate) type Labels = [(&'static str, &'static str); 1];
 pub(crate) type Pairs = [(&'static str, &'static str); 2];
@@ -41,6 +45,7 @@ pub(crate) struct Metrics {
     ready: Gauge,
     leads: Gauge,
     problems: Gauge,
+    remote: RemoteFigures,
 }
 
 /// What there is of each feed.
@@ -116,7 +121,14 @@ impl Metrics {
         registry.register("ready", "1 while everything needed is known and published", ready.clone());
         registry.register("leads", "1 while this process is the one that pushes and stores", leads.clone());
         registry.register("source_problems", "What keeps the source from telling the whole truth", problems.clone());
-        Metrics { registry: root, families, published_after, ready, leads, problems }
+        let remote = RemoteFigures::default();
+        remote.register(registry);
+        Metrics { registry: root, families, published_after, ready, leads, problems, remote }
+    }
+
+    /// Those of other clusters.
+    pub(crate) fn of_remote(&self) -> RemoteFigures {
+        self.remote.clone()
     }
 
     /// The figures of one feed.
@@ -129,7 +141,16 @@ impl Metrics {
         self.published_after.observe(after.as_secs_f64());
     }
 
-    pub(crate) fn text(&self, status: &Status, feeds: &[FeedFigures], now: Instant) -> Result<String, fmt::Error> {
+    pub(crate) fn text(
+        &self,
+        status: &Status,
+        feeds: &[FeedFigures],
+        remote: Option<&Report>,
+        now: Instant,
+    ) -> Result<String, fmt::Error> {
+        if let Some(report) = remote {
+            self.remote.set(report, Timestamp::now());
+        }
         self.ready.set(i64::from(status.unready().is_none()));
         self.leads.set(i64::from(status.leads));
         self.problems.set(number(status.problems.len()));

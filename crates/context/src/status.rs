@@ -1,12 +1,14 @@
 //! What the provider knows and does, as one value that the publisher replaces and others read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use cluster::Problem;
 use serde::Serialize;
 
 use crate::metrics::{FeedFigures, Outlet};
+use crate::remote;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Status {
@@ -36,6 +38,9 @@ pub(crate) struct Report {
     unserved: Vec<String>,
     problems: Vec<Problem>,
     feeds: BTreeMap<&'static str, FeedReport>,
+    /// Left out where no other clusters are watched. Whether they answer has no part in `ready`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<Arc<remote::Report>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +86,7 @@ impl Status {
     pub(crate) fn report<'a>(
         &self,
         feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
+        remote: Option<Arc<remote::Report>>,
         now: Instant,
     ) -> Report {
         let unready = self.unready();
@@ -108,6 +114,7 @@ impl Status {
             unserved: self.unserved.clone(),
             problems: self.problems.clone(),
             feeds: feeds.into_iter().map(of_feed).collect(),
+            remote,
         }
     }
 }

@@ -9,9 +9,17 @@ const QUIET: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Decides when to publish; holds nothing of what. Has no clock of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pace {
+    quiet: Duration,
+    wait_max: Duration,
     armed: Option<Armed>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::of(QUIET, WAIT_MAX)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +33,11 @@ impl Pace {
         Pace::default()
     }
 
+    /// One of its own: how long it has to be quiet after an event, and how long one waits at most.
+    pub fn of(quiet: Duration, wait_max: Duration) -> Pace {
+        Pace { quiet, wait_max, armed: None }
+    }
+
     /// Something has changed.
     pub fn event(&mut self, now: Instant) {
         let first = self.armed.map_or(now, |armed| armed.first);
@@ -33,7 +46,7 @@ impl Pace {
 
     /// When to publish. Nothing while nothing has changed.
     pub fn due(&self) -> Option<Instant> {
-        self.armed.map(|armed| (armed.last + QUIET).min(armed.first + WAIT_MAX))
+        self.armed.map(|armed| (armed.last + self.quiet).min(armed.first + self.wait_max))
     }
 
     /// True if it is time to publish; whatever comes later is for the next time.

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, is_route, plural, with_type};
 use super::{Faults, Kind, Request, Shared, Verb, leases};
 
@@ -42,6 +43,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
             "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}",
             get(leases::get).put(leases::replace),
         )
+        .layer(from_fn_with_state(shared.clone(), check_token))
         .layer(from_fn_with_state(shared.clone(), count_write));
     let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of ours");
     // As servers written in Go do: what is written leaves at once.
@@ -60,6 +62,19 @@ async fn count_write(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest
         shared.change(|state| *state.writes.entry(resource).or_default() += 1);
     }
     next.run(request).await
+}
+
+/// Lets in those only who show the token, if there is one.
+async fn check_token(Extract(shared): Extract<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+    let wanted = shared.lock().faults.token.clone();
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match wanted {
+        Some(token) if shown != Some(&format!("Bearer {token}")) => {
+            shared.change(|state| state.turned_away += 1);
+            status(401, "Unauthorized", "Unauthorized")
+        }
+        Some(_) | None => next.run(request).await,
+    }
 }
 
 /// `leases` of `/apis/coordination.k8s.io/v1/namespaces/a/leases/b`.
@@ -159,7 +174,8 @@ async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str)
 fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Vec<u8>, Gone> {
     let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let token = query.get("continue").map(String::as_str);
-    let Page { version, items, next } = shared.change(|state| state.store.page(kind, limit, token))?;
+    let Page { version, items, next } =
+        shared.change(|state| state.store.page(kind, &Selection::of(query.get("labelSelector")), limit, token))?;
     let metadata = json!({"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()});
     let head = format!(
         "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
@@ -176,6 +192,7 @@ struct Watch {
     shared: Arc<Shared>,
     changed: watch::Receiver<u64>,
     kind: Kind,
+    selection: Selection,
     /// The number by which it is known while it is open.
     number: u64,
     /// A streaming list, sent first, and how much of it has been.
@@ -232,6 +249,7 @@ fn watch(
 ) -> Result<impl Stream<Item = Result<Bytes, Cut>> + use<>, Response> {
     let is = |key: &str, value: &str| query.get(key).is_some_and(|v| v == value);
     let bookmarks = is("allowWatchBookmarks", "true");
+    let selection = Selection::of(query.get("labelSelector"));
     let changed = shared.changed.subscribe();
     let seconds = query.get("timeoutSeconds").and_then(|s| s.parse().ok()).unwrap_or(1800);
     let mut state = shared.lock();
@@ -247,7 +265,7 @@ fn watch(
         if !bookmarks || !is("resourceVersionMatch", "NotOlderThan") {
             return Err(status(422, "Invalid", "resourceVersionMatch: Forbidden: it must be NotOlderThan"));
         }
-        listing = Some(state.store.listing(kind));
+        listing = Some(state.store.listing(kind, &selection));
         let mark = json!({
             "kind": kind.to_string(),
             "apiVersion": api_version(kind),
@@ -286,6 +304,7 @@ fn watch(
         shared,
         changed,
         kind,
+        selection,
         number,
         listing,
         listed,
@@ -344,7 +363,11 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
             }
             if let Some(entry) = entry {
                 let bytes = match entry.what {
-                    What::Change(bytes) | What::Garbled(bytes) | What::Raw(bytes) => bytes,
+                    What::Change(bytes) | What::Garbled(bytes) => match watch.selection.told(&entry.before, bytes) {
+                        Some(bytes) => bytes,
+                        None => continue,
+                    },
+                    What::Raw(bytes) => bytes,
                     What::Bookmark if watch.bookmarks => {
                         let metadata = json!({"resourceVersion": entry.version.to_string(), "creationTimestamp": null});
                         event("BOOKMARK", &with_type(watch.kind, json!({"metadata": metadata})))

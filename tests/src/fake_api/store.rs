@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Kind;
+use super::selection::Selection;
 use crate::scale::Cluster;
 use crate::scale::events::Event;
 
@@ -26,7 +27,7 @@ pub(crate) struct Store {
     /// Changes up to this version are forgotten.
     compacted: u64,
     /// Lists whose first pages were handed out, by the version they show.
-    paged: BTreeMap<(Kind, u64), Listing>,
+    paged: BTreeMap<(Kind, Selection, u64), Listing>,
 }
 
 /// What goes out on watches.
@@ -36,6 +37,8 @@ pub(crate) struct Entry {
     /// None for all kinds.
     kind: Option<Kind>,
     pub(crate) what: What,
+    /// The labels that the object had before, which decide what a watch with a selector is told.
+    pub(crate) before: Value,
 }
 
 #[derive(Clone)]
@@ -126,7 +129,8 @@ impl Store {
         metadata.insert("resourceVersion".into(), version.to_string().into());
         let key = key(kind, &object);
         let before = self.objects.insert(key, object.clone());
-        self.log(kind, if before.is_some() { "MODIFIED" } else { "ADDED" }, object);
+        let line = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        self.log(kind, line, object, before.map_or(Value::Null, |before| before["metadata"]["labels"].clone()));
     }
 
     pub(crate) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
@@ -146,7 +150,8 @@ impl Store {
         let mut object =
             self.objects.remove(&(kind, namespace.into(), name.into())).expect("it is there to be removed");
         object["metadata"]["resourceVersion"] = version.to_string().into();
-        self.log(kind, "DELETED", object);
+        let labels = object["metadata"]["labels"].clone();
+        self.log(kind, "DELETED", object, labels);
     }
 
     /// Forgets the objects of a kind, and tells nobody.
@@ -160,11 +165,16 @@ impl Store {
     }
 
     pub(crate) fn bookmark(&mut self) {
-        self.log.push_back(Entry { version: self.version(), kind: None, what: What::Bookmark });
+        self.log.push_back(Entry { version: self.version(), kind: None, what: What::Bookmark, before: Value::Null });
     }
 
     pub(crate) fn raw(&mut self, kind: Kind, bytes: &[u8]) {
-        self.log.push_back(Entry { version: self.version(), kind: Some(kind), what: What::Raw(bytes.to_vec()) });
+        self.log.push_back(Entry {
+            version: self.version(),
+            kind: Some(kind),
+            what: What::Raw(bytes.to_vec()),
+            before: Value::Null,
+        });
     }
 
     pub(crate) fn set_cluster(&mut self, cluster: Cluster) {
@@ -184,7 +194,12 @@ impl Store {
         self.version = cluster.version();
         for event in events {
             let what = What::Change(event.line());
-            self.log.push_back(Entry { version: event.version, kind: Some(event.kind.into()), what });
+            self.log.push_back(Entry {
+                version: event.version,
+                kind: Some(event.kind.into()),
+                what,
+                before: Value::Null,
+            });
         }
         let read = read.min().unwrap_or(self.forgotten);
         while self.forgotten < read {
@@ -199,13 +214,21 @@ impl Store {
         self.forgotten + self.log.len()
     }
 
-    pub(crate) fn listing(&self, kind: Kind) -> Listing {
-        let objects = self.objects.iter().filter(|(key, _)| key.0 == kind).map(|(_, object)| object.clone()).collect();
-        Listing { kind, cluster: self.cluster.clone().map(Arc::new), objects }
+    /// A generated cluster's objects are not selected among.
+    pub(crate) fn listing(&self, kind: Kind, selection: &Selection) -> Listing {
+        let of_kind = self.objects.iter().filter(|(key, _)| key.0 == kind).map(|(_, object)| object);
+        let objects = of_kind.filter(|object| selection.matches(&object["metadata"]["labels"])).cloned().collect();
+        Listing { kind, cluster: self.cluster.clone().filter(|_| selection.is_all()).map(Arc::new), objects }
     }
 
     /// A page of at most `limit` objects: the first, or the one that a token of the page before leads to.
-    pub(crate) fn page(&mut self, kind: Kind, limit: usize, token: Option<&str>) -> Result<Page, Gone> {
+    pub(crate) fn page(
+        &mut self,
+        kind: Kind,
+        selection: &Selection,
+        limit: usize,
+        token: Option<&str>,
+    ) -> Result<Page, Gone> {
         let (version, from): (u64, usize) = match token {
             None => (self.version(), 0),
             Some(token) => {
@@ -214,9 +237,9 @@ impl Store {
             }
         };
         if token.is_none() {
-            self.paged.insert((kind, version), self.listing(kind));
+            self.paged.insert((kind, selection.clone(), version), self.listing(kind, selection));
         }
-        let all = self.paged.get(&(kind, version)).ok_or(Gone)?;
+        let all = self.paged.get(&(kind, selection.clone(), version)).ok_or(Gone)?;
         let to = from.saturating_add(limit).min(all.count());
         let next = (to < all.count()).then(|| format!("{version}.{to}"));
         let mut items = Vec::new();
@@ -271,9 +294,9 @@ impl Store {
         self.version
     }
 
-    fn log(&mut self, kind: Kind, line: &str, object: Value) {
+    fn log(&mut self, kind: Kind, line: &str, object: Value, before: Value) {
         let what = What::Change(event(line, &with_type(kind, object)));
-        self.log.push_back(Entry { version: self.version, kind: Some(kind), what });
+        self.log.push_back(Entry { version: self.version, kind: Some(kind), what, before });
     }
 }
 

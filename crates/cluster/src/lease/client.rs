@@ -46,9 +46,10 @@ impl Client {
 
     /// The Lease as it is now; none if there is none.
     pub(super) async fn get(&self, patience: Duration) -> Result<Option<Lease>, String> {
+        let client = self.client().await?;
         let answer = async {
             let request = self.path().get(&self.name.name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
-            self.connection.client.request(request).await
+            client.request(request).await
         };
         match within(patience, Verb::Get, answer).await {
             Ok(object) => Ok(Some(Lease::of(object))),
@@ -58,23 +59,29 @@ impl Client {
     }
 
     pub(super) async fn create(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+        let client = self.client().await?;
         let answer = async {
             let body = lease.object().to_string().into_bytes();
             let request = self.path().create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
-            self.connection.client.request(request).await
+            client.request(request).await
         };
         written(within(patience, Verb::Create, answer).await)
     }
 
     /// Puts the Lease in the place of the version that its metadata name.
     pub(super) async fn replace(&self, lease: &Lease, patience: Duration) -> Result<Written, String> {
+        let client = self.client().await?;
         let (name, params) = (&self.name.name, PostParams::default());
         let answer = async {
             let body = lease.object().to_string().into_bytes();
             let request = self.path().replace(name, &params, body).map_err(kube::Error::BuildRequest)?;
-            self.connection.client.request(request).await
+            client.request(request).await
         };
         written(within(patience, Verb::Update, answer).await)
+    }
+
+    async fn client(&self) -> Result<kube::Client, String> {
+        self.connection.client().await.map_err(|failure| failure.explain(LEASES))
     }
 
     fn path(&self) -> Request {

@@ -9,6 +9,14 @@ use super::failure::{Failure, Verb};
 use super::lines::Lines;
 use crate::{Connection, Resource};
 
+/// Which objects are asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) resource: Resource,
+    /// None for all.
+    pub(super) labels: Option<String>,
+}
+
 /// A page of a list in memory. Five hundred pods, of tens of kilobytes each, are a tenth of it.
 const PAGE_BYTES: usize = 256 << 20;
 
@@ -16,17 +24,19 @@ const PAGE_BYTES: usize = 256 << 20;
 /// text was before: the pages of a list follow each other in the same memory.
 pub(super) async fn page(
     connection: &Connection,
-    resource: Resource,
+    asked: &Asked,
     limit: Option<u32>,
     next: Option<String>,
     text: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     text.clear();
-    let params = ListParams { limit, continue_token: next, ..ListParams::default() };
+    let label_selector = asked.labels.clone();
+    let params = ListParams { limit, continue_token: next, label_selector, ..ListParams::default() };
     let patience = connection.timing.answer;
+    let client = connection.client().await?;
     let read = async {
-        let request = request(resource).list(&params).map_err(kube::Error::BuildRequest)?;
-        let body = connection.client.request_stream(request).await?;
+        let request = request(asked.resource).list(&params).map_err(kube::Error::BuildRequest)?;
+        let body = client.request_stream(request).await?;
         body.take(PAGE_BYTES as u64 + 1).read_to_end(text).await.map_err(kube::Error::ReadEvents)
     };
     match timeout(patience, read).await {
@@ -47,17 +57,26 @@ pub(super) enum Start<'a> {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(connection: &Connection, resource: Resource, start: Start<'_>) -> Result<Lines, Failure> {
+pub(super) async fn watch(connection: &Connection, asked: &Asked, start: Start<'_>) -> Result<Lines, Failure> {
     let (send_initial_events, version) = match start {
         Start::List => (true, ""),
         Start::Version(version) => (false, version),
     };
     let seconds = u32::try_from(connection.timing.watch.as_secs()).unwrap_or(u32::MAX);
-    let params = WatchParams { timeout: Some(seconds), bookmarks: true, send_initial_events, ..WatchParams::default() };
+    let label_selector = asked.labels.clone();
+    let timeout_seconds = Some(seconds);
+    let params = WatchParams {
+        timeout: timeout_seconds,
+        bookmarks: true,
+        send_initial_events,
+        label_selector,
+        ..WatchParams::default()
+    };
     let patience = connection.timing.answer;
+    let client = connection.client().await?;
     let open = async {
-        let request = request(resource).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-        connection.client.request_stream(request).await
+        let request = request(asked.resource).watch(&params, version).map_err(kube::Error::BuildRequest)?;
+        client.request_stream(request).await
     };
     match timeout(patience, open).await {
         Err(_) => Err(Failure::Silent(Verb::Watch, patience)),

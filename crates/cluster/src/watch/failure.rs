@@ -44,6 +44,8 @@ impl Verb {
 pub(crate) enum Failure {
     /// The server no longer has the changes since the version we know (410 Gone).
     Expired,
+    /// We do not know where the server is, or have nothing that lets us in.
+    NoWay(String),
     /// The server answered with an error.
     Refused(Verb, Box<Status>),
     /// No answer, or one that broke off.
@@ -98,7 +100,11 @@ impl Failure {
         match self {
             Failure::Refused(_, status) => !matches!(status.code, 401 | 403 | 408 | 429 | 502 | 503 | 504),
             Failure::Unreadable(..) | Failure::TooLarge(..) | Failure::EndedAtOnce => true,
-            Failure::Expired | Failure::Unreachable(_) | Failure::Silent(..) | Failure::StreamUnfinished => false,
+            Failure::Expired
+            | Failure::NoWay(_)
+            | Failure::Unreachable(_)
+            | Failure::Silent(..)
+            | Failure::StreamUnfinished => false,
         }
     }
 
@@ -133,6 +139,7 @@ impl Failure {
                 0 => format!("the API server refuses to {} {plural}{}", verb.name(), said(status)),
                 code => format!("the API server answers {code} to {} {plural}{}", verb.name(), said(status)),
             },
+            Failure::NoWay(why) => format!("there is no way to the API server: {why}"),
             Failure::Unreachable(why) => format!("the API server cannot be reached: {why}"),
             Failure::Silent(verb, after) => {
                 format!("the API server has not answered to {} {plural} for {after:?}", verb.name())

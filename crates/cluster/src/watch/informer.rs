@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::Report;
-use super::api::{self, Start};
+use super::api::{self, Asked, Start};
 use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
 use super::failure::{Failure, Verb};
@@ -42,7 +42,7 @@ impl From<Failure> for Stop {
 pub(super) struct Informer<O: Watched> {
     connection: Connection,
     kind: O::Kind,
-    resource: Resource,
+    asked: Asked,
     report: mpsc::Sender<(O::Kind, Report<O>)>,
     /// Everything up to this version has been reported; none before the first list, or after it expired.
     version: Option<String>,
@@ -91,7 +91,7 @@ impl<O: Watched> Informer<O> {
             backoff: Backoff::new(connection.timing.backoff_first, connection.timing.backoff_last),
             connection: connection.clone(),
             kind,
-            resource: O::resource(kind),
+            asked: Asked { resource: O::resource(kind), labels: None },
             report,
             version: None,
             open: None,
@@ -105,6 +105,16 @@ impl<O: Watched> Informer<O> {
             interner: Interner::new(),
             last_told: LastTold::new(),
         }
+    }
+
+    /// Asks only for what has these labels.
+    pub(super) fn labelled(mut self, selector: String) -> Informer<O> {
+        self.asked.labels = Some(selector);
+        self
+    }
+
+    fn resource(&self) -> Resource {
+        self.asked.resource
     }
 
     /// Runs until nobody listens.
@@ -138,6 +148,7 @@ impl<O: Watched> Informer<O> {
             self.streaming = false;
             return Ok(());
         }
+        self.report(Report::Restarts).await?;
         match failure {
             Failure::Expired if listing => self.page_objects = None,
             Failure::Expired => self.version = None,
@@ -150,6 +161,7 @@ impl<O: Watched> Informer<O> {
             }
             Failure::TooLarge(..)
             | Failure::Refused(..)
+            | Failure::NoWay(_)
             | Failure::Unreachable(_)
             | Failure::Silent(..)
             | Failure::Unreadable(..)
@@ -163,9 +175,9 @@ impl<O: Watched> Informer<O> {
                 self.version = None;
             }
         }
-        let message = failure.explain(self.resource);
+        let message = failure.explain(self.resource());
         tracing::debug!(kind = %self.kind, "{message}");
-        let unserved = listing && self.resource.need == Need::Optional && failure.means_none();
+        let unserved = listing && self.resource().need == Need::Optional && failure.means_none();
         if unserved {
             self.know_none().await?;
         } else if listing || !matches!(failure, Failure::Expired) {
@@ -198,7 +210,7 @@ impl<O: Watched> Informer<O> {
 
     async fn list_as_stream(&mut self) -> Result<(), Stop> {
         self.nameless = 0;
-        let mut lines = api::watch(&self.connection, self.resource, Start::List).await?;
+        let mut lines = api::watch(&self.connection, &self.asked, Start::List).await?;
         let mut heard = Vec::new();
         loop {
             let line = match lines.next(self.connection.timing.answer).await {
@@ -235,7 +247,7 @@ impl<O: Watched> Informer<O> {
         let mut heard = Vec::new();
         let (mut next, mut text) = (None, Vec::new());
         loop {
-            api::page(&self.connection, self.resource, self.page_objects, next, &mut text).await?;
+            api::page(&self.connection, &self.asked, self.page_objects, next, &mut text).await?;
             let page: Page =
                 serde_json::from_slice(&text).map_err(|e| Failure::Unreadable(Verb::List, e.to_string()))?;
             for item in page.items.unwrap_or_default() {
@@ -267,7 +279,7 @@ impl<O: Watched> Informer<O> {
     async fn follow(&mut self, version: String) -> Result<(), Stop> {
         let mut lines = match self.open.take() {
             Some(lines) => lines,
-            None => api::watch(&self.connection, self.resource, Start::Version(&version)).await?,
+            None => api::watch(&self.connection, &self.asked, Start::Version(&version)).await?,
         };
         let timing = self.connection.timing.clone();
         let silence = timing.watch + timing.watch_grace;
@@ -305,7 +317,7 @@ impl<O: Watched> Informer<O> {
             LineKind::Bookmark => {
                 let bookmark: Bookmark = read_json(line.object.get())?;
                 self.version = Some(known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?);
-                return Ok(());
+                return self.report(Report::IsCurrent).await;
             }
             LineKind::Error => return Err(read_status(line.object.get())?.into()),
         };
@@ -332,7 +344,8 @@ impl<O: Watched> Informer<O> {
         if std::mem::take(&mut self.unserved) {
             self.report(Report::Unserved(false)).await?;
         }
-        self.report_problems().await
+        self.report_problems().await?;
+        self.report(Report::IsCurrent).await
     }
 
     async fn report_problems(&mut self) -> Result<(), Stop> {
@@ -340,7 +353,7 @@ impl<O: Watched> Informer<O> {
             0 => None,
             count => Some(format!("{count} objects came without metadata.name and are not known to us")),
         };
-        let origin = format!("{} watch", self.resource.plural);
+        let origin = format!("{} watch", self.resource().plural);
         let messages = self.failure.clone().into_iter().chain(nameless);
         let problems = messages.map(|message| Problem { origin: origin.clone(), message }).collect();
         self.report(Report::Problems(problems)).await

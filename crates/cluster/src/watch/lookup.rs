@@ -50,7 +50,8 @@ async fn get(
         None => format!("{}/{}", resource.path(), resource.plural),
     };
     let request = Request::new(path).get(name, &GetParams::default()).map_err(|e| e.to_string())?;
-    match within(connection.timing.answer, Verb::Get, connection.client.request(request)).await {
+    let client = connection.client().await.map_err(|failure| failure.explain(resource))?;
+    match within(connection.timing.answer, Verb::Get, client.request(request)).await {
         Ok(object) => Ok(Some(object)),
         Err(failure) if failure.means_none() => Ok(None),
         Err(failure) => Err(failure.explain(resource)),

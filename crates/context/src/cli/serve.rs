@@ -64,6 +64,18 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub(crate) lease_identity: Option<String>,
 
+    /// File that names other clusters (YAML): the addresses of their labelled pods are served as remote-sets. Read again when it changes.
+    #[arg(long, env = "RINGFENCE_REMOTE_CLUSTERS", value_name = "FILE")]
+    pub(crate) remote_clusters: Option<PathBuf>,
+
+    /// Folder for what is known of other clusters, so that it outlives this process while they cannot be reached.
+    #[arg(long, env = "RINGFENCE_CONTEXT_STATE_DIR", value_name = "DIR", requires = "remote_clusters")]
+    pub(crate) state_dir: Option<PathBuf>,
+
+    /// Drop the sets of a cluster of which nothing was heard for so long, as 36h or 90m. Without it they stay.
+    #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", requires = "remote_clusters", value_parser = long_duration)]
+    pub(crate) remote_max_stale: Option<Duration>,
+
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
@@ -118,6 +130,16 @@ impl std::str::FromStr for StoreUrl {
             "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),
             _ => Err("a store is file:///DIR or s3://BUCKET/PREFIX".into()),
         }
+    }
+}
+
+/// Shorter than a minute would drop what an ordinary restart of an API server interrupts.
+fn long_duration(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_secs(60);
+    let parsed: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; it is a duration such as 36h or 90m"))?;
+    match Duration::try_from(parsed) {
+        Ok(duration) if duration >= SHORTEST => Ok(duration),
+        Ok(_) | Err(_) => Err("it is a minute or longer".into()),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
 use crate::publisher::{Parts, Publisher, Way};
 use crate::push::{Outbox, Push, Relay};
+use crate::remote;
 use crate::status::Status;
 use crate::store::{Keeping, Store};
 use crate::tables::Tables;
@@ -76,8 +77,11 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+    let (mut elsewhere, remote) = follow_elsewhere(&arguments, epoch, &metrics)?.unzip();
+    let (of_remote, reports) = remote.unzip();
     let listens = listener.local_addr()?;
-    let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: served.collect() };
+    let feeds_served = served.chain(of_remote).collect();
+    let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: feeds_served, remote: reports };
     let mut port = tokio::spawn(listen::serve(listener, sources));
     tracing::info!(listen = %listens, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
@@ -123,11 +127,47 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
         ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
         ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
+        ended = remote_end(&mut elsewhere) => bail!("the watch of other clusters has ended: {ended}"),
     }
     // Nothing is pushed or stored any more when another is let lead.
     leading.send_replace(false);
     election.release().await;
     std::process::exit(0);
+}
+
+type Elsewhere = (JoinHandle<()>, (Served, watch::Receiver<Arc<remote::Report>>));
+
+/// Begins to follow other clusters, which does not wait for this one to answer.
+fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
+    let Some(file) = &arguments.remote_clusters else { return Ok(None) };
+    let clusters = remote::config::read_clusters(file)?;
+    let state = arguments.state_dir.as_ref().map(|folder| {
+        let unusable = || format!("--state-dir {} cannot be used", folder.display());
+        remote::state::StateDir::create(folder).with_context(unusable)
+    });
+    let state = state.transpose()?;
+    if state.is_none() {
+        tracing::warn!("without --state-dir, nothing is known after a restart of clusters that cannot be reached then");
+    }
+    let (channel, figures) = (Channel::new(remote::FEED, epoch), metrics.of_feed(remote::FEED));
+    let (sender, reports) = watch::channel(Arc::default());
+    let outlet = remote::Outlet {
+        channel: channel.clone(),
+        figures: figures.clone(),
+        remote: metrics.of_remote(),
+        reports: sender,
+    };
+    let settings = remote::Settings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
+    let task = tokio::spawn(remote::Publisher::new(settings, outlet).run());
+    Ok(Some((task, (Served { channel, figures }, reports))))
+}
+
+/// Until the watch of other clusters ends, if there is one.
+async fn remote_end(task: &mut Option<JoinHandle<()>>) -> String {
+    match task {
+        Some(task) => task.await.err().map_or("without a reason".into(), |panic| panic.to_string()),
+        None => std::future::pending().await,
+    }
 }
 
 /// The name that was given, or the UID of kube-system.

@@ -1,0 +1,101 @@
+//! The figures of other clusters. Their names are those of a file, so that there are few.
+
+use jiff::Timestamp;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Seconds, number};
+use crate::remote::Report;
+
+type Label = [(&'static str, String); 1];
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RemoteFigures {
+    sets: Family<Label, Gauge>,
+    addresses: Family<Label, Gauge>,
+    reachable: Family<Label, Gauge>,
+    last_sync: Family<Label, Seconds>,
+    stale: Family<Label, Seconds>,
+    restarts: Family<Label, Counter>,
+    export_failures: Family<Label, Counter>,
+    exported: Family<Label, Gauge>,
+}
+
+fn label(cluster: &str) -> Label {
+    [("cluster", cluster.to_owned())]
+}
+
+impl RemoteFigures {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let RemoteFigures { sets, addresses, reachable, last_sync, stale, restarts, export_failures, exported } = self;
+        let mut gauge = |name: &str, help: &str, family: &Family<Label, Gauge>| {
+            registry.register(name, help, family.clone());
+        };
+        gauge("remote_sets", "Sets that pods of the cluster offer", sets);
+        gauge("remote_addresses", "Addresses in at least one of them", addresses);
+        gauge("remote_reachable", "1 while the cluster answers and what is served of it is as of now", reachable);
+        gauge("remote_exported", "GlobalNetworkSets that are as they should be", exported);
+        registry.register_with_unit(
+            "remote_last_sync_timestamp",
+            "When the sets were last known to be right, since 1970; NaN if they never were",
+            Unit::Seconds,
+            last_sync.clone(),
+        );
+        registry.register_with_unit(
+            "remote_stale",
+            "Since then while the cluster cannot be reached, 0 while it can; NaN if it never could",
+            Unit::Seconds,
+            stale.clone(),
+        );
+        registry.register(
+            "remote_watch_restarts",
+            "Requests to the cluster that failed or broke off, and were made again",
+            restarts.clone(),
+        );
+        registry.register(
+            "remote_export_failures",
+            "Tries to bring a GlobalNetworkSet up to date that failed, and objects that are not ours to write",
+            export_failures.clone(),
+        );
+    }
+
+    /// The cluster is watched: its counters show.
+    pub(crate) fn begin(&self, cluster: &str) {
+        drop(self.restarts.get_or_create(&label(cluster)));
+        drop(self.export_failures.get_or_create(&label(cluster)));
+    }
+
+    pub(crate) fn forget(&self, cluster: &str) {
+        let RemoteFigures { sets, addresses, reachable, last_sync, stale, restarts, export_failures, exported } = self;
+        let label = label(cluster);
+        for family in [sets, addresses, reachable, exported] {
+            family.remove(&label);
+        }
+        for family in [last_sync, stale] {
+            family.remove(&label);
+        }
+        for family in [restarts, export_failures] {
+            family.remove(&label);
+        }
+    }
+
+    pub(crate) fn restarted(&self, cluster: &str, times: u64) {
+        if times > 0 {
+            self.restarts.get_or_create(&label(cluster)).inc_by(times);
+        }
+    }
+
+    pub(super) fn set(&self, report: &Report, now: Timestamp) {
+        for cluster in &report.clusters {
+            let label = label(&cluster.cluster);
+            self.sets.get_or_create(&label).set(number(cluster.sets));
+            self.addresses.get_or_create(&label).set(number(cluster.addresses));
+            self.reachable.get_or_create(&label).set(i64::from(cluster.reachable));
+            let synced = cluster.synced_at.map_or(f64::NAN, |at| at.as_microsecond() as f64 / 1e6);
+            self.last_sync.get_or_create(&label).set(synced);
+            self.stale.get_or_create(&label).set(cluster.stale_seconds(now).unwrap_or(f64::NAN));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Which other clusters are watched, and what of them is accepted: the file of `--remote-clusters`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cluster::Elsewhere;
+use policy::ObjectName;
+use policy::remote::LabelPrefix;
+use serde::Deserialize;
+
+use super::pattern::Pattern;
+
+/// A file with hundreds of clusters is a tenth of it.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Each has two watches or more.
+const MOST_CLUSTERS: usize = 256;
+
+/// As labels and names of objects take it (RFC 1123 label).
+const LONGEST_NAME: usize = 63;
+
+/// A cluster to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterConfig {
+    pub name: Arc<str>,
+    pub way: Elsewhere,
+    /// At least one, none twice.
+    pub prefixes: Vec<LabelPrefix>,
+    pub rules: Rules,
+}
+
+/// What of a cluster's pods counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// None for everything.
+    pub accept: Option<Vec<Accepted>>,
+    /// Pods on the host network offer their node's address.
+    pub host_network: bool,
+}
+
+/// Sets that are accepted: of both, what is left out is anything.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Accepted {
+    namespace: Option<Pattern>,
+    name: Option<Pattern>,
+}
+
+impl Rules {
+    /// Whether this cluster wants to hear of such a set. Whoever writes a pod over there chooses its name.
+    pub fn accepts(&self, set: &ObjectName) -> bool {
+        let fits = |pattern: &Option<Pattern>, name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+        let by = |accepted: &Accepted| fits(&accepted.namespace, &set.namespace) && fits(&accepted.name, &set.name);
+        self.accept.as_ref().is_none_or(|accept| accept.iter().any(by))
+    }
+}
+
+/// Why the file says nothing that can be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}: {reason}")]
+    Read { path: PathBuf, reason: String },
+    #[error("{path}: {reason}")]
+    NotUnderstood { path: PathBuf, reason: String },
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// If it cannot be read, or anything in it is not understood: a list that is half right is not followed.
+pub fn read_clusters(path: &Path) -> Result<Vec<ClusterConfig>, ConfigError> {
+    let failed = |e: std::io::Error| ConfigError::Read { path: path.to_owned(), reason: e.to_string() };
+    if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES {
+        return Err(ConfigError::Read {
+            path: path.to_owned(),
+            reason: format!("it is longer than {FILE_BYTES} bytes"),
+        });
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    parse(&text).map_err(|reason| ConfigError::NotUnderstood { path: path.to_owned(), reason })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    clusters: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Entry {
+    name: String,
+    kubeconfig: Option<PathBuf>,
+    url: Option<String>,
+    ca_file: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+    label_prefixes: Option<Vec<String>>,
+    accept: Option<Vec<Accepted>>,
+    #[serde(default)]
+    host_network: bool,
+}
+
+fn parse(text: &str) -> Result<Vec<ClusterConfig>, String> {
+    let file: File = serde_saphyr::from_str(text).map_err(|e| first_line(&e.to_string()))?;
+    if file.clusters.len() > MOST_CLUSTERS {
+        return Err(format!("there are more than {MOST_CLUSTERS} clusters"));
+    }
+    let mut names = BTreeSet::new();
+    let mut clusters = Vec::new();
+    for entry in file.clusters {
+        let name = entry.name.clone();
+        if !is_cluster_name(&name) {
+            return Err(format!(
+                "'{name}' is no name of a cluster: up to {LONGEST_NAME} lower-case letters, digits and '-', with a letter \
+                 or digit at both ends"
+            ));
+        }
+        if !names.insert(name.clone()) {
+            return Err(format!("there are two clusters of the name {name}"));
+        }
+        clusters.push(entry.cluster().map_err(|reason| format!("cluster {name}: {reason}"))?);
+    }
+    Ok(clusters)
+}
+
+/// The parser draws the place below its first line, which names it.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or("it is not understood").to_owned()
+}
+
+impl Entry {
+    fn cluster(self) -> Result<ClusterConfig, String> {
+        let Entry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network } = self;
+        let way = match (kubeconfig, url, ca_file, token_file) {
+            (Some(path), None, None, None) => Elsewhere::Kubeconfig(path),
+            (None, Some(url), ca_file, Some(token_file)) => {
+                is_safe(&url, ca_file.is_some())?;
+                Elsewhere::Url { url, ca_file, token_file }
+            }
+            (Some(_), ..) => return Err("it has a kubeconfig and also url, caFile or tokenFile; it has one way".into()),
+            (None, Some(_), _, None) => return Err("it has a url and no credentials; name a tokenFile".into()),
+            (None, None, ..) => return Err("it has neither a kubeconfig nor a url with caFile and tokenFile".into()),
+        };
+        let prefixes = match label_prefixes {
+            None => LabelPrefix::defaults(),
+            Some(texts) => {
+                let parsed: Result<Vec<LabelPrefix>, _> = texts.iter().map(|text| text.parse()).collect();
+                parsed.map_err(|e: policy::remote::NotALabelPrefix| e.to_string())?
+            }
+        };
+        if prefixes.is_empty() {
+            return Err("labelPrefixes is empty; leave it out for the usual ones".into());
+        }
+        if prefixes.iter().collect::<BTreeSet<_>>().len() < prefixes.len() {
+            return Err("labelPrefixes names one twice".into());
+        }
+        if accept.as_ref().is_some_and(Vec::is_empty) {
+            return Err("accept is empty, so that nothing would be accepted; leave it out to accept everything".into());
+        }
+        Ok(ClusterConfig { name: name.into(), way, prefixes, rules: Rules { accept, host_network } })
+    }
+}
+
+fn is_cluster_name(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    !text.is_empty() && text.len() <= LONGEST_NAME && text.bytes().all(inner) && ends
+}
+
+/// A token is shown to the one whom it is for.
+fn is_safe(url: &str, has_ca: bool) -> Result<(), String> {
+    let parsed: reqwest::Url = url.parse().map_err(|e| format!("url '{url}': {e}"))?;
+    let is_here = match parsed.host_str() {
+        Some("localhost") => true,
+        Some(host) => host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
+        None => return Err(format!("url '{url}' has no host")),
+    };
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err("its url must hold no name and password; tokenFile names a file with a token".into());
+    }
+    match (parsed.scheme(), has_ca) {
+        ("https", true) => Ok(()),
+        ("https", false) => Err("it has no caFile, which the server's certificate is checked against".into()),
+        ("http", false) if is_here => Ok(()),
+        ("http", true) => Err("http:// has no certificate that caFile could check".into()),
+        ("http", false) => Err("http:// would show the token to everyone on the way; use https://HOST:PORT".into()),
+        _ => Err(format!("url '{url}' is not https://HOST:PORT")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_reached_in_one_of_two_ways() {
+        let clusters = parse(
+            "clusters:\n\
+             - name: east\n  kubeconfig: /etc/remote/east\n\
+             - name: west-1\n  url: https://west.example:6443\n  caFile: /etc/remote/west.crt\n  \
+             tokenFile: /etc/remote/west.token\n  labelPrefixes: [example.com]\n  hostNetwork: true\n  \
+             accept:\n  - {namespace: shop, name: 'web-*'}\n  - namespace: 'team-*'\n",
+        )
+        .unwrap();
+        assert_eq!(clusters[0].way, Elsewhere::Kubeconfig("/etc/remote/east".into()));
+        assert_eq!((&clusters[0].prefixes, &clusters[0].rules), (&LabelPrefix::defaults(), &Rules::default()));
+        let west = &clusters[1];
+        let (ca_file, token_file) = (Some("/etc/remote/west.crt".into()), "/etc/remote/west.token".into());
+        assert_eq!(west.way, Elsewhere::Url { url: "https://west.example:6443".into(), ca_file, token_file });
+        assert!(west.rules.host_network && west.prefixes == ["example.com".parse().unwrap()]);
+        for (namespace, name, accepts) in
+            [("shop", "web-1", true), ("shop", "api", false), ("team-a", "api", true), ("team", "web-1", false)]
+        {
+            assert_eq!(west.rules.accepts(&ObjectName::new(namespace, name)), accepts, "{namespace} {name}");
+            assert!(clusters[0].rules.accepts(&ObjectName::new(namespace, name)));
+        }
+    }
+
+    #[test]
+    fn no_clusters_are_a_list_too() {
+        assert_eq!(parse("clusters: []"), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let https = "url: 'https://a', caFile: c, tokenFile: t";
+        for (entry, says) in [
+            ("{name: a, kubeconfig: k, labelPrefix: x}".to_owned(), "labelPrefix"),
+            ("{name: a}".into(), "neither a kubeconfig nor a url"),
+            ("{name: a, url: 'https://a', caFile: c}".into(), "no credentials"),
+            ("{name: a, url: 'https://a', tokenFile: t}".into(), "no caFile"),
+            (format!("{{name: a, kubeconfig: k, {https}}}"), "one way"),
+            ("{name: a, kubeconfig: k, tokenFile: t}".into(), "one way"),
+            ("{name: a, tokenFile: t}".into(), "neither a kubeconfig nor a url"),
+            ("{name: a, url: 'http://east', tokenFile: t}".into(), "show the token"),
+            ("{name: a, url: 'ftp://east', tokenFile: t}".into(), "is not https"),
+            ("{name: a, url: 'https://u:p@east', caFile: c, tokenFile: t}".into(), "no name and password"),
+            ("{name: A, kubeconfig: k}".into(), "'A' is no name of a cluster"),
+            ("{name: a/../b, kubeconfig: k}".into(), "is no name of a cluster"),
+            ("{kubeconfig: k}".into(), "name"),
+            ("{name: a, kubeconfig: k, accept: []}".into(), "accept is empty"),
+            ("{name: a, kubeconfig: k, accept: [{namespace: 'a b'}]}".into(), "no pattern"),
+            ("{name: a, kubeconfig: k, accept: [{pod: a}]}".into(), "pod"),
+            ("{name: a, kubeconfig: k, labelPrefixes: []}".into(), "labelPrefixes is empty"),
+            ("{name: a, kubeconfig: k, labelPrefixes: [a/b]}".into(), "'a/b' is not a prefix"),
+            ("{name: a, kubeconfig: k, labelPrefixes: [a, a]}".into(), "one twice"),
+            ("{name: a, kubeconfig: k}, {name: a, kubeconfig: l}".into(), "two clusters of the name a"),
+        ] {
+            let error = parse(&format!("clusters: [{entry}]")).unwrap_err();
+            assert!(error.contains(says), "{entry}: {error}");
+        }
+        for text in ["", "7", "[]", "clusters:", "clusters: {}", "clusters: []\nmore: 1"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+        let loopback = "clusters: [{name: a, url: 'http://127.0.0.1:8001', tokenFile: t}]";
+        assert!(parse(loopback).is_ok());
+    }
+}

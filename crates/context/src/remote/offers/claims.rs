@@ -1,0 +1,80 @@
+//! How often each address is claimed for each set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use policy::ObjectName;
+
+use super::{Claim, Doubt};
+
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// No count is zero, no set empty.
+    sets: BTreeMap<ObjectName, BTreeMap<IpAddr, usize>>,
+    /// Over all sets.
+    addresses: BTreeMap<IpAddr, usize>,
+    touched: BTreeSet<ObjectName>,
+}
+
+/// How much there was.
+pub(super) struct Sizes {
+    /// Sets of two addresses or more.
+    several: Vec<ObjectName>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Claims {
+    pub(super) fn add(&mut self, claim: &Claim) {
+        let set = self.sets.entry(claim.set.clone()).or_default();
+        for address in &claim.addresses {
+            *set.entry(*address).or_default() += 1;
+            *self.addresses.entry(*address).or_default() += 1;
+        }
+        self.touched.insert(claim.set.clone());
+    }
+
+    /// Each was added before.
+    pub(super) fn take<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
+        for claim in claims {
+            let Some(set) = self.sets.get_mut(&claim.set) else { continue };
+            for address in &claim.addresses {
+                take_one(set, address);
+                take_one(&mut self.addresses, address);
+            }
+            if set.is_empty() {
+                self.sets.remove(&claim.set);
+            }
+            self.touched.insert(claim.set.clone());
+        }
+    }
+
+    pub(super) fn addresses(&self, set: &ObjectName) -> BTreeSet<IpAddr> {
+        self.sets.get(set).into_iter().flat_map(|addresses| addresses.keys().copied()).collect()
+    }
+
+    pub(super) fn take_touched(&mut self) -> BTreeSet<ObjectName> {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        let several = self.sets.iter().filter(|(_, addresses)| addresses.len() > 1).map(|(set, _)| set.clone());
+        Sizes { several: several.collect(), addresses: self.addresses.keys().copied().collect() }
+    }
+
+    /// What is so much less than before that it may be a mistake.
+    pub(super) fn doubt(&self, before: &Sizes) -> Option<Doubt> {
+        let emptied = before.several.iter().filter(|set| !self.sets.contains_key(set)).count();
+        let lost = before.addresses.iter().filter(|address| !self.addresses.contains_key(address)).count();
+        let doubt = Doubt { before: before.addresses.len(), lost, emptied };
+        (emptied > 0 || lost * 2 > doubt.before).then_some(doubt)
+    }
+}
+
+fn take_one(counts: &mut BTreeMap<IpAddr, usize>, address: &IpAddr) {
+    if let Some(count) = counts.get_mut(address) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(address);
+        }
+    }
+}

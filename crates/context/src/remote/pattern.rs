@@ -1,0 +1,84 @@
+//! Patterns of names: text, with `*` for any characters, none included.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Pattern(String);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no pattern of names: it has letters, digits, '-', '_', '.' and '*'")]
+pub struct NotAPattern(String);
+
+impl Pattern {
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            // The first place is as good as any: what is behind it has the most room.
+            let Some((_, behind)) = rest.split_once(part) else { return false };
+            rest = behind;
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = NotAPattern;
+
+    fn try_from(text: String) -> Result<Pattern, NotAPattern> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.*".contains(&b);
+        match !text.is_empty() && text.bytes().all(fits) {
+            true => Ok(Pattern(text)),
+            false => Err(NotAPattern(text)),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::try_from(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_star_is_any_characters_and_the_rest_is_exact() {
+        let cases = [
+            ("web", "web", true),
+            ("web", "web-1", false),
+            ("*", "anything", true),
+            ("web-*", "web-", true),
+            ("web-*", "web-1", true),
+            ("web-*", "aweb-1", false),
+            ("*-web", "a-web", true),
+            ("*-web", "a-web-1", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "acb", false),
+            ("a*b*c", "abc", true),
+            ("ab*ba", "aba", false),
+            ("*a*a*", "a", false),
+            ("**", "x", true),
+        ];
+        for (text, name, matches) in cases {
+            assert_eq!(pattern(text).matches(name), matches, "{text} {name}");
+        }
+    }
+
+    #[test]
+    fn what_no_name_can_be_is_no_pattern() {
+        for text in ["", "a b", "a/b", "[a-z]", "a?"] {
+            assert!(Pattern::try_from(text.to_owned()).is_err(), "{text}");
+        }
+    }
+}

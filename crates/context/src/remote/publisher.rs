@@ -1,0 +1,388 @@
+//! The one task that owns what is known of other clusters, and publishes what differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use feed::Pace;
+use jiff::Timestamp;
+use policy::remote::RemoteSet;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::sleep_until;
+
+use super::cluster::{Cluster, Word, Words, words};
+use super::config::{ClusterConfig, read_clusters};
+use super::report::Report;
+use super::state::{Found, Memory, StateDir};
+use super::table::{Difference, Table};
+use crate::channel::Channel;
+use crate::metrics::{FeedFigures, RemoteFigures};
+
+/// What belongs together comes within 50 ms, and nothing waits for longer than 200 ms: a change is to be in the kernels of
+/// this cluster's nodes within a second of its happening.
+const QUIET: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// What is first published says something of every cluster, if it can be had within this time. Of a cluster of which it
+/// says nothing, consumers keep what they know.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+
+/// A row that differs from the one before only in its age is published so often.
+const ROWS_EVERY: Duration = Duration::from_secs(30);
+
+/// What is known is written to disk as often as this, or four times as long as it takes.
+const SAVED_EVERY: Duration = Duration::from_millis(200);
+
+/// Between two looks at ages, and at the file that names the clusters: what mounts a Secret replaces its files at once.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How remote clusters are followed.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// That names them.
+    pub(crate) file: PathBuf,
+    pub(crate) clusters: Vec<ClusterConfig>,
+    pub(crate) state: Option<StateDir>,
+    /// Sets of which nothing was heard for longer are dropped.
+    pub(crate) max_stale: Option<Duration>,
+}
+
+/// Where it publishes to.
+pub(crate) struct Outlet {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) figures: FeedFigures,
+    pub(crate) remote: RemoteFigures,
+    pub(crate) reports: watch::Sender<Arc<Report>>,
+}
+
+pub(crate) struct Publisher {
+    settings: Settings,
+    outlet: Outlet,
+    clusters: BTreeMap<Arc<str>, Cluster>,
+    table: Table,
+    difference: Difference,
+    pace: Pace,
+    /// What is wrong with the file now.
+    file_problem: Option<String>,
+    begun: Instant,
+    rows_at: BTreeMap<Arc<str>, Instant>,
+    saving: Saving,
+    tasks: JoinSet<()>,
+    words: Words,
+    heard: mpsc::Receiver<Word>,
+}
+
+/// What is to be written to disk.
+#[derive(Default)]
+struct Saving {
+    due: BTreeSet<Arc<str>>,
+    /// One at a time: a cluster, how long its file took, and what went wrong.
+    running: JoinSet<(Arc<str>, Duration, Option<String>)>,
+    next: Option<Instant>,
+}
+
+impl Publisher {
+    pub(crate) fn new(settings: Settings, outlet: Outlet) -> Publisher {
+        let (words, heard) = words();
+        Publisher {
+            settings,
+            outlet,
+            clusters: BTreeMap::new(),
+            table: Table::default(),
+            difference: Difference::default(),
+            pace: Pace::of(QUIET, WAIT_MAX),
+            file_problem: None,
+            begun: Instant::now(),
+            rows_at: BTreeMap::new(),
+            saving: Saving::default(),
+            tasks: JoinSet::new(),
+            words,
+            heard,
+        }
+    }
+
+    /// Runs for ever, or until a part of it breaks.
+    pub(crate) async fn run(mut self) {
+        self.follow(self.settings.clusters.clone());
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let turn = self.next_turn();
+            tokio::select! {
+                Some(word) = self.heard.recv() => self.take(word),
+                () = until(turn) => {}
+                _ = tick.tick() => self.tick(),
+                Some(ended) = self.tasks.join_next() => resume_panic(ended),
+                Some(saved) = self.saving.running.join_next() => self.saved(saved),
+            }
+            let now = Instant::now();
+            for cluster in self.clusters.values_mut() {
+                cluster.confirm(now, &mut self.tasks, &self.words);
+            }
+            self.publish(now);
+            self.save(now);
+        }
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        let confirm = self.clusters.values().filter_map(Cluster::confirm_at).min();
+        let is_saving = !self.saving.running.is_empty() || self.saving.due.is_empty();
+        let save = self.saving.next.filter(|_| !is_saving);
+        let first = (!self.is_published()).then(|| self.begun + FIRST_WITHIN);
+        [self.pace.due().filter(|_| self.is_published()), confirm, save, first].into_iter().flatten().min()
+    }
+
+    fn is_published(&self) -> bool {
+        self.outlet.channel.baseline().is_some()
+    }
+
+    /// These are the clusters from now on.
+    fn follow(&mut self, configs: Vec<ClusterConfig>) {
+        let names: BTreeSet<Arc<str>> = configs.iter().map(|config| config.name.clone()).collect();
+        let gone: Vec<Arc<str>> = self.clusters.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            tracing::info!(cluster = %name, "it is not watched any more");
+            if let Some(mut cluster) = self.clusters.remove(&name) {
+                cluster.end();
+            }
+            self.table.forget(&name, &mut self.difference);
+            self.rows_at.remove(&name);
+            self.outlet.remote.forget(&name);
+        }
+        self.forget_others(&names);
+        for config in configs {
+            match self.clusters.get_mut(&config.name) {
+                Some(known) if known.config == config => {}
+                Some(known) => {
+                    tracing::info!(cluster = %config.name, "it is watched in another way from now on");
+                    known.end();
+                    let memory = known.memory();
+                    self.begin(config, memory, None);
+                }
+                None => {
+                    let (memory, problem) = self.remembered(&config.name);
+                    tracing::info!(cluster = %config.name, since = ?memory.synced_at, "watched");
+                    self.begin(config, memory, problem);
+                }
+            }
+        }
+        self.settings.clusters = self.clusters.values().map(|cluster| cluster.config.clone()).collect();
+        self.drop_stale();
+        self.pace.event(Instant::now());
+    }
+
+    fn begin(&mut self, config: ClusterConfig, memory: Memory, damaged: Option<String>) {
+        let mut cluster = Cluster::new(config, memory);
+        cluster.damaged = damaged;
+        cluster.watch_all(&mut self.tasks, &self.words);
+        self.outlet.remote.begin(&cluster.config.name);
+        let name = cluster.config.name.clone();
+        self.clusters.insert(name.clone(), cluster);
+        self.settle_all(&name);
+    }
+
+    /// What is known of a cluster from before, and what is wrong with that.
+    fn remembered(&self, name: &str) -> (Memory, Option<String>) {
+        let Some(state) = &self.settings.state else { return (Memory::default(), None) };
+        let problem = match state.read(name) {
+            Ok(Found::Nothing) => return (Memory::default(), None),
+            Ok(Found::Memory(memory)) => return (memory, None),
+            Ok(Found::Damaged { reason, aside }) => {
+                let aside = aside
+                    .map_or("it could not be moved aside".into(), |path| format!("it lies in {} now", path.display()));
+                format!("its state on disk is damaged and not used: {reason}; {aside}")
+            }
+            Err(e) => format!("its state on disk cannot be read: {e}"),
+        };
+        tracing::error!(cluster = name, "{problem}");
+        (Memory::default(), Some(problem))
+    }
+
+    fn forget_others(&self, names: &BTreeSet<Arc<str>>) {
+        let Some(state) = &self.settings.state else { return };
+        match state.keep_only(&names.iter().map(AsRef::as_ref).collect()) {
+            Ok(removed) => {
+                for cluster in removed {
+                    tracing::info!(cluster, "what was known of it is removed: it is not watched any more");
+                }
+            }
+            Err(e) => tracing::warn!("what is known of clusters that are not watched any more stays on disk: {e}"),
+        }
+    }
+
+    fn take(&mut self, word: Word) {
+        let name = word.cluster.clone();
+        let Some(cluster) = self.clusters.get_mut(&name) else { return };
+        let restarts = cluster.restarts();
+        cluster.take(word);
+        self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
+        self.settle(&name);
+    }
+
+    /// Holds against the table what may be otherwise.
+    fn settle(&mut self, name: &Arc<str>) {
+        let Some(cluster) = self.clusters.get_mut(name) else { return };
+        let mut is_other = false;
+        for set in cluster.offers.take_touched() {
+            let addresses = cluster.offers.addresses(&set);
+            let set = RemoteSet { cluster: name.clone(), namespace: set.namespace, name: set.name };
+            is_other |= self.table.set(set, &addresses, &mut self.difference);
+        }
+        let (row, now) = (cluster.row(), Instant::now());
+        let is_due = self.rows_at.get(name).is_none_or(|at| *at + ROWS_EVERY <= now);
+        let is_news = self.table.row(name).is_none_or(|known| {
+            known.reachable != row.reachable || known.synced_at.is_none() != row.synced_at.is_none()
+        });
+        if is_news || is_due {
+            self.table.tell(row, &mut self.difference);
+            self.rows_at.insert(name.clone(), now);
+            is_other = true;
+        }
+        if is_other {
+            self.saving.due.insert(name.clone());
+            self.pace.event(now);
+        }
+    }
+
+    /// As [`Publisher::settle`], for all sets of a cluster.
+    fn settle_all(&mut self, name: &Arc<str>) {
+        let Some(cluster) = self.clusters.get(name) else { return };
+        for set in self.table.sets_of(name) {
+            let addresses = cluster.offers.addresses(&set.object_name());
+            self.table.set(set, &addresses, &mut self.difference);
+        }
+        self.saving.due.insert(name.clone());
+        self.pace.event(Instant::now());
+        self.settle(name);
+    }
+
+    fn tick(&mut self) {
+        self.look_at_file();
+        self.drop_stale();
+        for name in self.clusters.keys().cloned().collect::<Vec<_>>() {
+            self.settle(&name);
+        }
+        self.tell();
+    }
+
+    /// Follows what the file says now. One that is wrong changes nothing.
+    fn look_at_file(&mut self) {
+        match read_clusters(&self.settings.file) {
+            Ok(mut configs) => {
+                self.file_problem = None;
+                configs.sort_by(|a, b| a.name.cmp(&b.name));
+                if configs != self.settings.clusters {
+                    self.follow(configs);
+                }
+            }
+            Err(e) => {
+                let problem = e.to_string();
+                if self.file_problem.as_ref() != Some(&problem) {
+                    tracing::error!("{problem}; the clusters stay as they were");
+                }
+                self.file_problem = Some(problem);
+            }
+        }
+    }
+
+    fn drop_stale(&mut self) {
+        let Some(longest) = self.settings.max_stale else { return };
+        let now = Timestamp::now();
+        let mut dropped = vec![];
+        for (name, cluster) in &mut self.clusters {
+            if cluster.drop_stale(longest, now, &mut self.tasks, &self.words) {
+                tracing::warn!(cluster = %name, since = ?cluster.synced_at(), "nothing was heard of it for too long: its sets are dropped");
+                dropped.push(name.clone());
+            }
+        }
+        for name in dropped {
+            self.settle_all(&name);
+        }
+    }
+
+    fn publish(&mut self, now: Instant) {
+        if !self.is_published() {
+            let is_time = now >= self.begun + FIRST_WITHIN || self.clusters.values().all(Cluster::is_known);
+            if is_time {
+                self.difference = Difference::default();
+                self.outlet.channel.publish(vec![], self.table.baseline());
+                self.published(0);
+            }
+            return;
+        }
+        if !self.pace.take(now) || self.difference.is_empty() {
+            return;
+        }
+        let deltas = std::mem::take(&mut self.difference).deltas();
+        let events = self.outlet.channel.publish(deltas, self.table.baseline());
+        self.published(events.len());
+    }
+
+    fn published(&mut self, deltas: usize) {
+        if let Some(baseline) = self.outlet.channel.baseline() {
+            self.outlet.figures.published(deltas, baseline.position, baseline.count);
+        }
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let report = |(name, cluster): (&Arc<str>, &Cluster)| cluster.report(self.table.counts(name));
+        let clusters = self.clusters.iter().map(report).collect();
+        // An error means that nobody looks.
+        drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone() })));
+    }
+
+    /// Writes down what is known of one cluster of which it is due.
+    fn save(&mut self, now: Instant) {
+        let Some(state) = self.settings.state.clone() else { return self.saving.due.clear() };
+        if !self.saving.running.is_empty() || self.saving.next.is_some_and(|at| now < at) {
+            return;
+        }
+        let Some(name) = self.saving.due.pop_first() else { return };
+        let Some(cluster) = self.clusters.get(&name).filter(|cluster| cluster.is_known()) else { return };
+        let memory = cluster.memory();
+        self.saving.running.spawn_blocking(move || {
+            let begun = Instant::now();
+            let failure = state.write(&name, &memory).err().map(|e| e.to_string());
+            (name, begun.elapsed(), failure)
+        });
+    }
+
+    fn saved(&mut self, saved: Result<(Arc<str>, Duration, Option<String>), JoinError>) {
+        let (name, took, failure) = match saved {
+            Ok(saved) => saved,
+            Err(panic) => return resume_panic::<()>(Err(panic)),
+        };
+        self.saving.next = Some(Instant::now() + SAVED_EVERY.max(took * 4));
+        let Some(cluster) = self.clusters.get_mut(&name) else {
+            // It went while it was written.
+            return self.forget_others(&self.clusters.keys().cloned().collect());
+        };
+        let problem = failure.map(|e| format!("its state cannot be written to disk: {e}"));
+        if let Some(problem) = problem.as_ref().filter(|problem| cluster.unwritten.as_ref() != Some(problem)) {
+            tracing::error!(cluster = %name, "{problem}");
+        }
+        if problem.is_some() {
+            self.saving.due.insert(name);
+        }
+        cluster.unwritten = problem;
+    }
+}
+
+async fn until(turn: Option<Instant>) {
+    match turn {
+        Some(at) => sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Watches end when they are replaced. One that panicked must not leave the others to make it look alive.
+fn resume_panic<T>(ended: Result<T, JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}

@@ -1,0 +1,249 @@
+//! What is known of other clusters, on disk: it outlives this process while they cannot be reached.
+//!
+//! One file for a cluster, written whole beside the old one and then put in its place, with a hash of what it says: one
+//! that was cut off or altered is not taken for true.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use policy::ObjectName;
+use policy::remote::LabelPrefix;
+use serde::{Deserialize, Serialize};
+
+use super::offers::Claim;
+
+/// Tens of thousands of sets are a tenth of it.
+const FILE_BYTES: u64 = 256 << 20;
+
+/// What is remembered of a cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Memory {
+    /// When it was last known to be right.
+    pub synced_at: Option<Timestamp>,
+    pub claims: BTreeMap<LabelPrefix, Vec<Claim>>,
+}
+
+/// A folder of such files.
+#[derive(Debug, Clone)]
+pub struct StateDir(PathBuf);
+
+/// What lies in the folder for a cluster.
+#[derive(Debug, PartialEq)]
+pub enum Found {
+    Nothing,
+    Memory(Memory),
+    /// Something that was not understood, and where it lies now.
+    Damaged {
+        reason: String,
+        aside: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    sha256: feed::Digest,
+    state: State,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct State {
+    format: u32,
+    cluster: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    synced_at: Option<String>,
+    /// By the prefix of their labels.
+    families: BTreeMap<String, Vec<Set>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Set {
+    namespace: Arc<str>,
+    name: Arc<str>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    host_network: bool,
+    addresses: Vec<IpAddr>,
+}
+
+const FORMAT: u32 = 1;
+
+impl StateDir {
+    /// The part of the folder that is for this. It is made if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(folder: &Path) -> io::Result<StateDir> {
+        let folder = folder.join("remote-sets");
+        fs::create_dir_all(&folder)?;
+        Ok(StateDir(folder))
+    }
+
+    /// What is known of the cluster. A file that is damaged is moved aside.
+    ///
+    /// # Errors
+    /// If there is a file that cannot be read.
+    pub fn read(&self, cluster: &str) -> io::Result<Found> {
+        let path = self.path(cluster);
+        let bytes = match fs::metadata(&path).and_then(|metadata| Ok((metadata.len(), &path))) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(e) => return Err(e),
+            Ok((length, _)) if length > FILE_BYTES => Err(format!("it is longer than {FILE_BYTES} bytes")),
+            Ok((_, path)) => Ok(fs::read(path)?),
+        };
+        Ok(match bytes.and_then(|bytes| decode(cluster, &bytes)) {
+            Ok(memory) => Found::Memory(memory),
+            Err(reason) => {
+                let aside = path.with_extension("json.damaged");
+                let moved = fs::rename(&path, &aside);
+                Found::Damaged { reason, aside: moved.is_ok().then_some(aside) }
+            }
+        })
+    }
+
+    /// Puts the file in the place of the one before.
+    ///
+    /// # Errors
+    /// If it cannot be written. The one before is still there then.
+    pub fn write(&self, cluster: &str, memory: &Memory) -> io::Result<()> {
+        let path = self.path(cluster);
+        let beside = path.with_extension("json.new");
+        let mut file = File::create(&beside)?;
+        file.write_all(&encode(cluster, memory))?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(&self.0)?.sync_all()
+    }
+
+    /// Removes what is known of all clusters but these; gives their names.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or a file not be removed.
+    pub fn keep_only(&self, clusters: &BTreeSet<&str>) -> io::Result<Vec<String>> {
+        let mut removed = vec![];
+        for entry in fs::read_dir(&self.0)? {
+            let name = entry?.file_name();
+            let Some(cluster) = name.to_str().and_then(|name| name.strip_suffix(".json")) else { continue };
+            if !clusters.contains(cluster) {
+                fs::remove_file(self.path(cluster))?;
+                removed.push(cluster.to_owned());
+            }
+        }
+        Ok(removed)
+    }
+
+    /// A cluster's name is a label (`config`).
+    fn path(&self, cluster: &str) -> PathBuf {
+        self.0.join(format!("{cluster}.json"))
+    }
+}
+
+fn encode(cluster: &str, memory: &Memory) -> Vec<u8> {
+    let set = |claim: &Claim| Set {
+        namespace: claim.set.namespace.clone(),
+        name: claim.set.name.clone(),
+        host_network: claim.host_network,
+        addresses: claim.addresses.clone(),
+    };
+    let families = memory.claims.iter().map(|(prefix, claims)| (prefix.to_string(), claims.iter().map(set).collect()));
+    let state = State {
+        format: FORMAT,
+        cluster: cluster.to_owned(),
+        synced_at: memory.synced_at.map(|at| at.to_string()),
+        families: families.collect(),
+    };
+    json(&Written { sha256: feed::Digest::of(&json(&state)), state })
+}
+
+fn decode(cluster: &str, bytes: &[u8]) -> Result<Memory, String> {
+    let Written { sha256, state } = serde_json::from_slice(bytes).map_err(|e| format!("it is not understood: {e}"))?;
+    if feed::Digest::of(&json(&state)) != sha256 {
+        return Err("its SHA-256 is not that of what it says".into());
+    }
+    let State { format, cluster: of, synced_at, families } = state;
+    if format != FORMAT {
+        return Err(format!("it has the format {format}, and known is {FORMAT}"));
+    }
+    if of != cluster {
+        return Err(format!("it is that of the cluster '{of}'"));
+    }
+    let claim = |Set { namespace, name, host_network, addresses }| Claim {
+        set: ObjectName { namespace, name },
+        addresses,
+        host_network,
+    };
+    let family = |(prefix, sets): (String, Vec<Set>)| {
+        let prefix: LabelPrefix = prefix.parse().map_err(|e: policy::remote::NotALabelPrefix| e.to_string())?;
+        Ok((prefix, sets.into_iter().map(claim).collect()))
+    };
+    let claims: Result<BTreeMap<LabelPrefix, Vec<Claim>>, String> = families.into_iter().map(family).collect();
+    let synced_at = synced_at.map(|text| text.parse()).transpose().map_err(|e| format!("syncedAt: {e}"))?;
+    Ok(Memory { synced_at, claims: claims? })
+}
+
+fn json<T: Serialize>(value: &T) -> Vec<u8> {
+    match serde_json::to_vec(value) {
+        Ok(json) => json,
+        Err(e) => unreachable!("texts and numbers: {e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> Memory {
+        let claim = |name: &str, address: &str, host_network| Claim {
+            set: ObjectName::new("shop", name),
+            addresses: vec![address.parse().unwrap()],
+            host_network,
+        };
+        let claims = vec![claim("web", "10.4.1.38", false), claim("web", "2001:db8::1", true)];
+        let synced_at = Some("2026-01-02T03:04:05.678Z".parse().unwrap());
+        Memory { synced_at, claims: BTreeMap::from([("example.com".parse().unwrap(), claims)]) }
+    }
+
+    #[test]
+    fn what_was_written_is_what_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::create(folder.path()).unwrap();
+        assert_eq!(state.read("east").unwrap(), Found::Nothing);
+        state.write("east", &Memory::default()).unwrap();
+        state.write("east", &memory()).unwrap();
+        assert_eq!(state.read("east").unwrap(), Found::Memory(memory()));
+        assert_eq!(state.read("west").unwrap(), Found::Nothing);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_or_altered_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::create(folder.path()).unwrap();
+        let path = folder.path().join("remote-sets/east.json");
+        let whole = encode("east", &memory());
+        let altered = String::from_utf8(whole.clone()).unwrap().replace("10.4.1.38", "10.4.1.39").into_bytes();
+        for bytes in [&whole[..whole.len() / 2], b"", b"{}", &altered, &encode("west", &memory())] {
+            fs::write(&path, bytes).unwrap();
+            let Found::Damaged { aside: Some(aside), .. } = state.read("east").unwrap() else { panic!("{bytes:?}") };
+            assert_eq!(fs::read(aside).unwrap(), bytes);
+            assert_eq!(state.read("east").unwrap(), Found::Nothing);
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_cluster_goes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::create(folder.path()).unwrap();
+        for cluster in ["east", "west"] {
+            state.write(cluster, &memory()).unwrap();
+        }
+        assert_eq!(state.keep_only(&BTreeSet::from(["west", "north"])).unwrap(), ["east"]);
+        assert_eq!(state.read("east").unwrap(), Found::Nothing);
+        assert_eq!(state.read("west").unwrap(), Found::Memory(memory()));
+    }
+}

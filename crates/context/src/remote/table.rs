@@ -1,0 +1,319 @@
+//! The sets of all clusters as they are published: what differs, as deltas of bounded size, and the baseline.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use feed::Position;
+use imbl::OrdMap;
+use policy::remote::RemoteSet;
+use policy::remote::wire::{self, ClusterRow, SetDelta, SetRow};
+use sha2::{Digest, Sha256};
+
+use crate::channel::{self, Baseline, Encode, Part, Unencodable};
+use crate::version::Sum;
+
+/// The name of the feed.
+pub(crate) const FEED: &str = "remote-sets";
+
+const MEDIA_TYPE: &str = "application/json";
+
+/// Addresses of one delta at most: some 100 KiB of JSON.
+const ADDRESSES_OF_DELTA: usize = 2_000;
+
+/// What others have been told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    /// Sorted, none empty.
+    sets: OrdMap<RemoteSet, Arc<[IpAddr]>>,
+    rows: OrdMap<Arc<str>, ClusterRow>,
+    sum: Sum,
+}
+
+/// What they have not been told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Difference {
+    sets: Vec<SetDelta>,
+    rows: Vec<ClusterRow>,
+    gone: Vec<Arc<str>>,
+}
+
+impl Table {
+    /// The set has these addresses now. Says whether it had others.
+    pub(crate) fn set(&mut self, set: RemoteSet, addresses: &BTreeSet<IpAddr>, difference: &mut Difference) -> bool {
+        let before: BTreeSet<IpAddr> =
+            self.sets.get(&set).into_iter().flat_map(|known| known.iter().copied()).collect();
+        if before == *addresses {
+            return false;
+        }
+        self.take(&set);
+        let adds = addresses.difference(&before).copied().collect();
+        let removes = before.difference(addresses).copied().collect();
+        difference.sets.push(SetDelta { set: set.clone(), adds, removes });
+        if !addresses.is_empty() {
+            let addresses: Arc<[IpAddr]> = addresses.iter().copied().collect();
+            self.sum.add(digest(&set, &addresses));
+            self.sets.insert(set, addresses);
+        }
+        true
+    }
+
+    /// How things stand with the cluster of the row now.
+    pub(crate) fn tell(&mut self, row: ClusterRow, difference: &mut Difference) {
+        if self.rows.insert(row.cluster.clone(), row.clone()).as_ref() != Some(&row) {
+            difference.rows.push(row);
+        }
+    }
+
+    /// Nothing is told of the cluster any more.
+    pub(crate) fn forget(&mut self, cluster: &Arc<str>, difference: &mut Difference) {
+        for set in self.sets_of(cluster) {
+            self.take(&set);
+        }
+        if self.rows.remove(cluster).is_some() {
+            difference.gone.push(cluster.clone());
+        }
+    }
+
+    fn take(&mut self, set: &RemoteSet) {
+        if let Some(known) = self.sets.remove(set) {
+            self.sum.take(digest(set, &known));
+        }
+    }
+
+    pub(crate) fn row(&self, cluster: &str) -> Option<&ClusterRow> {
+        self.rows.get(cluster)
+    }
+
+    pub(crate) fn sets_of(&self, cluster: &str) -> Vec<RemoteSet> {
+        let from = RemoteSet::new(cluster, "", "");
+        let of_cluster = self.sets.range(from..).map(|(set, _)| set).take_while(|set| &*set.cluster == cluster);
+        of_cluster.cloned().collect()
+    }
+
+    /// Sets and distinct addresses of a cluster.
+    pub(crate) fn counts(&self, cluster: &str) -> (usize, usize) {
+        let sets = self.sets_of(cluster);
+        let addresses: BTreeSet<&IpAddr> =
+            sets.iter().filter_map(|set| self.sets.get(set)).flat_map(|a| a.iter()).collect();
+        (sets.len(), addresses.len())
+    }
+
+    /// By cluster, namespace and name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Arc<[IpAddr]>)> {
+        self.sets.iter()
+    }
+
+    /// The first 64 bits of a hash of everything but the position.
+    fn version(&self) -> String {
+        let rows: Vec<&ClusterRow> = self.rows.values().collect();
+        let hash = Sha256::new_with_prefix(self.sum.version().to_be_bytes()).chain_update(json(&rows)).finalize();
+        let [a, b, c, d, e, f, g, h, ..] = hash.0;
+        format!("remote-{:016x}", u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// The baseline of the table as it is now.
+    pub(crate) fn baseline(&self) -> impl FnOnce(Position) -> Baseline + use<> {
+        let table = self.clone();
+        move |at| {
+            let (version, count) = (table.version(), table.sets.len());
+            let encode: Encode = Box::new(move |at, _| table.encode(at));
+            let part = Part { what: "baseline", extension: "json", media_type: MEDIA_TYPE, encode };
+            Baseline::new(version, at, count, vec![part])
+        }
+    }
+
+    fn encode(&self, Position { epoch, seq }: Position) -> Result<Bytes, Unencodable> {
+        let row =
+            |(set, addresses): (&RemoteSet, &Arc<[IpAddr]>)| SetRow { set: set.clone(), addresses: addresses.to_vec() };
+        let clusters = self.rows.values().cloned().collect();
+        let baseline = wire::Baseline { epoch, seq, clusters, sets: self.sets.iter().map(row).collect() };
+        serde_json::to_vec(&baseline).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+    }
+}
+
+impl Difference {
+    pub(crate) fn is_empty(&self) -> bool {
+        let Difference { sets, rows, gone } = self;
+        sets.is_empty() && rows.is_empty() && gone.is_empty()
+    }
+
+    /// As deltas. Clusters that go come first, since one of the name may be new; rows come last, since they say that
+    /// what came before them is right.
+    pub(crate) fn deltas(self) -> Vec<channel::Delta> {
+        let Difference { mut sets, mut rows, gone } = self;
+        sets.sort_by(|a, b| a.set.cmp(&b.set));
+        rows.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+        let mut deltas = vec![];
+        if !gone.is_empty() {
+            deltas.push(wire::Delta { gone, ..wire::Delta::default() });
+        }
+        let begins_at = deltas.len();
+        let mut room = 0;
+        for set in sets.into_iter().flat_map(in_pieces) {
+            let length = set.adds.len() + set.removes.len();
+            match deltas.last_mut().filter(|_| length <= room) {
+                Some(delta) => delta.sets.push(set),
+                None => {
+                    room = ADDRESSES_OF_DELTA;
+                    deltas.push(wire::Delta { sets: vec![set], ..wire::Delta::default() });
+                }
+            }
+            room -= length;
+        }
+        if !rows.is_empty() {
+            if deltas.len() == begins_at {
+                deltas.push(wire::Delta::default());
+            }
+            if let Some(last) = deltas.last_mut() {
+                last.clusters = rows;
+            }
+        }
+        let encoded = |delta: wire::Delta| -> channel::Delta {
+            Box::new(move |Position { epoch, seq }| json(&wire::Delta { epoch, seq, ..delta }))
+        };
+        deltas.into_iter().map(encoded).collect()
+    }
+}
+
+/// Changes of a set in deltas of bounded size.
+fn in_pieces(SetDelta { set, adds, removes }: SetDelta) -> Vec<SetDelta> {
+    if adds.len() + removes.len() <= ADDRESSES_OF_DELTA {
+        return vec![SetDelta { set, adds, removes }];
+    }
+    let adds = adds.chunks(ADDRESSES_OF_DELTA).map(|adds| (adds.to_vec(), vec![]));
+    let removes = removes.chunks(ADDRESSES_OF_DELTA).map(|removes| (vec![], removes.to_vec()));
+    adds.chain(removes).map(|(adds, removes)| SetDelta { set: set.clone(), adds, removes }).collect()
+}
+
+fn digest(set: &RemoteSet, addresses: &[IpAddr]) -> u128 {
+    let hash = Sha256::digest(json(&SetRow { set: set.clone(), addresses: addresses.to_vec() }));
+    hash.iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    match serde_json::to_vec(value) {
+        Ok(json) => json,
+        Err(e) => unreachable!("texts and numbers: {e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    type Plain = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
+
+    fn addresses(numbers: impl IntoIterator<Item = u16>) -> BTreeSet<IpAddr> {
+        numbers.into_iter().map(|n| IpAddr::from([10, 4, (n >> 8) as u8, n as u8])).collect()
+    }
+
+    fn set(name: &str) -> RemoteSet {
+        RemoteSet::new("east", "shop", name)
+    }
+
+    fn row(cluster: &str, reachable: bool) -> ClusterRow {
+        ClusterRow { cluster: cluster.into(), reachable, synced_at: None }
+    }
+
+    fn told(difference: Difference) -> Vec<wire::Delta> {
+        let position = |seq| Position { epoch: 1, seq };
+        let deltas = difference.deltas().into_iter().zip(1..);
+        deltas.map(|(delta, seq)| serde_json::from_slice(&delta(position(seq))).unwrap()).collect()
+    }
+
+    fn follow(plain: &mut Plain, delta: &wire::Delta) {
+        for SetDelta { set, adds, removes } in &delta.sets {
+            let known = plain.entry(set.clone()).or_default();
+            known.retain(|address| !removes.contains(address));
+            known.extend(adds);
+        }
+        plain.retain(|set, known| !known.is_empty() && !delta.gone.contains(&set.cluster));
+    }
+
+    fn baseline(table: &Table) -> (String, wire::Baseline) {
+        let baseline = table.baseline()(Position { epoch: 1, seq: 7 });
+        let encoded = baseline.encoded_here().unwrap();
+        (baseline.version.clone(), serde_json::from_slice(&encoded.bytes).unwrap())
+    }
+
+    #[test]
+    fn what_deltas_tell_is_what_the_baseline_says() {
+        let (mut table, mut plain) = (Table::default(), Plain::new());
+        for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
+            let mut difference = Difference::default();
+            table.set(set(name), &addresses(numbers), &mut difference);
+            told(difference).iter().for_each(|delta| follow(&mut plain, delta));
+            let (_, wire::Baseline { sets, .. }) = baseline(&table);
+            let said: Plain = sets.into_iter().map(|row| (row.set, row.addresses.into_iter().collect())).collect();
+            assert_eq!(said, plain);
+        }
+        assert_eq!(table.counts("east"), (1, 5));
+    }
+
+    #[test]
+    fn the_same_again_is_no_difference() {
+        let mut table = Table::default();
+        let mut difference = Difference::default();
+        table.set(set("web"), &addresses(0..5), &mut difference);
+        table.tell(row("east", true), &mut difference);
+        assert_eq!(told(difference).len(), 1);
+        let mut difference = Difference::default();
+        table.set(set("web"), &addresses(0..5), &mut difference);
+        table.tell(row("east", true), &mut difference);
+        assert!(difference.is_empty());
+    }
+
+    #[test]
+    fn the_version_is_another_one_if_what_consumers_see_is() {
+        let mut table = Table::default();
+        let mut versions = vec![baseline(&table).0];
+        let mut ignored = Difference::default();
+        table.set(set("web"), &addresses(0..5), &mut ignored);
+        versions.push(baseline(&table).0);
+        table.tell(row("east", true), &mut ignored);
+        versions.push(baseline(&table).0);
+        table.tell(row("east", false), &mut ignored);
+        versions.push(baseline(&table).0);
+        assert_eq!(versions.iter().collect::<BTreeSet<_>>().len(), 4);
+        table.forget(&"east".into(), &mut ignored);
+        assert_eq!(baseline(&table).0, versions[0]);
+    }
+
+    #[test]
+    fn a_cluster_that_goes_takes_its_sets_along_and_no_others() {
+        let (mut table, mut ignored) = (Table::default(), Difference::default());
+        for cluster in ["a", "a-b", "b"] {
+            table.set(RemoteSet::new(cluster, "shop", "web"), &addresses(0..2), &mut ignored);
+            table.tell(row(cluster, true), &mut ignored);
+        }
+        let mut difference = Difference::default();
+        table.forget(&"a".into(), &mut difference);
+        table.tell(row("a", false), &mut difference);
+        let deltas = told(difference);
+        assert_eq!((&deltas[0].gone, &deltas[1].clusters), (&vec!["a".into()], &vec![row("a", false)]));
+        let left: Vec<String> = table.iter().map(|(set, _)| set.cluster.to_string()).collect();
+        assert_eq!(left, ["a-b", "b"]);
+    }
+
+    #[test]
+    fn deltas_are_of_bounded_size_and_rows_come_last() {
+        let (mut table, mut plain) = (Table::default(), Plain::new());
+        let mut difference = Difference::default();
+        table.set(set("large"), &addresses(0..5_000), &mut difference);
+        table.set(set("small"), &addresses(0..10), &mut difference);
+        table.tell(row("east", true), &mut difference);
+        let deltas = told(difference);
+        for delta in &deltas {
+            let length: usize = delta.sets.iter().map(|set| set.adds.len() + set.removes.len()).sum();
+            assert!(length <= ADDRESSES_OF_DELTA);
+            follow(&mut plain, delta);
+        }
+        assert!(deltas.iter().rev().skip(1).all(|delta| delta.clusters.is_empty()));
+        assert_eq!(deltas.last().unwrap().clusters.len(), 1);
+        assert_eq!(plain[&set("large")].len() + plain[&set("small")].len(), 5_010);
+    }
+}
