@@ -12,6 +12,8 @@ mod storing;
 mod hardship;
 // What the verbs print that ask, and with which status they end.
 mod asking;
+// Pods of other clusters.
+mod remote;
 // Who follows a provider.
 mod follower;
 // What a consumer makes of what it is told.
@@ -31,6 +33,7 @@ use tests::provider_process::run;
 
 const IDENTITY: &str = "identity";
 const EDGES: &str = "policy-edges";
+const REMOTE: &str = "remote-sets";
 const FEEDS: [&str; 2] = [IDENTITY, EDGES];
 
 /// What the API server is to hold, by kind, namespace and name.

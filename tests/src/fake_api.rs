@@ -5,6 +5,7 @@
 //! process stand on the same server. It knows nothing of what its clients make of the objects.
 
 mod leases;
+mod network_sets;
 mod selection;
 mod serve;
 mod store;
@@ -35,6 +36,7 @@ pub enum Verb {
     Get,
     Create,
     Update,
+    Delete,
 }
 
 /// A request that came in.
@@ -63,6 +65,8 @@ pub struct Faults {
     pub refusals: BTreeMap<(Kind, Verb), u16>,
     /// Answers requests of these verbs for a Lease with the status instead.
     pub lease_refusals: BTreeMap<Verb, u16>,
+    /// Answers requests of these verbs for a GlobalNetworkSet with the status instead.
+    pub network_set_refusals: BTreeMap<Verb, u16>,
     /// Says 410 to a watch from a version that was compacted in the status line; otherwise in an ERROR event.
     pub gone_as_status: bool,
     /// Takes requests and does not answer.
@@ -110,6 +114,7 @@ pub(crate) struct State {
     /// Requests that are to change something, by the resource that they are for.
     writes: BTreeMap<String, usize>,
     leases: leases::Leases,
+    network_sets: network_sets::NetworkSets,
     /// Kinds of route whose CustomResourceDefinitions are there.
     installed: BTreeSet<Kind>,
     /// Watches that are open, with their streaming list behind them.
@@ -293,6 +298,21 @@ impl FakeApi {
 
     pub fn lease(&self, namespace: &str, name: &str) -> Option<Value> {
         self.shared.lock().leases.get(namespace, name).cloned()
+    }
+
+    /// Serves GlobalNetworkSets from now on as `crd.projectcalico.org/v1` or `projectcalico.org/v3`.
+    pub fn install_network_sets(&self, group: &str) {
+        self.shared.change(|state| state.network_sets.install(group));
+    }
+
+    /// By name.
+    pub fn network_sets(&self) -> BTreeMap<String, Value> {
+        self.shared.lock().network_sets.objects().clone()
+    }
+
+    /// Writes a GlobalNetworkSet as another client would.
+    pub fn set_network_set(&self, object: Value) {
+        self.shared.change(|state| state.network_sets.set(object));
     }
 
     /// Writes a Lease as another client would.

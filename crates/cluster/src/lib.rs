@@ -10,6 +10,7 @@ mod event;
 mod folder;
 pub mod lease;
 pub mod manifest;
+pub mod network_sets;
 mod watch;
 mod watched;
 

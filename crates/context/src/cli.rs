@@ -14,7 +14,7 @@ use crate::directory::{AgentSelector, Settings};
 use crate::edges::Form;
 use crate::filter::{LabelFilter, Pattern};
 use crate::numbers::Space;
-pub(crate) use serve::{ServeArguments, StoreUrl};
+pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 
 /// Who an address is, and which flows policies declare, for consumers that see only packets.

@@ -2,8 +2,9 @@
 //!
 //! Objects come in as the informers of `cluster` tell of them ([`object`]); identities ([`directory`]) and declared edges
 //! ([`edges`]) are views of what is known; one task owns them and publishes what differs (`publisher`) as baselines and
-//! deltas (`feed`), which are served, pushed and stored. Nothing here enforces anything, and nothing is written to the
-//! Kubernetes API but the Lease that says who pushes.
+//! deltas (`feed`), which are served, pushed and stored. What pods of other clusters offer ([`remote`]) is published the same
+//! way, by a task of its own. Nothing here enforces anything, and nothing is written to the Kubernetes API but the Lease
+//! that says who pushes and, where it is asked for, GlobalNetworkSets.
 
 mod channel;
 mod cli;

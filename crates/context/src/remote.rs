@@ -4,6 +4,7 @@
 //! and published as the feed `remote-sets` (`table`), by one task (`publisher`). What is known stays while a cluster
 //! cannot be reached, through restarts of this process as well ([`state`]).
 
+mod calico;
 mod cluster;
 pub mod config;
 pub mod offers;
@@ -13,6 +14,7 @@ mod report;
 pub mod state;
 mod table;
 
+pub(crate) use calico::{Export, Failures, Snapshot};
 pub(crate) use publisher::{Outlet, Publisher, Settings};
 pub(crate) use report::Report;
 pub(crate) use table::FEED;

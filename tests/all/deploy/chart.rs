@@ -86,6 +86,38 @@ fn values_reach_its_provider_of_context() {
 }
 
 #[test]
+fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
+    let all = rendered(|values| {
+        let context = &mut values["context"];
+        context["enabled"] = json!(true);
+        context["remoteClusters"]["enabled"] = json!(true);
+        context["remoteClusters"]["calico"] = json!(true);
+        context["volumes"] = json!([{"name": "token"}]);
+        context["volumeMounts"] = json!([{"name": "token"}]);
+    });
+    let pod = at(of_kind(&all, "Deployment"), "spec.template.spec");
+    let container = at(pod, "containers.0");
+    let component = |name: &str, file: &str| documents(&read(&format!("deploy/components/{name}/{file}")));
+    let mut arguments = vec![];
+    for name in ["remote-clusters", "calico-export"] {
+        let kustomization = component(name, "kustomization.yaml").remove(0);
+        for patch in list(&kustomization, "patches").iter().filter_map(|patch| patch["patch"].as_str()) {
+            let added = documents(patch).remove(0);
+            arguments.extend(added.as_array().unwrap().iter().map(|added| added["value"].clone()));
+        }
+    }
+    assert_eq!(list(container, "args").last_chunk::<3>().unwrap().as_slice(), arguments);
+    let patch = component("remote-clusters", "clusters.yaml").remove(0);
+    let patched = at(&patch, "spec.template.spec");
+    assert_eq!(list(container, "volumeMounts")[..2], *list(patched, "containers.0.volumeMounts"));
+    assert_eq!(list(pod, "volumes")[..2], *list(patched, "volumes"));
+    assert_eq!((at(container, "volumeMounts.2.name"), at(pod, "volumes.2.name")), (&json!("token"), &json!("token")));
+    for wanted in component("calico-export", "rbac.yaml") {
+        assert!(all.contains(&wanted), "{wanted}");
+    }
+}
+
+#[test]
 fn its_monitoring_is_that_of_the_components() {
     let all = rendered(|values| {
         values["monitoring"] = json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true});

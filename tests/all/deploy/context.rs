@@ -202,6 +202,7 @@ fn word(verb: Verb) -> &'static str {
         Verb::Get => "get",
         Verb::Create => "create",
         Verb::Update => "update",
+        Verb::Delete => "delete",
     }
 }
 
@@ -269,6 +270,11 @@ fn every_figure_is_documented_and_no_other() {
     let mut command = program();
     command.args(["serve", "--manifests"]).arg(root().join("examples/shop"));
     command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    // Another cluster, which is not there either.
+    let remote = json!({"clusters": [{"name": "east", "url": "http://127.0.0.1:1", "tokenFile": "/nowhere"}]});
+    let clusters = folder.path().join("clusters.yaml");
+    std::fs::write(&clusters, remote.to_string()).expect("a folder of ours");
+    command.arg("--remote-clusters").arg(&clusters);
     // A store that takes what it is given, and a relay that is not there: some figures show only once there is something to
     // count.
     command.args(["--store", &format!("file://{}", folder.path().display()), "--push-url", "http://127.0.0.1:1"]);
@@ -281,7 +287,9 @@ fn every_figure_is_documented_and_no_other() {
                 text.lines().any(|line| line.strip_prefix(&sample).is_some_and(|count| count != "0"))
             })
         };
-        (counted("deliveries", "store") && counted("delivery_failures", "relay")).then(|| openmetrics::parse(&text))
+        let remote = text.contains("ringfence_context_remote_reachable{cluster=\"east\"}");
+        (remote && counted("deliveries", "store") && counted("delivery_failures", "relay"))
+            .then(|| openmetrics::parse(&text))
     });
     drop(running);
     assert_documented(&figures.expect("OpenMetrics"), "docs/context.md", "ringfence_context_");

@@ -2,15 +2,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use context::mmdb::read::Database;
+use policy::remote::wire;
 use serde_json::Value;
 
-use super::{EDGES, IDENTITY};
+use super::{EDGES, IDENTITY, REMOTE};
 
 /// A consumer's table: baselines replace it, deltas change it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Table {
     Identity(BTreeMap<IpAddr, Value>),
     Edges(BTreeSet<String>),
+    /// By cluster/namespace/name.
+    Remote(BTreeMap<String, BTreeSet<IpAddr>>),
 }
 
 impl Table {
@@ -18,6 +21,7 @@ impl Table {
         match feed {
             IDENTITY => Table::Identity(BTreeMap::new()),
             EDGES => Table::Edges(BTreeSet::new()),
+            REMOTE => Table::Remote(BTreeMap::new()),
             other => panic!("no feed: {other}"),
         }
     }
@@ -37,6 +41,15 @@ impl Table {
                 assert!(list.is_sorted() && text.ends_with('\n'), "{text}");
                 Table::Edges(list.into_iter().map(String::from).collect())
             }
+            Table::Remote(_) => {
+                let baseline: wire::Baseline = serde_json::from_slice(baseline).unwrap();
+                assert!(
+                    baseline.sets.is_sorted_by_key(|row| &row.set)
+                        && baseline.clusters.is_sorted_by_key(|row| &row.cluster)
+                );
+                let set = |row: wire::SetRow| (row.set.to_string(), row.addresses.into_iter().collect());
+                Table::Remote(baseline.sets.into_iter().map(set).collect())
+            }
         }
     }
 
@@ -44,6 +57,7 @@ impl Table {
         match self {
             Table::Identity(records) => records.len(),
             Table::Edges(lines) => lines.len(),
+            Table::Remote(sets) => sets.len(),
         }
     }
 
@@ -66,6 +80,21 @@ impl Table {
                 for line in list("removes") {
                     lines.remove(&text(line));
                 }
+            }
+            Table::Remote(sets) => {
+                let delta: wire::Delta = serde_json::from_value(delta.clone()).unwrap();
+                for wire::SetDelta { set, adds, removes } in delta.sets {
+                    let known = sets.entry(set.to_string()).or_default();
+                    assert!(
+                        adds.iter().all(|address| !known.contains(address)),
+                        "{set} has {known:?}, and {adds:?} come"
+                    );
+                    assert!(removes.iter().all(|address| known.remove(address)), "{set} has no {removes:?}");
+                    known.extend(adds);
+                }
+                sets.retain(|set, known| {
+                    !known.is_empty() && !delta.gone.iter().any(|cluster| set.starts_with(&format!("{cluster}/")))
+                });
             }
         }
     }

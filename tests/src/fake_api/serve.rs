@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, is_route, plural, with_type};
-use super::{Faults, Kind, Request, Shared, Verb, leases};
+use super::{Faults, Kind, Request, Shared, Verb, leases, network_sets};
 
 type Parameters = BTreeMap<String, String>;
 
@@ -35,7 +35,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
         };
         routes = routes.route(&path, get(answer));
     }
-    routes = routes
+    routes = network_sets::routes(routes)
         .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
         .route("/api/v1/namespaces/{name}", get(namespace))
         .route("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", post(leases::create))
@@ -101,7 +101,9 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
             Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
         },
         // Routed to `pod`.
-        Verb::Get | Verb::Create | Verb::Update => return status(405, "MethodNotAllowed", "get asks for one object"),
+        Verb::Get | Verb::Create | Verb::Update | Verb::Delete => {
+            return status(405, "MethodNotAllowed", "get asks for one object");
+        }
         Verb::Watch => match watch(shared.clone(), kind, &query, cuts) {
             Ok(stream) => stream.boxed(),
             Err(refusal) => return refusal,

@@ -15,6 +15,7 @@ pub(crate) enum Verb {
     Get,
     Create,
     Update,
+    Delete,
 }
 
 impl Verb {
@@ -25,6 +26,7 @@ impl Verb {
             Verb::Get => "get",
             Verb::Create => "create",
             Verb::Update => "update",
+            Verb::Delete => "delete",
         }
     }
 
@@ -34,7 +36,7 @@ impl Verb {
             Verb::List | Verb::Watch => {
                 "grant the service account 'list' and 'watch' on it in a ClusterRole, and 'get' on pods"
             }
-            Verb::Get | Verb::Create | Verb::Update => "grant it to the service account in a role",
+            Verb::Get | Verb::Create | Verb::Update | Verb::Delete => "grant it to the service account in a role",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, CommandFactory};
+use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
 
 use super::{Cli, TableArguments};
@@ -76,6 +76,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", requires = "remote_clusters", value_parser = long_duration)]
     pub(crate) remote_max_stale: Option<Duration>,
 
+    /// Write the sets of other clusters into this one, for what enforces policies here: calico keeps a GlobalNetworkSet for each.
+    #[arg(long, env = "RINGFENCE_EXPORT", value_name = "FORM", value_enum, requires = "remote_clusters")]
+    pub(crate) export: Option<ExportForm>,
+
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
@@ -84,13 +88,22 @@ pub(crate) struct ServeArguments {
     pub(crate) log_format: LogFormat,
 }
 
+/// As what remote sets are written into the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportForm {
+    Calico,
+}
+
 impl ServeArguments {
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
         let conflict = |message| Cli::command().error(ErrorKind::ArgumentConflict, message);
         console::source::choose(given, &mut self.kubeconfig, &mut self.manifests).map_err(conflict)?;
-        match self.leader_elect && self.manifests.is_some() {
-            true => Err(conflict("--leader-elect needs a cluster, which --manifests is not")),
-            false => Ok(()),
+        match (&self.manifests, self.leader_elect, self.export) {
+            (Some(_), true, _) => Err(conflict("--leader-elect needs a cluster, which --manifests is not")),
+            (Some(_), _, Some(ExportForm::Calico)) => {
+                Err(conflict("--export needs a cluster, which --manifests is not"))
+            }
+            (Some(_), false, None) | (None, ..) => Ok(()),
         }
     }
 }

@@ -65,6 +65,7 @@ impl RemoteFigures {
     pub(crate) fn begin(&self, cluster: &str) {
         drop(self.restarts.get_or_create(&label(cluster)));
         drop(self.export_failures.get_or_create(&label(cluster)));
+        drop(self.exported.get_or_create(&label(cluster)));
     }
 
     pub(crate) fn forget(&self, cluster: &str) {
@@ -85,6 +86,14 @@ impl RemoteFigures {
         if times > 0 {
             self.restarts.get_or_create(&label(cluster)).inc_by(times);
         }
+    }
+
+    pub(crate) fn exported(&self, cluster: &str, objects: usize) {
+        self.exported.get_or_create(&label(cluster)).set(number(objects));
+    }
+
+    pub(crate) fn export_failed(&self, cluster: &str) {
+        self.export_failures.get_or_create(&label(cluster)).inc();
     }
 
     pub(super) fn set(&self, report: &Report, now: Timestamp) {

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
+use super::calico::{Failures, Snapshot};
 use super::cluster::{Cluster, Word, Words, words};
 use super::config::{ClusterConfig, read_clusters};
 use super::report::Report;
@@ -55,6 +56,9 @@ pub(crate) struct Outlet {
     pub(crate) figures: FeedFigures,
     pub(crate) remote: RemoteFigures,
     pub(crate) reports: watch::Sender<Arc<Report>>,
+    /// For what is exported, and what goes wrong with it.
+    pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    pub(crate) failures: watch::Receiver<Arc<Failures>>,
 }
 
 pub(crate) struct Publisher {
@@ -324,14 +328,32 @@ impl Publisher {
         if let Some(baseline) = self.outlet.channel.baseline() {
             self.outlet.figures.published(deltas, baseline.position, baseline.count);
         }
+        let family =
+            |(name, cluster): (&Arc<str>, &Cluster)| Some((name.clone(), cluster.config.prefixes.first()?.clone()));
+        let unknown = self.clusters.iter().filter(|(_, cluster)| !cluster.is_known()).map(|(name, _)| name.clone());
+        let snapshot = Snapshot {
+            table: self.table.clone(),
+            families: self.clusters.iter().filter_map(family).collect(),
+            unknown: unknown.collect(),
+        };
+        self.outlet.snapshots.send_replace(Some(Arc::new(snapshot)));
         self.tell();
     }
 
     fn tell(&self) {
-        let report = |(name, cluster): (&Arc<str>, &Cluster)| cluster.report(self.table.counts(name));
+        let failures = self.outlet.failures.borrow().clone();
+        let of = |cluster: &str| failures.get(cluster).into_iter().flatten().cloned();
+        let report = |(name, cluster): (&Arc<str>, &Cluster)| {
+            let mut report = cluster.report(self.table.counts(name));
+            report.problems.extend(of(name));
+            report
+        };
         let clusters = self.clusters.iter().map(report).collect();
+        // Those of clusters that are not watched any more are nobody's else.
+        let others = failures.iter().filter(|(cluster, _)| !self.clusters.contains_key(*cluster));
+        let export = others.flat_map(|(_, whys)| whys.iter().cloned()).collect();
         // An error means that nobody looks.
-        drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone() })));
+        drop(self.outlet.reports.send(Arc::new(Report { clusters, file: self.file_problem.clone(), export })));
     }
 
     /// Writes down what is known of one cluster of which it is due.

@@ -11,6 +11,9 @@ pub(crate) struct Report {
     /// What is wrong with the file that names them, while what it said before counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
+    /// What keeps anything from being exported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) export: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
-use crate::cli::ServeArguments;
+use crate::cli::{ExportForm, ServeArguments};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::identity;
@@ -77,11 +77,15 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
-    let (mut elsewhere, remote) = follow_elsewhere(&arguments, epoch, &metrics)?.unzip();
-    let (of_remote, reports) = remote.unzip();
+    let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
+    let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
+    let sources = Sources {
+        status: statuses,
+        metrics: metrics.clone(),
+        feeds: served.chain(of_remote).collect(),
+        remote: elsewhere.as_ref().map(|elsewhere| elsewhere.reports.clone()),
+    };
     let listens = listener.local_addr()?;
-    let feeds_served = served.chain(of_remote).collect();
-    let sources = Sources { status: statuses, metrics: metrics.clone(), feeds: feeds_served, remote: reports };
     let mut port = tokio::spawn(listen::serve(listener, sources));
     tracing::info!(listen = %listens, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
@@ -102,6 +106,17 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     };
     let (leads, _) = watch::channel(false);
     let leading = leads.clone();
+    let mut exporting = None;
+    if let (Some(elsewhere), Some(ExportForm::Calico), Some(connection)) = (&elsewhere, arguments.export, &connection) {
+        let export = remote::Export {
+            connection: connection.clone(),
+            snapshots: elsewhere.snapshots.clone(),
+            elected: elected.clone(),
+            figures: metrics.of_remote(),
+            failures: elsewhere.failures.clone(),
+        };
+        exporting = Some(tokio::spawn(export.run()));
+    }
     let relay = relay(&arguments, cluster.clone()).await?;
     let ways = feeds.map(|(channel, figures, feed)| {
         start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, &leads)
@@ -127,7 +142,10 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
         ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
         ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
-        ended = remote_end(&mut elsewhere) => bail!("the watch of other clusters has ended: {ended}"),
+        ended = end_of(elsewhere.as_mut().map(|elsewhere| &mut elsewhere.task)) => {
+            bail!("the watch of other clusters has ended: {ended}")
+        }
+        ended = end_of(exporting.as_mut()) => bail!("the export has ended: {ended}"),
     }
     // Nothing is pushed or stored any more when another is let lead.
     leading.send_replace(false);
@@ -135,7 +153,14 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     std::process::exit(0);
 }
 
-type Elsewhere = (JoinHandle<()>, (Served, watch::Receiver<Arc<remote::Report>>));
+/// What follows other clusters.
+struct Elsewhere {
+    task: JoinHandle<()>,
+    served: Served,
+    reports: watch::Receiver<Arc<remote::Report>>,
+    snapshots: watch::Receiver<Option<Arc<remote::Snapshot>>>,
+    failures: watch::Sender<Arc<remote::Failures>>,
+}
 
 /// Begins to follow other clusters, which does not wait for this one to answer.
 fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -> anyhow::Result<Option<Elsewhere>> {
@@ -150,20 +175,24 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
         tracing::warn!("without --state-dir, nothing is known after a restart of clusters that cannot be reached then");
     }
     let (channel, figures) = (Channel::new(remote::FEED, epoch), metrics.of_feed(remote::FEED));
-    let (sender, reports) = watch::channel(Arc::default());
+    let (reporting, reports) = watch::channel(Arc::default());
+    let (showing, snapshots) = watch::channel(None);
+    let (failing, failures) = watch::channel(Arc::default());
     let outlet = remote::Outlet {
         channel: channel.clone(),
         figures: figures.clone(),
         remote: metrics.of_remote(),
-        reports: sender,
+        reports: reporting,
+        snapshots: showing,
+        failures,
     };
     let settings = remote::Settings { file: file.clone(), clusters, state, max_stale: arguments.remote_max_stale };
     let task = tokio::spawn(remote::Publisher::new(settings, outlet).run());
-    Ok(Some((task, (Served { channel, figures }, reports))))
+    Ok(Some(Elsewhere { task, served: Served { channel, figures }, reports, snapshots, failures: failing }))
 }
 
-/// Until the watch of other clusters ends, if there is one.
-async fn remote_end(task: &mut Option<JoinHandle<()>>) -> String {
+/// Until the task ends, if there is one.
+async fn end_of(task: Option<&mut JoinHandle<()>>) -> String {
     match task {
         Some(task) => task.await.err().map_or("without a reason".into(), |panic| panic.to_string()),
         None => std::future::pending().await,

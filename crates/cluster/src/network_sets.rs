@@ -1,0 +1,213 @@
+//! Calico's GlobalNetworkSets in the API server: those of one manager listed, one written, one removed.
+//!
+//! What belongs to nobody or to somebody else is never written: an object is replaced and removed only in the version in
+//! which it was seen with the manager's label.
+
+use kube::api::{DeleteParams, GetParams, ListParams, PostParams, Preconditions};
+use kube::core::Request;
+use serde_json::{Value, json};
+
+use crate::watch::failure::{Failure, Verb};
+use crate::watch::lookup::{is_name, within};
+use crate::{Connection, Keep, Manifests, Need, Resource};
+
+/// The key of the label that says whose an object is.
+const MANAGED_BY: &str = "managed-by";
+
+/// Objects in a page, as client-go has it.
+const PAGE_OBJECTS: u32 = 500;
+
+/// The ways in which the kind is served, the first that is counts: that of Calico's own API server, and the resource that
+/// it keeps them in.
+const SERVED: [(&str, &str); 2] = [("projectcalico.org", "v3"), ("crd.projectcalico.org", "v1")];
+
+/// An object, with whatever it holds beside what is asked for here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkSet(Value);
+
+impl NetworkSet {
+    /// As the server shows it.
+    pub fn of(object: Value) -> NetworkSet {
+        NetworkSet(object)
+    }
+
+    pub fn name(&self) -> &str {
+        self.0["metadata"]["name"].as_str().unwrap_or("")
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let labels = self.0["metadata"]["labels"].as_object().into_iter().flatten();
+        labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+
+    /// As they are written. None if they are not a list of texts.
+    pub fn nets(&self) -> Option<Vec<&str>> {
+        match &self.0["spec"]["nets"] {
+            Value::Null => Some(vec![]),
+            nets => nets.as_array()?.iter().map(Value::as_str).collect(),
+        }
+    }
+
+    fn is_managed_by(&self, manager: &str) -> bool {
+        self.labels().any(|label| label == (MANAGED_BY, manager))
+    }
+}
+
+/// What an object is to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedSet {
+    pub name: String,
+    /// Beside the one that says whose it is.
+    pub labels: Vec<(String, String)>,
+    pub nets: Vec<String>,
+}
+
+/// The objects of one manager. Errors say what is wrong and what to do.
+pub struct NetworkSets {
+    connection: Connection,
+    resource: Resource,
+    manager: &'static str,
+}
+
+impl NetworkSets {
+    /// Asks in which way the kind is served.
+    ///
+    /// # Errors
+    /// If it is not, or the server does not say so.
+    pub async fn find(connection: &Connection, manager: &'static str) -> Result<NetworkSets, String> {
+        for (group, version) in SERVED {
+            let resource = resource(group, version);
+            let sets = NetworkSets { connection: connection.clone(), resource, manager };
+            match sets.page(Some(1), None).await {
+                Ok(_) => return Ok(sets),
+                Err(failure) if failure.means_none() => {}
+                Err(failure) => return Err(failure.explain(resource)),
+            }
+        }
+        Err("the API server serves no GlobalNetworkSets, neither projectcalico.org/v3 nor crd.projectcalico.org/v1; \
+             install Calico, or export nothing"
+            .into())
+    }
+
+    /// All that the manager has.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub async fn list(&self) -> Result<Vec<NetworkSet>, String> {
+        let mut found = vec![];
+        let mut next = None;
+        loop {
+            let page = self.page(Some(PAGE_OBJECTS), next).await.map_err(|failure| self.explain(failure))?;
+            let items = page["items"].as_array().into_iter().flatten().cloned().map(NetworkSet::of);
+            // A server that does not select shows others' too.
+            found.extend(items.filter(|set| set.is_managed_by(self.manager)));
+            next = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
+            if next.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Makes an object of which none of the name is there.
+    ///
+    /// # Errors
+    /// If there is one, which is told before anything is written, or the server refuses it.
+    pub async fn create(&self, wanted: &WantedSet) -> Result<NetworkSet, String> {
+        if !is_name(&wanted.name) {
+            return Err(format!("{} is no name that an object can have", wanted.name));
+        }
+        let client = self.client().await?;
+        let request = self.request().get(&wanted.name, &GetParams::default()).map_err(|e| e.to_string())?;
+        match within(self.connection.timing.answer, Verb::Get, client.request::<Value>(request)).await {
+            Ok(_) => {
+                return Err(format!(
+                    "there is a GlobalNetworkSet {} that is not ours, which is left as it is",
+                    wanted.name
+                ));
+            }
+            Err(failure) if failure.means_none() => {}
+            Err(failure) => return Err(self.explain(failure)),
+        }
+        let Resource { group, version, .. } = self.resource;
+        let object = json!({
+            "apiVersion": format!("{group}/{version}"), "kind": "GlobalNetworkSet", "metadata": {"name": wanted.name},
+        });
+        let body = self.filled(object, wanted).to_string().into_bytes();
+        let request = self.request().create(&PostParams::default(), body).map_err(|e| e.to_string())?;
+        let created = within(self.connection.timing.answer, Verb::Create, client.request(request)).await;
+        created.map(NetworkSet::of).map_err(|failure| self.explain(failure))
+    }
+
+    /// Brings an object up to date that is still as it was seen.
+    ///
+    /// # Errors
+    /// If it is not, or the server refuses it.
+    pub async fn replace(&self, seen: &NetworkSet, wanted: &WantedSet) -> Result<NetworkSet, String> {
+        let client = self.client().await?;
+        let body = self.filled(seen.0.clone(), wanted).to_string().into_bytes();
+        let request = self.request().replace(seen.name(), &PostParams::default(), body).map_err(|e| e.to_string())?;
+        let replaced = within(self.connection.timing.answer, Verb::Update, client.request(request)).await;
+        replaced.map(NetworkSet::of).map_err(|failure| self.explain(failure))
+    }
+
+    /// Removes an object that is still as it was seen.
+    ///
+    /// # Errors
+    /// If it is not, or the server refuses it. One that is gone is no error.
+    pub async fn delete(&self, seen: &NetworkSet) -> Result<(), String> {
+        let client = self.client().await?;
+        let text = |field: &str| seen.0["metadata"][field].as_str().map(str::to_owned);
+        let preconditions = Some(Preconditions { uid: text("uid"), resource_version: text("resourceVersion") });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let request = self.request().delete(seen.name(), &params).map_err(|e| e.to_string())?;
+        match within(self.connection.timing.answer, Verb::Delete, client.request::<Value>(request)).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.means_none() => Ok(()),
+            Err(failure) => Err(self.explain(failure)),
+        }
+    }
+
+    async fn page(&self, limit: Option<u32>, next: Option<String>) -> Result<Value, Failure> {
+        let client = self.connection.client().await?;
+        let label_selector = Some(format!("{MANAGED_BY}={}", self.manager));
+        let params = ListParams { limit, continue_token: next, label_selector, ..ListParams::default() };
+        let answer = async {
+            let request = self.request().list(&params).map_err(kube::Error::BuildRequest)?;
+            client.request(request).await
+        };
+        within(self.connection.timing.answer, Verb::List, answer).await
+    }
+
+    /// The object with what is wanted in it, and whose it is.
+    fn filled(&self, mut object: Value, wanted: &WantedSet) -> Value {
+        object["metadata"]["labels"][MANAGED_BY] = self.manager.into();
+        for (key, value) in &wanted.labels {
+            object["metadata"]["labels"][key] = value.as_str().into();
+        }
+        object["spec"]["nets"] = json!(wanted.nets);
+        object
+    }
+
+    async fn client(&self) -> Result<kube::Client, String> {
+        self.connection.client().await.map_err(|failure| self.explain(failure))
+    }
+
+    fn request(&self) -> Request {
+        Request::new(format!("{}/{}", self.resource.path(), self.resource.plural))
+    }
+
+    fn explain(&self, failure: Failure) -> String {
+        failure.explain(self.resource)
+    }
+}
+
+fn resource(group: &'static str, version: &'static str) -> Resource {
+    Resource {
+        plural: "globalnetworksets",
+        group,
+        version,
+        need: Need::Needed,
+        manifests: Manifests::OfGroup,
+        keep: Keep::Whole,
+    }
+}

@@ -1,0 +1,151 @@
+//! Writes what is planned, while this process leads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::Connection;
+use cluster::network_sets::{NetworkSet, NetworkSets};
+use feed::Backoff;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{MANAGER, Snapshot, Step, plan};
+use crate::metrics::RemoteFigures;
+
+/// What others do to our objects is found so often.
+const LISTED_EVERY: Duration = Duration::from_secs(60);
+
+const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
+const AFTER_MANY: Duration = Duration::from_secs(30);
+
+/// What goes wrong at present, by cluster; that of no cluster is of all.
+pub(crate) type Failures = BTreeMap<Arc<str>, BTreeSet<String>>;
+
+/// Keeps the objects up to date.
+pub(crate) struct Export {
+    pub(crate) connection: Connection,
+    /// None before anything is published.
+    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    pub(crate) elected: watch::Receiver<bool>,
+    pub(crate) figures: RemoteFigures,
+    pub(crate) failures: watch::Sender<Arc<Failures>>,
+}
+
+/// What is there.
+struct There {
+    client: NetworkSets,
+    sets: BTreeMap<String, NetworkSet>,
+}
+
+impl Export {
+    /// Runs until nobody publishes or elects any more.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::new(AFTER_A_FAILURE, AFTER_MANY);
+        loop {
+            if self.elected.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            let Ok(snapshot) = self.snapshots.wait_for(Option::is_some).await.map(|snapshot| snapshot.clone()) else {
+                return;
+            };
+            self.snapshots.mark_unchanged();
+            let failures = match self.look().await {
+                Ok(mut there) => self.keep(&mut there, snapshot).await,
+                Err(why) => BTreeMap::from([("".into(), BTreeSet::from([why]))]),
+            };
+            self.tell(&failures);
+            let wait = if failures.is_empty() {
+                backoff.reset();
+                continue;
+            } else {
+                backoff.wait()
+            };
+            // What is news does not wait for what cannot be written, but not every change is another try.
+            let news = async {
+                sleep(AFTER_A_FAILURE).await;
+                self.snapshots.changed().await
+            };
+            tokio::select! {
+                () = sleep(wait) => {}
+                changed = news => if changed.is_err() { return },
+                ended = self.elected.wait_for(|leads| !leads) => if ended.is_err() { return },
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<There, String> {
+        let client = NetworkSets::find(&self.connection, MANAGER).await?;
+        let sets = client.list().await?;
+        Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
+    }
+
+    /// Follows what is published, until it is time to look again. What could not be written is told, and tried again
+    /// after another look.
+    async fn keep(&mut self, there: &mut There, mut snapshot: Option<Arc<Snapshot>>) -> Failures {
+        let look_again = sleep(LISTED_EVERY);
+        tokio::pin!(look_again);
+        loop {
+            let failures = match snapshot.take() {
+                Some(snapshot) => self.write(there, &snapshot).await,
+                None => return Failures::new(),
+            };
+            if !failures.is_empty() {
+                return failures;
+            }
+            self.tell(&failures);
+            tokio::select! {
+                () = &mut look_again => return failures,
+                ended = self.elected.changed() => if ended.is_err() || !*self.elected.borrow() { return failures },
+                changed = self.snapshots.changed() => if changed.is_err() { return failures },
+            }
+            snapshot = self.snapshots.borrow_and_update().clone();
+        }
+    }
+
+    async fn write(&self, there: &mut There, snapshot: &Snapshot) -> Failures {
+        let wanted = snapshot.wanted();
+        let mut failures = Failures::new();
+        let mut written = vec![];
+        for (cluster, step) in plan(&wanted, &there.sets, &snapshot.unknown) {
+            // Another one writes from now on.
+            if !*self.elected.borrow() {
+                break;
+            }
+            let (name, outcome) = match &step {
+                Step::Create(wanted) => (wanted.name.clone(), there.client.create(wanted).await.map(Some)),
+                Step::Replace(seen, wanted) => {
+                    (wanted.name.clone(), there.client.replace(seen, wanted).await.map(Some))
+                }
+                Step::Delete(seen) => (seen.name().to_owned(), there.client.delete(seen).await.map(|()| None)),
+            };
+            match outcome {
+                Ok(now) => written.push((name, now)),
+                Err(why) => {
+                    self.figures.export_failed(&cluster);
+                    failures.entry(cluster).or_default().insert(format!("GlobalNetworkSet {name}: {why}"));
+                }
+            }
+        }
+        for (name, now) in written {
+            match now {
+                Some(set) => drop(there.sets.insert(name, set)),
+                None => drop(there.sets.remove(&name)),
+            }
+        }
+        let mut counts: BTreeMap<&str, usize> = snapshot.families.keys().map(|cluster| (&**cluster, 0)).collect();
+        for (cluster, _) in wanted.iter().filter(|(name, _)| there.sets.contains_key(*name)).map(|(_, wanted)| wanted) {
+            *counts.entry(cluster).or_default() += 1;
+        }
+        counts.into_iter().for_each(|(cluster, count)| self.figures.exported(cluster, count));
+        failures
+    }
+
+    fn tell(&self, failures: &Failures) {
+        let known = self.failures.borrow().clone();
+        for why in failures.values().flatten().filter(|why| !known.values().any(|before| before.contains(*why))) {
+            tracing::error!("export: {why}");
+        }
+        self.failures.send_replace(Arc::new(failures.clone()));
+    }
+}

@@ -1,0 +1,197 @@
+//! Fail-static: what is known of a cluster stays while it is away.
+
+use context::remote::state::{Found, StateDir};
+
+use super::*;
+
+const THREE: [(&str, &str); 3] = [("web-1", "10.4.1.1"), ("web-2", "10.4.1.2"), ("web-3", "10.4.1.3")];
+
+fn stage_of_three() -> Stage {
+    let stage = Stage::new();
+    for (name, address) in THREE {
+        stage.set(offering(name, "web", &[address]));
+    }
+    stage
+}
+
+fn three() -> Table {
+    sets(&[("web", &["10.4.1.1", "10.4.1.2", "10.4.1.3"])])
+}
+
+/// Waits until what is known is on disk.
+fn until_saved(stage: &Stage, address: &str) {
+    let path = stage.path("state/remote-sets/east.json");
+    tests::agent_process::until(&format!("{address} is on disk"), || {
+        std::fs::read_to_string(&path).ok().filter(|text| text.contains(&format!("\"{address}\"")))
+    });
+}
+
+#[test]
+fn sets_stay_while_their_cluster_is_away_also_when_the_provider_begins_anew() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    let follower = stage.follower();
+    follower.until_has(&three());
+    until_saved(&stage, "10.4.1.3");
+
+    stage.cut_off();
+    let status = provider.until_status("it is away", |status| east(status)["reachable"] == false);
+    let synced_at = east(&status)["syncedAt"].clone();
+    assert!(synced_at.is_string() && problems(&status).contains("503"), "{status}");
+    assert_eq!(served(&provider), Some(three()));
+    assert_eq!(rows(&provider)["east"]["reachable"], false);
+    assert_eq!(follower.seen().table, three());
+    provider.kill();
+
+    // One goes, and nobody is there to see it.
+    stage.remove("web-2");
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    let row = &rows(&provider)["east"];
+    assert!(row["reachable"] == false && row["syncedAt"].is_string(), "its age shows: {row}");
+    provider.until_ready();
+    follower.until_has(&three());
+
+    stage.is_back();
+    let after = sets(&[("web", &["10.4.1.1", "10.4.1.3"])]);
+    until_served(&mut provider, &after);
+    follower.until_has(&after);
+    provider.until("it is reachable", |provider| (rows(provider)["east"]["reachable"] == true).then_some(()));
+    assert!(provider.metric("ringfence_context_remote_watch_restarts_total", &[("cluster", "east")]) > 0.0);
+}
+
+#[test]
+fn a_deletion_during_an_outage_is_applied_when_it_is_over() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    stage.cut_off();
+    provider.until_status("it is away", |status| east(status)["reachable"] == false);
+    stage.remove("web-1");
+    // The changes of the meantime are no longer there to be told.
+    stage.east.compact();
+    assert_eq!(served(&provider), Some(three()));
+    stage.is_back();
+    until_served(&mut provider, &sets(&[("web", &["10.4.1.2", "10.4.1.3"])]));
+}
+
+#[test]
+fn a_list_that_takes_more_than_half_is_asked_for_twice() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    stage.cut_off();
+    provider.until_status("it is away", |status| east(status)["reachable"] == false);
+    for name in ["web-1", "web-2"] {
+        stage.remove(name);
+    }
+    stage.east.compact();
+    let streams = |stage: &Stage| {
+        let of_family = |request: &&tests::fake_api::Request| {
+            request.has("labelSelector", LABEL) && request.has("sendInitialEvents", "true")
+        };
+        stage.east.requests().iter().filter(of_family).count()
+    };
+    let before = streams(&stage);
+    stage.is_back();
+    provider.until_logged(&["a list would take 2 of 3 addresses"]);
+    until_served(&mut provider, &sets(&[("web", &["10.4.1.3"])]));
+    assert!(streams(&stage) >= before + 2);
+    let status = provider.until_status("nothing is wrong", |status| problems(status).is_empty());
+    assert_eq!(east(&status)["reachable"], true);
+}
+
+#[test]
+fn deletions_that_are_watched_count_at_once_however_many_they_are() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    for (name, _) in THREE {
+        stage.remove(name);
+    }
+    until_served(&mut provider, &sets(&[]));
+    assert!(!provider.log().contains("a list would take"));
+}
+
+#[test]
+fn state_that_is_damaged_is_refused_and_moved_aside() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    until_saved(&stage, "10.4.1.3");
+    provider.kill();
+    let path = stage.path("state/remote-sets/east.json");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, whole.replace("10.4.1.3", "10.4.1.4")).unwrap();
+    stage.cut_off();
+    let mut provider = stage.start();
+    provider.until_logged(&["ERROR", "its state on disk is damaged"]);
+    let status = provider.until_status("it says so", |status| problems(status).contains("damaged"));
+    assert_eq!(east(&status)["sets"], 0);
+    assert!(stage.path("state/remote-sets/east.json.damaged").exists());
+    stage.is_back();
+    until_served(&mut provider, &three());
+}
+
+#[test]
+fn what_nothing_is_known_of_has_no_age_and_does_not_hold_up_the_rest() {
+    let stage = stage_of_three();
+    stage.cut_off();
+    let mut provider = stage.start();
+    provider.until_ready();
+    let row = provider.until("its row is served", |provider| {
+        let baseline = provider.try_json("/remote-sets/download").ok()?;
+        baseline["clusters"].get(0).cloned()
+    });
+    assert_eq!(row, json!({"cluster": "east", "reachable": false}));
+    stage.is_back();
+    until_served(&mut provider, &three());
+}
+
+#[test]
+fn sets_that_are_too_old_are_dropped_where_that_is_asked_for() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    until_saved(&stage, "10.4.1.3");
+    provider.kill();
+    // Two hours pass.
+    let state = StateDir::create(&stage.path("state")).unwrap();
+    let Found::Memory(mut memory) = state.read("east").unwrap() else { panic!("nothing is on disk") };
+    memory.synced_at = memory.synced_at.map(|at| at - jiff::SignedDuration::from_hours(2));
+    state.write("east", &memory).unwrap();
+    stage.cut_off();
+
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    assert!(provider.metric("ringfence_context_remote_stale_seconds", &[("cluster", "east")]) > 7_000.0);
+    provider.kill();
+
+    let stage = stage.with(&["--remote-max-stale", "90m"]);
+    let mut provider = stage.start();
+    until_served(&mut provider, &sets(&[]));
+    provider.until_status("it says so", |status| east(status)["dropped"] == true);
+    stage.is_back();
+    until_served(&mut provider, &three());
+    provider.until_status("they are back", |status| east(status)["dropped"] == false);
+}
+
+#[test]
+fn what_is_measured_and_asked_tells_the_clusters_apart() {
+    let stage = stage_of_three();
+    let mut provider = stage.start();
+    until_served(&mut provider, &three());
+    let of_east = [("cluster", "east")];
+    for (name, value) in [("sets", 1.0), ("addresses", 3.0), ("reachable", 1.0), ("stale_seconds", 0.0)] {
+        let name = format!("ringfence_context_remote_{name}");
+        provider.until(&name, |provider| (provider.metric(&name, &of_east) == value).then_some(()));
+    }
+    assert!(provider.metric("ringfence_context_remote_last_sync_timestamp_seconds", &of_east) > 1e9);
+    stage.cut_off();
+    provider.until("the age grows", |provider| {
+        (provider.metric("ringfence_context_remote_stale_seconds", &of_east) > 0.0).then_some(())
+    });
+    assert_eq!(provider.metric("ringfence_context_remote_reachable", &of_east), 0.0);
+    assert_eq!(provider.get("/readyz").status, 200, "this cluster is there");
+}
