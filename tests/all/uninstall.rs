@@ -34,6 +34,8 @@ impl Scene {
         std::fs::create_dir(&attachments).unwrap();
         std::fs::write(attachments.join("abc@eth0.json"), "{}").unwrap();
         std::fs::write(attachments.join(".def@eth0.json.new"), "{").unwrap();
+        std::fs::create_dir(scene.node.path("state")).unwrap();
+        std::fs::write(scene.node.path("state/remote-sets.json"), "{}").unwrap();
         scene.table("bridge ringfence", OURS);
         scene.table("inet ringfence-isolated", ISOLATED);
         scene
@@ -55,6 +57,7 @@ impl Scene {
         let mut command = ringfence();
         command.arg("uninstall").arg("--cni-conf-dir").arg(self.node.path("net.d"));
         command.arg("--cni-bin-dir").arg(self.node.path("bin")).arg("--run-dir").arg(self.stage.run_dir());
+        command.arg("--state-dir").arg(self.node.path("state"));
         command.args(arguments);
         self.stage.lab.node_exec(NODE, || ended(&mut command))
     }
@@ -75,6 +78,7 @@ removed      the plugin bin/ringfence-cni
 removed      table inet ringfence
 removed      table bridge ringfence
 removed      table inet ringfence-isolated
+removed      the folder state with what was known of other clusters
 removed      the folder RUN with its sockets, locks and notes
 ";
 
@@ -84,6 +88,7 @@ not there    the plugin bin/ringfence-cni
 not there    table inet ringfence
 not there    table bridge ringfence
 not there    table inet ringfence-isolated
+not there    the folder state with what was known of other clusters
 not there    the folder RUN
 ";
 
@@ -115,7 +120,7 @@ fn the_report_is_there_as_json() {
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
     assert_eq!(
         (code, &outcomes[..]),
-        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed"][..]),
+        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed", "removed"][..]),
         "{stdout}"
     );
     assert!(scene.node.path("bin/ringfence-cni").exists());

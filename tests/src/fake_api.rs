@@ -144,7 +144,15 @@ impl Shared {
 
 impl FakeApi {
     pub fn start() -> FakeApi {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
+        FakeApi::start_at((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    /// On this address, as after the end of one that was there.
+    ///
+    /// # Panics
+    /// If it is taken.
+    pub fn start_at(address: SocketAddr) -> FakeApi {
+        let listener = TcpListener::bind(address).expect("an address of ours");
         listener.set_nonblocking(true).expect("a socket of ours");
         let address = listener.local_addr().expect("a bound socket");
         let shared = Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(0) });

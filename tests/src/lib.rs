@@ -20,3 +20,4 @@ pub mod prober;
 pub mod provider_process;
 pub mod scale;
 pub mod threads;
+pub mod two_clusters;

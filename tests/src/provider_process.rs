@@ -7,12 +7,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::agent_process::{Answer, DEPLOYED_WITH, Ended, WITHIN, built, ended, get, without_variables};
+use crate::lab::Lab;
 use crate::openmetrics;
 
 const BETWEEN: Duration = Duration::from_millis(5);
@@ -49,6 +51,8 @@ pub fn free_port() -> SocketAddr {
 /// A provider. Killed when this is dropped.
 pub struct Provider {
     address: SocketAddr,
+    /// Where it is, if that is not here.
+    namespace: Option<File>,
     process: Child,
     log: NamedTempFile,
 }
@@ -59,12 +63,35 @@ impl Provider {
     /// # Panics
     /// If it does not start.
     pub fn start<A: AsRef<OsStr>>(address: SocketAddr, arguments: impl IntoIterator<Item = A>) -> Provider {
+        Provider::spawned(address, arguments, None, |command| command.spawn())
+    }
+
+    /// As [`Provider::start`], in the namespace of a lab's node.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_in<A: AsRef<OsStr>>(
+        lab: &Lab,
+        node: &str,
+        address: SocketAddr,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Provider {
+        let namespace = File::open(lab.node_namespace_path(node)).expect("the node's namespace");
+        Provider::spawned(address, arguments, Some(namespace), |command| lab.node_exec(node, || command.spawn()))
+    }
+
+    fn spawned<A: AsRef<OsStr>>(
+        address: SocketAddr,
+        arguments: impl IntoIterator<Item = A>,
+        namespace: Option<File>,
+        spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+    ) -> Provider {
         let log = NamedTempFile::new().expect("a file for the log");
         let output: File = log.reopen().expect("the log's file");
         let mut command = provider();
         command.args(["serve", "--listen", &address.to_string()]).args(arguments);
-        let process = command.stdout(Stdio::null()).stderr(output).spawn().expect("the provider starts");
-        Provider { address, process, log }
+        let process = spawn(command.stdout(Stdio::null()).stderr(output)).expect("the provider starts");
+        Provider { address, namespace, process, log }
     }
 
     pub fn url(&self) -> String {
@@ -146,9 +173,20 @@ impl Provider {
     /// # Errors
     /// If it does not listen, or what it says is no HTTP answer.
     pub fn try_get(&self, path: &str) -> io::Result<Answer> {
-        let stream = TcpStream::connect_timeout(&self.address, WITHIN)?;
+        let stream = self.connected()?;
         stream.set_read_timeout(Some(WITHIN))?;
         get(stream, path)
+    }
+
+    fn connected(&self) -> io::Result<TcpStream> {
+        let connect = || TcpStream::connect_timeout(&self.address, WITHIN);
+        let Some(namespace) = &self.namespace else { return connect() };
+        // A socket belongs to the namespace in which it was opened, and a thread is in one.
+        let there = || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            connect()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 
     /// Asks its port.

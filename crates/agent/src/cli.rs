@@ -2,6 +2,7 @@
 
 mod agent;
 mod node;
+mod remote;
 mod reports;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::AgentArguments;
 pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
+pub(crate) use remote::RemoteArguments;
 pub(crate) use reports::{AuditArguments, DropsArguments, EnforcementArguments, ReportingArguments};
 
 /// Kubernetes NetworkPolicy on one node, enforced with nftables.

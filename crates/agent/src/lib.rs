@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod pod_lookup;
 mod protection;
+mod remote;
 mod reports;
 mod run_dir;
 mod state_loop;

@@ -6,6 +6,7 @@
 mod drops;
 pub(crate) mod labels;
 mod process;
+mod remote;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -24,6 +25,7 @@ use crate::memory::Stores;
 use crate::status::{Status, Totals};
 pub(crate) use drops::DropFigures;
 use labels::{PolicyState, RepairCause, Watched};
+use remote::RemoteFigures;
 
 type Labels = [(&'static str, &'static str); 1];
 type Seconds = Gauge<f64, AtomicU64>;
@@ -75,6 +77,7 @@ struct Gauges {
     last_change_age: Seconds,
     synced_age: Seconds,
     resident_memory: Gauge,
+    remote: RemoteFigures,
 }
 
 impl Metrics {
@@ -172,7 +175,7 @@ impl Metrics {
 
 impl Gauges {
     fn register(root: &mut Registry) -> Gauges {
-        let gauges = Gauges::default();
+        let mut gauges = Gauges::default();
         root.register_with_unit(
             "process_resident_memory",
             "Memory of the agent's process that is in RAM",
@@ -218,6 +221,7 @@ impl Gauges {
             &gauges.last_change_age,
         );
         age("source_synced_age", "Since every kind of object had been listed; NaN before that", &gauges.synced_age);
+        gauges.remote = RemoteFigures::register(registry);
         gauges
     }
 
@@ -255,6 +259,7 @@ impl Gauges {
         self.last_commit_age.set(age(status.last_commit.map(|commit| commit.at)));
         self.last_change_age.set(age(status.told));
         self.synced_age.set(age(status.synced));
+        self.remote.set(status.remote.as_deref(), now);
         if let Some(bytes) = process::resident_bytes() {
             self.resident_memory.set(number(bytes));
         }

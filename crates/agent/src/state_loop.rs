@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cluster::Told;
 use nfnetlink::Notification;
 use nft::Named;
+use policy::remote::LabelPrefix;
 use policy::{AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Object, ObjectName, Program};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
@@ -22,6 +23,7 @@ use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
+use crate::remote::News;
 use crate::reports::Observed;
 use crate::state_loop::denied::Denied;
 use crate::state_loop::questions::Question;
@@ -30,6 +32,8 @@ use crate::status::Status;
 /// Everything that reaches the loop.
 pub(crate) enum Event {
     Source(cluster::Event),
+    /// What the context providers tell of other clusters' pods.
+    Remote(News),
     Cni(Call),
     /// Others have changed the kernel's ruleset.
     Kernel(Notification),
@@ -125,6 +129,10 @@ pub(crate) struct Parts {
     /// Of policies of which nobody says whether they are enforced.
     pub(crate) enforcement: Enforcement,
     pub(crate) denied: Denied,
+    /// The families of labels by which policies name pods of other clusters.
+    pub(crate) prefixes: Vec<LabelPrefix>,
+    /// What was known of them; none where nobody is asked.
+    pub(crate) remote: Option<News>,
 }
 
 impl StateLoop {
@@ -138,9 +146,10 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { run_dir, lookups, resync, enforcement, denied } = parts;
+        let Parts { run_dir, lookups, resync, enforcement, denied, prefixes, remote } = parts;
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
+        state.set_remote_prefixes(prefixes);
         let mut state_loop = StateLoop {
             enforcer,
             state,
@@ -169,6 +178,9 @@ impl StateLoop {
             measured: None,
             denied,
         };
+        if let Some(news) = remote {
+            state_loop.note_remote(news);
+        }
         state_loop.read_attachments();
         state_loop.examine_node();
         (state_loop, receiver)
@@ -305,6 +317,7 @@ impl StateLoop {
             }
             // Enforcement needs all of its kinds.
             Event::Source(cluster::Event::Unserved(_)) => false,
+            Event::Remote(news) => self.note_remote(news),
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {
                 if self.enforcer.notice(&foreign) {
@@ -341,6 +354,20 @@ impl StateLoop {
                 false
             }
         }
+    }
+
+    /// Says whether the rules may have to change.
+    fn note_remote(&mut self, News { changes, standing, at }: News) -> bool {
+        self.status.remote = Some(Arc::new(standing));
+        let mut changed = false;
+        for change in changes {
+            let applied = self.state.apply_remote(change);
+            changed |= self.keep_in_mind(applied);
+        }
+        if changed {
+            self.pending.add(Watched::RemoteSet, at, &self.metrics);
+        }
+        changed
     }
 
     fn plan_heal(&mut self) {

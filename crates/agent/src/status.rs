@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use policy::Diagnostic;
 
 use crate::memory::Stores;
+use crate::remote::RemoteStanding;
 
 pub(crate) use counts::Counts;
 pub(crate) use report::Totals;
@@ -72,6 +73,8 @@ pub(crate) struct Status {
     pub(crate) counts: Counts,
     /// What the stores took when they were last measured.
     pub(crate) stores: Stores,
+    /// None where no context provider is asked.
+    pub(crate) remote: Option<Arc<RemoteStanding>>,
 }
 
 /// A problem, and since when it has been there.

@@ -1,5 +1,6 @@
 //! How the binaries speak to people: colours, standard output, the log, exit statuses. What they say is their affair.
 
+mod duration;
 pub mod log;
 pub mod output;
 pub mod source;
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use clap_complete::Shell;
+
+pub use duration::duration;
 
 /// Done, or the answer is yes.
 pub const YES: ExitCode = ExitCode::SUCCESS;

@@ -4,7 +4,7 @@
 const LONGEST_CHARS: usize = 256;
 
 /// Characters that end a line, command a terminal, or turn the direction of the text about become `?`.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let fit = |c: char| match c {
         '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '?',
         c if c.is_control() => '?',

@@ -34,6 +34,40 @@ pub(crate) struct StatusReport {
     pub(crate) features: Features,
     /// Null while the agent does not count them.
     pub(crate) drops: Option<Drops>,
+    /// Pods of other clusters; null where no context provider is asked.
+    pub(crate) remote: Option<Remote>,
+}
+
+/// What is known of other clusters' pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Remote {
+    /// Why no context provider is followed; null while one is.
+    pub(crate) problem: Option<String>,
+    /// For how long; null while one is.
+    pub(crate) seconds_without: Option<u64>,
+    /// Why what is known is not on disk; null while it is.
+    pub(crate) unkept: Option<String>,
+    /// By name.
+    pub(crate) clusters: Vec<RemoteCluster>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RemoteCluster {
+    pub(crate) cluster: String,
+    /// Whether a provider is followed who says that it answers.
+    pub(crate) fresh: bool,
+    /// Since its sets were known to be right; null if they never were.
+    pub(crate) seconds_stale: Option<u64>,
+    /// The provider knows less of it than this agent, which goes by what it knows.
+    pub(crate) held: bool,
+    /// Its sets are too old to be in force.
+    pub(crate) dropped: bool,
+    /// In force.
+    pub(crate) sets: usize,
+    /// In force, each set's counted by itself.
+    pub(crate) addresses: usize,
 }
 
 /// Where the objects come from.
@@ -278,6 +312,20 @@ mod tests {
                 lost: 0,
                 unnamed: 2,
             }),
+            remote: Some(Remote {
+                problem: Some("no".into()),
+                seconds_without: Some(5),
+                unkept: Some("no room".into()),
+                clusters: vec![RemoteCluster {
+                    cluster: "east".into(),
+                    fresh: false,
+                    seconds_stale: Some(7),
+                    held: true,
+                    dropped: false,
+                    sets: 2,
+                    addresses: 3,
+                }],
+            }),
         }
     }
 
@@ -286,7 +334,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"remote":{"problem":"no","secondsWithout":5,"unkept":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
             ]],
         );
     }

@@ -10,7 +10,7 @@ use console::LogFormat;
 use ipnet::IpNet;
 use policy::Layout;
 
-use super::{Cli, EnforcementArguments, ReportingArguments, TableArguments};
+use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
 use crate::protection::protection;
 
 #[derive(Debug, Args)]
@@ -72,6 +72,9 @@ pub(crate) struct AgentArguments {
     /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
+
+    #[command(flatten)]
+    pub(crate) remote: RemoteArguments,
 }
 
 impl AgentArguments {

@@ -65,6 +65,10 @@ pub(crate) struct UninstallArguments {
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
+    /// Folder in which the agent keeps what it knows of other clusters.
+    #[arg(long, env = "RINGFENCE_STATE_DIR", value_name = "DIR", default_value = "/var/lib/ringfence")]
+    pub(crate) state_dir: PathBuf,
+
     /// Name of the agent's nftables table.
     #[arg(long, env = "RINGFENCE_TABLE", value_name = "NAME", default_value = "ringfence")]
     pub(crate) table: Name,

@@ -13,11 +13,13 @@ pub(crate) enum Watched {
     NetworkPolicy,
     /// What the CNI plugin tells of.
     Attachment,
+    /// Pods of other clusters.
+    RemoteSet,
 }
 
 impl Watched {
-    pub(crate) const ALL: [Watched; 4] =
-        [Watched::Namespace, Watched::Pod, Watched::NetworkPolicy, Watched::Attachment];
+    pub(crate) const ALL: [Watched; 5] =
+        [Watched::Namespace, Watched::Pod, Watched::NetworkPolicy, Watched::Attachment, Watched::RemoteSet];
 
     pub(crate) fn of(change: &Change) -> Watched {
         let kind = match change {
@@ -37,6 +39,7 @@ impl Watched {
             Watched::Pod => "pod",
             Watched::NetworkPolicy => "networkpolicy",
             Watched::Attachment => "attachment",
+            Watched::RemoteSet => "remoteset",
         }
     }
 
@@ -50,6 +53,7 @@ impl Watched {
             Watched::Pod => counts.pods,
             Watched::NetworkPolicy => counts.network_policies,
             Watched::Attachment => counts.attachments,
+            Watched::RemoteSet => counts.remote_sets,
         }
     }
 }

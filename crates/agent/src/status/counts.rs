@@ -13,6 +13,7 @@ pub(crate) struct Counts {
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
     pub(crate) attachments: usize,
+    pub(crate) remote_sets: usize,
     pub(crate) policies: Policies,
     /// Pods that were attached here and whose objects are not known.
     pub(crate) unknown_pods: usize,
@@ -25,6 +26,7 @@ impl Counts {
         pods: 0,
         network_policies: 0,
         attachments: 0,
+        remote_sets: 0,
         policies: Policies { enforced: 0, audit: 0, not_understood: 0 },
         unknown_pods: 0,
     };
@@ -37,6 +39,7 @@ impl Counts {
             pods: state.pod_count(),
             network_policies: state.policy_count(),
             attachments: state.attachments().count(),
+            remote_sets: state.remote_set_count(),
             policies: Policies { enforced, audit: audited, not_understood },
             unknown_pods: unknown.map(|a| &a.pod).collect::<BTreeSet<_>>().len(),
         }

@@ -6,6 +6,7 @@ use policy::Diagnostic;
 
 use super::{Counts, LastCommit, Status};
 use crate::api::status as wire;
+use crate::remote::{ClusterStanding, RemoteStanding};
 
 /// What is counted elsewhere, since the agent started.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +63,7 @@ impl Status {
                 drop_log_reason: self.drop_log.clone(),
             },
             drops,
+            remote: self.remote.as_deref().map(|standing| remote(standing, now)),
         }
     }
 
@@ -82,6 +84,24 @@ impl Status {
             network_policies,
             problems: self.problems.iter().map(problem).collect(),
         }
+    }
+}
+
+fn remote(standing: &RemoteStanding, now: Instant) -> wire::Remote {
+    let cluster = |cluster: &ClusterStanding| wire::RemoteCluster {
+        cluster: cluster.cluster.clone(),
+        fresh: cluster.fresh,
+        seconds_stale: cluster.age(now).map(|age| age.as_secs()),
+        held: cluster.held,
+        dropped: cluster.dropped,
+        sets: cluster.sets,
+        addresses: cluster.addresses,
+    };
+    wire::Remote {
+        problem: standing.problem.as_ref().map(|(why, _)| why.clone()),
+        seconds_without: age(standing.problem.as_ref().map(|(_, since)| *since), now),
+        unkept: standing.unkept.clone(),
+        clusters: standing.clusters.iter().map(cluster).collect(),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::enforcer::Enforcer;
 use crate::listen::{Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::pod_lookup::{self, Wanted};
+use crate::remote::Following;
 use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
 use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
@@ -71,6 +72,13 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let cni_socket = run_dir.listen("cni.sock")?;
 
     let (events, queue) = mpsc::channel(EVENTS_QUEUED);
+    let (following, remote) = match arguments.remote.followed()? {
+        Some(followed) => {
+            let (following, news) = Following::recall(followed);
+            (Some(following), Some(news))
+        }
+        None => (None, None),
+    };
     let (mut source, lookups) = start_source(&arguments, events.clone()).await?;
     let place = Place {
         node: arguments.node_name.clone(),
@@ -83,9 +91,12 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         resync: arguments.resync_secs,
         enforcement: arguments.enforcement.by_default(),
         denied: Denied::new(place, drops.clone()),
+        prefixes: arguments.remote.remote_label_prefix.clone(),
+        remote,
     };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
     let watched = events.clone();
+    let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
     let sources = Sources { status: statuses, metrics, events, drops };
     let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
@@ -114,6 +125,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping; the rules stay in place"),
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping; the rules stay in place"),
         ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
+        ended = end_of(&mut remote) => bail!("context providers cannot be followed: {}", outcome(ended)),
         ended = &mut state_loop => bail!("the agent's loop has ended: {}", outcome(ended)),
         ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
         ended = &mut socket => bail!("the socket has closed: {}", outcome(ended)),
@@ -165,6 +177,14 @@ async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -
         }
     });
     Ok(source)
+}
+
+/// Never, without a task.
+async fn end_of<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
 }
 
 fn outcome<T, E: std::fmt::Display>(ended: Result<Result<T, E>, tokio::task::JoinError>) -> String {

@@ -5,6 +5,7 @@
 mod node;
 mod report;
 mod run_files;
+mod state_files;
 mod tables;
 
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use report::Report;
 use run_files::{Holders, Lock};
 
 pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCode> {
-    let UninstallArguments { folders, run_dir, table, keep_plugin, force, dry_run, output } = arguments;
+    let UninstallArguments { folders, run_dir, state_dir, table, keep_plugin, force, dry_run, output } = arguments;
     // Held to the end, so that nobody starts meanwhile.
     let holders = Holders::lock(run_dir, *dry_run)?;
     if let Some(living) = living(&holders, run_dir) {
@@ -32,6 +33,7 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
     node::configurations(&mut report, &folders.cni_conf_dir);
     node::plugin(&mut report, &folders.cni_bin_dir, *keep_plugin);
     tables::remove(&mut report, table);
+    state_files::remove(&mut report, state_dir);
     run_files::remove(&mut report, run_dir, holders);
     Ok(if report.finish()? { YES } else { NO })
 }

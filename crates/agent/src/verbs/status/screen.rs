@@ -7,7 +7,8 @@ use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::status::{
-    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Repairs, Severity, Source, SourceKind, StatusReport,
+    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
+    SourceKind, StatusReport,
 };
 use crate::status::in_words;
 
@@ -23,6 +24,7 @@ pub(super) fn text(report: &StatusReport) -> String {
     rules(&mut screen, report);
     policies(&mut screen, report.policies, &report.diagnostics);
     pods(&mut screen, report);
+    remote(&mut screen, report.remote.as_ref());
     repairs(&mut screen, report.repairs);
     drops(&mut screen, report.drops);
     features(&mut screen, &report.features);
@@ -40,10 +42,14 @@ impl Screen {
     }
 
     fn list(&mut self, style: Style, entries: &[String]) {
-        for entry in entries.iter().take(MOST_LISTED) {
-            for (index, line) in entry.lines().enumerate() {
+        self.styled_list(&entries.iter().map(|entry| (style, entry.as_str())).collect::<Vec<_>>());
+    }
+
+    fn styled_list(&mut self, entries: &[(Style, impl AsRef<str>)]) {
+        for (style, entry) in entries.iter().take(MOST_LISTED) {
+            for (index, line) in entry.as_ref().lines().enumerate() {
                 let mark = if index == 0 { "- " } else { "  " };
-                self.line("", style, &format!("{mark}{line}"));
+                self.line("", *style, &format!("{mark}{line}"));
             }
         }
         if let Some(more) = entries.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
@@ -147,6 +153,40 @@ fn pods(screen: &mut Screen, report: &StatusReport) {
     };
     let Pods { on_node, isolated, audited, .. } = pods;
     screen.line("pods here", style, &format!("{on_node} known, {isolated} isolated, {audited} audited, {unknown}"));
+}
+
+/// Nothing where no provider is asked.
+fn remote(screen: &mut Screen, remote: Option<&Remote>) {
+    let Some(Remote { problem, seconds_without, unkept, clusters }) = remote else { return };
+    let stale = clusters.iter().filter(|cluster| !cluster.fresh).count();
+    let says = match clusters.len() {
+        0 => "none is known".into(),
+        1 => format!("1 cluster, {stale} stale"),
+        all => format!("{all} clusters, {stale} stale"),
+    };
+    screen.line("remote pods", if stale > 0 || problem.is_some() { DOUBTFUL } else { Style::new() }, &says);
+    let without = problem.iter().map(|why| format!("no provider for {}: {why}", ago(seconds_without.unwrap_or(0))));
+    screen.list(DOUBTFUL, &without.chain(unkept.clone()).collect::<Vec<_>>());
+    // Those that need a look come first.
+    let (stale, fresh): (Vec<_>, Vec<_>) = clusters.iter().partition(|cluster| !cluster.fresh);
+    let shown = stale.iter().map(|cluster| (DOUBTFUL, cluster)).chain(fresh.iter().map(|c| (Style::new(), c)));
+    let lines: Vec<(Style, String)> = shown.map(|(style, cluster)| (style, remote_cluster(cluster))).collect();
+    screen.styled_list(&lines);
+}
+
+fn remote_cluster(cluster: &RemoteCluster) -> String {
+    let RemoteCluster { cluster, fresh, seconds_stale, held, dropped, sets, addresses } = cluster;
+    let age = match (fresh, seconds_stale) {
+        (true, _) => "fresh".to_owned(),
+        (false, Some(seconds)) => format!("stale for {}", ago(*seconds)),
+        (false, None) => "never seen".to_owned(),
+    };
+    let word = match (dropped, held) {
+        (true, _) => "; dropped as too old",
+        (false, true) => "; held against a provider that knows less",
+        (false, false) => "",
+    };
+    format!("{cluster}: {sets} sets, {addresses} addresses, {age}{word}")
 }
 
 fn repairs(screen: &mut Screen, repairs: Repairs) {
@@ -258,6 +298,7 @@ mod tests {
                 lost: 0,
                 unnamed: 0,
             }),
+            remote: None,
         }
     }
 

@@ -1,0 +1,83 @@
+//! Arguments of `ringfence agent` on pods of other clusters.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use feed::Access;
+use feed::client::{Source, Url};
+use policy::remote::LabelPrefix;
+
+use crate::remote::{FEED, Followed, Kept};
+
+/// How long a provider that is back stays unnoticed at most.
+const RETRY_LONGEST: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pods of other clusters")]
+pub(crate) struct RemoteArguments {
+    /// Context provider that tells the addresses of other clusters' pods; repeat it, or separate by commas: the next one
+    /// is asked where one fails. Without any, policies reach no pod of another cluster.
+    #[arg(long, env = "RINGFENCE_CONTEXT_URL", value_name = "URL", value_delimiter = ',', value_parser = url)]
+    pub(crate) context_url: Vec<Url>,
+
+    /// File of the token that is shown to the providers; read again for each request.
+    #[arg(long, env = "RINGFENCE_CONTEXT_TOKEN_FILE", value_name = "FILE", requires = "context_url")]
+    pub(crate) context_token_file: Option<PathBuf>,
+
+    /// Certificates (PEM) of the authorities that the providers' are of. Without it, those of the system.
+    #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE", requires = "context_url")]
+    pub(crate) context_ca_file: Option<PathBuf>,
+
+    /// Folder in which the agent keeps what it knows of other clusters, for its next start. Not used without
+    /// --context-url.
+    #[arg(long, env = "RINGFENCE_STATE_DIR", value_name = "DIR", default_value = "/var/lib/ringfence")]
+    pub(crate) state_dir: PathBuf,
+
+    /// How long the pods of another cluster stay admitted while nobody knows whether they still are what they were, as
+    /// in 90s, 30m, 12h or 7d. Without it, for ever.
+    #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", value_parser = console::duration)]
+    pub(crate) remote_max_stale: Option<Duration>,
+
+    /// Prefix of the labels (PREFIX/cluster, PREFIX/namespace, PREFIX/name) by which policies name pods of other
+    /// clusters; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_REMOTE_LABEL_PREFIX", value_name = "PREFIX", value_delimiter = ',',
+        default_values = policy::remote::DEFAULT_PREFIXES)]
+    pub(crate) remote_label_prefix: Vec<LabelPrefix>,
+}
+
+impl RemoteArguments {
+    /// Whom to follow; nobody without a URL.
+    pub(crate) fn followed(&self) -> anyhow::Result<Option<Followed>> {
+        if self.context_url.is_empty() {
+            return Ok(None);
+        }
+        let mut source = Source::new(self.context_url.clone(), FEED);
+        source.access = Access { token_file: self.context_token_file.clone(), ca_file: self.context_ca_file.clone() };
+        source.timing.retry_longest = RETRY_LONGEST;
+        Ok(Some(Followed { source, kept: Kept::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
+    }
+}
+
+fn url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|e| format!("{e}"))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() => Ok(url),
+        _ => Err("must be an http or https URL, as in http://ringfence-context.ringfence:9471".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_named_by_an_http_or_https_url() {
+        for text in ["http://127.0.0.1:9471", "https://context.ringfence.svc/base"] {
+            assert!(url(text).is_ok(), "{text}");
+        }
+        for text in ["", "127.0.0.1:9471", "file:///x", "http://", "context"] {
+            assert!(url(text).is_err(), "{text}");
+        }
+    }
+}

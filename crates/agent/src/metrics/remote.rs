@@ -1,0 +1,74 @@
+//! Figures of other clusters' pods. The clusters are those of the providers' configuration, which is somebody's choice and
+//! no workload's.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::remote::RemoteStanding;
+
+type OfCluster = [(&'static str, String); 1];
+
+#[derive(Debug, Default)]
+pub(super) struct RemoteFigures {
+    connected: Gauge,
+    kept: Gauge,
+    sets: Family<OfCluster, Gauge>,
+    addresses: Family<OfCluster, Gauge>,
+    stale: Family<OfCluster, Gauge<f64, AtomicU64>>,
+    dropped: Family<OfCluster, Gauge>,
+}
+
+impl RemoteFigures {
+    pub(super) fn register(registry: &mut Registry) -> RemoteFigures {
+        let figures = RemoteFigures::default();
+        let registry = registry.sub_registry_with_prefix("remote");
+        registry.register(
+            "provider_connected",
+            "1 while a context provider is followed; 0 too where none is asked",
+            figures.connected.clone(),
+        );
+        registry.register(
+            "state_kept",
+            "1 while what is known of other clusters is on disk; 0 too where no context provider is asked",
+            figures.kept.clone(),
+        );
+        registry.register("sets", "Sets of another cluster's pods that are in force", figures.sets.clone());
+        registry.register("addresses", "Their addresses, each set's counted by itself", figures.addresses.clone());
+        registry.register_with_unit(
+            "stale",
+            "Since the sets of a cluster were known to be right; NaN if they never were",
+            Unit::Seconds,
+            figures.stale.clone(),
+        );
+        registry.register(
+            "dropped",
+            "1 while the sets of a cluster are too old to be in force",
+            figures.dropped.clone(),
+        );
+        figures
+    }
+
+    pub(super) fn set(&self, standing: Option<&RemoteStanding>, now: Instant) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let clusters = standing.map_or(&[][..], |standing| &standing.clusters);
+        self.connected.set(i64::from(standing.is_some_and(|standing| standing.problem.is_none())));
+        self.kept.set(i64::from(standing.is_some_and(|standing| standing.unkept.is_none())));
+        // A cluster that is not watched any more has no figures.
+        self.sets.clear();
+        self.addresses.clear();
+        self.stale.clear();
+        self.dropped.clear();
+        for cluster in clusters {
+            let label = [("cluster", cluster.cluster.clone())];
+            let stale = cluster.age(now).map_or(f64::NAN, |age| age.as_secs_f64());
+            self.sets.get_or_create(&label).set(number(cluster.sets));
+            self.addresses.get_or_create(&label).set(number(cluster.addresses));
+            self.stale.get_or_create(&label).set(stale);
+            self.dropped.get_or_create(&label).set(i64::from(cluster.dropped));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is known of other clusters, on disk: for the time between a start of the agent and a provider's answer.
+//!
+//! The file is a baseline of the feed (docs/remote-clusters.md), each row with the moment at which it was known to be
+//! right. It is written beside its place and renamed, so that it is whole at each moment.
+
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use policy::remote::wire::Baseline;
+
+/// Its name in the folder of the state.
+pub(crate) const FILE: &str = "remote-sets.json";
+
+/// Where it is written first, and where one goes that cannot be read.
+const NEW: &str = "remote-sets.json.new";
+const DAMAGED: &str = "remote-sets.json.damaged";
+
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    folder: PathBuf,
+}
+
+impl Kept {
+    /// Makes the folder if it is missing.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<Kept> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(|| {
+            format!("cannot make the folder of the state {}; choose another with --state-dir", folder.display())
+        })?;
+        Ok(Kept { folder: folder.to_owned() })
+    }
+
+    /// The names in the folder that are ours.
+    pub(crate) fn files(folder: &Path) -> [PathBuf; 3] {
+        [FILE, NEW, DAMAGED].map(|name| folder.join(name))
+    }
+
+    /// What was kept; none if nothing ever was. One that cannot be understood is set aside, and said.
+    pub(crate) fn read(&self) -> anyhow::Result<Option<Baseline>> {
+        let path = self.folder.join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(baseline) => Ok(Some(baseline)),
+            Err(error) => {
+                let aside = self.folder.join(DAMAGED);
+                std::fs::rename(&path, &aside).with_context(|| format!("cannot set {} aside", path.display()))?;
+                bail!(
+                    "{} is not understood ({error}) and is kept as {}; no pod of another cluster is admitted until a \
+                     provider answers",
+                    path.display(),
+                    aside.display()
+                )
+            }
+        }
+    }
+
+    /// Takes the place of what was kept, or leaves it as it is.
+    pub(crate) fn write(&self, baseline: &Baseline) -> anyhow::Result<()> {
+        let (new, path) = (self.folder.join(NEW), self.folder.join(FILE));
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(&new)?;
+            file.write_all(&serde_json::to_vec(baseline)?)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(&self.folder)?.sync_all()
+        };
+        write().with_context(|| format!("cannot keep what is known of other clusters in {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::remote::RemoteSet;
+    use policy::remote::wire::{ClusterRow, SetRow};
+
+    use super::*;
+
+    fn baseline() -> Baseline {
+        let row = ClusterRow { cluster: "east".into(), reachable: false, synced_at: Some(jiff::Timestamp::UNIX_EPOCH) };
+        let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: vec!["10.8.0.1".parse().unwrap()] };
+        Baseline { clusters: vec![row], sets: vec![set], ..Baseline::default() }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again_and_nothing_at_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::open(&folder.path().join("a/b")).unwrap();
+        assert_eq!(kept.read().unwrap(), None);
+        kept.write(&Baseline::default()).unwrap();
+        kept.write(&baseline()).unwrap();
+        assert_eq!(kept.read().unwrap(), Some(baseline()));
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::open(folder.path()).unwrap();
+        std::fs::write(folder.path().join(FILE), r#"{"epoch":0,"seq":0,"clusters":[],"se"#).unwrap();
+        let error = kept.read().unwrap_err().to_string();
+        assert!(error.contains("is not understood") && error.contains(DAMAGED), "{error}");
+        assert_eq!(kept.read().unwrap(), None);
+        assert!(folder.path().join(DAMAGED).exists());
+    }
+
+    #[test]
+    fn where_there_is_no_room_what_was_kept_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::open(folder.path()).unwrap();
+        kept.write(&baseline()).unwrap();
+        // A folder in the place of the new file: it cannot be made.
+        std::fs::create_dir(folder.path().join(NEW)).unwrap();
+        let error = kept.write(&Baseline::default()).unwrap_err();
+        assert!(error.to_string().starts_with("cannot keep what is known of other clusters in"), "{error}");
+        assert_eq!(kept.read().unwrap(), Some(baseline()));
+    }
+}

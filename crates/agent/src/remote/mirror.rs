@@ -1,0 +1,285 @@
+//! What is told of other clusters, and what of it is in force.
+//!
+//! Nothing is given up because somebody does not answer. A provider that knows less of a cluster than is known here (it
+//! has just started and the cluster is away, or it takes the place of another that was cut off later) is not followed in
+//! that: what was known stays in force until the provider knows at least as much. So an address that has left a set does
+//! not come back with an older table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use policy::remote::wire::{Baseline, ClusterRow, Delta, SetDelta, SetRow};
+use policy::remote::{RemoteChange, RemoteSet};
+
+type Addresses = BTreeSet<IpAddr>;
+type Sets = BTreeMap<RemoteSet, Addresses>;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mirror {
+    clusters: BTreeMap<Arc<str>, Cluster>,
+    /// There is a stream, and it has all that the provider knows.
+    connected: bool,
+    /// Sets of which nobody has known anything for longer are no longer in force.
+    max_stale: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Cluster {
+    /// By the provider that was followed last.
+    told: Option<Told>,
+    /// Known here, and better than what is told, in whose place it is.
+    held: Option<Sets>,
+    /// When what is known here was known to be right; nobody has ever known where it is none.
+    as_of: Option<Timestamp>,
+    /// It is too old to be in force.
+    dropped: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Told {
+    reachable: bool,
+    synced_at: Option<Timestamp>,
+    sets: Sets,
+}
+
+/// How things stand with a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View<'a> {
+    pub(crate) cluster: &'a Arc<str>,
+    /// The provider is followed, and says that the cluster answers.
+    pub(crate) fresh: bool,
+    pub(crate) as_of: Option<Timestamp>,
+    /// The provider knows less than is in force.
+    pub(crate) held: bool,
+    pub(crate) dropped: bool,
+    pub(crate) sets: usize,
+    pub(crate) addresses: usize,
+}
+
+impl Told {
+    fn of(row: &ClusterRow) -> Told {
+        Told { reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
+    }
+
+    fn take(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
+        let addresses = self.sets.entry(set.clone()).or_default();
+        for address in removes {
+            addresses.remove(&address.to_canonical());
+        }
+        addresses.extend(adds.iter().map(IpAddr::to_canonical));
+        if addresses.is_empty() {
+            self.sets.remove(set);
+        }
+    }
+
+    /// Whether it is known at least as well as what was right at that moment.
+    fn is_as_good_as(&self, as_of: Option<Timestamp>) -> bool {
+        self.reachable || as_of.is_none_or(|as_of| self.synced_at.is_some_and(|synced| synced >= as_of))
+    }
+}
+
+static NO_SETS: Sets = Sets::new();
+
+impl Cluster {
+    /// What is known here, too old or not.
+    fn known(&self) -> &Sets {
+        let told = self.told.as_ref().map(|told| &told.sets);
+        self.held.as_ref().or(told).unwrap_or(&NO_SETS)
+    }
+
+    fn in_force(&self) -> &Sets {
+        if self.dropped { &NO_SETS } else { self.known() }
+    }
+
+    /// What is known here is what a provider tells, who says that the cluster answers.
+    fn is_fresh(&self) -> bool {
+        self.held.is_none() && self.told.as_ref().is_some_and(|told| told.reachable)
+    }
+
+    /// Goes by what is told again if that is as good as what is held, and sees how old it is.
+    fn settle(
+        &mut self,
+        connected: bool,
+        max_stale: Option<Duration>,
+        now: Timestamp,
+        changes: &mut Vec<RemoteChange>,
+    ) {
+        let was_dropped = self.dropped;
+        let mut released = None;
+        if let Some(told) = self.told.as_ref().filter(|_| connected) {
+            if told.is_as_good_as(self.as_of) {
+                released = self.held.take();
+            }
+            if self.held.is_none() {
+                self.as_of = if told.reachable { Some(now) } else { told.synced_at };
+            }
+        }
+        let is_fresh = connected && self.is_fresh();
+        self.dropped = !is_fresh && self.as_of.zip(max_stale).is_some_and(|(as_of, max)| is_older(as_of, max, now));
+        if released.is_some() || was_dropped != self.dropped {
+            let before = if was_dropped { &NO_SETS } else { released.as_ref().unwrap_or(self.known()) };
+            differences(before, self.in_force(), changes);
+        }
+    }
+}
+
+fn is_older(as_of: Timestamp, than: Duration, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(as_of)).is_ok_and(|age| age > than)
+}
+
+/// What makes the sets of before those of after.
+fn differences(before: &Sets, after: &Sets, changes: &mut Vec<RemoteChange>) {
+    let none = Addresses::new();
+    let names: BTreeSet<&RemoteSet> = before.keys().chain(after.keys()).collect();
+    for set in names {
+        let (old, new) = (before.get(set).unwrap_or(&none), after.get(set).unwrap_or(&none));
+        if old != new {
+            let (adds, removes) = ((new - old).into_iter().collect(), (old - new).into_iter().collect());
+            changes.push(RemoteChange::Update { set: set.clone(), adds, removes });
+        }
+    }
+}
+
+impl Mirror {
+    pub(crate) fn new(max_stale: Option<Duration>) -> Mirror {
+        Mirror { max_stale, ..Mirror::default() }
+    }
+
+    /// Puts in force what a process before has kept; what it says of who answers was so then.
+    pub(crate) fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+        let cluster = |row: &ClusterRow| {
+            let cluster = Cluster { held: Some(Sets::new()), as_of: row.synced_at, ..Cluster::default() };
+            (row.cluster.clone(), cluster)
+        };
+        let mut clusters: BTreeMap<Arc<str>, Cluster> = kept.clusters.iter().map(cluster).collect();
+        for SetRow { set, addresses } in &kept.sets {
+            if let Some(Cluster { held: Some(held), .. }) = clusters.get_mut(&set.cluster) {
+                held.entry(set.clone()).or_default().extend(addresses.iter().map(IpAddr::to_canonical));
+            }
+        }
+        self.replace(clusters, now)
+    }
+
+    /// A provider tells everything that it knows. A cluster that it says nothing of is not watched any more.
+    pub(crate) fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+        self.connected = true;
+        let cluster = |row: &ClusterRow| {
+            let before = self.clusters.get(&row.cluster);
+            let held = before.map_or_else(Sets::new, |before| before.known().clone());
+            let as_of = before.and_then(|before| before.as_of);
+            (row.cluster.clone(), Cluster { told: Some(Told::of(row)), held: Some(held), as_of, dropped: false })
+        };
+        let mut clusters: BTreeMap<Arc<str>, Cluster> = baseline.clusters.iter().map(cluster).collect();
+        for SetRow { set, addresses } in &baseline.sets {
+            if let Some(Cluster { told: Some(told), .. }) = clusters.get_mut(&set.cluster) {
+                told.take(&SetDelta { set: set.clone(), adds: addresses.clone(), removes: vec![] });
+            }
+        }
+        self.replace(clusters, now)
+    }
+
+    /// The provider tells what has changed.
+    pub(crate) fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
+        self.connected = true;
+        for row in &delta.clusters {
+            let cluster = self.clusters.entry(row.cluster.clone()).or_default();
+            let told = cluster.told.get_or_insert_with(|| Told::of(row));
+            (told.reachable, told.synced_at) = (row.reachable, row.synced_at);
+        }
+        let mut changes = self.settle(now);
+        for change in &delta.sets {
+            // What is said of a cluster as a whole comes behind what is said of its sets.
+            let cluster = self.clusters.entry(change.set.cluster.clone()).or_default();
+            cluster.told.get_or_insert_default().take(change);
+            if cluster.held.is_none() && !cluster.dropped {
+                let SetDelta { set, adds, removes } = change.clone();
+                changes.push(RemoteChange::Update { set, adds, removes });
+            }
+        }
+        for gone in &delta.gone {
+            if self.clusters.remove(gone).is_some() {
+                changes.push(RemoteChange::Forget(gone.clone()));
+            }
+        }
+        changes
+    }
+
+    /// There is a stream again, which goes on where the table was.
+    pub(crate) fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+        self.connected = true;
+        self.settle(now)
+    }
+
+    /// No provider is followed any more. What was right until now gets older from here.
+    pub(crate) fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+        let changes = self.settle(now);
+        self.connected = false;
+        changes
+    }
+
+    /// Sees what has become too old, and that what is fresh is right until now.
+    pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+        let mut changes = vec![];
+        for cluster in self.clusters.values_mut() {
+            cluster.settle(self.connected, self.max_stale, now, &mut changes);
+        }
+        changes
+    }
+
+    /// When something will be too old if nothing is told until then.
+    pub(crate) fn next_drop(&self) -> Option<Timestamp> {
+        let max = self.max_stale?;
+        let ages = self.clusters.values().filter(|c| !c.dropped && !(self.connected && c.is_fresh()));
+        ages.filter_map(|cluster| cluster.as_of?.checked_add(max).ok()).min()
+    }
+
+    /// What to keep for a process after this one: what is known, too old or not, and when it was right.
+    pub(crate) fn to_keep(&self) -> Baseline {
+        let row = |(name, cluster): (&Arc<str>, &Cluster)| ClusterRow {
+            cluster: name.clone(),
+            reachable: false,
+            synced_at: cluster.as_of,
+        };
+        let set = |(set, addresses): (&RemoteSet, &Addresses)| SetRow {
+            set: set.clone(),
+            addresses: addresses.iter().copied().collect(),
+        };
+        Baseline {
+            clusters: self.clusters.iter().map(row).collect(),
+            sets: self.clusters.values().flat_map(Cluster::known).map(set).collect(),
+            ..Baseline::default()
+        }
+    }
+
+    /// By name.
+    pub(crate) fn views(&self) -> impl Iterator<Item = View<'_>> {
+        self.clusters.iter().map(|(name, cluster)| View {
+            cluster: name,
+            fresh: self.connected && cluster.is_fresh(),
+            as_of: cluster.as_of,
+            held: self.connected && cluster.held.is_some(),
+            dropped: cluster.dropped,
+            sets: cluster.in_force().len(),
+            addresses: cluster.in_force().values().map(BTreeSet::len).sum(),
+        })
+    }
+
+    /// These are the clusters from now on.
+    fn replace(&mut self, clusters: BTreeMap<Arc<str>, Cluster>, now: Timestamp) -> Vec<RemoteChange> {
+        let old = std::mem::replace(&mut self.clusters, clusters);
+        let mut changes = vec![];
+        for (name, cluster) in &mut self.clusters {
+            cluster.settle(self.connected, self.max_stale, now, &mut vec![]);
+            differences(old.get(name).map_or(&NO_SETS, Cluster::in_force), cluster.in_force(), &mut changes);
+        }
+        let gone = old.keys().filter(|name| !self.clusters.contains_key(*name));
+        changes.extend(gone.cloned().map(RemoteChange::Forget));
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+use policy::remote::wire::Baseline;
+
+use super::*;
+
+/// A provider of which only what it tells is known: rows and sets by cluster.
+#[derive(Debug, Clone, Default)]
+struct Table(BTreeMap<&'static str, (bool, Option<i64>, Vec<(&'static str, Vec<&'static str>)>)>);
+
+impl Table {
+    fn with(
+        mut self,
+        cluster: &'static str,
+        reachable: bool,
+        synced_at: Option<i64>,
+        sets: &[(&'static str, &[&'static str])],
+    ) -> Table {
+        let sets = sets.iter().map(|(name, addresses)| (*name, addresses.to_vec())).collect();
+        self.0.insert(cluster, (reachable, synced_at, sets));
+        self
+    }
+
+    fn baseline(&self) -> Baseline {
+        let mut baseline = Baseline { epoch: 1, ..Baseline::default() };
+        for (cluster, (reachable, synced_at, sets)) in &self.0 {
+            baseline.clusters.push(row(cluster, *reachable, *synced_at));
+            for (name, addresses) in sets {
+                let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+                baseline.sets.push(SetRow { set: RemoteSet::new(cluster, "shop", name), addresses });
+            }
+        }
+        baseline
+    }
+}
+
+fn row(cluster: &str, reachable: bool, synced_at: Option<i64>) -> ClusterRow {
+    ClusterRow { cluster: cluster.into(), reachable, synced_at: synced_at.map(at) }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn update(cluster: &str, name: &str, adds: &[&str], removes: &[&str]) -> SetDelta {
+    let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    SetDelta { set: RemoteSet::new(cluster, "shop", name), adds: parsed(adds), removes: parsed(removes) }
+}
+
+fn rows(clusters: Vec<ClusterRow>) -> Delta {
+    Delta { epoch: 1, seq: 1, clusters, ..Delta::default() }
+}
+
+fn sets(sets: Vec<SetDelta>) -> Delta {
+    Delta { epoch: 1, seq: 1, sets, ..Delta::default() }
+}
+
+/// A mirror, and what the state has that takes its changes.
+struct Followed {
+    mirror: Mirror,
+    state: Sets,
+}
+
+impl Followed {
+    fn new(max_stale: Option<Duration>) -> Followed {
+        Followed { mirror: Mirror::new(max_stale), state: Sets::new() }
+    }
+
+    fn take(&mut self, what: impl FnOnce(&mut Mirror) -> Vec<RemoteChange>) {
+        for change in what(&mut self.mirror) {
+            match change {
+                RemoteChange::Update { set, adds, removes } => {
+                    let addresses = self.state.entry(set).or_default();
+                    addresses.retain(|address| !removes.contains(address));
+                    addresses.extend(adds);
+                }
+                RemoteChange::Forget(cluster) => self.state.retain(|set, _| set.cluster != cluster),
+                RemoteChange::Replace(_) => unreachable!("a mirror tells differences"),
+            }
+        }
+        self.state.retain(|_, addresses| !addresses.is_empty());
+        let in_force: Sets = self.mirror.clusters.values().flat_map(|c| c.in_force().clone()).collect();
+        assert_eq!(self.state, in_force, "the changes make what is in force");
+    }
+
+    /// `east/web 10.8.0.1 10.8.0.2, ...`
+    fn shown(&self) -> String {
+        let set = |(set, addresses): (&RemoteSet, &Addresses)| {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            format!("{}/{} {}", set.cluster, set.name, addresses.join(" "))
+        };
+        self.state.iter().map(set).collect::<Vec<_>>().join(", ")
+    }
+
+    fn view(&self, cluster: &str) -> View<'_> {
+        self.mirror.views().find(|view| **view.cluster == *cluster).unwrap()
+    }
+}
+
+fn two_pods() -> Table {
+    Table::default().with("east", true, Some(0), &[("web", &["10.8.0.1", "10.8.0.2"])])
+}
+
+#[test]
+fn a_baseline_and_its_deltas_are_in_force() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
+    let delta = sets(vec![update("east", "web", &[], &["10.8.0.1"]), update("east", "api", &["fd00::1"], &[])]);
+    followed.take(|mirror| mirror.delta(&delta, at(2)));
+    assert_eq!(followed.shown(), "east/api fd00::1, east/web 10.8.0.2");
+    let view = followed.view("east");
+    assert_eq!((view.fresh, view.as_of, view.sets, view.addresses), (true, Some(at(2)), 2, 2));
+}
+
+#[test]
+fn a_cluster_that_is_not_watched_any_more_has_no_sets() {
+    let two = two_pods().with("west", true, Some(0), &[("db", &["10.9.0.1"])]);
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
+    followed.take(|mirror| mirror.delta(&Delta { gone: vec!["west".into()], ..Delta::default() }, at(2)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
+    followed.take(|mirror| mirror.baseline(&Table::default().baseline(), at(3)));
+    assert_eq!((followed.shown().as_str(), followed.mirror.views().count()), ("", 0));
+}
+
+#[test]
+fn sets_stay_while_nobody_answers_and_their_age_is_known() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.take(|mirror| mirror.lost(at(10)));
+    followed.take(|mirror| mirror.settle(at(10_000_000)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
+    let view = followed.view("east");
+    assert_eq!((view.fresh, view.as_of), (false, Some(at(10))));
+    followed.take(|mirror| mirror.resumed(at(10_000_001)));
+    assert!(followed.view("east").fresh);
+}
+
+#[test]
+fn sets_stay_while_the_cluster_is_away_and_what_it_lost_meanwhile_goes_when_it_is_back() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(5))]), at(7)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
+    assert_eq!((followed.view("east").fresh, followed.view("east").as_of), (false, Some(at(5))));
+    let mut back = rows(vec![row("east", true, Some(90))]);
+    back.sets = vec![update("east", "web", &[], &["10.8.0.1"])];
+    followed.take(|mirror| mirror.delta(&back, at(91)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").fresh), ("east/web 10.8.0.2", true));
+}
+
+#[test]
+fn a_provider_that_has_just_started_and_knows_nothing_of_a_cluster_takes_nothing_away() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.take(|mirror| mirror.lost(at(2)));
+    let empty = Table::default().with("east", false, None, &[]);
+    followed.take(|mirror| mirror.baseline(&empty.baseline(), at(3)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.1 10.8.0.2", true));
+    // It finds the cluster, one pod of which has gone meanwhile.
+    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.2"], &[])]), at(4)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(5))]), at(5)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.2", false));
+}
+
+#[test]
+fn an_address_that_has_left_does_not_come_back_with_a_provider_that_was_cut_off_earlier() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
+    followed.take(|mirror| mirror.lost(at(51)));
+    let older = Table::default().with("east", false, Some(40), &[("web", &["10.8.0.1", "10.8.0.2"])]);
+    followed.take(|mirror| mirror.baseline(&older.baseline(), at(52)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.2", Some(at(51))));
+    // One that was cut off later knows better.
+    let later = Table::default().with("east", false, Some(60), &[("web", &["10.8.0.3"])]);
+    followed.take(|mirror| mirror.baseline(&later.baseline(), at(70)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.3", Some(at(60))));
+}
+
+#[test]
+fn what_was_kept_is_in_force_until_a_provider_knows_as_much() {
+    let mut before = Followed::new(None);
+    before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    before.take(|mirror| mirror.settle(at(9)));
+    let kept = before.mirror.to_keep();
+    let mut after = Followed::new(None);
+    after.take(|mirror| mirror.recall(&kept, at(20)));
+    assert_eq!(after.shown(), before.shown());
+    assert_eq!((after.view("east").fresh, after.view("east").as_of), (false, Some(at(9))));
+    assert_eq!(after.mirror.to_keep(), kept, "and is kept as it was");
+    let now = Table::default().with("east", true, Some(21), &[("web", &["10.8.0.2"])]);
+    after.take(|mirror| mirror.baseline(&now.baseline(), at(21)));
+    assert_eq!(after.shown(), "east/web 10.8.0.2");
+}
+
+#[test]
+fn sets_that_are_too_old_are_dropped_at_last_and_come_back_with_the_cluster() {
+    let mut followed = Followed::new(Some(Duration::from_secs(60)));
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    assert_eq!(followed.mirror.next_drop(), None);
+    followed.take(|mirror| mirror.settle(at(1000)));
+    assert_ne!(followed.shown(), "", "a cluster that answers is never too old");
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(1000))]), at(1010)));
+    assert_eq!(followed.mirror.next_drop(), Some(at(1060)));
+    followed.take(|mirror| mirror.settle(at(1060)));
+    assert_ne!(followed.shown(), "");
+    followed.take(|mirror| mirror.settle(at(1061)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").dropped), ("", true));
+    assert_eq!(followed.mirror.next_drop(), None);
+    assert_eq!(followed.mirror.to_keep().sets.len(), 1, "it is still known");
+    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(1062)));
+    assert_eq!(followed.shown(), "");
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(1063))]), at(1063)));
+    assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2 10.8.0.9");
+}
+
+#[test]
+fn the_sets_of_a_new_cluster_may_come_before_its_row() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
+    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(2))]), at(2)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").fresh), ("east/web 10.8.0.9", true));
+}
+
+mod stories {
+    //! Two providers that each see the cluster or do not, an agent that follows one of them or none and starts anew: what
+    //! is in force was true at the moment that the agent says.
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// The cluster has these pods now.
+        Pods(u8),
+        /// A provider sees the cluster, or does not.
+        Link(usize, bool),
+        /// A provider starts anew, with what it has on disk or without.
+        Restart(usize, bool),
+        Follow(usize),
+        Lose,
+        /// The agent starts anew.
+        Recall,
+    }
+
+    #[derive(Debug, Clone, Default)]
+    struct Provider {
+        sees: bool,
+        pods: u8,
+        synced_at: Option<i64>,
+    }
+
+    impl Provider {
+        fn baseline(&self) -> Baseline {
+            let sets = addresses(self.pods).into_iter().collect::<Vec<_>>();
+            let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: sets };
+            let sets = if self.pods == 0 { vec![] } else { vec![set] };
+            Baseline { clusters: vec![row("east", self.sees, self.synced_at)], sets, ..Baseline::default() }
+        }
+    }
+
+    fn addresses(pods: u8) -> Addresses {
+        (0..8).filter(|bit| pods & (1 << bit) != 0).map(|bit| IpAddr::from([10, 8, 0, bit])).collect()
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => any::<u8>().prop_map(Step::Pods),
+            2 => (0..2_usize, any::<bool>()).prop_map(|(provider, sees)| Step::Link(provider, sees)),
+            1 => (0..2_usize, any::<bool>()).prop_map(|(provider, keeps)| Step::Restart(provider, keeps)),
+            2 => (0..2_usize).prop_map(Step::Follow),
+            1 => Just(Step::Lose),
+            1 => Just(Step::Recall),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_in_force_was_right_when_it_is_said_to_have_been(steps in prop::collection::vec(step(), 1..40)) {
+            let mut truth = vec![];
+            let (mut pods, mut providers) = (0, [Provider::default(), Provider::default()]);
+            let mut followed = Followed::new(None);
+            let mut following: Option<usize> = None;
+            let mut youngest = None;
+            for (second, step) in (1..).zip(steps) {
+                let now = at(second);
+                // What the followed provider has told, so that its changes are deltas.
+                let before = following.map(|provider| providers[provider].clone());
+                match step {
+                    Step::Pods(new) => pods = new,
+                    Step::Link(provider, sees) => providers[provider].sees = sees,
+                    Step::Restart(provider, keeps) => {
+                        if following == Some(provider) {
+                            followed.take(|mirror| mirror.lost(now));
+                            following = None;
+                        }
+                        let Provider { pods, synced_at, .. } = providers[provider];
+                        providers[provider] = Provider { sees: false, pods, synced_at };
+                        if !keeps {
+                            providers[provider] = Provider::default();
+                        }
+                    }
+                    Step::Follow(provider) => {
+                        if following.is_some() {
+                            followed.take(|mirror| mirror.lost(now));
+                        }
+                        following = Some(provider);
+                    }
+                    Step::Lose => {
+                        followed.take(|mirror| mirror.lost(now));
+                        following = None;
+                    }
+                    Step::Recall => {
+                        let kept = followed.mirror.to_keep();
+                        followed = Followed::new(None);
+                        followed.take(|mirror| mirror.recall(&kept, now));
+                        following = None;
+                    }
+                }
+                truth.push(pods);
+                for provider in providers.iter_mut().filter(|provider| provider.sees) {
+                    (provider.pods, provider.synced_at) = (pods, Some(second));
+                }
+                if let Some(provider) = following {
+                    let told = &providers[provider];
+                    match before.filter(|_| !matches!(step, Step::Follow(_))) {
+                        None => followed.take(|mirror| mirror.baseline(&told.baseline(), now)),
+                        Some(old) => {
+                            let (was, is) = (addresses(old.pods), addresses(told.pods));
+                            let set = RemoteSet::new("east", "shop", "web");
+                            let (adds, removes) = ((&is - &was).into_iter().collect(), (&was - &is).into_iter().collect());
+                            let mut delta = rows(vec![row("east", told.sees, told.synced_at)]);
+                            delta.sets = vec![SetDelta { set, adds, removes }];
+                            followed.take(|mirror| mirror.delta(&delta, now));
+                        }
+                    }
+                }
+                let Some(view) = followed.mirror.views().next() else { continue };
+                let in_force = followed.state.values().next().cloned().unwrap_or_default();
+                match view.as_of {
+                    Some(as_of) => {
+                        prop_assert!(youngest <= Some(as_of), "what is in force never gets older than it was");
+                        youngest = Some(as_of);
+                        let then = usize::try_from(as_of.duration_since(at(1)).as_secs()).unwrap();
+                        prop_assert_eq!(in_force, addresses(truth[then]));
+                    }
+                    None => prop_assert_eq!(in_force, Addresses::new()),
+                }
+            }
+        }
+    }
+}

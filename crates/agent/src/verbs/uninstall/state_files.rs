@@ -1,0 +1,25 @@
+//! What the agent keeps for its next start.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::report::Report;
+use crate::remote::Kept;
+
+pub(super) fn remove(report: &mut Report, state_dir: &Path) {
+    let what = format!("the folder {} with what was known of other clusters", state_dir.display());
+    let ours: Vec<PathBuf> =
+        Kept::files(state_dir).into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();
+    let is_there = state_dir.symlink_metadata().is_ok();
+    if !is_there {
+        return report.absent(what);
+    }
+    report.remove(what, || {
+        ours.iter().try_for_each(std::fs::remove_file)?;
+        match std::fs::remove_dir(state_dir) {
+            // Somebody else's files are in it, or in a container it is a mount.
+            Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy) => Ok(()),
+            removed => removed,
+        }
+    });
+}

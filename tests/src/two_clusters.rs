@@ -1,0 +1,263 @@
+//! Two clusters in one lab, the context provider between them, and an agent that follows it.
+//!
+//! `home` has a node with an agent and a pod behind a policy that admits pods of `east`, by the labels of remote sets.
+//! `east` has a node with pods and no agent. Both API servers, the provider and the agent are on the loopback of home's
+//! node.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::agent_process::{AgentProcess, ask_socket, ringfence};
+use crate::fake_api::FakeApi;
+use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
+use crate::oracle::Probe;
+use crate::provider_process::Provider;
+
+/// The node of the cluster whose policies are enforced.
+pub const HOME: &str = "home-1";
+/// The node of the other cluster.
+pub const EAST: &str = "east-1";
+
+/// Where the other cluster's API server listens, however often it is started.
+const EAST_API: &str = "127.0.0.1:6443";
+const PROVIDER: &str = "127.0.0.1:9471";
+
+/// The pod behind the policy, in both families.
+pub const DB: [&str; 2] = ["10.1.0.10", "fd01::10"];
+/// Places for pods of the other cluster, in both families.
+pub const PLACES: [[&str; 2]; 4] =
+    [["10.2.0.10", "fd02::10"], ["10.2.0.11", "fd02::11"], ["10.2.0.12", "fd02::12"], ["10.2.0.13", "fd02::13"]];
+
+/// A pod of the other cluster, as its API server has it. Its namespace is `shop`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EastPod {
+    pub name: &'static str,
+    /// One of [`PLACES`].
+    pub place: usize,
+    /// The label that offers its addresses.
+    pub offered_as: Option<&'static str>,
+    pub phase: &'static str,
+}
+
+impl EastPod {
+    /// Runs, and offers its addresses as `web`.
+    pub fn web(name: &'static str, place: usize) -> EastPod {
+        EastPod { name, place, offered_as: Some("web"), phase: "Running" }
+    }
+
+    pub fn object(&self) -> Value {
+        let labels = self.offered_as.map_or(json!({}), |name| json!({"semaphore.uw.systems/name": name}));
+        let ips: Vec<Value> = PLACES[self.place].iter().map(|ip| json!({"ip": ip})).collect();
+        json!({
+            "metadata": {"namespace": "shop", "name": self.name, "uid": format!("{}-uid", self.name), "labels": labels},
+            "spec": {"nodeName": EAST, "containers": []},
+            "status": {"phase": self.phase, "podIP": PLACES[self.place][0], "podIPs": ips},
+        })
+    }
+}
+
+/// The lab, the API server of `home`, and a folder for what the processes keep.
+pub struct TwoClusters {
+    pub lab: Lab,
+    pub home: FakeApi,
+    folder: TempDir,
+}
+
+impl Default for TwoClusters {
+    fn default() -> TwoClusters {
+        TwoClusters::new()
+    }
+}
+
+impl TwoClusters {
+    /// `home` with its pod and its policy, and nothing else yet.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn new() -> TwoClusters {
+        TwoClusters::in_lab(Lab::new(&TwoClusters::spec()))
+    }
+
+    /// What the lab is built from.
+    pub fn spec() -> LabSpec {
+        let pod = |name: &str, addresses: [&str; 2]| PodSpec {
+            name: name.into(),
+            addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+        };
+        let east = PLACES.iter().enumerate().map(|(place, addresses)| pod(&format!("place-{place}"), *addresses));
+        LabSpec {
+            nodes: vec![
+                NodeSpec { name: HOME.into(), addresses: vec![], pods: vec![pod("db", DB)] },
+                NodeSpec { name: EAST.into(), addresses: vec![], pods: east.collect() },
+            ],
+            outside: vec![],
+        }
+    }
+
+    /// As [`TwoClusters::new`], in a lab of [`TwoClusters::spec`].
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn in_lab(lab: Lab) -> TwoClusters {
+        let folder = TempDir::new().expect("a folder");
+        let home = lab.node_exec(HOME, FakeApi::start);
+        home.set(policy::Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "home-uid"}}));
+        home.set(policy::Kind::Namespace, json!({"metadata": {"name": "shop", "labels": {"name": "shop"}}}));
+        let ips: Vec<Value> = DB.iter().map(|ip| json!({"ip": ip})).collect();
+        let db = json!({
+            "metadata": {"namespace": "shop", "name": "db", "uid": "db-uid", "labels": {"app": "db"}},
+            "spec": {"nodeName": HOME, "containers": []},
+            "status": {"phase": "Running", "podIP": DB[0], "podIPs": ips},
+        });
+        home.set(policy::Kind::Pod, db);
+        home.set(policy::Kind::NetworkPolicy, admits("semaphore.uw.systems", "web"));
+        let clusters = TwoClusters { lab, home, folder };
+        clusters.write("east.token", "a-token");
+        clusters.write_remote("");
+        clusters
+    }
+
+    /// The API server of `east`, with these pods. What was there before has to have ended.
+    ///
+    /// # Panics
+    /// If its address is taken.
+    pub fn east(&self, pods: &[EastPod]) -> FakeApi {
+        let address: SocketAddr = EAST_API.parse().expect("an address");
+        let api = self.lab.node_exec(HOME, || FakeApi::start_at(address));
+        for pod in pods {
+            api.set(policy::Kind::Pod, pod.object());
+        }
+        api
+    }
+
+    /// Starts the provider.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn provider(&self, more: &[&str]) -> Provider {
+        let mut arguments = vec![
+            "--kubeconfig".to_owned(),
+            self.home.kubeconfig().display().to_string(),
+            "--remote-clusters".into(),
+            self.remote_file().display().to_string(),
+            "--state-dir".into(),
+            self.path("provider").display().to_string(),
+        ];
+        arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
+        Provider::start_in(&self.lab, HOME, PROVIDER.parse().expect("an address"), arguments)
+    }
+
+    /// Starts an agent that follows the provider.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn agent(&self, more: &[&str]) -> AgentProcess<'_> {
+        let url = format!("http://{PROVIDER}");
+        self.agent_without_provider(&[&["--context-url", &url], more].concat())
+    }
+
+    /// Starts an agent that follows nobody.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn agent_without_provider(&self, more: &[&str]) -> AgentProcess<'_> {
+        let mut command = ringfence();
+        command.args(["agent", "--node-name", HOME, "--run-dir"]).arg(self.run_dir());
+        command.arg("--kubeconfig").arg(self.home.kubeconfig());
+        command.arg("--state-dir").arg(self.path("agent")).args(more);
+        AgentProcess::start(&self.lab, HOME, command)
+    }
+
+    /// The file that names the other cluster, with these further lines about it.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write_remote(&self, more: &str) {
+        let token = self.path("east.token");
+        let text =
+            format!("clusters:\n- name: east\n  url: http://{EAST_API}\n  tokenFile: {}\n{more}", token.display());
+        self.write("remote.yaml", &text);
+    }
+
+    /// Writes a file of the folder, under another name first.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) {
+        let hidden = self.path(&format!(".{name}"));
+        std::fs::write(&hidden, text)
+            .and_then(|()| std::fs::rename(&hidden, self.path(name)))
+            .expect("a folder of ours");
+    }
+
+    pub fn remote_file(&self) -> PathBuf {
+        self.path("remote.yaml")
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Which of the other cluster's places reach the pod behind the policy, on TCP port 80: of each the answer in IPv4 and
+    /// in IPv6.
+    ///
+    /// # Panics
+    /// On errors of the system.
+    pub fn admitted(&self) -> [[bool; 2]; PLACES.len()] {
+        let probes: Vec<Probe> =
+            PLACES.iter().flat_map(|place| place.iter().zip(DB)).map(|(from, to)| probe(from, to)).collect();
+        let answers = probe_all(&self.lab, &probes);
+        std::array::from_fn(|place| [answers[2 * place], answers[2 * place + 1]])
+    }
+
+    /// What the agent's set of peers holds, as the kernel has it: the addresses of the other cluster's places.
+    ///
+    /// # Panics
+    /// If the table cannot be listed.
+    pub fn in_kernel(&self) -> Vec<&'static str> {
+        let table = self.lab.node_exec(HOME, || crate::kernel_table::nft("list table inet ringfence"));
+        let words: Vec<&str> = table.split([' ', ',', '\n', '\t']).collect();
+        PLACES.iter().flatten().filter(|address| words.contains(address)).copied().collect()
+    }
+
+    /// The agent's status.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    pub fn agent_status(&self) -> Value {
+        serde_json::from_str(&ask_socket(&self.run_dir(), "/v1/status").body).expect("JSON")
+    }
+}
+
+fn probe(from: &str, to: &str) -> Probe {
+    let parse = |text: &str| -> IpAddr { text.parse().expect("an address") };
+    Probe { source: parse(from), destination: parse(to), protocol: Probe::TCP, port: Some(80) }
+}
+
+/// A policy for the pod behind it that admits the remote set `east/shop/<name>` by the labels of a family.
+pub fn admits(prefix: &str, name: &str) -> Value {
+    let key = |of: &str| format!("{prefix}/{of}");
+    let from = json!({
+        "namespaceSelector": {"matchLabels": {key("cluster"): "east", key("namespace"): "shop"}},
+        "podSelector": {"matchLabels": {key("name"): name}},
+    });
+    json!({
+        "metadata": {"namespace": "shop", "name": "db", "uid": "policy-uid"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [from]}],
+        },
+    })
+}
