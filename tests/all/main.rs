@@ -72,3 +72,5 @@ mod bench;
 mod stock_readers;
 // What a provider publishes is what a fresh start would, whoever fails, and it writes nothing but its Lease.
 mod provider;
+// Pods of another cluster are admitted as its API server tells of them, whoever is away meanwhile.
+mod remote;

@@ -1,0 +1,174 @@
+//! Pods of another cluster in this one's policies: two API servers, the provider and an agent as processes, real packets.
+
+// What becomes of the sets while somebody is away.
+mod outages;
+// What is told of them.
+mod told;
+
+use policy::Kind;
+use serde_json::json;
+use tests::agent_process::AgentProcess;
+use tests::fake_api::FakeApi;
+use tests::provider_process::Provider;
+use tests::two_clusters::{EastPod, PLACES, TwoClusters, admits};
+
+/// Nobody is admitted.
+const NOBODY: [[bool; 2]; PLACES.len()] = [[false; 2]; PLACES.len()];
+
+/// Everybody that takes part, with everything ready.
+struct Cast<'a> {
+    clusters: &'a TwoClusters,
+    east: Option<FakeApi>,
+    provider: Option<Provider>,
+    agent: Option<AgentProcess<'a>>,
+}
+
+impl<'a> Cast<'a> {
+    fn begin(clusters: &'a TwoClusters, pods: &[EastPod]) -> Cast<'a> {
+        let mut cast = Cast { clusters, east: None, provider: None, agent: None };
+        cast.start_east(pods);
+        cast.start_provider();
+        cast.start_agent();
+        cast
+    }
+
+    fn east(&self) -> &FakeApi {
+        self.east.as_ref().unwrap()
+    }
+
+    fn set(&self, pod: &EastPod) {
+        self.east().set(Kind::Pod, pod.object());
+    }
+
+    fn start_east(&mut self, pods: &[EastPod]) {
+        self.east = Some(self.clusters.east(pods));
+    }
+
+    fn start_provider(&mut self) {
+        let mut provider = self.clusters.provider(&[]);
+        provider.until_ready();
+        self.provider = Some(provider);
+    }
+
+    fn start_agent(&mut self) {
+        let mut agent = self.clusters.agent(&[]);
+        agent.until_ready();
+        self.agent = Some(agent);
+    }
+
+    /// Waits until the kernel has the addresses of exactly these places.
+    #[track_caller]
+    fn until_in_kernel(&mut self, places: &[usize]) {
+        let wanted: Vec<&str> = places.iter().flat_map(|place| PLACES[*place]).collect();
+        let clusters = self.clusters;
+        let agent = self.agent.as_mut().unwrap();
+        agent
+            .until(&format!("places {places:?} are in the kernel"), |_| (clusters.in_kernel() == wanted).then_some(()));
+    }
+
+    /// What the agent says of the other cluster.
+    fn standing(&self) -> serde_json::Value {
+        self.clusters.agent_status()["remote"]["clusters"][0].clone()
+    }
+
+    #[track_caller]
+    fn until_standing(&mut self, what: &str, fits: impl Fn(&serde_json::Value) -> bool) {
+        let clusters = self.clusters;
+        self.agent
+            .as_mut()
+            .unwrap()
+            .until(what, |_| fits(&clusters.agent_status()["remote"]["clusters"][0]).then_some(()));
+    }
+}
+
+/// These places are, in both families.
+fn admitted(places: &[usize]) -> [[bool; 2]; PLACES.len()] {
+    std::array::from_fn(|place| [places.contains(&place); 2])
+}
+
+#[test]
+fn a_pod_of_another_cluster_is_admitted_for_as_long_as_it_offers_itself() {
+    let clusters = TwoClusters::new();
+    let other = EastPod { offered_as: None, ..EastPod::web("other", 1) };
+    let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), other.clone()]);
+    cast.until_in_kernel(&[0]);
+    assert_eq!(clusters.admitted(), admitted(&[0]), "of both families, and nobody without the label");
+
+    cast.set(&EastPod::web("web-2", 2));
+    cast.until_in_kernel(&[0, 2]);
+    assert_eq!(clusters.admitted(), admitted(&[0, 2]));
+
+    // The label comes, has another value, and goes.
+    cast.set(&EastPod::web("other", 1));
+    cast.until_in_kernel(&[0, 1, 2]);
+    cast.set(&EastPod { offered_as: Some("api"), ..EastPod::web("other", 1) });
+    cast.until_in_kernel(&[0, 2]);
+    assert_eq!(clusters.admitted(), admitted(&[0, 2]));
+    cast.set(&EastPod::web("other", 1));
+    cast.until_in_kernel(&[0, 1, 2]);
+    cast.set(&other);
+    cast.until_in_kernel(&[0, 2]);
+
+    // It has another address, has finished, is gone.
+    cast.set(&EastPod::web("web-2", 3));
+    cast.until_in_kernel(&[0, 3]);
+    cast.set(&EastPod { phase: "Succeeded", ..EastPod::web("web-2", 3) });
+    cast.until_in_kernel(&[0]);
+    assert_eq!(clusters.admitted(), admitted(&[0]));
+    cast.east().remove(Kind::Pod, "shop", "web-0");
+    cast.until_in_kernel(&[]);
+    assert_eq!(clusters.admitted(), NOBODY);
+}
+
+#[test]
+fn two_pods_that_have_had_one_address_are_counted() {
+    let clusters = TwoClusters::new();
+    let mut cast = Cast::begin(&clusters, &[EastPod::web("old", 0)]);
+    cast.until_in_kernel(&[0]);
+    cast.set(&EastPod::web("new", 0));
+    cast.set(&EastPod::web("witness", 1));
+    cast.until_in_kernel(&[0, 1]);
+    cast.east().remove(Kind::Pod, "shop", "old");
+    cast.east().remove(Kind::Pod, "shop", "witness");
+    cast.until_in_kernel(&[0]);
+    assert_eq!(clusters.admitted(), admitted(&[0]));
+}
+
+#[test]
+fn selectors_that_do_not_require_a_cluster_admit_nobody_of_another() {
+    let clusters = TwoClusters::new();
+    let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0)]);
+    cast.until_in_kernel(&[0]);
+    let cluster = "semaphore.uw.systems/cluster";
+    let expression = |operator: &str| json!({"matchExpressions": [{"key": cluster, "operator": operator}]});
+    let not_in = json!({"matchExpressions": [{"key": cluster, "operator": "NotIn", "values": ["west"]}]});
+    for selector in [json!({}), not_in, expression("DoesNotExist")] {
+        let mut policy = admits("semaphore.uw.systems", "web");
+        policy["spec"]["ingress"][0]["from"] = json!([{"namespaceSelector": selector}, {"podSelector": {}}]);
+        clusters.home.set(Kind::NetworkPolicy, policy);
+        cast.until_in_kernel(&[]);
+        assert_eq!(clusters.admitted(), NOBODY, "{selector}");
+        // What requires it comes back, so that the next one is seen to take it away.
+        let mut policy = admits("semaphore.uw.systems", "web");
+        policy["spec"]["ingress"][0]["from"] = json!([{"namespaceSelector": expression("Exists")}]);
+        clusters.home.set(Kind::NetworkPolicy, policy);
+        cast.until_in_kernel(&[0]);
+    }
+    clusters.home.set(Kind::NetworkPolicy, admits("policy.semaphore.uw.io", "web"));
+    cast.until_in_kernel(&[0]);
+    clusters.home.set(Kind::NetworkPolicy, admits("example.com", "web"));
+    cast.until_in_kernel(&[]);
+}
+
+#[test]
+fn an_address_of_this_cluster_is_its_pod_s_whatever_another_says() {
+    let clusters = TwoClusters::new();
+    let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), EastPod::web("web-1", 1)]);
+    cast.until_in_kernel(&[0, 1]);
+    let mut own = EastPod::web("own", 1).object();
+    own["metadata"]["labels"] = json!({"app": "own"});
+    clusters.home.set(Kind::Pod, own);
+    cast.until_in_kernel(&[0]);
+    clusters.home.remove(Kind::Pod, "shop", "own");
+    cast.until_in_kernel(&[0, 1]);
+}
