@@ -4,6 +4,8 @@
 //! follows the API server and is the only Kubernetes client there is; [`watch_folder`] follows a folder, which is
 //! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
 //! by their consumer as they arrive ([`Watched`]), and one that cannot be decoded arrives as one that denies.
+//! [`watch_labelled`] follows objects of another cluster, whose credentials are read again as their files change
+//! ([`connect_elsewhere`]).
 
 mod connection;
 mod event;

@@ -151,6 +151,7 @@ fn the_rights_are_those_that_the_code_uses() {
             Verb::Get => "get",
             Verb::Create => "create",
             Verb::Update => "update",
+            Verb::Delete => "delete",
         };
         used.insert((path.expect("a known group").to_owned(), verb.to_owned()));
     }

@@ -72,8 +72,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "RINGFENCE_CONTEXT_STATE_DIR", value_name = "DIR", requires = "remote_clusters")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Drop the sets of a cluster of which nothing was heard for so long, as 36h or 90m. Without it they stay.
-    #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", requires = "remote_clusters", value_parser = long_duration)]
+    /// Drop the sets of a cluster of which nothing was heard for so long, as 90m, 36h or 7d. Without it they stay.
+    #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", requires = "remote_clusters", value_parser = console::duration)]
     pub(crate) remote_max_stale: Option<Duration>,
 
     /// Write the sets of other clusters into this one, for what enforces policies here: calico keeps a GlobalNetworkSet for each.
@@ -143,16 +143,6 @@ impl std::str::FromStr for StoreUrl {
             "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),
             _ => Err("a store is file:///DIR or s3://BUCKET/PREFIX".into()),
         }
-    }
-}
-
-/// Shorter than a minute would drop what an ordinary restart of an API server interrupts.
-fn long_duration(text: &str) -> Result<Duration, String> {
-    const SHORTEST: Duration = Duration::from_secs(60);
-    let parsed: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; it is a duration such as 36h or 90m"))?;
-    match Duration::try_from(parsed) {
-        Ok(duration) if duration >= SHORTEST => Ok(duration),
-        Ok(_) | Err(_) => Err("it is a minute or longer".into()),
     }
 }
 

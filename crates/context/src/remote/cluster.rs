@@ -143,6 +143,9 @@ impl Cluster {
                     let pods: Vec<Arc<Pod>> = objects.into_iter().filter_map(pod).collect();
                     watch.doubt = self.offers.replace(&prefix, pods.iter().map(AsRef::as_ref));
                     watch.confirm_at = watch.doubt.is_some().then(|| Instant::now() + CONFIRM_AFTER);
+                    if watch.doubt.is_none() {
+                        watch.current_at = Some(Timestamp::now());
+                    }
                     if let Some(doubt) = &watch.doubt {
                         tracing::warn!(%cluster, family = %prefix, "{doubt}; nothing of it goes before another list says the same");
                     }

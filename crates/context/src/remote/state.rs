@@ -91,11 +91,11 @@ impl StateDir {
     /// If there is a file that cannot be read.
     pub fn read(&self, cluster: &str) -> io::Result<Found> {
         let path = self.path(cluster);
-        let bytes = match fs::metadata(&path).and_then(|metadata| Ok((metadata.len(), &path))) {
+        let bytes = match fs::metadata(&path).map(|metadata| metadata.len()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(e) => return Err(e),
-            Ok((length, _)) if length > FILE_BYTES => Err(format!("it is longer than {FILE_BYTES} bytes")),
-            Ok((_, path)) => Ok(fs::read(path)?),
+            Ok(length) if length > FILE_BYTES => Err(format!("it is longer than {FILE_BYTES} bytes")),
+            Ok(_) => Ok(fs::read(&path)?),
         };
         Ok(match bytes.and_then(|bytes| decode(cluster, &bytes)) {
             Ok(memory) => Found::Memory(memory),

@@ -185,7 +185,7 @@ fn sets_whose_names_would_be_the_same_have_an_object_each() {
 #[test]
 fn what_others_change_of_our_objects_or_refuse_is_tried_again() {
     let stage = stage();
-    stage.home.faults(|faults| drop(faults.network_set_refusals.insert(Verb::Create, 503)));
+    stage.home.faults(|faults| faults.network_set_refusals = BTreeMap::from([(Verb::Create, 503)]));
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     let mut provider = stage.start();
     provider.until_status("it says so", |status| problems(status).contains("503"));
