@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test demo demo-context bench lint docs fuzz manifests install clean
+.PHONY: help packages build plugin test demo demo-context demo-remote bench lint docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -25,6 +25,10 @@ demo: packages ## two nodes and a shop of pods on this machine: before, after, a
 demo-context: packages ## who an address is and which flows are declared: baselines, a pod that moves, a policy that changes (no root)
 	@cargo build --quiet --package context --package tests
 	@target/debug/demo-context $(ARGS)
+
+demo-remote: packages ## pods of one cluster admitted by a policy of another: a change, an outage, a recovery
+	@cargo build --quiet --package agent --package context --package tests
+	@target/debug/demo-remote $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
 	@cargo build --quiet --release --package agent --package cni --package context --package tests --bins

@@ -12,13 +12,13 @@ pub mod expected;
 pub(crate) mod http;
 mod kept;
 mod matrix;
+pub(crate) mod outcome;
 mod place;
 mod rules;
 pub(crate) mod screen;
 pub mod shop;
 pub(crate) mod stop;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -32,12 +32,9 @@ pub(crate) use arguments::example;
 use expected::Table;
 use matrix::Matrix;
 use place::Place;
-use screen::{BAD, FAINT, GOOD, Screen, seconds};
+use screen::Screen;
 use shop::Shop;
-use stop::{Interrupted, Stop};
-
-/// Exit status when the demo could not do its work. (1 means that it did, and a cell is not as expected.)
-const COULD_NOT_RUN: u8 = 2;
+use stop::Stop;
 
 /// The program that the demo is about.
 const AGENT: &str = "ringfence";
@@ -45,25 +42,15 @@ const AGENT: &str = "ringfence";
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    let outcome = match &arguments.serve {
+    let shown = match &arguments.serve {
         Some(manifests) => kept::serve(manifests).map(|()| ExitCode::SUCCESS),
         None => as_root(&arguments),
     };
-    outcome.unwrap_or_else(|error| {
-        if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
-            anstream::eprintln!("stopped by {interrupted}");
-            return ExitCode::from(interrupted.status());
-        }
-        anstream::eprintln!("{BAD}demo:{BAD:#} {error:#}");
-        ExitCode::from(COULD_NOT_RUN)
-    })
+    outcome::exit("demo", shown)
 }
 
 fn as_root(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(
-        nix::unistd::geteuid().is_root(),
-        "network namespaces and nftables need root: run this as root, for instance with sudo"
-    );
+    is_root()?;
     if arguments.remove {
         println!("{}", if Place::remove_kept()? { "The lab is gone." } else { "There is no lab to remove." });
         return Ok(ExitCode::SUCCESS);
@@ -121,26 +108,23 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     wrong.extend(wrong_after.iter().map(|cell| format!("after: {}", cell.name(&shop))));
     wrong.extend(disputed);
     wrong.extend(faults);
-    conclude(screen, &wrong, &arguments.example, begun);
+    let file = arguments.example.join(expected::FILE);
+    let well = format!("All as {} says.", file.file_name().unwrap_or_default().to_string_lossy());
+    let ends = outcome::conclude(screen, &wrong, well, begun);
     if arguments.keep {
         kept::leave(screen, place, lab, agents, &shop)?;
     }
-    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(ends)
 }
 
-fn conclude(screen: &Screen, wrong: &[String], example: &Path, begun: Instant) {
-    let elapsed = seconds(begun.elapsed());
-    screen.line("");
-    if wrong.is_empty() {
-        let file = example.join(expected::FILE);
-        let file = file.file_name().unwrap_or_default().to_string_lossy();
-        screen.line(format_args!("{GOOD}All as {file} says.{GOOD:#} {FAINT}{elapsed}{FAINT:#}"));
-        return;
-    }
-    screen.line(format_args!("{BAD}Not as expected:{BAD:#} {FAINT}{elapsed}{FAINT:#}"));
-    for cell in wrong {
-        screen.line(format_args!("   {cell}"));
-    }
+/// # Errors
+/// If this process is not root's.
+pub(crate) fn is_root() -> anyhow::Result<()> {
+    anyhow::ensure!(
+        nix::unistd::geteuid().is_root(),
+        "network namespaces and nftables need root: run this as root, for instance with sudo"
+    );
+    Ok(())
 }
 
 /// The program beside this one.

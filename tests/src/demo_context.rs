@@ -14,28 +14,19 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use crate::demo::screen::{BAD, FAINT, GOOD, Screen, seconds};
-use crate::demo::stop::{Interrupted, Stop};
+use crate::demo::outcome;
+use crate::demo::screen::Screen;
+use crate::demo::stop::Stop;
 use arguments::Arguments;
 use followed::Followed;
 use provider::Provider;
 use scenes::Scenes;
 
-/// Exit status when the demo could not do its work. (1 means that it did, and something is not as expected.)
-const COULD_NOT_RUN: u8 = 2;
-
 /// Does what the command line asks for.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let shown = Stop::on_signals().and_then(|stop| show(&arguments, &Screen::new(stop)));
-    shown.unwrap_or_else(|error| {
-        if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
-            anstream::eprintln!("stopped by {interrupted}");
-            return ExitCode::from(interrupted.status());
-        }
-        anstream::eprintln!("{BAD}demo-context:{BAD:#} {error:#}");
-        ExitCode::from(COULD_NOT_RUN)
-    })
+    outcome::exit("demo-context", shown)
 }
 
 /// The demo from its first line to its last.
@@ -71,19 +62,5 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
 
     screen.heading(6, "Nothing was lost");
     scenes.fresh_start()?;
-    Ok(conclude(screen, &scenes.into_faults(), begun))
-}
-
-fn conclude(screen: &Screen, faults: &[String], begun: Instant) -> ExitCode {
-    let elapsed = seconds(begun.elapsed());
-    screen.line("");
-    if faults.is_empty() {
-        screen.line(format_args!("{GOOD}All as expected.{GOOD:#} {FAINT}{elapsed}{FAINT:#}"));
-        return ExitCode::SUCCESS;
-    }
-    screen.line(format_args!("{BAD}Not as expected:{BAD:#} {FAINT}{elapsed}{FAINT:#}"));
-    for fault in faults {
-        screen.line(format_args!("   {fault}"));
-    }
-    ExitCode::FAILURE
+    Ok(outcome::conclude(screen, &scenes.into_faults(), "All as expected.", begun))
 }

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cni_runtime;
 pub mod demo;
 pub mod demo_context;
+pub mod demo_remote;
 pub mod fake_api;
 pub mod fake_relay;
 pub mod frame;
