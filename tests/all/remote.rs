@@ -5,12 +5,17 @@ mod outages;
 // What is told of them.
 mod told;
 
+use std::time::Duration;
+
 use policy::Kind;
 use serde_json::json;
 use tests::agent_process::AgentProcess;
 use tests::fake_api::FakeApi;
 use tests::provider_process::Provider;
 use tests::two_clusters::{EastPod, PLACES, TwoClusters, admits};
+
+/// Whoever was away for long is asked again after up to half a minute.
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// Nobody is admitted.
 const NOBODY: [[bool; 2]; PLACES.len()] = [[false; 2]; PLACES.len()];
@@ -62,8 +67,9 @@ impl<'a> Cast<'a> {
         let wanted: Vec<&str> = places.iter().flat_map(|place| PLACES[*place]).collect();
         let clusters = self.clusters;
         let agent = self.agent.as_mut().unwrap();
-        agent
-            .until(&format!("places {places:?} are in the kernel"), |_| (clusters.in_kernel() == wanted).then_some(()));
+        agent.until_within(WITHIN, &format!("places {places:?} are in the kernel"), |_| {
+            (clusters.in_kernel() == wanted).then_some(())
+        });
     }
 
     /// What the agent says of the other cluster.
@@ -77,7 +83,7 @@ impl<'a> Cast<'a> {
         self.agent
             .as_mut()
             .unwrap()
-            .until(what, |_| fits(&clusters.agent_status()["remote"]["clusters"][0]).then_some(()));
+            .until_within(WITHIN, what, |_| fits(&clusters.agent_status()["remote"]["clusters"][0]).then_some(()));
     }
 }
 

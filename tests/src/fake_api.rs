@@ -147,11 +147,18 @@ impl FakeApi {
         FakeApi::start_at((Ipv4Addr::LOCALHOST, 0).into())
     }
 
-    /// On this address, as after the end of one that was there.
+    /// As [`FakeApi::start`], on this address and from this version of objects on: one that takes the place of another
+    /// has to go on where that was.
     ///
     /// # Panics
-    /// If it is taken.
-    pub fn start_at(address: SocketAddr) -> FakeApi {
+    /// If the address is taken.
+    pub fn start_again(address: SocketAddr, version: u64) -> FakeApi {
+        let api = FakeApi::start_at(address);
+        api.shared.change(|state| state.store.skip_to(version));
+        api
+    }
+
+    fn start_at(address: SocketAddr) -> FakeApi {
         let listener = TcpListener::bind(address).expect("an address of ours");
         listener.set_nonblocking(true).expect("a socket of ours");
         let address = listener.local_addr().expect("a bound socket");

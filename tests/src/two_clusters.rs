@@ -6,12 +6,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::agent_process::{AgentProcess, ask_socket, ringfence};
 use crate::fake_api::FakeApi;
+use crate::kernel_table::nft;
 use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec, probe_all};
 use crate::oracle::Probe;
 use crate::provider_process::Provider;
@@ -23,6 +25,8 @@ pub const EAST: &str = "east-1";
 
 /// Where the other cluster's API server listens, however often it is started.
 const EAST_API: &str = "127.0.0.1:6443";
+/// More than there are changes between two starts.
+const VERSIONS_OF_A_LIFE: u64 = 1_000_000;
 const PROVIDER: &str = "127.0.0.1:9471";
 
 /// The pod behind the policy, in both families.
@@ -64,6 +68,8 @@ pub struct TwoClusters {
     pub lab: Lab,
     pub home: FakeApi,
     folder: TempDir,
+    /// Lives of the other cluster's API server.
+    lives: AtomicU64,
 }
 
 impl Default for TwoClusters {
@@ -114,7 +120,7 @@ impl TwoClusters {
         });
         home.set(policy::Kind::Pod, db);
         home.set(policy::Kind::NetworkPolicy, admits("semaphore.uw.systems", "web"));
-        let clusters = TwoClusters { lab, home, folder };
+        let clusters = TwoClusters { lab, home, folder, lives: AtomicU64::new(1) };
         clusters.write("east.token", "a-token");
         clusters.write_remote("");
         clusters
@@ -126,7 +132,8 @@ impl TwoClusters {
     /// If its address is taken.
     pub fn east(&self, pods: &[EastPod]) -> FakeApi {
         let address: SocketAddr = EAST_API.parse().expect("an address");
-        let api = self.lab.node_exec(HOME, || FakeApi::start_at(address));
+        let version = self.lives.fetch_add(1, Ordering::Relaxed) * VERSIONS_OF_A_LIFE;
+        let api = self.lab.node_exec(HOME, || FakeApi::start_again(address, version));
         for pod in pods {
             api.set(policy::Kind::Pod, pod.object());
         }
@@ -221,13 +228,16 @@ impl TwoClusters {
         std::array::from_fn(|place| [answers[2 * place], answers[2 * place + 1]])
     }
 
-    /// What the agent's set of peers holds, as the kernel has it: the addresses of the other cluster's places.
+    /// What the sets of peers hold of the other cluster's places, as the kernel has them.
     ///
     /// # Panics
     /// If the table cannot be listed.
     pub fn in_kernel(&self) -> Vec<&'static str> {
-        let table = self.lab.node_exec(HOME, || crate::kernel_table::nft("list table inet ringfence"));
-        let words: Vec<&str> = table.split([' ', ',', '\n', '\t']).collect();
+        let table = self.lab.node_exec(HOME, || nft("list ruleset inet"));
+        // Who was denied stands in the table too.
+        let sets = table.split("\tset ").filter(|set| set.starts_with("pods"));
+        let sets = sets.filter_map(|set| set.split("\n\t}").next());
+        let words: Vec<&str> = sets.flat_map(|set| set.split([' ', ',', '\n', '\t'])).collect();
         PLACES.iter().flatten().filter(|address| words.contains(address)).copied().collect()
     }
 

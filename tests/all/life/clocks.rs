@@ -14,15 +14,22 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 8] = [
+const ALLOWED: [(&str, &str); 12] = [
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
+    (
+        "agent/src/remote/following.rs",
+        "as of when sets of other clusters were right, which outlives this process and the node's boot",
+    ),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
     ("agent/src/reports/watch.rs", "when packets were denied, for who reads of them"),
     ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
     ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
+    ("context/src/metrics.rs", "how old the sets of other clusters are, for who reads it"),
+    ("context/src/remote/cluster.rs", "as of when sets of another cluster were right, which outlives this process"),
+    ("context/src/remote/publisher.rs", "how old they are, where they may be too old (--remote-max-stale)"),
 ];
 
 #[test]

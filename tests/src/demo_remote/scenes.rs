@@ -13,6 +13,9 @@ use crate::two_clusters::{DB, EastPod, PLACES, TwoClusters};
 /// A change over there has to be in the kernel here within this.
 const WITHIN: Duration = Duration::from_secs(1);
 
+/// Whoever was away is asked again after up to half a minute.
+const AT_LAST: Duration = Duration::from_secs(60);
+
 /// Everybody who takes part. What is taken away goes down.
 pub(super) struct Scenes<'a> {
     screen: &'a Screen,
@@ -104,7 +107,7 @@ impl<'a> Scenes<'a> {
         self.agent_starts();
         self.screen.line("   The agent was killed and has started again, and knows what it knew.");
         self.connections("with a new agent", &[0]);
-        self.verb(&["status"], 0, "east: 1 sets, 2 addresses, stale for");
+        self.verb(&["status"], 0, "east: 1 set, 2 addresses, stale for");
     }
 
     pub(super) fn recovery(&mut self) {
@@ -118,7 +121,7 @@ impl<'a> Scenes<'a> {
         ));
         self.connections("with east back", &[3]);
         self.until_fresh(true);
-        self.verb(&["status"], 0, "east: 1 sets, 2 addresses, fresh");
+        self.verb(&["status"], 0, "east: 1 set, 2 addresses, fresh");
     }
 
     pub(super) fn into_faults(self) -> Vec<String> {
@@ -162,14 +165,16 @@ impl<'a> Scenes<'a> {
         let wanted: Vec<&str> = places.iter().flat_map(|place| PLACES[*place]).collect();
         let clusters = self.clusters;
         if let Some(agent) = &mut self.agent {
-            agent.until("the kernel has what it should", |_| (clusters.in_kernel() == wanted).then_some(()));
+            agent.until_within(AT_LAST, "the kernel has what it should", |_| {
+                (clusters.in_kernel() == wanted).then_some(())
+            });
         }
     }
 
     fn until_fresh(&mut self, fresh: bool) {
         let clusters = self.clusters;
         if let Some(agent) = &mut self.agent {
-            agent.until("the agent says how old it is", |_| {
+            agent.until_within(AT_LAST, "the agent says how old it is", |_| {
                 (clusters.agent_status()["remote"]["clusters"][0]["fresh"] == fresh).then_some(())
             });
         }

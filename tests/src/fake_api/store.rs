@@ -159,6 +159,12 @@ impl Store {
         self.objects.retain(|(of, ..), _| *of != kind);
     }
 
+    /// As a server that others have written to since: it is at this version at least, and has forgotten what led there.
+    pub(crate) fn skip_to(&mut self, version: u64) {
+        self.version = self.version().max(version);
+        self.compact();
+    }
+
     pub(crate) fn compact(&mut self) {
         self.compacted = self.version();
         self.paged.clear();

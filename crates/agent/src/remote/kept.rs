@@ -82,7 +82,8 @@ mod tests {
     use super::*;
 
     fn baseline() -> Baseline {
-        let row = ClusterRow { cluster: "east".into(), reachable: false, synced_at: Some(jiff::Timestamp::UNIX_EPOCH) };
+        let row =
+            ClusterRow { cluster: "east".into(), reachable: false, synced_at: "2026-01-02T03:04:05Z".parse().ok() };
         let set = SetRow { set: RemoteSet::new("east", "shop", "web"), addresses: vec!["10.8.0.1".parse().unwrap()] };
         Baseline { clusters: vec![row], sets: vec![set], ..Baseline::default() }
     }

@@ -186,7 +186,9 @@ fn remote_cluster(cluster: &RemoteCluster) -> String {
         (false, true) => "; held against a provider that knows less",
         (false, false) => "",
     };
-    format!("{cluster}: {sets} sets, {addresses} addresses, {age}{word}")
+    let counted = |n: &usize, one: &str, more: &str| format!("{n} {}", if *n == 1 { one } else { more });
+    let (sets, addresses) = (counted(sets, "set", "sets"), counted(addresses, "address", "addresses"));
+    format!("{cluster}: {sets}, {addresses}, {age}{word}")
 }
 
 fn repairs(screen: &mut Screen, repairs: Repairs) {
@@ -327,6 +329,35 @@ mod tests {
             drop log     on: the kernel reports to log group 9470
         "#]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn other_clusters_are_shown_the_stale_ones_first() {
+        let cluster = |name: &str, fresh, seconds_stale, sets| RemoteCluster {
+            cluster: name.into(),
+            fresh,
+            seconds_stale,
+            held: name == "north",
+            dropped: name == "west",
+            sets,
+            addresses: sets * 2,
+        };
+        let clusters = vec![
+            cluster("east", true, Some(0), 1),
+            cluster("north", false, Some(9), 2),
+            cluster("south", false, None, 0),
+            cluster("west", false, Some(90_000), 0),
+        ];
+        let remote = Remote { problem: Some("refused".into()), seconds_without: Some(9), unkept: None, clusters };
+        let text = plain(&StatusReport { remote: Some(remote), ..healthy() });
+        let shown: String = text
+            .lines()
+            .skip_while(|line| !line.starts_with("remote"))
+            .take(6)
+            .fold(String::new(), |all, line| all + line + "\n");
+        expect![[r#"
+        "#]]
+        .assert_eq(&shown);
     }
 
     #[test]
