@@ -112,6 +112,14 @@ fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
     assert_eq!(list(container, "volumeMounts")[..2], *list(patched, "containers.0.volumeMounts"));
     assert_eq!(list(pod, "volumes")[..2], *list(patched, "volumes"));
     assert_eq!((at(container, "volumeMounts.2.name"), at(pod, "volumes.2.name")), (&json!("token"), &json!("token")));
+    let agents = component("remote-clusters", "agents.yaml").remove(0);
+    let (patch, pod) = (at(&agents, "spec.template.spec"), at(of_kind(&all, "DaemonSet"), "spec.template.spec"));
+    let agent = at(pod, "containers.0");
+    for (has, wants) in [(agent, at(patch, "containers.0.env.0")), (agent, at(patch, "containers.0.volumeMounts.0"))] {
+        assert!(list(has, "env").contains(wants) || list(has, "volumeMounts").contains(wants), "{wants}");
+    }
+    assert!(list(pod, "volumes").contains(at(patch, "volumes.0")));
+    assert!(all.contains(&component("remote-clusters", "nodes.yaml").remove(0)));
     for wanted in component("calico-export", "rbac.yaml") {
         assert!(all.contains(&wanted), "{wanted}");
     }

@@ -232,7 +232,7 @@ impl Mirror {
     /// When something will be too old if nothing is told until then.
     pub(crate) fn next_drop(&self) -> Option<Timestamp> {
         let max = self.max_stale?;
-        let ages = self.clusters.values().filter(|c| !c.dropped && !(self.connected && c.is_fresh()));
+        let ages = self.clusters.values().filter(|c| !(c.dropped || self.connected && c.is_fresh()));
         ages.filter_map(|cluster| cluster.as_of?.checked_add(max).ok()).min()
     }
 

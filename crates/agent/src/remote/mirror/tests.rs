@@ -4,7 +4,10 @@ use super::*;
 
 /// A provider of which only what it tells is known: rows and sets by cluster.
 #[derive(Debug, Clone, Default)]
-struct Table(BTreeMap<&'static str, (bool, Option<i64>, Vec<(&'static str, Vec<&'static str>)>)>);
+struct Table(BTreeMap<&'static str, Row>);
+
+/// Whether it is reachable, since when it is known, and its sets.
+type Row = (bool, Option<i64>, Vec<(&'static str, Vec<&'static str>)>);
 
 impl Table {
     fn with(
