@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 use tests::openmetrics::{self, Family, Kind};
 
 use super::{at, documents, list, read};
@@ -10,8 +11,15 @@ use crate::stage::Stage;
 const BY_SCRAPING: [&str; 2] = ["instance", "job"];
 
 fn figures() -> Vec<Family> {
-    let stage = Stage::new();
-    openmetrics::parse(&stage.start_on_manifests().get("/metrics").body).unwrap()
+    let (stage, state) = (Stage::new(), TempDir::new().unwrap());
+    // It has known another cluster before.
+    let known = json!({"epoch": 0, "seq": 0, "clusters": [{"cluster": "east", "reachable": false}], "sets": []});
+    std::fs::write(state.path().join("remote-sets.json"), known.to_string()).unwrap();
+    let mut command = stage.agent_on_manifests();
+    command.args(["--context-url", "http://127.0.0.1:9", "--state-dir"]).arg(state.path());
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    openmetrics::parse(&agent.get("/metrics").body).unwrap()
 }
 
 fn labels(family: &Family) -> BTreeSet<&str> {
