@@ -39,6 +39,7 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requests {
     All,
+    Baselines,
     Deltas,
 }
 
@@ -156,7 +157,12 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
             let mut state = lock(state);
             state.requests += 1;
             let is_delta = head.path.ends_with("/delta");
-            state.fault.filter(|(of, _)| *of == Requests::All || is_delta).map(|(_, fault)| fault)
+            let is_for = |of: Requests| match of {
+                Requests::All => true,
+                Requests::Baselines => !is_delta,
+                Requests::Deltas => is_delta,
+            };
+            state.fault.filter(|(of, _)| is_for(*of)).map(|(_, fault)| fault)
         };
         if fault == Some(Fault::ResetHalfWay) {
             reader.read_exact(&mut vec![0; length / 2])?;

@@ -13,4 +13,4 @@ pub use allowlist::{Allowlist, Difference, text_of};
 pub use delta::EdgeDelta;
 pub use statement::{NotALine, NotAList, Ports, Statement, Who, parse, parse_line};
 pub use text::{Form, HEADER, MOST_PORTS_OF_A_RANGE, texts};
-pub use verdict::{Asked, NotAsked, Party, Verdict, verdict};
+pub use verdict::{Asked, NotAsked, Party, Verdict, mentions, verdict};

@@ -130,15 +130,26 @@ impl Push {
 
     async fn keep_up(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
+        let mut renewal = Renewal::new();
         let mut refusals = 0;
         loop {
-            let due = self.due(pushed.as_ref());
+            let due = renewal.put_off(self.due(pushed.as_ref()));
             let outcome = match (due, self.outbox.first()) {
                 (Due::Now(baseline), first) if pushed.is_none() || first.is_none() => {
                     let outcome = self.push_baseline(&baseline).await;
-                    if outcome.is_ok() {
-                        refusals = 0;
-                        pushed = Some((baseline, Instant::now()));
+                    match &outcome {
+                        Ok(()) => {
+                            refusals = 0;
+                            renewal = Renewal::new();
+                            pushed = Some((baseline, Instant::now()));
+                        }
+                        // The relay has one, and can do with deltas meanwhile.
+                        Err(failure) if pushed.is_some() => {
+                            renewal.failed();
+                            self.note(failure);
+                            continue;
+                        }
+                        Err(_) => {}
                     }
                     outcome
                 }
@@ -185,13 +196,17 @@ impl Push {
                     self.figures.delivered(Outlet::Relay);
                 }
                 Err(failure) => {
-                    let message = failure.to_string();
-                    if self.figures.failed(Outlet::Relay, &message) {
-                        tracing::warn!(feed = self.channel.name, "{message}; it is kept and tried again");
-                    }
+                    self.note(&failure);
                     tokio::time::sleep(backoff.wait()).await;
                 }
             }
+        }
+    }
+
+    fn note(&self, failure: &Failure) {
+        let message = failure.to_string();
+        if self.figures.failed(Outlet::Relay, &message) {
+            tracing::warn!(feed = self.channel.name, "{message}; it is kept and tried again");
         }
     }
 
@@ -269,6 +284,29 @@ enum Due {
     At(Instant),
     /// Not before the table changes.
     Never,
+}
+
+/// When a baseline may be tried again that takes the place of another.
+struct Renewal {
+    backoff: Backoff,
+    not_before: Option<Instant>,
+}
+
+impl Renewal {
+    fn new() -> Renewal {
+        Renewal { backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_LAST), not_before: None }
+    }
+
+    fn failed(&mut self) {
+        self.not_before = Some(Instant::now() + self.backoff.wait());
+    }
+
+    fn put_off(&self, due: Due) -> Due {
+        match (due, self.not_before) {
+            (Due::Now(_), Some(at)) if at > Instant::now() => Due::At(at),
+            (due, _) => due,
+        }
+    }
 }
 
 fn first_line(text: &str) -> String {

@@ -115,9 +115,11 @@ fn what_cannot_be_asked_ends_with_two_and_says_why() {
     let folder = out.path().join("new").display().to_string();
     let nothing = TempDir::new().unwrap();
     let nothing = nothing.path().display().to_string();
-    let cases: [(&str, &[&str], &str); 6] = [
+    let cases: [(&str, &[&str], &str); 8] = [
         (&folder, &["verdict", "web", "shop/api", "80"], "neither an address nor a workload"),
         (&folder, &["verdict", "shop/web", "shop/api", "http"], "is none of 80, 80/tcp and icmp"),
+        (&folder, &["verdict", "shop/web", "shop/api", "0"], "ports are 1 to 65535"),
+        (&folder, &["verdict", "shop/wbe", "ops/prometheus", "80"], "no pod is known of a workload 'shop/wbe'"),
         (&folder, &["lookup", "10.1.0"], "10.1.0"),
         (&nothing, &["ids"], "there is no identity/latest.json"),
         ("http://127.0.0.1:9", &["ids"], "does not answer"),

@@ -20,6 +20,11 @@ struct Place {
 impl Place {
     /// A provider that has pushed its first baseline, with the token of the file.
     fn new() -> Place {
+        Place::with(&[])
+    }
+
+    /// With more arguments.
+    fn with(more: &[&str]) -> Place {
         let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
         world.set(&api, Kind::Namespace, namespace("shop", json!({})));
         let folder = TempDir::new().unwrap();
@@ -29,7 +34,7 @@ impl Place {
         let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
         let arguments =
             ["--kubeconfig", &kubeconfig, "--cluster-id", CLUSTER, "--push-url", &url, "--token-file", &token];
-        let mut provider = Provider::start(free_port(), arguments);
+        let mut provider = Provider::start(free_port(), arguments.iter().chain(more));
         provider.until("a baseline at the relay", |_| (relay.taken(IDENTITY).len() == 1).then_some(()));
         Place { api, relay, world, provider, folder }
     }
@@ -124,4 +129,24 @@ fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
     let got = relayed(&place.relay, IDENTITY);
     assert_eq!((got.baselines, got.gaps), (1, 0));
     assert!(got.deltas > 3, "{}", got.deltas);
+}
+
+#[test]
+fn deltas_go_on_while_the_relay_refuses_the_next_baseline() {
+    let mut place = Place::with(&["--baseline-secs", "1"]);
+    place.relay.fail(Requests::Baselines, Fault::Refuse(500));
+    place.happen(1);
+    let refused = |relay: &FakeRelay| relay.answers().get(&500).copied().unwrap_or(0);
+    place.provider.until("the relay has refused baselines", |_| (refused(&place.relay) >= 4).then_some(()));
+    // The next try may be many seconds away by now; this is with the relay before it.
+    let refusals = refused(&place.relay);
+    place.happen(2);
+    let is_delta = |taken: &&Taken| matches!(taken, Taken::Delta(_));
+    place.provider.until("the delta is with the relay", |_| {
+        (place.relay.taken(IDENTITY).iter().filter(is_delta).count() == 2).then_some(())
+    });
+    assert!(refused(&place.relay) <= refusals + 1, "it did not wait for a baseline");
+    place.relay.heal();
+    until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!(place.relay.complaints(), [""; 0]);
 }

@@ -28,19 +28,21 @@ pub enum Asked {
 
 /// Why a text is none that says what a flow carries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is none of 80, 80/tcp and icmp")]
+#[error("'{0}' is none of 80, 80/tcp and icmp; ports are 1 to 65535")]
 pub struct NotAsked(String);
 
 impl FromStr for Asked {
     type Err = NotAsked;
     fn from_str(text: &str) -> Result<Asked, NotAsked> {
         let lower = text.to_ascii_lowercase();
+        // Nothing is sent to port 0, and no policy can name it.
+        let port = |number: &str| number.parse().ok().filter(|number| *number != 0);
         let asked = match lower.split_once('/') {
             None if lower == "icmp" => Some(Asked::Portless),
-            None => lower.parse().ok().map(Asked::Number),
+            None => port(&lower).map(Asked::Number),
             Some((number, word)) => {
                 let protocol = Protocol::ALL.into_iter().find(|p| super::text::protocol(*p).eq_ignore_ascii_case(word));
-                protocol.and_then(|protocol| Some(Asked::Port(protocol, number.parse().ok()?)))
+                protocol.and_then(|protocol| Some(Asked::Port(protocol, port(number)?)))
             }
         };
         asked.ok_or_else(|| NotAsked(text.to_owned()))
@@ -94,6 +96,17 @@ pub fn verdict<'a>(
         Some(statement) => Verdict::Declared(statement),
         None => Verdict::Violation(governing),
     }
+}
+
+/// Whether the list says anything of the workload. One that no policy governs and no line names may be there all the same.
+pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
+    list.iter().any(|statement| match statement {
+        Statement::IngressGoverned(governed) | Statement::EgressGoverned(governed) => governed == workload,
+        Statement::Governs { workload: governed, .. } => governed == workload,
+        Statement::Edge { source, destination, .. } => {
+            [source, destination].into_iter().any(|who| matches!(who, Who::Workload(named) if named == workload))
+        }
+    })
 }
 
 fn is(party: &Party, workload: &ObjectName) -> bool {
@@ -174,7 +187,7 @@ S shop/web
         ] {
             assert_eq!(said(source, destination, asked), expected, "{source} > {destination} : {asked}");
         }
-        for wrong in ["http", "80/icmp", "70000", ""] {
+        for wrong in ["http", "80/icmp", "70000", "0", "0/tcp", "-1", ""] {
             assert!(wrong.parse::<Asked>().is_err(), "{wrong}");
         }
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
-use crate::edges::{self, Asked, Party, Verdict};
+use crate::edges::{self, Asked, Party, Statement, Verdict};
 use crate::identity::{self, Who};
 use crate::mmdb::read::Database;
 
@@ -39,6 +39,9 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     let text = consumer::read(&from.from, crate::declared::FEED, "extended").await?;
     let text = std::str::from_utf8(&text).context("the list of declared edges")?;
     let (form, list) = edges::parse(text).context("the list of declared edges")?;
+    for party in [&source, &destination] {
+        is_known(from, &list, party).await?;
+    }
     let found = edges::verdict(form, &list, &source, &destination, asked);
     let (verdict, lines, status) = match &found {
         Verdict::Declared(line) => ("declared", vec![*line], YES),
@@ -75,6 +78,26 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
         Some(who) if !who.namespace.is_empty() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
         Some(_) | None => Party::Outside(address),
     })
+}
+
+/// Of a workload that nobody has ever heard of, every list would say that no policy governs it.
+async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> anyhow::Result<()> {
+    let Party::Workload(workload) = party else { return Ok(()) };
+    if edges::mentions(list, workload) {
+        return Ok(());
+    }
+    // Where there is only the list, it may be a workload without policies.
+    let Ok(bytes) = consumer::read(&from.from, identity::FEED, "baseline").await else { return Ok(()) };
+    let database = Database::open(bytes)?;
+    for entry in database.entries::<Who>()? {
+        let (_, who) = entry?;
+        if *who.namespace == *workload.namespace && *who.workload == *workload.name {
+            return Ok(());
+        }
+    }
+    bail!(
+        "no pod is known of a workload '{workload}', and no declared edge names it; 'ringfence-context lookup' names workloads"
+    )
 }
 
 fn name(party: &Party) -> String {
