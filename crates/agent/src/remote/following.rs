@@ -1,5 +1,6 @@
 //! The task that follows the providers, keeps what is known, and tells the loop.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use feed::Backoff;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use policy::remote::RemoteChange;
 use policy::remote::wire::{Baseline, Delta};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::{Kept, Mirror, News, RemoteStanding};
 use crate::state_loop::Event;
@@ -21,6 +23,12 @@ const UPDATES_QUEUED: usize = 16;
 /// Wait before the providers are asked again after one was not understood.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// What is known is written to disk as often as this, or four times as long as it takes.
+const WRITTEN_APART: Duration = Duration::from_millis(200);
+
+/// Reasons that are in the log for one time without a provider.
+const MOST_SAID: usize = 16;
 
 /// How old the file may be that says until when what is known was right.
 const KEPT_APART: Duration = Duration::from_secs(60);
@@ -41,8 +49,18 @@ pub(crate) struct Following {
     mirror: Mirror,
     problem: Option<(String, Instant)>,
     unkept: Option<String>,
+    /// Reasons that were logged since a provider was followed last.
+    said: BTreeSet<String>,
+    writing: Writing,
+}
+
+/// What is to be written to disk, beside everything else: a disk that hangs holds nothing up.
+#[derive(Debug)]
+struct Writing {
     /// What is on disk is not what is known.
-    unwritten: bool,
+    due: bool,
+    running: Option<JoinHandle<(Duration, anyhow::Result<()>)>>,
+    not_before: Instant,
     written: Instant,
 }
 
@@ -67,7 +85,8 @@ impl Following {
             }
         };
         let problem = Some(("no provider has answered yet".to_owned(), Instant::now()));
-        let following = Following { source, kept, mirror, problem, unkept, unwritten: false, written: Instant::now() };
+        let following =
+            Following { source, kept, mirror, problem, unkept, said: BTreeSet::new(), writing: Writing::new() };
         let news = following.news(changes, now);
         (following, news)
     }
@@ -104,6 +123,8 @@ impl Following {
         backoff: &mut Backoff,
     ) -> Option<NotUnderstood> {
         loop {
+            self.writing.begin(&self.kept, &self.mirror);
+            let idle = self.idle();
             let news = tokio::select! {
                 update = updates.recv() => match self.take(update?) {
                     Ok((news, went_well)) => {
@@ -114,13 +135,17 @@ impl Following {
                     }
                     Err(error) => return Some(error),
                 },
-                () = tokio::time::sleep(self.idle()) => {
+                problem = self.writing.ended() => match self.note_written(problem) {
+                    Some(news) => news,
+                    None => continue,
+                },
+                () = tokio::time::sleep(idle) => {
                     let now = Timestamp::now();
                     let changes = self.mirror.settle(now);
                     self.news(changes, now)
                 }
             };
-            if !self.tell(news, events).await {
+            if events.send(Event::Remote(news)).await.is_err() {
                 return None;
             }
         }
@@ -128,12 +153,12 @@ impl Following {
 
     /// How long nothing has to be done if nothing comes.
     fn idle(&self) -> Duration {
-        let until_kept = KEPT_APART.saturating_sub(self.written.elapsed());
+        let until_written = self.writing.idle();
         let until_drop = self.mirror.next_drop().map(|at| {
             // Past the moment, so that it is too old then.
             Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default() + Duration::from_millis(1)
         });
-        until_drop.map_or(until_kept, |until_drop| until_kept.min(until_drop))
+        until_drop.map_or(until_written, |until_drop| until_written.min(until_drop))
     }
 
     /// Says also whether the provider is followed.
@@ -154,23 +179,22 @@ impl Following {
         if self.problem.take().is_some() {
             tracing::info!("pods of other clusters: a provider is followed");
         }
-        self.unwritten = true;
+        self.said.clear();
+        self.writing.due = true;
         Ok((self.news(changes, now), true))
     }
 
     fn note_lost(&mut self, why: String, now: Timestamp) -> News {
         let changes = self.mirror.lost(now);
+        // Several providers may fail in turn, each in its own way.
+        if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
+            tracing::warn!("pods of other clusters: no provider is followed, and what is known stays: {why}");
+        }
         match &mut self.problem {
-            Some((known, _)) => {
-                if *known != why {
-                    tracing::warn!("pods of other clusters: no provider is followed: {why}");
-                }
-                *known = why;
-            }
+            Some((known, _)) => *known = why,
             None => {
-                tracing::warn!("pods of other clusters: no provider is followed, and what is known stays: {why}");
                 self.problem = Some((why, Instant::now()));
-                self.unwritten = true;
+                self.writing.due = true;
             }
         }
         self.news(changes, now)
@@ -178,7 +202,8 @@ impl Following {
 
     async fn lost(&mut self, why: String, events: &mpsc::Sender<Event>) {
         let news = self.note_lost(why, Timestamp::now());
-        self.tell(news, events).await;
+        // An error means that nobody takes the news any more, which is seen next.
+        drop(events.send(Event::Remote(news)).await);
     }
 
     fn news(&self, changes: Vec<RemoteChange>, now: Timestamp) -> News {
@@ -190,33 +215,66 @@ impl Following {
         News { changes, standing, at: Instant::now() }
     }
 
-    /// The loop is told first: an address that has left is denied before it is forgotten on disk. Says whether anybody
-    /// takes the news.
-    async fn tell(&mut self, news: News, events: &mpsc::Sender<Event>) -> bool {
-        if events.send(Event::Remote(news)).await.is_err() {
-            return false;
+    /// Something was written, or could not be; the news where that is otherwise than before.
+    fn note_written(&mut self, problem: Option<String>) -> Option<News> {
+        if problem == self.unkept {
+            return None;
         }
-        let is_due = self.written.elapsed() >= KEPT_APART;
-        if !self.unwritten && !is_due {
-            return true;
-        }
-        let before = self.unkept.clone();
-        self.write().await;
-        self.unkept == before || events.send(Event::Remote(self.news(vec![], Timestamp::now()))).await.is_ok()
-    }
-
-    async fn write(&mut self) {
-        let (kept, known) = (self.kept.clone(), self.mirror.to_keep());
-        let written = tokio::task::spawn_blocking(move || kept.write(&known)).await;
-        let problem = match written {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("{error:#}")),
-            Err(panic) => Some(panic.to_string()),
-        };
-        if let Some(problem) = problem.as_ref().filter(|problem| self.unkept.as_ref() != Some(problem)) {
+        if let Some(problem) = &problem {
             tracing::error!("{problem}");
         }
-        (self.unwritten, self.unkept, self.written) = (problem.is_some(), problem, Instant::now());
+        self.unkept = problem;
+        Some(self.news(vec![], Timestamp::now()))
+    }
+}
+
+impl Writing {
+    fn new() -> Writing {
+        let now = Instant::now();
+        Writing { due: false, running: None, not_before: now, written: now }
+    }
+
+    /// Writes what is known if that is due, one after the other.
+    fn begin(&mut self, kept: &Kept, mirror: &Mirror) {
+        let now = Instant::now();
+        let is_due = (self.due && self.not_before <= now) || self.written + KEPT_APART <= now;
+        if self.running.is_some() || !is_due {
+            return;
+        }
+        (self.due, self.written) = (false, now);
+        let (kept, known) = (kept.clone(), mirror.to_keep());
+        self.running = Some(tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            let written = kept.write(&known);
+            (begun.elapsed(), written)
+        }));
+    }
+
+    /// Until what is being written is; gives why it is not.
+    async fn ended(&mut self) -> Option<String> {
+        let ended = match &mut self.running {
+            Some(running) => running.await,
+            None => std::future::pending().await,
+        };
+        self.running = None;
+        let (took, problem) = match ended {
+            Ok((took, written)) => (took, written.err().map(|error| format!("{error:#}"))),
+            Err(panic) => (Duration::ZERO, Some(panic.to_string())),
+        };
+        // A disk that is full is asked again with less haste.
+        let apart = if problem.is_some() { FIRST_RETRY } else { WRITTEN_APART };
+        self.not_before = Instant::now() + apart.max(took * 4);
+        self.due |= problem.is_some();
+        problem
+    }
+
+    /// How long nothing has to be written if nothing comes.
+    fn idle(&self) -> Duration {
+        match (&self.running, self.due) {
+            (Some(_), _) => KEPT_APART,
+            (None, true) => self.not_before.saturating_duration_since(Instant::now()),
+            (None, false) => KEPT_APART.saturating_sub(self.written.elapsed()),
+        }
     }
 }
 

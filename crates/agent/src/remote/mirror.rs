@@ -40,6 +40,8 @@ struct Cluster {
 
 #[derive(Debug, Clone, Default)]
 struct Told {
+    /// Something was said of the cluster as a whole, which comes behind what is said of its sets.
+    announced: bool,
     reachable: bool,
     synced_at: Option<Timestamp>,
     sets: Sets,
@@ -61,7 +63,7 @@ pub(crate) struct View<'a> {
 
 impl Told {
     fn of(row: &ClusterRow) -> Told {
-        Told { reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
+        Told { announced: true, reachable: row.reachable, synced_at: row.synced_at, sets: Sets::new() }
     }
 
     fn take(&mut self, SetDelta { set, adds, removes }: &SetDelta) {
@@ -77,7 +79,8 @@ impl Told {
 
     /// Whether it is known at least as well as what was right at that moment.
     fn is_as_good_as(&self, as_of: Option<Timestamp>) -> bool {
-        self.reachable || as_of.is_none_or(|as_of| self.synced_at.is_some_and(|synced| synced >= as_of))
+        let is_later = |as_of| self.synced_at.is_some_and(|synced| synced >= as_of);
+        self.announced && (self.reachable || as_of.is_none_or(is_later))
     }
 }
 
@@ -114,7 +117,8 @@ impl Cluster {
                 released = self.held.take();
             }
             if self.held.is_none() {
-                self.as_of = if told.reachable { Some(now) } else { told.synced_at };
+                // What a stream has told since its row is in there too, so that this never goes back.
+                self.as_of = if told.reachable { Some(now) } else { self.as_of.max(told.synced_at) };
             }
         }
         let is_fresh = connected && self.is_fresh();
@@ -184,21 +188,22 @@ impl Mirror {
     /// The provider tells what has changed.
     pub(crate) fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
-        for row in &delta.clusters {
-            let cluster = self.clusters.entry(row.cluster.clone()).or_default();
-            let told = cluster.told.get_or_insert_with(|| Told::of(row));
-            (told.reachable, told.synced_at) = (row.reachable, row.synced_at);
-        }
-        let mut changes = self.settle(now);
+        let mut changes = vec![];
         for change in &delta.sets {
-            // What is said of a cluster as a whole comes behind what is said of its sets.
-            let cluster = self.clusters.entry(change.set.cluster.clone()).or_default();
+            let new = || Cluster { held: Some(Sets::new()), ..Cluster::default() };
+            let cluster = self.clusters.entry(change.set.cluster.clone()).or_insert_with(new);
             cluster.told.get_or_insert_default().take(change);
             if cluster.held.is_none() && !cluster.dropped {
                 let SetDelta { set, adds, removes } = change.clone();
                 changes.push(RemoteChange::Update { set, adds, removes });
             }
         }
+        for row in &delta.clusters {
+            let cluster = self.clusters.entry(row.cluster.clone()).or_default();
+            let told = cluster.told.get_or_insert_with(|| Told::of(row));
+            (told.announced, told.reachable, told.synced_at) = (true, row.reachable, row.synced_at);
+        }
+        changes.append(&mut self.settle(now));
         for gone in &delta.gone {
             if self.clusters.remove(gone).is_some() {
                 changes.push(RemoteChange::Forget(gone.clone()));
@@ -207,7 +212,8 @@ impl Mirror {
         changes
     }
 
-    /// There is a stream again, which goes on where the table was.
+    /// There is a stream again, which goes on where the table was. Whether clusters answer is told again, behind what was
+    /// missed.
     pub(crate) fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         self.settle(now)
@@ -217,6 +223,10 @@ impl Mirror {
     pub(crate) fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let changes = self.settle(now);
         self.connected = false;
+        // A stream that goes on later says it again, behind what was missed.
+        for told in self.clusters.values_mut().filter_map(|cluster| cluster.told.as_mut()) {
+            told.reachable = false;
+        }
         changes
     }
 

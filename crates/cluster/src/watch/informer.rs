@@ -292,12 +292,16 @@ impl<O: Watched> Informer<O> {
                     let at = Instant::now().into_std();
                     self.hand_on(read_line(&line)?, at).await?;
                 }
-                Read::Silence if !steady => {}
+                Read::Silence if !steady => {
+                    steady = true;
+                    self.succeed().await?;
+                }
                 Read::End if steady || began.elapsed() >= timing.steady => return Ok(()),
                 Read::End => return Err(Failure::EndedAtOnce.into()),
                 other => return Err(failure_of(other, silence).into()),
             }
-            if !steady {
+            // What comes first may be what was missed: until all of it has come, nothing is known to be as it is told.
+            if !steady && began.elapsed() >= timing.steady {
                 steady = true;
                 self.succeed().await?;
             }

@@ -209,9 +209,10 @@ impl Cluster {
         true
     }
 
-    /// Whether all of its watches go on, and what they say is known.
+    /// Whether all of its watches go on, and what they say is known and believed.
     pub(super) fn is_reachable(&self) -> bool {
-        self.offers.is_listed() && self.watches.values().all(|watch| watch.failing.is_none())
+        let is_believed = |watch: &Watch| watch.failing.is_none() && watch.doubt.is_none();
+        self.offers.is_listed() && self.watches.values().all(is_believed)
     }
 
     /// When its sets were last known to be right: for each family, when the server last said something, be it that

@@ -71,6 +71,9 @@ impl Table {
         for set in self.sets_of(cluster) {
             self.take(&set);
         }
+        // What was to be told of it would bring it back.
+        difference.sets.retain(|change| change.set.cluster != *cluster);
+        difference.rows.retain(|row| row.cluster != *cluster);
         if self.rows.remove(cluster).is_some() {
             difference.gone.push(cluster.clone());
         }
@@ -297,6 +300,20 @@ mod tests {
         assert_eq!((&deltas[0].gone, &deltas[1].clusters), (&vec!["a".into()], &vec![row("a", false)]));
         let left: Vec<String> = table.iter().map(|(set, _)| set.cluster.to_string()).collect();
         assert_eq!(left, ["a-b", "b"]);
+    }
+
+    #[test]
+    fn what_was_to_be_told_of_a_cluster_that_goes_is_not_told() {
+        let (mut table, mut told_before) = (Table::default(), Difference::default());
+        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut told_before);
+        table.tell(row("a", true), &mut told_before);
+        let mut difference = Difference::default();
+        table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..3), &mut difference);
+        table.tell(row("a", false), &mut difference);
+        table.forget(&"a".into(), &mut difference);
+        let deltas = told(difference);
+        assert_eq!(deltas.len(), 1);
+        assert!(deltas[0].gone == ["a".into()] && deltas[0].sets.is_empty() && deltas[0].clusters.is_empty());
     }
 
     #[test]

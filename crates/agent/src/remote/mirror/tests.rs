@@ -135,6 +135,8 @@ fn sets_stay_while_nobody_answers_and_their_age_is_known() {
     let view = followed.view("east");
     assert_eq!((view.fresh, view.as_of), (false, Some(at(10))));
     followed.take(|mirror| mirror.resumed(at(10_000_001)));
+    assert!(!followed.view("east").fresh, "what was missed has not come yet");
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(10_000_000))]), at(10_000_002)));
     assert!(followed.view("east").fresh);
 }
 
@@ -182,6 +184,19 @@ fn an_address_that_has_left_does_not_come_back_with_a_provider_that_was_cut_off_
 }
 
 #[test]
+fn what_a_stream_has_told_since_its_row_counts_against_a_provider_that_was_cut_off_in_between() {
+    let mut followed = Followed::new(None);
+    followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
+    followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
+    // It was known to be right as a whole at 0 only.
+    followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(0))]), at(55)));
+    followed.take(|mirror| mirror.lost(at(56)));
+    let older = Table::default().with("east", false, Some(20), &[("web", &["10.8.0.1", "10.8.0.2"])]);
+    followed.take(|mirror| mirror.baseline(&older.baseline(), at(57)));
+    assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.2", true));
+}
+
+#[test]
 fn what_was_kept_is_in_force_until_a_provider_knows_as_much() {
     let mut before = Followed::new(None);
     before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
@@ -223,6 +238,7 @@ fn the_sets_of_a_new_cluster_may_come_before_its_row() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
+    assert_eq!(followed.shown(), "", "nothing was said of the cluster yet");
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(2))]), at(2)));
     assert_eq!((followed.shown().as_str(), followed.view("east").fresh), ("east/web 10.8.0.9", true));
 }

@@ -356,6 +356,12 @@ mod tests {
             .take(6)
             .fold(String::new(), |all, line| all + line + "\n");
         expect![[r#"
+            remote pods  4 clusters, 3 stale
+                         - no provider for 9 s: refused
+                         - north: 2 sets, 4 addresses, stale for 9 s; held against a provider that knows less
+                         - south: 0 sets, 0 addresses, never seen
+                         - west: 0 sets, 0 addresses, stale for 25 h 0 min; dropped as too old
+                         - east: 1 set, 2 addresses, fresh
         "#]]
         .assert_eq(&shown);
     }
