@@ -49,7 +49,7 @@ pub fn world() -> BoxedStrategy<World> {
 
 /// The same, mostly with remote sets, some of whose addresses are those of pods here, and with policies about them.
 pub fn connected_world() -> BoxedStrategy<World> {
-    connected(prop_oneof![2 => policies::peer(), 3 => remote::peer()].boxed())
+    connected(prop_oneof![1 => policies::peer(), 4 => remote::peer()].boxed())
 }
 
 /// The same, with policies of which none requires the label of a cluster, though they speak of it.
@@ -58,7 +58,12 @@ pub fn world_of_no_cluster() -> BoxedStrategy<World> {
 }
 
 fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
-    let policies = prop::collection::vec(policies::policy_with(&NAMESPACES[..2], &peer), 1..=6);
+    // Most policies as they are drawn otherwise leave little to a peer: they select few pods, allow more beside, or audit.
+    let policy = prop_oneof![
+        1 => policies::policy_with(&NAMESPACES[..2], &peer),
+        2 => policies::one_peer(&NAMESPACES[..2], &peer),
+    ];
+    let policies = prop::collection::vec(policy, 1..=6);
     (world(), policies, prop::option::weighted(0.9, remote::remote()), remote::claims())
         .prop_map(|(mut world, policies, remote, claims)| {
             world.policies = policies::named(policies);
@@ -152,7 +157,7 @@ mod tests {
             }
         }
         let count = |with: bool, without: bool| changed.get(&(with, without)).copied().unwrap_or(0);
-        assert!(count(true, false) > 200, "{changed:?}");
+        assert!(count(true, false) > 60, "{changed:?}");
         assert!(count(false, false) > 1_000 && count(false, true) == 0, "{changed:?}");
     }
 

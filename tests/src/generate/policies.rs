@@ -108,6 +108,22 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
     }
 }
 
+/// A policy without a name that isolates every pod of its namespace in one direction, but for one peer.
+pub(super) fn one_peer(names: &'static [&'static str], peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    (select(names), peer.clone(), any::<bool>())
+        .prop_map(|(namespace, peer, ingress)| {
+            let (kind, rules, peers) =
+                if ingress { ("Ingress", "ingress", "from") } else { ("Egress", "egress", "to") };
+            json!({
+                "apiVersion": "networking.k8s.io/v1",
+                "kind": "NetworkPolicy",
+                "metadata": {"namespace": namespace, "annotations": {"ringfence.io/enforcement": "enforce"}},
+                "spec": {"podSelector": {}, "policyTypes": [kind], rules: [{peers: [peer]}]},
+            })
+        })
+        .boxed()
+}
+
 fn spec(peer: &BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let types = subsequence(vec!["Ingress", "Egress"], 0..=2).prop_map(|types| json!(types));
     (

@@ -57,12 +57,12 @@ const POD_VALUES: [&str; 3] = ["web", "db", "east"];
 
 pub(super) fn remote() -> BoxedStrategy<Remote> {
     let set = (select(&CLUSTERS[..]), select(&NAMESPACES[..]), select(&NAMES[..]));
-    let addresses = subsequence(ADDRESSES.to_vec(), 1..=6);
+    let addresses = subsequence(ADDRESSES.to_vec(), 1..=8);
     let prefixes = prop_oneof![
         4 => Just(vec![PREFIXES[0], PREFIXES[1]]),
         2 => subsequence(PREFIXES.to_vec(), 0..=2),
     ];
-    (prefixes, vec((set, addresses), 0..=6))
+    (prefixes, vec((set, addresses), 0..=10))
         .prop_map(|(prefixes, sets)| {
             let sets: BTreeMap<_, _> = sets.into_iter().collect();
             let set = |((cluster, namespace, name), addresses): ((&str, &str, &str), Vec<&str>)| RemoteSet {
@@ -87,7 +87,7 @@ pub(super) fn peer() -> BoxedStrategy<Value> {
         let namespace = namespace.map(|namespace| (format!("{prefix}/namespace"), namespace));
         json!({"matchLabels": cluster.into_iter().chain(namespace).collect::<BTreeMap<String, &str>>()})
     });
-    let by_namespace = prop_oneof![2 => named, 3 => selector(&NAMESPACE_KEYS, &NAMESPACE_VALUES, 1)];
+    let by_namespace = prop_oneof![3 => named, 2 => selector(&NAMESPACE_KEYS, &NAMESPACE_VALUES, 1)];
     with_pods(by_namespace.boxed())
 }
 
@@ -115,7 +115,7 @@ pub(super) fn peer_of_no_cluster() -> BoxedStrategy<Value> {
 fn with_pods(namespaces: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let pods = selector(&POD_KEYS, &POD_VALUES, 1);
     prop_oneof![
-        1 => namespaces.clone().prop_map(|namespaces| json!({"namespaceSelector": namespaces})),
+        2 => namespaces.clone().prop_map(|namespaces| json!({"namespaceSelector": namespaces})),
         1 => (namespaces, pods)
             .prop_map(|(namespaces, pods)| json!({"namespaceSelector": namespaces, "podSelector": pods})),
     ]
