@@ -140,7 +140,7 @@ impl Edges {
             Ok(()) if was_withheld => EdgeChanges::settled(self.lines(), vec![]),
             Ok(()) => EdgeChanges::settled(added, removed),
             Err(TooMany) => {
-                let now = self.lines();
+                let now = self.half_taken_in();
                 self.withheld = true;
                 self.groups = Groups::default();
                 match was_withheld {
@@ -165,6 +165,11 @@ impl Edges {
             None => self.standings.remove(&number),
         };
         (before, now)
+    }
+
+    /// Every line while changes are half taken in: edges may speak of workloads that are about to go.
+    fn half_taken_in(&self) -> Vec<Line> {
+        self.snapshot().with_names(|workload| self.workloads.slots[workload].name.clone()).collect()
     }
 
     /// Every line, in order.

@@ -7,6 +7,7 @@ use super::groups::edge;
 use super::line::Line;
 use super::standing::Standing;
 use super::told::Key;
+use crate::ObjectName;
 
 /// What all lines are made of, at a moment. Cheap to clone, and shares with later ones what is the same.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +20,11 @@ pub struct Lines {
 impl Lines {
     /// Each once, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = Line> + '_ {
-        let name = |workload: u32| self.standings[&workload].name.clone();
+        self.with_names(|workload| self.standings[&workload].name.clone())
+    }
+
+    /// The same, with workloads named by someone who knows more of them than have a standing.
+    pub(super) fn with_names(&self, name: impl Fn(u32) -> ObjectName + Copy) -> impl Iterator<Item = Line> {
         let edges = self.edges.iter().map(move |(key, ports)| edge(*key, ports.clone(), name));
         edges.chain(self.standings.values().flat_map(Standing::lines))
     }

@@ -123,6 +123,31 @@ fn a_new_workload_that_is_denied_makes_the_others_be_named() {
 }
 
 #[test]
+fn a_workload_that_goes_as_edges_become_too_many_takes_its_lines_along() {
+    let mut followed = Followed { state: ClusterState::new(), edges: Edges::with_limit(2) };
+    let client = |name: &str, host: u8| pod(name, host, json!({"role": "client"}));
+    let from_clients = json!([{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]}]);
+    followed.set(vec![
+        namespace(),
+        policy("api", json!({"podSelector": selecting("api"), "ingress": from_clients})),
+        pod("api-1", 1, json!({"app": "api"})),
+        pod("other-1", 2, json!({})),
+        client("old-1", 3),
+    ]);
+    let before = followed.edges.lines();
+    assert_eq!(followed.shown(), ["old>api:*"]);
+    let mut changed = followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "old-1")));
+    for number in 10..20 {
+        let (kind, object) = client(&format!("new{number}-1"), number);
+        changed.join(followed.state.apply(Change::Set(lower(kind, &object).unwrap())));
+    }
+    let mut changes = followed.follow(&changed);
+    changes.removes.sort_unstable();
+    assert!(followed.edges.is_withheld());
+    assert_eq!((changes.adds, changes.removes), (vec![], before));
+}
+
+#[test]
 fn a_pod_like_others_changes_no_line() {
     let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
     let (lines, classes) = (shop.edges.lines(), shop.edges.class_count());
