@@ -5,7 +5,7 @@
 //! node.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
@@ -25,6 +25,8 @@ pub const EAST: &str = "east-1";
 
 /// Where the other cluster's API server listens, however often it is started.
 const EAST_API: &str = "127.0.0.1:6443";
+/// Names the other cluster to the provider.
+const REMOTE_FILE: &str = "remote.yaml";
 /// More than there are changes between two starts.
 const VERSIONS_OF_A_LIFE: u64 = 1_000_000;
 const PROVIDER: &str = "127.0.0.1:9471";
@@ -84,30 +86,7 @@ impl TwoClusters {
     /// # Panics
     /// If it cannot be made.
     pub fn new() -> TwoClusters {
-        TwoClusters::in_lab(Lab::new(&TwoClusters::spec()))
-    }
-
-    /// What the lab is built from.
-    pub fn spec() -> LabSpec {
-        let pod = |name: &str, addresses: [&str; 2]| PodSpec {
-            name: name.into(),
-            addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
-        };
-        let east = PLACES.iter().enumerate().map(|(place, addresses)| pod(&format!("place-{place}"), *addresses));
-        LabSpec {
-            nodes: vec![
-                NodeSpec { name: HOME.into(), addresses: vec![], pods: vec![pod("db", DB)] },
-                NodeSpec { name: EAST.into(), addresses: vec![], pods: east.collect() },
-            ],
-            outside: vec![],
-        }
-    }
-
-    /// As [`TwoClusters::new`], in a lab of [`TwoClusters::spec`].
-    ///
-    /// # Panics
-    /// If it cannot be made.
-    pub fn in_lab(lab: Lab) -> TwoClusters {
+        let lab = Lab::new(&spec());
         let folder = TempDir::new().expect("a folder");
         let home = lab.node_exec(HOME, FakeApi::start);
         home.set(policy::Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "home-uid"}}));
@@ -121,8 +100,11 @@ impl TwoClusters {
         home.set(policy::Kind::Pod, db);
         home.set(policy::Kind::NetworkPolicy, admits("semaphore.uw.systems", "web"));
         let clusters = TwoClusters { lab, home, folder, lives: AtomicU64::new(1) };
-        clusters.write("east.token", "a-token");
-        clusters.write_remote("");
+        let token = clusters.path("east.token");
+        let remote = format!("clusters:\n- name: east\n  url: http://{EAST_API}\n  tokenFile: {}\n", token.display());
+        let write = |path: PathBuf, text: &str| std::fs::write(path, text).expect("a folder of ours");
+        write(token, "a-token");
+        write(clusters.path(REMOTE_FILE), &remote);
         clusters
     }
 
@@ -149,7 +131,7 @@ impl TwoClusters {
             "--kubeconfig".to_owned(),
             self.home.kubeconfig().display().to_string(),
             "--remote-clusters".into(),
-            self.remote_file().display().to_string(),
+            self.path(REMOTE_FILE).display().to_string(),
             "--state-dir".into(),
             self.path("provider").display().to_string(),
         ];
@@ -178,42 +160,12 @@ impl TwoClusters {
         AgentProcess::start(&self.lab, HOME, command)
     }
 
-    /// The file that names the other cluster, with these further lines about it.
-    ///
-    /// # Panics
-    /// If it cannot be written.
-    pub fn write_remote(&self, more: &str) {
-        let token = self.path("east.token");
-        let text =
-            format!("clusters:\n- name: east\n  url: http://{EAST_API}\n  tokenFile: {}\n{more}", token.display());
-        self.write("remote.yaml", &text);
-    }
-
-    /// Writes a file of the folder, under another name first.
-    ///
-    /// # Panics
-    /// If it cannot be written.
-    pub fn write(&self, name: &str, text: &str) {
-        let hidden = self.path(&format!(".{name}"));
-        std::fs::write(&hidden, text)
-            .and_then(|()| std::fs::rename(&hidden, self.path(name)))
-            .expect("a folder of ours");
-    }
-
-    pub fn remote_file(&self) -> PathBuf {
-        self.path("remote.yaml")
-    }
-
     pub fn run_dir(&self) -> PathBuf {
         self.path("run")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Which of the other cluster's places reach the pod behind the policy, on TCP port 80: of each the answer in IPv4 and
@@ -247,6 +199,22 @@ impl TwoClusters {
     /// If there is no answer.
     pub fn agent_status(&self) -> Value {
         serde_json::from_str(&ask_socket(&self.run_dir(), "/v1/status").body).expect("JSON")
+    }
+}
+
+/// What the lab is built from.
+fn spec() -> LabSpec {
+    let pod = |name: &str, addresses: [&str; 2]| PodSpec {
+        name: name.into(),
+        addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+    };
+    let east = PLACES.iter().enumerate().map(|(place, addresses)| pod(&format!("place-{place}"), *addresses));
+    LabSpec {
+        nodes: vec![
+            NodeSpec { name: HOME.into(), addresses: vec![], pods: vec![pod("db", DB)] },
+            NodeSpec { name: EAST.into(), addresses: vec![], pods: east.collect() },
+        ],
+        outside: vec![],
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use policy::remote::RemoteChange;
 
-pub(crate) use following::{FEED, Followed, Following};
+pub(crate) use following::{Followed, Following};
 pub(crate) use kept::Kept;
 pub(crate) use mirror::Mirror;
 pub(crate) use standing::{ClusterStanding, RemoteStanding};

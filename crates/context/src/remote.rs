@@ -15,6 +15,6 @@ pub mod state;
 mod table;
 
 pub(crate) use calico::{Export, Failures, Snapshot};
+pub(crate) use policy::remote::wire::FEED;
 pub(crate) use publisher::{Outlet, Publisher, Settings};
 pub(crate) use report::Report;
-pub(crate) use table::FEED;

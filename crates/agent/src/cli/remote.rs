@@ -7,8 +7,9 @@ use clap::Args;
 use feed::Access;
 use feed::client::{Source, Url};
 use policy::remote::LabelPrefix;
+use policy::remote::wire::FEED;
 
-use crate::remote::{FEED, Followed, Kept};
+use crate::remote::{Followed, Kept};
 
 /// How long a provider that is back stays unnoticed at most.
 const RETRY_LONGEST: Duration = Duration::from_secs(10);

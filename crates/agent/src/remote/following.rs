@@ -14,9 +14,6 @@ use tokio::task::JoinHandle;
 use super::{Kept, Mirror, News, RemoteStanding};
 use crate::state_loop::Event;
 
-/// Where the providers serve it.
-pub(crate) const FEED: &str = "remote-sets";
-
 /// Updates between a provider's stream and this task: one that does not take them makes the provider close the stream.
 const UPDATES_QUEUED: usize = 16;
 

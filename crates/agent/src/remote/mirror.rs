@@ -200,7 +200,7 @@ impl Mirror {
         }
         for row in &delta.clusters {
             let cluster = self.clusters.entry(row.cluster.clone()).or_default();
-            let told = cluster.told.get_or_insert_with(|| Told::of(row));
+            let told = cluster.told.get_or_insert_default();
             (told.announced, told.reachable, told.synced_at) = (true, row.reachable, row.synced_at);
         }
         changes.append(&mut self.settle(now));

@@ -14,9 +14,6 @@ use sha2::{Digest, Sha256};
 use crate::channel::{self, Baseline, Encode, Part, Unencodable};
 use crate::version::Sum;
 
-/// The name of the feed.
-pub(crate) const FEED: &str = "remote-sets";
-
 const MEDIA_TYPE: &str = "application/json";
 
 /// Addresses of one delta at most: some 100 KiB of JSON.

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{RemoteChange, RemoteSet};
 
+/// The name of the feed, below which a provider serves it.
+pub const FEED: &str = "remote-sets";
+
 /// Everything, as of a position in the feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
