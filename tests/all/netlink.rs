@@ -82,6 +82,13 @@ fn a_difference_makes_the_kernel_hold_the_new_ruleset() {
         with_chain(ruleset, "forward", Some(Hook::Forward), vec![goto("p")])
     };
     let drops = || Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)]);
+    let sized = |size: u32, numbers: &[u16], further: Vec<Rule>| {
+        let looks = Match::InSet { fields: vec![Field::FlowPort], set: name("s") };
+        let protocol = Match::Protocol(Protocol::Tcp);
+        let looks = Rule::new(vec![protocol, looks], vec![Action::Verdict(Verdict::Accept)]);
+        let ruleset = with_set(base.clone(), "s", Set { size: Some(size), ..ports(numbers) });
+        with_chain(ruleset, "p", None, [vec![looks], further].concat())
+    };
     let steps = [
         base.clone(),
         with_set(base.clone(), "s", ports(&[1, 2])),
@@ -97,6 +104,11 @@ fn a_difference_makes_the_kernel_hold_the_new_ruleset() {
         addresses(&[("10.0.0.0", "10.0.1.255")]),
         addresses(&[("10.0.0.0", "10.0.0.255"), ("10.0.1.128", "255.255.255.255")]),
         addresses(&[("0.0.0.0", "255.255.255.255")]),
+        sized(2, &[1, 2], vec![]),
+        sized(4, &[1, 2, 3], vec![]),
+        sized(4, &[2, 3, 4, 5], vec![]),
+        sized(16, &[1, 2, 3, 4, 5], vec![drops()]),
+        sized(2, &[5, 6], vec![]),
         chain(vec![drops()]),
         chain(vec![drops().commented("now with a comment")]),
         with_chain(base.clone(), "q", None, vec![drops()]),

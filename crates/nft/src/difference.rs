@@ -4,11 +4,12 @@
 //! away goes in reverse. So every step finds what it refers to, and nothing is deleted while it is in use. The base
 //! chain is never deleted: that would flush every NFQUEUE of the namespace.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 
-use crate::{Chain, Element, ElementChange, Key, Name, Named, Operation, Ruleset, Set, Table};
+use crate::{Chain, Element, ElementChange, Key, Name, Named, Operation, Rule, Ruleset, Set, Table};
 
 /// The operations that create the table from nothing.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
@@ -25,7 +26,8 @@ pub fn add_table(wanted: &Ruleset) -> Operation {
 
 /// The operations that turn `live` into `wanted`, none if they are equal. What the two share is stepped over.
 ///
-/// Where an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or
+/// A set whose size alone changes gives way to another one of its name, and the rules that look at it are made again.
+/// Where else an object keeps its name and changes its nature (a set its key, a chain its hook), or the tables differ or
 /// their protection, the whole table is replaced.
 pub fn difference(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     if replaces_whole(live, wanted) { replace(&live.table, wanted) } else { step(live, wanted) }
@@ -40,7 +42,7 @@ pub fn replace(live: &Table, wanted: &Ruleset) -> Vec<Operation> {
 
 fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
     let set_changed = |item: DiffItem<'_, '_, Name, Arc<Set>>| match item {
-        DiffItem::Update { old: (_, old), new: (_, new) } => !Set::same_header(old, new),
+        DiffItem::Update { old: (_, old), new: (_, new) } => !old.same_header(new) && !old.is_resized_in(new),
         DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
     let chain_changed = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
@@ -59,6 +61,8 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     let table = &wanted.table;
     let sets = Changes::between(&live.sets, &wanted.sets);
     let chains = Changes::between(&live.chains, &wanted.chains);
+    let resized: BTreeSet<&Name> = sets.resized().map(|(name, _)| name).collect();
+    let loosened = chains_with(live, &resized);
     let mut operations = Vec::new();
     for (name, set) in sets.added() {
         operations.push(Operation::AddSet { table: table.clone(), name: name.clone(), set: set.clone() });
@@ -66,14 +70,31 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     for (name, chain) in chains.added() {
         operations.push(Operation::AddChain { table: table.clone(), chain: name.clone(), hook: chain.hook });
     }
-    for (name, old, new) in &chains.come {
-        rewrite_chain(&mut operations, table, name, *old, new);
+    for name in &loosened {
+        operations.push(Operation::FlushChain { table: table.clone(), chain: (*name).clone() });
     }
-    for name in &chains.gone {
+    for (name, set) in sets.resized() {
+        operations.push(Operation::DeleteSet { table: table.clone(), name: name.clone() });
+        operations.push(Operation::AddSet { table: table.clone(), name: name.clone(), set: set.clone() });
+    }
+    for (name, old, new) in &chains.come {
+        if old.is_some() && !loosened.contains(name) {
+            operations.push(Operation::FlushChain { table: table.clone(), chain: (*name).clone() });
+        }
+        add_rules(&mut operations, table, name, new);
+    }
+    let come: BTreeSet<&Name> = chains.come.iter().map(|(name, ..)| *name).collect();
+    for name in loosened.difference(&come) {
+        if let Some(chain) = wanted.chains.get(*name) {
+            add_rules(&mut operations, table, name, chain);
+        }
+    }
+    for name in chains.gone.iter().filter(|name| !loosened.contains(*name)) {
         operations.push(Operation::FlushChain { table: table.clone(), chain: (*name).clone() });
     }
     for (name, old, new) in &sets.come {
-        change_elements(&mut operations, table, name, *old, new);
+        let old = old.filter(|_| !resized.contains(name));
+        change_elements(&mut operations, table, name, old, new);
     }
     for name in sets.gone {
         operations.push(Operation::DeleteSet { table: table.clone(), name: name.clone() });
@@ -82,6 +103,15 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
         operations.push(Operation::DeleteChain { table: table.clone(), chain: name.clone() });
     }
     operations
+}
+
+/// The chains with rules that look at one of the sets.
+fn chains_with<'a>(ruleset: &'a Ruleset, sets: &BTreeSet<&Name>) -> BTreeSet<&'a Name> {
+    if sets.is_empty() {
+        return BTreeSet::new();
+    }
+    let looks = |chain: &Chain| chain.rules.iter().flat_map(Rule::sets).any(|set| sets.contains(set));
+    ruleset.chains.iter().filter(|(_, chain)| looks(chain)).map(|(name, _)| name).collect()
 }
 
 /// What differs between two maps, in the order of names.
@@ -111,11 +141,16 @@ impl<'a, T: Eq> Changes<'a, T> {
     }
 }
 
-fn rewrite_chain(operations: &mut Vec<Operation>, table: &Table, name: &Name, old: Option<&Arc<Chain>>, new: &Chain) {
-    if old.is_some() {
-        operations.push(Operation::FlushChain { table: table.clone(), chain: name.clone() });
+impl<'a> Changes<'a, Set> {
+    /// Those that give way to one of another size.
+    fn resized(&self) -> impl Iterator<Item = (&'a Name, &'a Arc<Set>)> {
+        let is_resized = |(_, old, new): &&Come<'a, Set>| old.is_some_and(|old| old.is_resized_in(new));
+        self.come.iter().filter(is_resized).map(|(name, _, new)| (*name, *new))
     }
-    for rule in &new.rules {
+}
+
+fn add_rules(operations: &mut Vec<Operation>, table: &Table, name: &Name, chain: &Chain) {
+    for rule in &chain.rules {
         operations.push(Operation::AddRule { table: table.clone(), chain: name.clone(), rule: rule.clone() });
     }
 }
@@ -157,7 +192,7 @@ fn change_elements(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, Comment, Datum, Hook, KeyType, Rule, Verdict};
+    use crate::{Action, Comment, Datum, Field, Hook, KeyType, Match, Verdict};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -223,6 +258,62 @@ mod tests {
         let mut new = base();
         new.sets.insert(name("peers"), Arc::new(Set::of(&[KeyType::Ipv4Addr])));
         assert_eq!(lines(&difference(&old, &new))[0], "delete table inet ringfence");
+    }
+
+    #[test]
+    fn a_set_that_outgrows_its_size_gives_way_with_the_rules_that_look_at_it() {
+        let with = |size: u32, ports: &[u16], program: &[Verdict]| {
+            let mut ruleset = base();
+            let mut set = Set { size: Some(size), ..Set::of(&[KeyType::InetService]) };
+            set.elements.extend(ports.iter().map(|port| (Key::One(Datum::Port(*port)), Element::default())));
+            ruleset.sets.insert(name("ports"), Arc::new(set));
+            let looks = Match::InSet { fields: vec![Field::FlowPort], set: name("ports") };
+            let looks = Rule::new(vec![looks], vec![Action::Verdict(Verdict::Accept)]);
+            let rules = program.iter().map(|verdict| Rule::new(vec![], vec![Action::Verdict(verdict.clone())]));
+            let rules = std::iter::once(looks).chain(rules).collect();
+            ruleset.chains.insert(name("p/a"), Arc::new(Chain { hook: None, rules }));
+            ruleset.chains.insert(name("p/b"), Arc::new(Chain::default()));
+            ruleset
+        };
+        let looks = "add rule inet ringfence p/a ct reply proto-src @ports accept";
+        let (small, large) = (with(1, &[1], &[]), with(4, &[1, 2], &[]));
+        let replaced = |size: u32| {
+            [
+                "flush chain inet ringfence p/a".to_owned(),
+                "delete set inet ringfence ports".into(),
+                format!("add set inet ringfence ports {{ type inet_service; size {size}; }}"),
+                looks.into(),
+            ]
+        };
+        let grown = [&replaced(4)[..], &["add element inet ringfence ports { 1, 2 }".into()]].concat();
+        assert_eq!(lines(&difference(&small, &large)), grown);
+        let shrunk = [&replaced(1)[..], &["add element inet ringfence ports { 1 }".into()]].concat();
+        assert_eq!(lines(&difference(&large, &small)), shrunk);
+        // A chain that changes as well is flushed once, and has its new rules.
+        let dropping = with(4, &[1, 2], &[Verdict::Drop]);
+        let mut both = grown;
+        both.insert(4, "add rule inet ringfence p/a drop".into());
+        assert_eq!(lines(&difference(&small, &dropping)), both);
+        // One that goes is flushed once, before the set that it looks at.
+        let mut without = large.clone();
+        without.chains.remove(&name("p/a"));
+        let gone = lines(&difference(&small, &without));
+        assert_eq!(
+            (&*gone[0], &*gone[gone.len() - 1]),
+            ("flush chain inet ringfence p/a", "delete chain inet ringfence p/a")
+        );
+        assert_eq!(gone.iter().filter(|line| line.starts_with("flush")).count(), 1);
+    }
+
+    #[test]
+    fn a_map_of_another_size_replaces_the_table_whole() {
+        let with = |size: u32| {
+            let mut ruleset = base();
+            let map = Set { size: Some(size), verdicts: true, ..Set::of(&[KeyType::InetService]) };
+            ruleset.sets.insert(name("hosts"), Arc::new(map));
+            ruleset
+        };
+        assert_eq!(lines(&difference(&with(1), &with(4)))[0], "delete table inet ringfence");
     }
 
     #[test]

@@ -262,6 +262,29 @@ impl Rule {
         })
     }
 
+    /// The sets and maps that the rule names.
+    pub fn sets(&self) -> impl Iterator<Item = &Name> {
+        let matched = self.matches.iter().filter_map(|condition| match condition {
+            Match::InSet { set, .. } | Match::NotInSet { set, .. } => Some(set),
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::Family(_)
+            | Match::Protocol(_)
+            | Match::Icmpv6Type(..)
+            | Match::HopLimit(_)
+            | Match::IpProtocol(_)
+            | Match::EtherType(_)
+            | Match::NotEtherType(_)
+            | Match::FlowPort(..) => None,
+        });
+        let acted_on = self.actions.iter().filter_map(|action| match action {
+            Action::VerdictMap { map: set, .. } | Action::Record { set, .. } => Some(set),
+            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => None,
+        });
+        matched.chain(acted_on)
+    }
+
     /// Whether the rule tells of packets, and leaves them as they are: such a rule decides nothing.
     pub fn only_reports(&self) -> bool {
         !self.actions.is_empty() && self.actions.iter().all(Action::reports)

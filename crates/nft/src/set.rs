@@ -64,11 +64,20 @@ impl Set {
 
     /// Whether the other set could hold this one's elements: the same key, flags, size and comment.
     pub(crate) fn same_header(&self, other: &Set) -> bool {
+        self.size == other.size && self.same_but_size(other)
+    }
+
+    /// Whether the other set, which has another size, can take this one's place within the table, together with the rules
+    /// that look at it. A verdict map cannot, nor a set that rules fill.
+    pub(crate) fn is_resized_in(&self, other: &Set) -> bool {
+        self.size != other.size && self.same_but_size(other) && !self.verdicts && self.dynamic.is_none()
+    }
+
+    fn same_but_size(&self, other: &Set) -> bool {
         self.types == other.types
             && self.verdicts == other.verdicts
             && self.interval == other.interval
             && self.dynamic == other.dynamic
-            && self.size == other.size
             && self.comment == other.comment
     }
 }

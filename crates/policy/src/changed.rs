@@ -20,9 +20,8 @@ pub struct Changed {
     pub(crate) relabelled: BTreeSet<Arc<str>>,
     /// Namespaces that say something else now of what becomes of their policies.
     pub(crate) enforcement: BTreeSet<Arc<str>>,
-    /// Addresses whose holder may be another or may have other labels, each with the namespace of a pod that has or had
-    /// to do with it.
-    pub(crate) addresses: Vec<(IpAddr, Arc<str>)>,
+    /// Addresses whose holder may be another or may have other labels.
+    pub(crate) addresses: Vec<Noted>,
     /// Addresses that are in other remote sets now, or whose remote sets have other labels.
     pub(crate) remote: BTreeSet<IpAddr>,
     /// Remote sets have other labels now.
@@ -30,6 +29,16 @@ pub struct Changed {
     pub(crate) attachments: bool,
     /// Objects with something that was not understood came or went.
     pub(crate) problems: bool,
+}
+
+/// An address that a change is about.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Noted {
+    pub(crate) address: IpAddr,
+    /// Of a pod that has or had to do with it.
+    pub(crate) namespace: Arc<str>,
+    /// Nobody had to do with it before this was noted.
+    pub(crate) fresh: bool,
 }
 
 impl Changed {
@@ -96,14 +105,20 @@ impl Changed {
     pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {
         if let Some(attachment) = attachment {
             self.attachments = true;
-            self.note_pod(&attachment.pod, attachment.addresses.iter().copied());
+            self.note_pod(&attachment.pod, attachment.addresses.iter().copied(), |_| false);
         }
     }
 
-    /// The pod has or had the addresses.
-    pub(crate) fn note_pod(&mut self, pod: &ObjectName, addresses: impl IntoIterator<Item = IpAddr>) {
+    /// The pod has or had the addresses. `is_fresh` says of which nobody had anything to do with it before.
+    pub(crate) fn note_pod(
+        &mut self,
+        pod: &ObjectName,
+        addresses: impl IntoIterator<Item = IpAddr>,
+        is_fresh: impl Fn(IpAddr) -> bool,
+    ) {
         self.any = true;
         self.pods.insert(pod.clone());
-        self.addresses.extend(addresses.into_iter().map(|address| (address, pod.namespace.clone())));
+        let noted = |address| Noted { address, namespace: pod.namespace.clone(), fresh: is_fresh(address) };
+        self.addresses.extend(addresses.into_iter().map(noted));
     }
 }

@@ -135,7 +135,11 @@ impl ClusterState {
         for object in old.into_iter().chain(new) {
             match object {
                 Object::Policy(policy) => changed.policies.push(policy.clone()),
-                Object::Pod(pod) => changed.note_pod(&pod.name, self.addresses.may_have(pod)),
+                Object::Pod(pod) => {
+                    let is_fresh =
+                        |address| self.contenders(address).next().is_none() && self.seen_with(address).next().is_none();
+                    changed.note_pod(&pod.name, self.addresses.may_have(pod), is_fresh);
+                }
                 Object::Namespace(_) => {}
             }
         }

@@ -8,6 +8,11 @@ use super::*;
 /// Commits during which packets come: without the guard some hundred packets get through.
 const COMMITS: usize = 20_000;
 
+/// Commits in which a set gives way to one of another size.
+const RESIZED: usize = 5_000;
+
+const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A pod whose program drops everything, has another name in each version, and is guarded.
@@ -65,5 +70,66 @@ fn no_packet_gets_through_while_one_program_takes_the_place_of_another() {
         }
         println!("{}", run_nft("list chain inet ringfence input"));
         assert_eq!(through, 0, "packets that no rule dropped");
+    });
+}
+
+/// A pod whose program lets one peer in, by a set of this size.
+fn sized(size: u32) -> Ruleset {
+    let address = |address: Ipv4Addr| Key::One(Datum::V4(address));
+    let mut programs = Set { verdicts: true, ..Set::of(&[KeyType::Ipv4Addr]) };
+    let jump = Some(Verdict::Jump(name("program/a")));
+    programs.elements.insert(address(POD), Element { verdict: jump, comment: None });
+    let mut peers = Set { size: Some(size), ..Set::of(&[KeyType::Ipv4Addr]) };
+    peers.elements.insert(address(PEER), Element::default());
+    let field = Field::Destination(Family::V4);
+    let by_destination = Rule::new(vec![], vec![Action::VerdictMap { field, map: name("programs") }]);
+    let source = Match::InSet { fields: vec![Field::Source(Family::V4)], set: name("peers4") };
+    let program = vec![
+        Rule::new(vec![source], vec![Action::Verdict(Verdict::Accept)]),
+        Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)]),
+    ];
+    let ruleset = with_set(with_set(empty(), "programs", programs), "peers4", peers);
+    let ruleset = with_chain(ruleset, "input", Some(Hook::Input), vec![by_destination]);
+    with_chain(ruleset, "program/a", None, program)
+}
+
+#[test]
+fn every_packet_is_judged_alike_while_a_set_gives_way_to_one_of_another_size() {
+    in_new_namespace(|| {
+        packet_log::set_up_loopback();
+        let mut kernel = Kernel::open().unwrap();
+        let versions = [sized(64), sized(256)];
+        commit(&mut kernel, &create(&versions[0]));
+        let [peer, stranger] = [PEER, STRANGER].map(|address| UdpSocket::bind((address, 0)).unwrap());
+        let receiver = UdpSocket::bind((POD, 4000)).unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        // On the loopback a packet has arrived, or has been dropped, when it has been sent.
+        let arrives = |sender: &UdpSocket| {
+            let sent = sender.send_to(b"x", (POD, 4000));
+            sent.is_ok() && receiver.recv(&mut [0; 16]).is_ok()
+        };
+        let over = AtomicBool::new(false);
+        let (mut sent, mut lost, mut through) = (0, 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    sent += 1;
+                    lost += usize::from(!arrives(&peer));
+                    through += usize::from(arrives(&stranger));
+                }
+            });
+            for number in 0..RESIZED {
+                let (live, wanted) = (&versions[number % 2], &versions[(number + 1) % 2]);
+                let generation = kernel.generation().unwrap();
+                if let Err(error) = kernel.commit(&difference(live, wanted), generation) {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("commit {number}: {error}");
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(sent > RESIZED, "{sent} packets");
+        assert_eq!((lost, through), (0, 0), "lost of the peer, and let in of a stranger, of {sent} each");
+        assert_eq!(missing(&mut kernel, &versions[RESIZED % 2]), [""; 0]);
     });
 }

@@ -8,6 +8,7 @@ use super::Edges;
 use super::classes::{Class, Classes};
 use super::slots::Numbers;
 use super::terms::Terms;
+use crate::changed::Noted;
 use crate::isolating::Isolating;
 use crate::translate::{NamedPorts, resolved_ports};
 use crate::{Changed, ClusterState, Direction, ObjectName, Pod, Policy};
@@ -43,7 +44,7 @@ impl Edges {
                 || pod.addresses.iter().any(|address| learnt.blocks.iter().any(|block| block.cidr.contains(&address)))
         };
         let mut pods: BTreeSet<ObjectName> = changed.pods.union(renamed).cloned().collect();
-        for (address, _) in &changed.addresses {
+        for Noted { address, .. } in &changed.addresses {
             pods.extend(state.contenders(*address).cloned());
         }
         if !std::mem::replace(&mut self.begun, true) {

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Element, Family, Key, Match, Name, Named, Operation, Rule, Ruleset, TableFamily, Verdict};
+use nft::{Action, Chain, Element, Family, Key, Name, Named, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
 use super::names::enforcement_of;
@@ -175,23 +175,5 @@ fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
 }
 
 fn looks_at(rule: &Rule, set: &Name) -> bool {
-    let matched = |condition: &Match| match condition {
-        Match::InSet { set: looked, .. } | Match::NotInSet { set: looked, .. } => looked == set,
-        Match::Mark { .. }
-        | Match::State(_)
-        | Match::Direction(_)
-        | Match::Family(_)
-        | Match::Protocol(_)
-        | Match::Icmpv6Type(..)
-        | Match::HopLimit(_)
-        | Match::FlowPort(..)
-        | Match::IpProtocol(_)
-        | Match::EtherType(_)
-        | Match::NotEtherType(_) => false,
-    };
-    let used = |action: &Action| match action {
-        Action::VerdictMap { map: used, .. } | Action::Record { set: used, .. } => used == set,
-        Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => false,
-    };
-    rule.matches.iter().any(matched) || rule.actions.iter().any(used)
+    rule.sets().any(|used| used == set)
 }

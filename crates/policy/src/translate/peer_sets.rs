@@ -12,6 +12,8 @@ use std::sync::Arc;
 use nft::{Datum, Element, Elements, Family, Key, Name, Named, Protocol, Set};
 
 use super::address_key;
+use super::room::room_for_peers;
+use crate::changed::Noted;
 use crate::peers::{NamedPeers, Namespaces, PodPeer, named_endpoints, pod_addresses};
 use crate::remote::{Families, Seen};
 use crate::{Changed, ClusterState, Holder, Labels, Pod};
@@ -36,12 +38,13 @@ pub(super) enum PeersOf {
 pub(super) struct Looks(BTreeMap<PeersOf, BTreeMap<Family, Elements>>);
 
 impl Looks {
-    /// Everything that the set holds.
-    pub(super) fn elements(&mut self, set: &PeerSet, state: &ClusterState) -> Elements {
-        if !self.0.contains_key(&set.of) {
-            self.0.insert(set.of.clone(), set.of.elements(state));
+    /// The set with everything that it holds.
+    pub(super) fn filled(&mut self, set: Set, of: &PeerSet, state: &ClusterState) -> Set {
+        if !self.0.contains_key(&of.of) {
+            self.0.insert(of.of.clone(), of.of.elements(state));
         }
-        self.0.get(&set.of).and_then(|found| found.get(&set.family)).cloned().unwrap_or_default()
+        let elements = self.0.get(&of.of).and_then(|found| found.get(&of.family)).cloned().unwrap_or_default();
+        Set { size: Some(room_for_peers(elements.len())), elements, ..set }
     }
 }
 
@@ -121,28 +124,35 @@ fn endpoint_key(address: IpAddr, protocol: Protocol, port: u16) -> Key {
 /// All of them, found by whom they may hold.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PeerSets {
-    sets: BTreeMap<Name, PeerSet>,
-    by_namespace: BTreeMap<Arc<str>, BTreeSet<Name>>,
-    anywhere: BTreeSet<Name>,
+    sets: ByName,
+    by_namespace: BTreeMap<Arc<str>, ByName>,
+    anywhere: ByName,
     /// Those that hold remote addresses, with the peers that stand for these. None is without.
     reaching: BTreeMap<Name, BTreeSet<PodPeer>>,
 }
 
+type ByName = BTreeMap<Name, Arc<PeerSet>>;
+
+/// Whether sets may hold an address as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Nowhere,
+    Perhaps,
+}
+
 impl PeerSets {
-    pub(super) fn get(&self, name: &Name) -> Option<&PeerSet> {
+    pub(super) fn get(&self, name: &Name) -> Option<&Arc<PeerSet>> {
         self.sets.get(name)
     }
 
     pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &Families) {
+        let set = Arc::new(set);
         for peer in set.peers() {
-            match &peer.namespaces {
-                Namespaces::Named(namespace) => {
-                    self.by_namespace.entry(namespace.clone()).or_default().insert(name.clone());
-                }
-                Namespaces::Selected(_) | Namespaces::Every => {
-                    self.anywhere.insert(name.clone());
-                }
-            }
+            let sets = match &peer.namespaces {
+                Namespaces::Named(namespace) => self.by_namespace.entry(namespace.clone()).or_default(),
+                Namespaces::Selected(_) | Namespaces::Every => &mut self.anywhere,
+            };
+            sets.insert(name.clone(), set.clone());
         }
         let reaching = set.reaching(families);
         if !reaching.is_empty() {
@@ -157,10 +167,10 @@ impl PeerSets {
         self.reaching.remove(name);
         for peer in set.peers() {
             if let Namespaces::Named(namespace) = &peer.namespaces
-                && let Some(names) = self.by_namespace.get_mut(namespace)
+                && let Some(sets) = self.by_namespace.get_mut(namespace)
             {
-                names.remove(name);
-                if names.is_empty() {
+                sets.remove(name);
+                if sets.is_empty() {
                     self.by_namespace.remove(namespace);
                 }
             }
@@ -177,27 +187,34 @@ impl PeerSets {
             let reaching = self.sets.iter().map(|(name, set)| (name.clone(), set.reaching(families)));
             self.reaching = reaching.filter(|(_, peers)| !peers.is_empty()).collect();
         }
-        let mut concerned: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
-        for (address, namespace) in &changed.addresses {
-            concerned.entry(*address).or_default().insert(namespace);
+        let mut concerned: BTreeMap<IpAddr, (Held, BTreeSet<&str>)> = BTreeMap::new();
+        for Noted { address, namespace, fresh } in &changed.addresses {
+            // No set holds what nobody had, as long as nothing else is said of it: changes may be told twice.
+            let nowhere = *fresh && !changed.remote.contains(address);
+            let held = if nowhere { Held::Nowhere } else { Held::Perhaps };
+            let known = concerned.entry(*address).and_modify(|(held, _)| *held = Held::Perhaps);
+            known.or_insert_with(|| (held, BTreeSet::new())).1.insert(namespace);
         }
-        for (address, namespaces) in &mut concerned {
+        for (address, (held, namespaces)) in &mut concerned {
             namespaces.extend(state.contenders(*address).map(|pod| &*pod.namespace));
             let of_namespaces = namespaces.iter().filter_map(|namespace| self.by_namespace.get(*namespace)).flatten();
-            let names: BTreeSet<&Name> = of_namespaces.chain(&self.anywhere).collect();
-            self.settle(sets, state, *address, names);
+            // A set that is among both is right after the first look.
+            self.settle(sets, state, *address, *held, of_namespaces.chain(&self.anywhere));
         }
         for address in changed.remote.iter().filter(|address| !concerned.contains_key(address)) {
             match changed.families {
                 // What reaches remote sets no more has to let go of them.
-                true => self.settle(sets, state, *address, &self.anywhere),
-                false => self.settle(sets, state, *address, self.reaching.keys()),
+                true => self.settle(sets, state, *address, Held::Perhaps, &self.anywhere),
+                false => {
+                    let reaching = self.reaching.keys().filter_map(|name| self.sets.get_key_value(name));
+                    self.settle(sets, state, *address, Held::Perhaps, reaching);
+                }
             }
         }
         for namespace in &changed.relabelled {
             for pod in state.pods_in(namespace) {
                 for address in state.addresses_of(pod).filter(|address| !concerned.contains_key(address)) {
-                    self.settle(sets, state, address, &self.anywhere);
+                    self.settle(sets, state, address, Held::Perhaps, &self.anywhere);
                 }
             }
         }
@@ -212,36 +229,41 @@ impl PeerSets {
         }
     }
 
-    /// Makes the sets of these names hold what they have to for the address.
+    /// Makes these sets hold what they have to for the address.
     fn settle<'a>(
         &self,
         sets: &mut Named<Set>,
         state: &ClusterState,
         address: IpAddr,
-        names: impl IntoIterator<Item = &'a Name>,
+        held: Held,
+        concerned: impl IntoIterator<Item = (&'a Name, &'a Arc<PeerSet>)>,
     ) {
+        let family = Family::of(address);
         let holder = state.holder(address);
         let labels = holder.and_then(Holder::pod).and_then(|pod| state.namespace_labels(&pod.name.namespace));
         let remote: Vec<&Seen> = state.seen_with(address).map(|(_, seen)| seen).collect();
-        for name in names {
-            let Some(of) = self.sets.get(name).filter(|of| of.family == Family::of(address)) else { continue };
-            let Some(set) = sets.get(name) else { continue };
+        for (name, of) in concerned.into_iter().filter(|(_, of)| of.family == family) {
             let wanted = match holder {
                 Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
                 Some(Holder::Unknown(_)) => vec![],
                 None => self.wanted_of_remote(name, address, &remote),
             };
+            if held == Held::Nowhere && wanted.is_empty() {
+                continue;
+            }
+            let Some(set) = sets.get(name) else { continue };
             let held = of.held(address, &set.elements);
             let gone: Vec<Key> = held.iter().filter(|key| !wanted.contains(key)).copied().collect();
             let come: Vec<Key> = wanted.into_iter().filter(|key| !held.contains(key)).collect();
             if gone.is_empty() && come.is_empty() {
                 continue;
             }
-            let elements = &mut Arc::make_mut(&mut sets[name]).elements;
+            let set = Arc::make_mut(&mut sets[name]);
             gone.iter().for_each(|key| {
-                elements.remove(key);
+                set.elements.remove(key);
             });
-            elements.extend(come.into_iter().map(|key| (key, Element::default())));
+            set.elements.extend(come.into_iter().map(|key| (key, Element::default())));
+            set.size = Some(room_for_peers(set.elements.len()));
         }
     }
 }
@@ -313,6 +335,36 @@ mod tests {
     fn update(name: &str, adds: &[&str], removes: &[&str]) -> RemoteChange {
         let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         RemoteChange::Update { set: RemoteSet::new("east", "shop", name), adds: parse(adds), removes: parse(removes) }
+    }
+
+    #[test]
+    fn a_set_has_room_for_what_it_holds_and_is_that_of_a_fresh_start_whether_it_grew_or_shrank() {
+        let mut followed = Followed::letting_in(api_of_east());
+        let addresses: Vec<String> = (0..65).map(|n| format!("10.9.0.{n}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let size = |followed: &Followed| {
+            let ruleset = followed.translator.translation().ruleset;
+            ruleset.sets.iter().find(|(name, _)| name.as_str().starts_with("pods4/")).unwrap().1.size
+        };
+        followed.apply_remote(update("api", &addresses[..64], &[]));
+        assert_eq!((followed.let_in().len(), size(&followed)), (64, Some(64)));
+        followed.apply_remote(update("api", &addresses[64..], &[]));
+        assert_eq!((followed.let_in().len(), size(&followed)), (65, Some(256)));
+        followed.apply_remote(update("api", &[], &addresses[..1]));
+        assert_eq!((followed.let_in().len(), size(&followed)), (64, Some(64)));
+    }
+
+    #[test]
+    fn what_is_told_twice_takes_nothing_wrong_away_or_leaves_it() {
+        let mut followed = Followed::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
+        let mut told = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
+        followed.follow(told.clone());
+        assert_eq!(followed.let_in(), ["10.1.0.2"]);
+        followed.follow(told.clone());
+        assert_eq!(followed.let_in(), ["10.1.0.2"]);
+        told.join(followed.state.apply(Change::Remove(Kind::Pod, ObjectName::new("shop", "web"))));
+        followed.follow(told);
+        assert_eq!(followed.let_in(), Vec::<String>::new());
     }
 
     /// Remote `api` of east, and a pod of this cluster's own namespaces that is called so.

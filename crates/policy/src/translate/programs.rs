@@ -150,9 +150,7 @@ impl Programs {
                 let set = match (peers, reusable.get(&name)) {
                     (None, _) => Arc::new(set),
                     (Some(peers), reusable) => {
-                        let set = reusable
-                            .cloned()
-                            .unwrap_or_else(|| Arc::new(Set { elements: looks.elements(&peers, state), ..set }));
+                        let set = reusable.cloned().unwrap_or_else(|| Arc::new(looks.filled(set, &peers, state)));
                         self.peer_sets.add(name.clone(), peers, state.remote().families());
                         set
                     }

@@ -1,7 +1,8 @@
-//! How many elements the sets have room for that every packet or every flow is looked up in: those of this node's pods.
+//! How many elements sets have room for.
 //!
-//! The kernel keeps a set that has a size in a table that does not grow, where a lookup takes some 10 ns less
-//! (`nft_hash_fast_ops` and `nft_hash_ops` instead of `nft_rhash_ops`).
+//! The kernel keeps a set that has a size in a table that does not grow (`nft_hash_fast_ops` and `nft_hash_ops` instead of
+//! `nft_rhash_ops`): a lookup takes some 10 ns less, and filling it less than half the time. A set of another size is
+//! another set, so that sizes are few and far apart.
 
 use std::sync::Arc;
 
@@ -10,18 +11,39 @@ use nft::{Family, Ruleset, Set};
 use super::Direction;
 use super::layout::{dispatch_map, guard_set};
 
-/// More pods of a node than this are not to be expected.
-const LEAST: u32 = 4096;
-const STEP: u32 = 16;
+/// The sizes that sets of a kind have: the least, and how many times as much the next one is.
+struct Sizes {
+    least: u32,
+    step: u32,
+}
 
-/// The size of a set that has so many elements. There are few sizes, far apart: a set of another size is another set,
-/// for which the table is replaced.
-pub(super) fn room_for(elements: usize) -> u32 {
-    let mut room = LEAST;
-    while elements > room as usize && room < u32::MAX {
-        room = room.saturating_mul(STEP);
+/// Of the sets that every packet or every flow is looked up in, those of this node's pods. More pods of a node than the
+/// least are not to be expected: for another size of a map the table is replaced. Nor is it larger than that, since the
+/// kernel walks through the whole of a map whenever it validates rules that lead to it.
+const OF_NODE: Sizes = Sizes { least: 1024, step: 16 };
+
+/// Of the sets of peers, which grow with the cluster: one that outgrows its size gives way to a larger one, with the rules
+/// that look at it.
+const OF_PEERS: Sizes = Sizes { least: 64, step: 4 };
+
+impl Sizes {
+    fn room_for(&self, elements: usize) -> u32 {
+        let mut room = self.least;
+        while elements > room as usize && room < u32::MAX {
+            room = room.saturating_mul(self.step);
+        }
+        room
     }
-    room
+}
+
+/// The size of a set of this node's pods that has so many elements.
+pub(super) fn room_for(elements: usize) -> u32 {
+    OF_NODE.room_for(elements)
+}
+
+/// The size of a set of peers that has so many elements.
+pub(super) fn room_for_peers(elements: usize) -> u32 {
+    OF_PEERS.room_for(elements)
 }
 
 /// Gives the sets by which flows find their programs the room that they need.
@@ -46,7 +68,9 @@ mod tests {
 
     #[test]
     fn there_is_room_for_what_is_there_and_the_next_size_is_far() {
-        let sizes = [0, 1, 4096, 4097, 65536, 65537, usize::MAX].map(room_for);
-        assert_eq!(sizes, [4096, 4096, 4096, 65536, 65536, 1_048_576, u32::MAX]);
+        let sizes = [0, 1, 1024, 1025, 16384, 16385, usize::MAX].map(room_for);
+        assert_eq!(sizes, [1024, 1024, 1024, 16384, 16384, 262_144, u32::MAX]);
+        let sizes = [0, 64, 65, 256, 257, 4096, 100_000, usize::MAX].map(room_for_peers);
+        assert_eq!(sizes, [64, 64, 256, 256, 1024, 4096, 262_144, u32::MAX]);
     }
 }

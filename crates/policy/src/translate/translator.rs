@@ -16,6 +16,7 @@ use super::layout::{Layout, deny_chain, stamp};
 use super::programs::Programs;
 use super::room::make_room;
 use super::{Direction, Translation, sources, unknown};
+use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, ObjectName};
 
 /// A translation that follows the state. It starts without anything; [`Translator::begin`] takes the state in.
@@ -124,7 +125,7 @@ impl Translator {
         let here = |name: &ObjectName| self.locals.contains_key(name) || is_local(name);
         let mut concerned = Concerned { attachments: changed.attachments, ..Concerned::default() };
         concerned.pods.extend(changed.pods.iter().filter(|name| here(name)).cloned());
-        for (address, _) in &changed.addresses {
+        for Noted { address, .. } in &changed.addresses {
             match self.on_node.get(address) {
                 Some(OnNode::Pod(name)) => {
                     concerned.pods.insert(name.clone());
