@@ -8,6 +8,8 @@ mod election;
 mod pushing;
 // What is kept in a folder, and what becomes of it when the disk is full.
 mod storing;
+// The same in a bucket.
+mod bucket;
 // Objects that are wrong, an API server that is, readers that do not read.
 mod hardship;
 // What the verbs print that ask, and with which status they end.

@@ -79,8 +79,8 @@ pub fn built(name: &str) -> PathBuf {
 pub fn without_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name_text = name.to_string_lossy();
-        if ["RINGFENCE_", "NODE_NAME", "KUBECONFIG", "KUBERNETES_", "RUST_LOG"].iter().any(|p| name_text.starts_with(p))
-        {
+        let read = ["RINGFENCE_", "NODE_NAME", "KUBECONFIG", "KUBERNETES_", "RUST_LOG", "AWS_"];
+        if read.iter().any(|prefix| name_text.starts_with(prefix)) {
             command.env_remove(&name);
         }
     }

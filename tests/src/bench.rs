@@ -44,7 +44,7 @@ const ROUNDS: usize = 3;
 #[command(name = "bench", max_term_width = 110)]
 #[command(after_help = "Exit status: 0 it has measured, whatever came out; 2 it could not.")]
 struct Arguments {
-    /// What to measure; everything unless said, which takes about an hour.
+    /// What to measure; everything unless said, which takes some 35 minutes.
     #[arg(value_enum)]
     sections: Vec<Section>,
 

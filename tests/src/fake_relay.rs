@@ -2,14 +2,15 @@
 //! and fails as servers and the networks before them do.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
+
+use crate::http::{Head, Server, read_head};
 
 const BETWEEN: Duration = Duration::from_millis(2);
 
@@ -51,38 +52,24 @@ struct State {
     requests: usize,
     answers: BTreeMap<u16, usize>,
     complaints: Vec<String>,
-    ends: bool,
 }
 
 /// The relay. It ends when it is dropped.
 pub struct FakeRelay {
     state: Arc<Mutex<State>>,
-    address: SocketAddr,
-    thread: Option<JoinHandle<()>>,
+    server: Server,
 }
 
 impl FakeRelay {
     pub fn start() -> FakeRelay {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
-        let address = listener.local_addr().expect("a bound socket");
         let state: Arc<Mutex<State>> = Arc::default();
         let shared = state.clone();
-        let thread = std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if lock(&shared).ends {
-                    return;
-                }
-                let state = shared.clone();
-                // What ends a connection is its peer's affair.
-                std::thread::spawn(move || drop(stream.and_then(|stream| serve(stream, &state))));
-            }
-        });
-        FakeRelay { state, address, thread: Some(thread) }
+        FakeRelay { state, server: Server::start(move |stream| serve(stream, &shared)) }
     }
 
     /// What a provider is told with `--push-url`.
     pub fn url(&self) -> String {
-        format!("http://{}/relay/v1", self.address)
+        format!("http://{}/relay/v1", self.server.address())
     }
 
     /// Whoever does not show it is refused from now on.
@@ -125,14 +112,8 @@ impl FakeRelay {
 
 impl Drop for FakeRelay {
     fn drop(&mut self) {
-        {
-            let mut state = self.lock();
-            state.ends = true;
-            state.fault = None;
-        }
-        // It accepts once more, and sees that it ends.
-        drop(TcpStream::connect(self.address));
-        crate::threads::end(self.thread.take());
+        // Who was not answered need not wait for the end.
+        self.heal();
     }
 }
 
@@ -140,19 +121,11 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's first line and headers.
-struct Head {
-    method: String,
-    path: String,
-    query: BTreeMap<String, String>,
-    headers: BTreeMap<String, String>,
-}
-
 /// One request after the other.
 fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(head) = read_head(&mut reader)? {
-        let length: usize = head.header("content-length").parse().map_err(io::Error::other)?;
+        let length = head.body_length()?;
         let fault = {
             let mut state = lock(state);
             state.requests += 1;
@@ -170,7 +143,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let is_known = head.is_known(lock(state).token.as_deref());
+        let is_known = is_known(&head, lock(state).token.as_deref());
         let code = match (fault, is_known) {
             (Some(Fault::Silent), _) => {
                 while lock(state).fault.is_some_and(|(_, fault)| fault == Fault::Silent) {
@@ -197,6 +170,10 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     Ok(())
 }
 
+fn is_known(head: &Head, token: Option<&str>) -> bool {
+    token.is_none_or(|token| head.header("authorization") == format!("Bearer {token}"))
+}
+
 fn reset(stream: TcpStream) -> io::Result<()> {
     setsockopt(&stream, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
     stream.shutdown(std::net::Shutdown::Read)?;
@@ -217,9 +194,12 @@ fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
             };
             let text = |key: &str| query.get(key).cloned().unwrap_or_default();
             let (version, cluster) = (text("version"), text("cluster"));
+            let names: Vec<&str> = query.keys().map(String::as_str).collect();
+            let known: &[&str] = if *feed == "identity" { &["cluster", "version"] } else { &["version"] };
             let digits = version.strip_prefix(prefix).filter(|d| d.len() == 16);
             if media_type != meant
-                || cluster.is_empty()
+                || names != known
+                || (*feed == "identity" && cluster.is_empty())
                 || !digits.is_some_and(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))
             {
                 state.complaints.push(format!("{method} {path} {query:?} {media_type}"));
@@ -251,41 +231,4 @@ fn take(state: &mut State, head: &Head, body: Vec<u8>) -> u16 {
     let of_feed = state.taken.entry(feed.into()).or_default();
     of_feed.push(taken);
     [200, 202, 204][of_feed.len() % 3]
-}
-
-impl Head {
-    fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", String::as_str)
-    }
-
-    fn is_known(&self, token: Option<&str>) -> bool {
-        token.is_none_or(|token| self.header("authorization") == format!("Bearer {token}"))
-    }
-}
-
-/// None at the end of the connection.
-fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Head>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        match line.trim_end() {
-            "" => break,
-            line => lines.push(line.to_owned()),
-        }
-    }
-    let broken = || io::Error::other(format!("no request: {lines:?}"));
-    let mut first = lines.first().ok_or_else(broken)?.split(' ');
-    let (method, target) = first.next().zip(first.next()).ok_or_else(broken)?;
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let headers = lines[1..].iter().filter_map(|line| line.split_once(':'));
-    Ok(Some(Head {
-        method: method.into(),
-        path: path.into(),
-        query: pairs.map(|(key, value)| (key.into(), value.into())).collect(),
-        headers: headers.map(|(name, value)| (name.to_lowercase(), value.trim().into())).collect(),
-    }))
 }

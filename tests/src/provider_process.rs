@@ -66,6 +66,18 @@ impl Provider {
         Provider::spawned(address, arguments, None, |command| command.spawn())
     }
 
+    /// As [`Provider::start`], with these variables in its environment.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_with<A: AsRef<OsStr>>(
+        variables: impl IntoIterator<Item = (&'static str, String)>,
+        address: SocketAddr,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Provider {
+        Provider::spawned(address, arguments, None, |command| command.envs(variables).spawn())
+    }
+
     /// As [`Provider::start`], in the namespace of a lab's node.
     ///
     /// # Panics

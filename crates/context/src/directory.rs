@@ -316,8 +316,8 @@ fn remove(kind: policy::Kind, name: &ObjectName) -> Change {
     Change::Remove(kind, name.clone())
 }
 
-/// The labels that make an identity, of a pod's.
-fn relevant(labels: &Labels, filter: &LabelFilter, interner: &mut Interner) -> Labels {
-    let relevant = labels.iter().filter(|(key, _)| filter.includes(key));
+/// The labels whose keys are included.
+fn relevant(labels: &Labels, includes: impl Fn(&str) -> bool, interner: &mut Interner) -> Labels {
+    let relevant = labels.iter().filter(|(key, _)| includes(key));
     interner.labels(relevant.map(|(key, value)| (&**key, &**value)))
 }

@@ -1,4 +1,5 @@
-//! Which labels of pods are relevant to security, so that pods that differ in them have different identities.
+//! Which labels of pods and namespaces are relevant to security, so that pods that differ in them have different
+//! identities.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -12,6 +13,8 @@ use crate::labels::is_churn;
 pub struct LabelFilter {
     /// By length, longest first, exclusions before inclusions; each text once.
     patterns: Vec<Pattern>,
+    /// Those that somebody gave, in the same order.
+    given: Vec<Pattern>,
 }
 
 /// The start of a key, as in `team.example.com/`; with `*.` before it any subdomain of its key's prefix, as in
@@ -56,22 +59,41 @@ const DEFAULTS: [(Verdict, Domain, &str); 5] = [
 impl LabelFilter {
     /// These patterns before the defaults, whose patterns of the same text they replace.
     pub fn with(patterns: impl IntoIterator<Item = Pattern>) -> LabelFilter {
-        let mut all: Vec<Pattern> = patterns.into_iter().collect();
-        let given = all.len();
+        let in_order = |mut patterns: Vec<Pattern>| {
+            patterns.sort_by_key(|pattern| (Reverse(pattern.length()), pattern.verdict));
+            patterns
+        };
+        let given: Vec<Pattern> = patterns.into_iter().collect();
+        let mut all = given.clone();
         for (verdict, domain, start) in DEFAULTS {
-            if !all[..given].iter().any(|pattern| pattern.domain == domain && *pattern.start == *start) {
+            if !given.iter().any(|pattern| pattern.domain == domain && *pattern.start == *start) {
                 all.push(Pattern { verdict, domain, start: start.into() });
             }
         }
-        all.sort_by_key(|pattern| (Reverse(pattern.length()), pattern.verdict));
-        LabelFilter { patterns: all }
+        LabelFilter { patterns: in_order(all), given: in_order(given) }
     }
 
     /// Whether the label is part of a pod's identity. Labels that churn never are.
     pub fn includes(&self, key: &str) -> bool {
-        let decides = self.patterns.iter().find(|pattern| pattern.matches(key));
-        !is_churn(key) && decides.is_none_or(|pattern| pattern.verdict == Verdict::Include)
+        !is_churn(key) && included(&self.patterns, key)
     }
+
+    /// Whether the label of a namespace is part of the identities of its pods. The defaults are about pods: all are, but
+    /// for what a pattern that somebody gave excludes.
+    pub fn includes_of_namespace(&self, key: &str) -> bool {
+        included(&self.given, key)
+    }
+
+    /// Whether nobody gave a pattern, so that all labels of namespaces are included.
+    pub(crate) fn is_default(&self) -> bool {
+        self.given.is_empty()
+    }
+}
+
+/// Whether the first pattern that matches includes the key, or none matches.
+fn included(patterns: &[Pattern], key: &str) -> bool {
+    let decides = patterns.iter().find(|pattern| pattern.matches(key));
+    decides.is_none_or(|pattern| pattern.verdict == Verdict::Include)
 }
 
 impl Default for LabelFilter {
@@ -205,6 +227,19 @@ mod tests {
     fn what_is_given_replaces_a_default_of_the_same_text() {
         check(&["kubernetes.io/"], &["kubernetes.io/arch"], &["node.kubernetes.io/x"]);
         check(&["*.k8s.io/"], &["node.k8s.io/x"], &["k8s.io/x"]);
+    }
+
+    #[test]
+    fn of_a_namespace_only_what_is_given_excludes() {
+        let included = |patterns: &[&str], keys: &[&str]| {
+            let filter = filter(patterns);
+            keys.iter().map(|key| filter.includes_of_namespace(key)).collect::<Vec<_>>()
+        };
+        let keys = ["kubernetes.io/metadata.name", "pod-security.kubernetes.io/enforce", "team", "team.example.com/x"];
+        assert_eq!(included(&[], &keys), [true; 4]);
+        assert_eq!(included(&["!team"], &keys), [true, true, false, false]);
+        assert_eq!(included(&["!team", "team.example.com/"], &keys), [true, true, false, true]);
+        assert_eq!(included(&["!", "kubernetes.io/"], &keys), [true, false, false, false]);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(crate) struct Push {
     pub(crate) channel: Arc<Channel>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) media_type: &'static str,
+    /// Baselines go with the cluster's name.
+    pub(crate) names_cluster: bool,
     /// A delta that changes nothing.
     pub(crate) nothing: fn(Position) -> Vec<u8>,
     /// Time between two baselines, at least.
@@ -131,15 +133,16 @@ impl Push {
     async fn keep_up(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
         let mut renewal = Renewal::new();
-        let mut refusals = 0;
+        let (mut refusals, mut refused) = (0, false);
         loop {
             let due = renewal.put_off(self.due(pushed.as_ref()));
             let outcome = match (due, self.outbox.first()) {
-                (Due::Now(baseline), first) if pushed.is_none() || first.is_none() => {
+                // Behind deltas that the relay does not take at present there may be a baseline that it does.
+                (Due::Now(baseline), first) if pushed.is_none() || first.is_none() || refused => {
                     let outcome = self.push_baseline(&baseline).await;
                     match &outcome {
                         Ok(()) => {
-                            refusals = 0;
+                            (refusals, refused) = (0, false);
                             renewal = Renewal::new();
                             pushed = Some((baseline, Instant::now()));
                         }
@@ -155,6 +158,7 @@ impl Push {
                 }
                 (_, Some(delta)) => {
                     let outcome = self.push_delta(&delta).await;
+                    refused = matches!(outcome, Err(Failure::Refused { .. }));
                     match &outcome {
                         Ok(()) => {
                             refusals = 0;
@@ -242,7 +246,10 @@ impl Push {
         let encoded = baseline.encoded().await.map_err(|e| Failure::Ours(e.to_string()))?;
         self.figures.encoded(encoded.bytes.len());
         let mut url = self.url("upload")?;
-        url.query_pairs_mut().append_pair("version", &baseline.version).append_pair("cluster", &self.relay.cluster);
+        url.query_pairs_mut().append_pair("version", &baseline.version);
+        if self.names_cluster {
+            url.query_pairs_mut().append_pair("cluster", &self.relay.cluster);
+        }
         let request = self.relay.client.put(url).header(CONTENT_TYPE, self.media_type);
         // A text has no room for its position; who receives it from the relay has to know which deltas it contains.
         let request =
@@ -345,6 +352,7 @@ mod tests {
             channel: Channel::new("identity", 1),
             outbox: Arc::default(),
             media_type: "text/plain",
+            names_cluster: false,
             nothing: |_| vec![],
             interval: BACKOFF_LAST,
             leads: receiver,

@@ -9,11 +9,13 @@ mod keeping;
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use feed::Head;
+use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, RetryConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::channel::{Baseline, Unencodable};
@@ -22,6 +24,11 @@ pub(crate) use keeping::Keeping;
 
 /// Baselines that stay beside the newest: whoever has read the pointer has so many intervals for reading what it names.
 const OLDER_KEPT: usize = 4;
+
+/// What is tried again without a word: a hiccup of the bucket. All else is told, and tried again by whoever wants it.
+fn retries() -> RetryConfig {
+    RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(5), ..RetryConfig::default() }
+}
 
 /// Why a store does not do what it is for.
 #[derive(Debug, thiserror::Error)]
@@ -82,11 +89,12 @@ impl Store {
         if let Some(folder) = url.folder() {
             return Store::of_folder(&folder);
         }
-        let environment =
-            std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("AWS_")?.to_lowercase(), value)));
-        let options = environment.map(|(name, value)| (format!("aws_{name}"), value));
-        let (objects, prefix) = object_store::parse_url_opts(&url.0, options).map_err(StoreError::Unusable)?;
-        Ok(Store { objects: Arc::from(objects), prefix })
+        feed::install_tls_provider();
+        let bucket = AmazonS3Builder::from_env().with_url(url.0.as_str()).with_retry(retries());
+        // Not all that speak S3 delete in bulk, and there is little to delete.
+        let bucket = bucket.with_disable_bulk_delete(true).build().map_err(StoreError::Unusable)?;
+        let prefix = Path::from_url_path(url.0.path()).map_err(|error| StoreError::Unusable(error.into()))?;
+        Ok(Store { objects: Arc::new(bucket), prefix })
     }
 
     /// A folder, which is made if it is not there.
@@ -105,8 +113,14 @@ impl Store {
     }
 
     /// Writes a baseline of the feed, then the pointer to it, then removes what is old. What a try writes that fails is
-    /// `left` over, and the next one begins with removing it: it may lack just that room.
-    pub(crate) async fn keep(&self, feed: &str, baseline: &Baseline, left: &mut Vec<String>) -> Result<(), StoreError> {
+    /// `left` over, and the next one begins with removing it: it may lack just that room. Gives why something old is still
+    /// there, which keeps nothing new from being stored.
+    pub(crate) async fn keep(
+        &self,
+        feed: &str,
+        baseline: &Baseline,
+        left: &mut Vec<String>,
+    ) -> Result<Option<StoreError>, StoreError> {
         let before = match self.latest(feed).await {
             // It is written anew.
             Err(error @ StoreError::NotUnderstood { .. }) => {
@@ -117,7 +131,8 @@ impl Store {
         };
         // A pointer whose writing failed may have been written all the same.
         left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
-        self.clear(feed, left).await?;
+        // What cannot be removed now is tried again at the end.
+        drop(self.clear(feed, left).await);
         let head = baseline.encoded().await?.head.clone();
         let stem = format!("{}-{}-{}", head.version, head.position.epoch, head.position.seq);
         let mut objects = Vec::new();
@@ -141,8 +156,10 @@ impl Store {
         let text = serde_json::to_vec_pretty(&latest)
             .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;
         self.write(&path, text.into()).await?;
-        *left = outdated;
-        self.clear(feed, left).await
+        // What the pointer names now is not left over.
+        left.retain(|name| !latest.names(name));
+        left.extend(outdated);
+        Ok(self.clear(feed, left).await.err())
     }
 
     /// Removes the objects; those that are still there stay in the list.

@@ -132,6 +132,24 @@ fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
 }
 
 #[test]
+fn baselines_go_on_while_the_relay_refuses_deltas() {
+    let mut place = Place::with(&["--baseline-secs", "1"]);
+    place.relay.fail(Requests::Deltas, Fault::Refuse(503));
+    place.happen(1);
+    let fresh = place.world.fresh();
+    place.provider.until("a baseline with what no delta could tell", |_| {
+        let last = place.relay.taken(IDENTITY).pop()?;
+        let Taken::Baseline { bytes, .. } = last else { panic!("{last:?}") };
+        (super::table::Table::of(IDENTITY, &bytes) == fresh.tables[0]).then_some(())
+    });
+    place.happen(2);
+    place.relay.heal();
+    let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!((got.deltas, got.gaps), (2, 0), "what was not delivered is delivered later");
+    assert_eq!(place.relay.complaints(), [""; 0]);
+}
+
+#[test]
 fn deltas_go_on_while_the_relay_refuses_the_next_baseline() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
     place.relay.fail(Requests::Baselines, Fault::Refuse(500));

@@ -21,7 +21,8 @@ fn start(api: &FakeApi, store: &Path) -> Provider {
     Provider::start(free_port(), arguments)
 }
 
-fn world(api: &FakeApi) -> World {
+/// A namespace with a pod.
+pub(super) fn world(api: &FakeApi) -> World {
     let mut world = World::default();
     world.set(api, Kind::Namespace, namespace("shop", json!({})));
     world.set(api, Kind::Pod, pod("shop", "web-0", "web", &["10.0.0.1"]));

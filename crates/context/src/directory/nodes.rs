@@ -26,7 +26,7 @@ pub(super) struct Nodes {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// By name, without those that have finished.
+    /// In the order in which they lie in memory, without those that have finished: to find one no other is looked at.
     pods: Vec<Arc<Pod>>,
     agents: usize,
     /// The node's own, if it was asked for since something changed.
@@ -113,8 +113,8 @@ impl Nodes {
 }
 
 impl Node {
-    fn place(&self, pod: &Pod) -> Result<usize, usize> {
-        self.pods.binary_search_by(|other| other.base.name.cmp(&pod.base.name))
+    fn place(&self, pod: &Arc<Pod>) -> Result<usize, usize> {
+        self.pods.binary_search_by_key(&Arc::as_ptr(pod), Arc::as_ptr)
     }
 }
 

@@ -34,16 +34,25 @@ impl Directory {
             addresses.extend(self.nodes.on_host(node).flat_map(|pod| pod.base.addresses.iter()));
         }
         each_once(&mut addresses);
+        let mut holders = self.holders(&addresses);
         let mut renumbered: BTreeSet<Sid> = self.numbers.expire(now).into_iter().collect();
-        renumbered.extend(self.count(&addresses, now));
+        renumbered.extend(self.count(&holders, now));
+        let mut more = Vec::new();
         for sid in renumbered {
-            self.renumber(sid, &mut addresses);
+            self.renumber(sid, &mut more);
         }
-        each_once(&mut addresses);
-        self.resolved += addresses.len() as u64;
-        for address in addresses {
-            self.write(address);
+        each_once(&mut more);
+        more.retain(|address| addresses.binary_search(address).is_err());
+        holders.extend(self.holders(&more));
+        self.resolved += holders.len() as u64;
+        for (address, holder) in holders {
+            self.write(address, holder);
         }
+    }
+
+    /// Who has each of the addresses.
+    fn holders(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, Option<Known>)> {
+        addresses.iter().map(|address| (*address, self.holder(*address).cloned())).collect()
     }
 
     /// The addresses and nodes whose records say something of the template's pods.
@@ -61,24 +70,40 @@ impl Directory {
         if template.host_network || template.unreadable {
             return None;
         }
-        let of_namespace = self.state.namespace_labels(&template.namespace)?;
-        let labels = relevant(&template.labels, &self.settings.filter, &mut self.interner);
-        Some(Sid::of(&self.settings.cluster_id, &template.namespace, &labels, of_namespace))
+        let of_namespace = self.relevant_of_namespace(&template.namespace)?;
+        let labels = self.relevant_of_pods(template);
+        Some(Sid::of(&self.settings.cluster_id, &template.namespace, &labels, &of_namespace))
     }
 
-    /// Counts who has which identity at these addresses. Gives the identities whose number may be another now.
-    fn count(&mut self, addresses: &[IpAddr], now: Instant) -> BTreeSet<Sid> {
+    /// The labels that make an identity, of the template's pods.
+    fn relevant_of_pods(&mut self, template: &Template) -> Labels {
+        let filter = &self.settings.filter;
+        relevant(&template.labels, |key| filter.includes(key), &mut self.interner)
+    }
+
+    /// Those of a namespace, if its labels are known.
+    fn relevant_of_namespace(&mut self, namespace: &str) -> Option<Labels> {
+        let labels = self.state.namespace_labels(namespace)?;
+        let filter = &self.settings.filter;
+        Some(match filter.is_default() {
+            true => labels.clone(),
+            false => relevant(labels, |key| filter.includes_of_namespace(key), &mut self.interner),
+        })
+    }
+
+    /// Counts which identity those have who have these addresses. Gives the identities whose number may be another now.
+    fn count(&mut self, holders: &[(IpAddr, Option<Known>)], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
-        for address in addresses {
+        for (address, holder) in holders {
             let old = self.table.get(*address).and_then(|record| record.sid);
-            let new = self.bearer(*address);
+            let new = holder.as_ref().and_then(|holder| self.identity_of(holder));
             if old == new.as_ref().map(|(sid, _)| *sid) {
                 continue;
             }
             if let Some((sid, template)) = new {
                 if !self.ids.contains_key(&sid) {
                     came.insert(sid);
-                    let identity = self.identity(&template);
+                    let identity = self.identity(template);
                     self.ids.insert(sid, identity);
                 }
                 concerned.insert(sid);
@@ -110,23 +135,22 @@ impl Directory {
         renumbered
     }
 
-    /// The identity that whoever has the address has.
-    fn bearer(&self, address: IpAddr) -> Option<(Sid, Arc<Template>)> {
-        let Known { pod, template } = self.holder(address)?;
-        let template = template.as_ref()?;
+    /// The identity that the pod's addresses have.
+    fn identity_of<'a>(&self, holder: &'a Known) -> Option<(Sid, &'a Template)> {
+        let template = holder.template.as_deref()?;
         let sid = self.templates.get(template)?.sid()?;
-        self.nodes.is_managed(pod.base.node.as_deref()).then(|| (sid, template.clone()))
+        self.nodes.is_managed(holder.pod.base.node.as_deref()).then_some((sid, template))
     }
 
     /// Nobody has it yet.
     fn identity(&mut self, template: &Template) -> Identity {
-        let namespace_labels = self.state.namespace_labels(&template.namespace).cloned();
+        let namespace_labels = self.relevant_of_namespace(&template.namespace);
         Identity {
             num: reserved::NONE,
             namespace: template.namespace.clone(),
-            labels: relevant(&template.labels, &self.settings.filter, &mut self.interner),
+            labels: self.relevant_of_pods(template),
             // Without them there is no identity.
-            namespace_labels: namespace_labels.unwrap_or_else(Labels::new),
+            namespace_labels: namespace_labels.unwrap_or_default(),
             references: 0,
         }
     }
@@ -144,8 +168,8 @@ impl Directory {
         }
     }
 
-    fn write(&mut self, address: IpAddr) {
-        let (new, old) = (self.make(address), self.table.get(address).cloned());
+    fn write(&mut self, address: IpAddr, holder: Option<Known>) {
+        let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
             return;
         }
@@ -162,9 +186,9 @@ impl Directory {
         self.unpublished.addresses.insert(address);
     }
 
-    /// The record of the address, from what is known now.
-    fn make(&mut self, address: IpAddr) -> Option<Arc<Record>> {
-        let Known { pod, template } = self.holder(address)?.clone();
+    /// The record of an address of the pod, from what is known now.
+    fn make(&mut self, holder: Known) -> Option<Arc<Record>> {
+        let Known { pod, template } = holder;
         if pod.base.host_network {
             return Some(self.record_of_node(pod.base.node.as_ref()?));
         }

@@ -27,6 +27,10 @@ struct Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
+        let unread = self.first.len() + self.frames.len();
+        if unread > 0 && !self.ended {
+            tracing::info!(feed = self.channel.name, unread, "a reader has gone, or took nothing for too long");
+        }
         self.figures.left();
     }
 }
@@ -68,4 +72,30 @@ pub(super) fn follow(served: &Served, from: Option<Position>) -> impl Stream<Ite
         let frame = following.next().await?;
         Some((Ok(frame), following))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+
+    use super::*;
+    use crate::channel::{Baseline, Delta};
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_reader_that_lies_too_far_behind_is_told_so_and_sent_away() {
+        let channel = Channel::new("identity", 1);
+        let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
+        publish(vec![]);
+        let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
+        let stream = follow(&served, None);
+        for _ in 0..1_000 {
+            publish(vec![Box::new(|_| b"{}".to_vec())]);
+        }
+        let frames: Vec<String> =
+            stream.map(|Ok(frame)| String::from_utf8(frame.to_vec()).unwrap()).collect::<Vec<_>>().await;
+        let last = frames.last().unwrap();
+        assert!(last.contains("event: pull") && last.contains("too slow") && last.contains("\"seq\":1000"), "{last}");
+        assert!(frames.len() < 10, "nothing of what it can no longer join: {frames:?}");
+    }
 }

@@ -7,7 +7,7 @@ use feed::Backoff;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
-use super::Store;
+use super::{Store, StoreError};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, Outlet};
 
@@ -61,20 +61,27 @@ impl Keeping {
             };
             self.figures.took(Outlet::Store, began.elapsed());
             match outcome {
-                Ok(()) => {
+                Ok(untidy) => {
                     backoff.reset();
                     self.figures.delivered(Outlet::Store);
+                    if let Some(error) = untidy {
+                        self.note(&error, "what is old stays until it can be removed");
+                    }
                     kept = Some(baseline.version.clone());
                     sleep_until((began + self.interval).into()).await;
                 }
                 Err(error) => {
-                    let message = error.to_string();
-                    if self.figures.failed(Outlet::Store, &message) {
-                        tracing::warn!(feed = self.channel.name, "{message}; the baseline is written again");
-                    }
+                    self.note(&error, "the baseline is written again");
                     sleep(backoff.wait()).await;
                 }
             }
+        }
+    }
+
+    fn note(&self, error: &StoreError, follows: &str) {
+        let message = error.to_string();
+        if self.figures.failed(Outlet::Store, &message) {
+            tracing::warn!(feed = self.channel.name, "{message}; {follows}");
         }
     }
 }

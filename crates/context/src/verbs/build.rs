@@ -27,7 +27,9 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     runtime()?.block_on(async {
         for (feed, baseline) in &baselines {
-            store.keep(feed, baseline, &mut vec![]).await?;
+            if let Some(error) = store.keep(feed, baseline, &mut vec![]).await? {
+                return Err(error.into());
+            }
             text += &format!("{feed}: {} entries, version {}\n", baseline.count, baseline.version);
         }
         anyhow::Ok(())

@@ -39,11 +39,13 @@ struct Feed {
     name: &'static str,
     media_type: &'static str,
     nothing: fn(Position) -> Vec<u8>,
+    /// Baselines are pushed with the cluster's name.
+    names_cluster: bool,
 }
 
 const FEEDS: [Feed; 2] = [
-    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE, nothing: identity::nothing },
-    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE, nothing: declared::nothing },
+    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE, nothing: identity::nothing, names_cluster: true },
+    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE, nothing: declared::nothing, names_cluster: false },
 ];
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
@@ -236,6 +238,7 @@ fn start_outlets(
             channel: channel.clone(),
             outbox: outbox.clone(),
             media_type: feed.media_type,
+            names_cluster: feed.names_cluster,
             nothing: feed.nothing,
             interval: arguments.baseline_secs,
             leads: leads.subscribe(),

@@ -1,0 +1,133 @@
+//! A bucket that objects are put into, got from and deleted from one by one, as S3 has it: path-style, over plain HTTP.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::http::{Head, Server, read_head};
+
+const BUCKET: &str = "baselines";
+const ACCESS_KEY: &str = "an-access-key";
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Vec<u8>>,
+    /// Names, in the order in which they were written.
+    written: Vec<String>,
+    /// Answers these methods so and does nothing.
+    refusal: Option<(&'static [&'static str], u16)>,
+}
+
+/// The bucket. It ends when it is dropped.
+pub struct FakeBucket {
+    state: Arc<Mutex<State>>,
+    server: Server,
+}
+
+impl FakeBucket {
+    /// # Panics
+    /// If it cannot listen on the loopback.
+    pub fn start() -> FakeBucket {
+        let state: Arc<Mutex<State>> = Arc::default();
+        let shared = state.clone();
+        FakeBucket { state, server: Server::start(move |stream| serve(&stream, &shared)) }
+    }
+
+    /// What a provider is told with `--store`, for objects with this prefix.
+    pub fn url(&self, prefix: &str) -> String {
+        format!("s3://{BUCKET}/{prefix}")
+    }
+
+    /// The variables that say where it is and who asks.
+    pub fn variables(&self) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ENDPOINT", format!("http://{}", self.server.address())),
+            ("AWS_ALLOW_HTTP", "true".into()),
+            ("AWS_REGION", "nowhere-1".into()),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", "a-secret".into()),
+        ]
+    }
+
+    /// These methods are refused with this status from now on.
+    pub fn refuse(&self, methods: &'static [&'static str], status: u16) {
+        self.lock().refusal = Some((methods, status));
+    }
+
+    pub fn heal(&self) {
+        self.lock().refusal = None;
+    }
+
+    /// Names of the objects, in the order in which they were written; one that was written again is in it again.
+    pub fn written(&self) -> Vec<String> {
+        self.lock().written.clone()
+    }
+
+    /// Writes what it holds into a folder.
+    ///
+    /// # Panics
+    /// If the folder cannot be written to.
+    pub fn unpack(&self, folder: &Path) {
+        for (name, bytes) in self.lock().objects.clone() {
+            let path = folder.join(name);
+            let parent = path.parent().expect("below the folder");
+            std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, bytes)).expect("a folder of ours");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One request after the other.
+fn serve(stream: &TcpStream, state: &Mutex<State>) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    while let Some(head) = read_head(&mut reader)? {
+        let mut body = vec![0; head.body_length()?];
+        reader.read_exact(&mut body)?;
+        let (status, says) = answer(&mut lock(state), &head, body);
+        let length = says.len();
+        write!(writer, "HTTP/1.1 {status} Fake\r\netag: \"{length:x}\"\r\ncontent-length: {length}\r\n\r\n")?;
+        writer.write_all(&says)?;
+    }
+    Ok(())
+}
+
+/// Status and body.
+fn answer(state: &mut State, head: &Head, body: Vec<u8>) -> (u16, Vec<u8>) {
+    let says = |status: u16, code: &str| (status, format!("<Error><Code>{code}</Code></Error>").into_bytes());
+    let is_signed = head.header("authorization").starts_with(&format!("AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/"));
+    if !is_signed {
+        return says(403, "AccessDenied");
+    }
+    let method = head.method.as_str();
+    if let Some((_, status)) = state.refusal.filter(|(methods, _)| methods.contains(&method)) {
+        return says(status, "Refused");
+    }
+    let Some(name) = head.path.strip_prefix(&format!("/{BUCKET}/")) else { return says(404, "NoSuchBucket") };
+    match method {
+        "PUT" => {
+            state.objects.insert(name.into(), body);
+            state.written.push(name.into());
+            (200, vec![])
+        }
+        "GET" => match state.objects.get(name) {
+            Some(bytes) => (200, bytes.clone()),
+            None => says(404, "NoSuchKey"),
+        },
+        // Whether it was there or not.
+        "DELETE" => {
+            state.objects.remove(name);
+            (204, vec![])
+        }
+        _ => says(501, "NotImplemented"),
+    }
+}
