@@ -36,6 +36,7 @@ pub use line::{EdgeChanges, End, Line};
 pub use lines::Lines;
 pub use ports::{FlowPorts, PortSpan};
 
+use crate::packed::pack_shared;
 use crate::{Changed, ClusterState, ObjectName, Pod};
 use classes::Classes;
 use groups::{Groups, Known, TooMany};
@@ -110,6 +111,7 @@ impl Edges {
         workload_of: &dyn Fn(&Pod) -> Arc<str>,
         renamed: &BTreeSet<ObjectName>,
     ) -> EdgeChanges {
+        let begins = !self.begun;
         let counts = self.workloads.census().clone();
         let Work { dirty, .. } = self.take_in(state, changed, workload_of, renamed);
         if dirty.is_empty() {
@@ -153,6 +155,11 @@ impl Edges {
             natures.into_keys().filter(|number| self.workloads.slots[*number].classes.is_empty()).collect::<Vec<_>>()
         {
             self.workloads.remove(number);
+        }
+        if begins {
+            // Later changes are few, and find most nodes full.
+            pack_shared(&mut self.standings);
+            pack_shared(&mut self.groups.told.edges);
         }
         changes
     }

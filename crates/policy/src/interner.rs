@@ -10,7 +10,7 @@ use crate::{Labels, NamedPort, Requirement, Selector, labels};
 
 /// What was said before and may be said again. It keeps nothing alive for long: whenever it holds a quarter more than was in
 /// use when it last looked, it forgets what nobody else holds.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Interner {
     texts: Pool<str>,
     labels: Pool<[(Arc<str>, Arc<str>)]>,
@@ -44,6 +44,13 @@ impl Interner {
         if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
     }
 
+    /// Those of the labels whose keys are wanted, with the texts that the labels have.
+    pub(crate) fn part_of(&mut self, labels: &Labels, is_wanted: impl Fn(&str) -> bool) -> Labels {
+        let wanted = labels.iter().filter(|(key, _)| is_wanted(key));
+        let pairs: Vec<_> = wanted.map(|(key, value)| (key.clone(), value.clone())).collect();
+        if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
+    }
+
     pub(crate) fn ports(&mut self, ports: &[NamedPort]) -> Arc<[NamedPort]> {
         if ports.is_empty() { Arc::default() } else { self.ports.share(ports) }
     }
@@ -70,6 +77,12 @@ where
         let new: Arc<T> = value.into();
         self.held.insert(new.clone());
         new
+    }
+}
+
+impl<T: ?Sized> Clone for Pool<T> {
+    fn clone(&self) -> Pool<T> {
+        Pool { held: self.held.clone(), in_use: self.in_use }
     }
 }
 

@@ -52,6 +52,7 @@ pub use model::{
     NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,
     Tracked,
 };
+pub use packed::pack_shared;
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};
 pub use state::ClusterState;

@@ -86,7 +86,7 @@ pub(super) struct Classes {
 
 impl Classes {
     /// The classes that the pod is of at present, by their keys.
-    pub(super) fn keys(state: &ClusterState, vocabulary: &Vocabulary, pod: &Pod, workload: u32) -> Vec<ClassKey> {
+    pub(super) fn keys(state: &ClusterState, vocabulary: &mut Vocabulary, pod: &Pod, workload: u32) -> Vec<ClassKey> {
         let labels = vocabulary.labels(&pod.labels);
         let key = |address| ClassKey {
             workload,

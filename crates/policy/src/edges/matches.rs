@@ -1,6 +1,7 @@
 //! The peers that rules name: which classes of pods each of them is, and whose policies name it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::classes::{Class, Classes};
@@ -13,18 +14,15 @@ use crate::{ClusterState, Direction};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Matches {
     numbers: HashMap<Named, u32>,
-    slots: Slots<Peer>,
+    slots: Slots<Named>,
     /// Peers by the namespace that they name; those of no one namespace apart.
     of_namespace: HashMap<Arc<str>, BTreeSet<u32>>,
     of_any: BTreeSet<u32>,
-}
-
-#[derive(Debug, Clone)]
-struct Peer {
-    named: Named,
-    classes: BTreeSet<u32>,
-    /// By direction, workloads whose policies name it, with the number of their classes.
-    users: [BTreeMap<u32, usize>; 2],
+    /// Of each peer the classes that it is.
+    classes: BTreeSet<(u32, u32)>,
+    /// By direction, of each peer the workloads whose policies name it, with the number of their classes. One map serves all
+    /// peers: most have a single user or two, and a map of their own would be mostly room.
+    users: [BTreeMap<(u32, u32), u32>; 2],
 }
 
 impl Matches {
@@ -61,14 +59,13 @@ impl Matches {
                 classes.slots.iter().filter(|(_, class)| within(class)).map(|(class, _)| class).collect()
             }
         };
-        let peer = Peer { named: named.clone(), classes: BTreeSet::new(), users: Default::default() };
-        let number = self.slots.insert(peer);
-        for class in &matched {
-            let peers = &mut classes.slots[*class].peers;
+        let number = self.slots.insert(named.clone());
+        for class in matched {
+            let peers = &mut classes.slots[class].peers;
             let place = peers.partition_point(|other| *other < number);
             peers.insert(place, number);
+            self.classes.insert((number, class));
         }
-        self.slots[number].classes = matched;
         self.namespaced(&named).insert(number);
         self.numbers.insert(named, number);
         number
@@ -90,7 +87,7 @@ impl Matches {
         let namespace = &class.namespace;
         let labels = state.namespace_labels(namespace);
         let candidates = self.of_namespace.get(namespace).into_iter().flatten().chain(&self.of_any);
-        let is = |peer: &&u32| match &self.slots[**peer].named {
+        let is = |peer: &&u32| match &self.slots[**peer] {
             Named::Pods(peer) => class.is_meant_by(peer, labels),
             Named::Block(block) => {
                 vocabulary.block_id(block).is_some_and(|id| class.key.blocks.binary_search(&id).is_ok())
@@ -99,7 +96,7 @@ impl Matches {
         let mut peers: Vec<u32> = candidates.filter(is).copied().collect();
         peers.sort_unstable();
         for peer in &peers {
-            self.slots[*peer].classes.insert(number);
+            self.classes.insert((*peer, number));
         }
         class.peers = peers;
         class.ordinary = labels.is_some() && !class.key.unreadable;
@@ -108,21 +105,21 @@ impl Matches {
     /// The class is none of the peers any more.
     pub(super) fn forget(&mut self, number: u32, class: &mut Class) {
         for peer in std::mem::take(&mut class.peers) {
-            self.slots[peer].classes.remove(&number);
+            self.classes.remove(&(peer, number));
         }
     }
 
     /// Policies of one more class of the workload name the peer.
     pub(super) fn used(&mut self, peer: u32, direction: Direction, workload: u32) {
-        *self.slots[peer].users[direction as usize].entry(workload).or_default() += 1;
+        *self.users[direction as usize].entry((peer, workload)).or_default() += 1;
     }
 
     pub(super) fn unused(&mut self, peer: u32, direction: Direction, workload: u32) {
-        let users = &mut self.slots[peer].users[direction as usize];
-        if let Some(count) = users.get_mut(&workload) {
+        let users = &mut self.users[direction as usize];
+        if let Some(count) = users.get_mut(&(peer, workload)) {
             *count -= 1;
             if *count == 0 {
-                users.remove(&workload);
+                users.remove(&(peer, workload));
             }
         }
     }
@@ -130,16 +127,17 @@ impl Matches {
     /// Of these peers, drops those that nobody names any more.
     pub(super) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) {
         for number in peers {
-            if self.slots.get(number).is_none_or(|peer| peer.users.iter().any(|users| !users.is_empty())) {
+            if Direction::BOTH.into_iter().any(|direction| self.users(number, direction).next().is_some()) {
                 continue;
             }
-            let Some(peer) = self.slots.remove(number) else { continue };
-            for class in peer.classes {
-                classes.slots[class].peers.retain(|other| *other != number);
+            let Some(named) = self.slots.remove(number) else { continue };
+            while let Some(of_peer) = self.classes.range(of(number)).next().copied() {
+                self.classes.remove(&of_peer);
+                classes.slots[of_peer.1].peers.retain(|other| *other != number);
             }
-            self.numbers.remove(&peer.named);
-            self.namespaced(&peer.named).remove(&number);
-            if let Named::Pods(named) = &peer.named
+            self.numbers.remove(&named);
+            self.namespaced(&named).remove(&number);
+            if let Named::Pods(named) = &named
                 && let Namespaces::Named(namespace) = &named.namespaces
                 && self.of_namespace.get(namespace).is_some_and(BTreeSet::is_empty)
             {
@@ -149,11 +147,16 @@ impl Matches {
     }
 
     pub(super) fn classes(&self, peer: u32) -> impl Iterator<Item = u32> {
-        self.slots[peer].classes.iter().copied()
+        self.classes.range(of(peer)).map(|(_, class)| *class)
     }
 
     /// Workloads whose policies name the peer in the direction.
     pub(super) fn users(&self, peer: u32, direction: Direction) -> impl Iterator<Item = u32> {
-        self.slots[peer].users[direction as usize].keys().copied()
+        self.users[direction as usize].range(of(peer)).map(|((_, workload), _)| *workload)
     }
+}
+
+/// All pairs that begin with the number.
+fn of(number: u32) -> RangeInclusive<(u32, u32)> {
+    (number, 0)..=(number, u32::MAX)
 }

@@ -22,6 +22,10 @@ impl<T> Slots<T> {
                 number
             }
             None => {
+                // By an eighth rather than as many again: there are many, and most come at once, at the beginning.
+                if self.slots.len() == self.slots.capacity() {
+                    self.slots.reserve_exact(self.slots.len() / 8 + 8);
+                }
                 self.slots.push(Some(value));
                 // 2^32 values of some hundred bytes are more than a machine has room for.
                 (self.slots.len() - 1) as u32
@@ -48,13 +52,29 @@ impl<T> Slots<T> {
     }
 }
 
-/// Some numbers, of which there is mostly one.
+/// Some numbers in order, of which there is mostly one.
 #[derive(Debug, Clone)]
 pub(super) enum Numbers {
     One(u32),
+    /// Or none.
     Several(Box<[u32]>),
 }
 
+impl Default for Numbers {
+    fn default() -> Numbers {
+        Numbers::Several(Box::default())
+    }
+}
+
+impl<'a> IntoIterator for &'a Numbers {
+    type Item = &'a u32;
+    type IntoIter = std::slice::Iter<'a, u32>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.all().iter()
+    }
+}
+
+/// Of numbers in order.
 impl From<Vec<u32>> for Numbers {
     fn from(numbers: Vec<u32>) -> Numbers {
         match numbers[..] {
@@ -69,6 +89,30 @@ impl Numbers {
         match self {
             Numbers::One(number) => std::slice::from_ref(number),
             Numbers::Several(numbers) => numbers,
+        }
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, u32> {
+        self.all().iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    pub(super) fn insert(&mut self, number: u32) {
+        if let Err(place) = self.all().binary_search(&number) {
+            let mut all = self.all().to_vec();
+            all.insert(place, number);
+            *self = all.into();
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u32) {
+        if let Ok(place) = self.all().binary_search(&number) {
+            let mut all = self.all().to_vec();
+            all.remove(place);
+            *self = all.into();
         }
     }
 }
@@ -87,5 +131,26 @@ impl<T> Index<u32> for Slots<T> {
 impl<T> IndexMut<u32> for Slots<T> {
     fn index_mut(&mut self, number: u32) -> &mut T {
         self.slots.get_mut(number as usize).and_then(Option::as_mut).expect("a number in use")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_a_set_in_order() {
+        let mut numbers = Numbers::default();
+        assert!(numbers.is_empty());
+        for number in [5, 2, 9, 5, 2] {
+            numbers.insert(number);
+        }
+        assert_eq!(numbers.all(), [2, 5, 9]);
+        for number in [5, 7, 2] {
+            numbers.remove(number);
+        }
+        assert!(matches!(numbers, Numbers::One(9)));
+        numbers.remove(9);
+        assert!(numbers.is_empty());
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Stars {
     /// Workloads that may exchange something with everyone.
     shining: [BTreeSet<u32>; 2],
     /// Sources that would send something to everyone, by the destinations that keep them from it.
-    held_back: BTreeMap<u32, BTreeSet<u32>>,
+    held_back: BTreeSet<(u32, u32)>,
 }
 
 impl Stars {
@@ -79,10 +79,10 @@ impl Stars {
     /// The destinations that keep the source from sending something to everyone are others.
     pub(super) fn hold_back(&mut self, source: u32, from: &[u32], to: &[u32]) {
         for destination in from {
-            take(&mut self.held_back, *destination, source);
+            self.held_back.remove(&(*destination, source));
         }
         for destination in to {
-            self.held_back.entry(*destination).or_default().insert(source);
+            self.held_back.insert((*destination, source));
         }
     }
 
@@ -92,7 +92,7 @@ impl Stars {
 
     /// The sources that the destination keeps from sending something to everyone.
     pub(super) fn held_back_by(&self, destination: u32) -> impl Iterator<Item = u32> {
-        self.held_back.get(&destination).into_iter().flatten().copied()
+        self.held_back.range((destination, 0)..=(destination, u32::MAX)).map(|(_, source)| *source)
     }
 
     /// Those that may exchange something with everyone now that there are so many workloads.
@@ -102,7 +102,7 @@ impl Stars {
     }
 }
 
-fn take<K: Ord>(sets: &mut BTreeMap<K, BTreeSet<u32>>, key: K, number: u32) {
+fn take(sets: &mut BTreeMap<Condition, BTreeSet<u32>>, key: Condition, number: u32) {
     if let Some(set) = sets.get_mut(&key) {
         set.remove(&number);
         if set.is_empty() {

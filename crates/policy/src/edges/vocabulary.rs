@@ -8,7 +8,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::peers::block_contains;
-use crate::{Block, ClusterState, Direction, Labels, NamespaceScope, ObjectName, Peer, Peers, Policy, Selector};
+use crate::{
+    Block, ClusterState, Direction, Interner, Labels, NamespaceScope, ObjectName, Peer, Peers, Policy, Selector,
+};
 
 /// A block that some policy names. A number is never given twice.
 pub(super) type BlockId = u32;
@@ -22,6 +24,8 @@ pub(super) struct Vocabulary {
     /// The lengths that prefixes of blocks have, for IPv6 or not: an address is looked up once for each.
     lengths: BTreeMap<(bool, u8), usize>,
     given: BlockId,
+    /// Pods of many workloads do not differ in what is looked at.
+    held: Interner,
 }
 
 /// What is different about the policies.
@@ -106,12 +110,11 @@ impl Vocabulary {
     }
 
     /// Those of the labels that selectors look at.
-    pub(super) fn labels(&self, labels: &Labels) -> Labels {
+    pub(super) fn labels(&mut self, labels: &Labels) -> Labels {
         if labels.keys().all(|key| self.keys.contains_key(key)) {
             return labels.clone();
         }
-        let looked_at = labels.iter().filter(|(key, _)| self.keys.contains_key(*key));
-        looked_at.map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.held.part_of(labels, |key| self.keys.contains_key(key))
     }
 
     /// The blocks that the address is in, in order.

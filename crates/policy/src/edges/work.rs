@@ -86,7 +86,7 @@ impl Edges {
         let mut placed = None;
         if let Some(pod) = state.pod(&name).filter(|pod| state.addresses_of(pod).next().is_some()) {
             let workload = self.workloads.number(&pod.name.namespace, workload_of(pod));
-            for key in Classes::keys(state, &self.vocabulary, pod, workload) {
+            for key in Classes::keys(state, &mut self.vocabulary, pod, workload) {
                 let (class, is_new) = self.classes.join(key, pod);
                 if is_new {
                     work.came.insert(class);
@@ -95,6 +95,7 @@ impl Edges {
                 }
                 numbers.push(class);
             }
+            numbers.sort_unstable();
             placed = Some(pod.clone());
         }
         let before = match placed {
@@ -118,7 +119,7 @@ impl Edges {
             for direction in Direction::BOTH {
                 self.put_terms(&mut class, direction, None, work);
             }
-            self.workloads.slots[class.key.workload].classes.remove(&number);
+            self.workloads.slots[class.key.workload].classes.remove(number);
             work.came.remove(&number);
             work.dirty.insert(class.key.workload);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nft::Family;
 
 use super::classes::{Class, Classes};
-use super::slots::Slots;
+use super::slots::{Numbers, Slots};
 use crate::{Direction, ObjectName};
 
 /// Which families of addresses the pods of a workload have: bit 0 for IPv4, bit 1 for IPv6.
@@ -25,7 +25,7 @@ pub(super) fn bit(family: Family) -> Families {
 #[derive(Debug, Clone)]
 pub(super) struct Workload {
     pub(super) name: ObjectName,
-    pub(super) classes: BTreeSet<u32>,
+    pub(super) classes: Numbers,
     pub(super) nature: Nature,
 }
 
@@ -100,7 +100,7 @@ impl Workloads {
         if let Some(number) = self.numbers.get(&name) {
             return *number;
         }
-        let workload = Workload { name: name.clone(), classes: BTreeSet::new(), nature: Nature::default() };
+        let workload = Workload { name: name.clone(), classes: Numbers::default(), nature: Nature::default() };
         let number = self.slots.insert(workload);
         self.numbers.insert(name, number);
         number
