@@ -15,22 +15,37 @@ pub(crate) const MEDIA_TYPE: &str = "text/plain";
 /// Lines of one delta at most: some 100 KiB of JSON, which any relay takes.
 const LINES_OF_DELTA: usize = 1_000;
 
-/// The list in the form that is published, and what the one that says the most is written from.
-#[derive(Debug, Clone)]
+/// The list in the form that is published, and what the lists of both forms are written from.
+#[derive(Debug)]
 pub(crate) struct Lists {
+    form: Form,
     published: Allowlist,
+    lines: Lines,
+}
+
+/// The same at a moment.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    form: Form,
+    version: String,
+    count: usize,
     lines: Lines,
 }
 
 impl Lists {
     pub(crate) fn new(form: Form) -> Lists {
-        Lists { published: Allowlist::new(form), lines: Lines::default() }
+        Lists { form, published: Allowlist::new(form), lines: Lines::default() }
     }
 
     /// Takes in what has changed in the edges. Gives what differs in the published list.
     pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> Difference {
         self.lines = edges.snapshot();
         self.published.apply(changes)
+    }
+
+    pub(crate) fn now(&self) -> Listed {
+        let Lists { form, published, lines } = self;
+        Listed { form: *form, version: published.version(), count: published.len(), lines: lines.clone() }
     }
 }
 
@@ -72,14 +87,14 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 }
 
 /// The baseline of a list that was published up to the position.
-pub(crate) fn baseline(lists: Lists, position: Position) -> Baseline {
-    let (version, count) = (lists.published.version(), lists.published.len());
-    let Lists { published, lines } = lists;
-    let part = |what, extension, encode: Encode| Part { what, extension, media_type: MEDIA_TYPE, encode };
-    let parts = vec![
-        part("baseline", "txt", Box::new(move |_, _| Ok(Bytes::from(published.text())))),
-        part("extended", "extended.txt", Box::new(move |_, _| Ok(Bytes::from(text_of(&lines, Form::Extended))))),
-    ];
+pub(crate) fn baseline(listed: Listed, position: Position) -> Baseline {
+    let Listed { form, version, count, lines } = listed;
+    let part = |what, extension, form| {
+        let lines = lines.clone();
+        let encode: Encode = Box::new(move |_, _| Ok(Bytes::from(text_of(&lines, form))));
+        Part { what, extension, media_type: MEDIA_TYPE, encode }
+    };
+    let parts = vec![part("baseline", "txt", form), part("extended", "extended.txt", Form::Extended)];
     Baseline::new(version, position, count, parts)
 }
 

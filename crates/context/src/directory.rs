@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use cluster::Problem;
 use imbl::OrdMap;
-use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName};
+use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName, pack_shared};
 
 use crate::exposure::{Exposures, Reclassified};
 use crate::filter::LabelFilter;
@@ -31,11 +31,12 @@ use crate::numbers::{Numbers, Space};
 use crate::object::{Kind, Object, Pod};
 use crate::record::Record;
 use crate::sid::Sid;
+use crate::template::Template;
 use crate::version::Sum;
 use known::{Known, Pods};
 use nodes::Nodes;
 use shared::Shared;
-use templates::{Template, Templates};
+use templates::Templates;
 
 pub use nodes::AgentSelector;
 pub use published::{Changes, Identity, Snapshot};
@@ -128,6 +129,7 @@ impl Directory {
     /// Takes a change in.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
         let mut applied = Applied::default();
+        let is_list = matches!(change, Change::Replace(..));
         match change {
             Change::Set(object) => self.set(object, &mut applied),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
@@ -146,6 +148,10 @@ impl Directory {
             }
         }
         self.settle(now);
+        if is_list && !self.unpublished.addresses.is_empty() {
+            self.table.pack();
+            pack_shared(&mut self.ids);
+        }
         applied
     }
 

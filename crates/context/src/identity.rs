@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use feed::Position;
 use imbl::OrdMap;
-use policy::Labels;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::channel::{Baseline, Encode, Part, Unencodable};
@@ -63,11 +62,11 @@ pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
         }
     };
     for row in id_upserts {
-        let weight = weight(&row.1.labels) + weight(&row.1.namespace_labels);
+        let weight = weight(bounded(&row.1.labels).chain(bounded(&row.1.namespace_labels)));
         put(&mut chunks, weight, &mut |chunk| chunk.id_upserts.push(row.clone()));
     }
     for entry in upserts {
-        put(&mut chunks, weight(&entry.1.labels), &mut |chunk| chunk.upserts.push(entry.clone()));
+        put(&mut chunks, weight(entry.1.labels()), &mut |chunk| chunk.upserts.push(entry.clone()));
     }
     for address in removes {
         put(&mut chunks, 0, &mut |chunk| chunk.removes.push(address));
@@ -78,8 +77,8 @@ pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
     chunks
 }
 
-fn weight(labels: &Labels) -> usize {
-    bounded(labels).map(|(key, value)| key.len() + value.len()).sum()
+fn weight<'a>(labels: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>) -> usize {
+    labels.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// The JSON of a delta.
@@ -132,9 +131,9 @@ impl<'a> From<&'a Record> for Who<'a> {
             app: Cow::Borrowed(&record.app),
             internet_exposed: record.internet_exposed,
             control_plane: record.control_plane,
-            labels: record.labels.iter().map(|(key, value)| (Cow::Borrowed(&**key), Cow::Borrowed(&**value))).collect(),
+            labels: record.labels().map(|(key, value)| (Cow::Borrowed(&**key), Cow::Borrowed(&**value))).collect(),
             role: Cow::Borrowed(record.role().text()),
-            service: Cow::Borrowed(&record.service),
+            service: record.service(),
             sid: record.sid,
             num: record.num,
             state: record.state.map(|state| Cow::Borrowed(state.text())),
@@ -153,11 +152,11 @@ fn value(record: &Record) -> Value<'_> {
         ("internet_exposed", Value::Bool(record.internet_exposed)),
         ("control_plane", Value::Bool(record.control_plane)),
     ];
-    if !record.labels.is_empty() {
-        let labels = record.labels.iter().map(|(key, value)| (&**key, Value::text(&**value))).collect();
+    let labels: Vec<_> = record.labels().map(|(key, value)| (&**key, Value::text(&**value))).collect();
+    if !labels.is_empty() {
         fields.push(("labels", Value::Map(labels)));
     }
-    fields.extend([("role", Value::text(record.role().text())), ("service", Value::text(&*record.service))]);
+    fields.extend([("role", Value::text(record.role().text())), ("service", Value::text(record.service()))]);
     fields.extend(record.sid.map(|sid| ("sid", Value::text(sid.to_string()))));
     fields.push(("num", Value::Uint32(record.num)));
     fields.extend(record.state.map(|state| ("state", Value::text(state.text()))));

@@ -31,6 +31,7 @@ pub mod sid;
 mod status;
 mod store;
 pub mod tables;
+mod template;
 #[cfg(test)]
 mod testing;
 mod verbs;

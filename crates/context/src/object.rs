@@ -124,21 +124,14 @@ impl Object {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub base: Arc<policy::Pod>,
-    /// The owner reference with `controller: true`.
-    pub owner: Option<Owner>,
+    /// What it is a replica of ([`Workload`]).
+    pub workload: Arc<str>,
+    pub control_plane: bool,
     /// The condition `Ready` is `True`.
     pub ready: bool,
     /// Some container has a `hostPort`.
     pub host_port: bool,
     pub problems: Problems<Problem>,
-}
-
-/// Who controls a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner {
-    /// `ReplicaSet`, `Node`.
-    pub kind: Arc<str>,
-    pub name: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -5,31 +5,24 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use policy::Labels;
 use sha2::{Digest, Sha256};
 
 use crate::sid::Sid;
+use crate::template::Template;
 
 /// What consumers are told. Records that say the same are equal, and cheap to compare.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Record {
-    /// Of all facts; first, since it nearly always decides. In bytes, since a number of 128 bits would leave gaps.
+    /// Of all that consumers are told. In bytes, since a number of 128 bits would leave gaps.
     digest: [u8; 16],
     facts: Facts,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Facts {
-    /// A node's name for the node's own record.
-    pub workload: Arc<str>,
-    /// Empty for a node's own record.
-    pub namespace: Arc<str>,
-    pub app: Arc<str>,
+    /// Of the pod, or of the node for its own record. What it has beside what consumers are told makes no other record.
+    pub template: Arc<Template>,
     pub internet_exposed: bool,
-    pub control_plane: bool,
-    pub labels: Labels,
-    /// The service identity: `namespace`, or `namespace/part`; empty for a node's own record.
-    pub service: Arc<str>,
     /// The security identity; none in a state that has a reserved number.
     pub sid: Option<Sid>,
     pub num: u32,
@@ -137,6 +130,14 @@ impl Record {
     }
 }
 
+impl PartialEq for Record {
+    fn eq(&self, other: &Record) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Record {}
+
 impl Hash for Record {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.digest.hash(state);
@@ -150,21 +151,27 @@ impl Deref for Record {
     }
 }
 
+impl Deref for Facts {
+    type Target = Template;
+    fn deref(&self) -> &Template {
+        &self.template
+    }
+}
+
 fn digest(facts: &Facts) -> u128 {
-    let Facts { workload, namespace, app, internet_exposed, control_plane, labels, service, sid, num, state, replica } =
-        facts;
+    let Facts { template, internet_exposed, sid, num, state, replica } = facts;
     let mut bytes = Bytes(Sha256::new());
-    for part in [workload, namespace, app, service] {
+    for part in [&*template.workload, &*template.namespace, &*template.app, &*template.service()] {
         bytes.text(part.as_bytes());
     }
-    bytes.text(&[u8::from(*internet_exposed), u8::from(*control_plane)]);
+    bytes.text(&[u8::from(*internet_exposed), u8::from(template.control_plane)]);
     bytes.text(&num.to_be_bytes());
     bytes.text(sid.map_or(vec![], |sid| sid.0.to_be_bytes().to_vec()).as_slice());
     bytes.text(state.map_or("", State::text).as_bytes());
     for part in [replica.as_ref().map(|r| &r.pod), replica.as_ref().and_then(|r| r.node.as_ref())] {
         bytes.text(part.map_or("", |part| part).as_bytes());
     }
-    for (key, value) in labels.iter() {
+    for (key, value) in template.labels() {
         bytes.text(key.as_bytes());
         bytes.text(value.as_bytes());
     }
@@ -188,56 +195,66 @@ impl Bytes {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::labels;
+    use crate::testing::{labels, pod_of};
 
     use super::*;
 
+    fn template() -> Template {
+        let labels = [("app", "front"), ("service-identity", "part"), ("pod-template-hash", "5d8f")];
+        let pod = pod_of("shop/web-5d8f-x", "ReplicaSet web-5d8f", &labels);
+        Template::of(&pod)
+    }
+
     fn facts() -> Facts {
-        Facts {
-            workload: "web".into(),
-            namespace: "shop".into(),
-            app: "front".into(),
-            internet_exposed: false,
-            control_plane: false,
-            labels: labels(&[("app", "front")]),
-            service: "shop".into(),
-            sid: Some(Sid(7)),
-            num: 263,
-            state: None,
-            replica: None,
-        }
+        let template = Arc::new(template());
+        Facts { template, internet_exposed: false, sid: Some(Sid(7)), num: 263, state: None, replica: None }
     }
 
     #[test]
     fn whatever_differs_makes_another_record() {
-        let replica = |node: Option<&str>| Some(Box::new(Replica { pod: "web-1".into(), node: node.map(Arc::from) }));
-        let changes: [&dyn Fn(&mut Facts); 15] = [
-            &|_| {},
-            &|f| f.workload = "api".into(),
-            &|f| f.namespace = "other".into(),
-            &|f| f.app = "web".into(),
-            &|f| f.internet_exposed = true,
-            &|f| f.control_plane = true,
-            &|f| f.labels = labels(&[("app", "web")]),
-            &|f| f.labels = labels(&[]),
-            &|f| f.service = "shop/x".into(),
-            &|f| f.sid = None,
-            &|f| f.num = 1,
-            &|f| f.state = Some(State::Init),
-            &|f| f.state = Some(State::Unmanaged),
-            &|f| f.replica = replica(None),
-            &|f| f.replica = replica(Some("node-a")),
+        let of = |change: fn(&mut Template)| {
+            let mut template = template();
+            change(&mut template);
+            Facts { template: Arc::new(template), ..facts() }
+        };
+        let labelled = |pairs: &[(&str, &str)]| {
+            let pod_labels = labels(pairs);
+            Facts { template: Arc::new(Template { pod_labels, ..template() }), ..facts() }
+        };
+        let replica = |node: Option<&str>| {
+            let replica = Some(Box::new(Replica { pod: "web-1".into(), node: node.map(Arc::from) }));
+            Facts { replica, ..facts() }
+        };
+        let all = [
+            facts(),
+            of(|t| t.workload = "api".into()),
+            of(|t| t.namespace = "other".into()),
+            of(|t| t.app = "web".into()),
+            of(|t| t.control_plane = true),
+            labelled(&[("app", "web"), ("service-identity", "part")]),
+            labelled(&[("app", "front"), ("service-identity", "x")]),
+            labelled(&[]),
+            Facts { internet_exposed: true, ..facts() },
+            Facts { sid: None, ..facts() },
+            Facts { num: 1, ..facts() },
+            Facts { state: Some(State::Init), ..facts() },
+            Facts { state: Some(State::Unmanaged), ..facts() },
+            replica(None),
+            replica(Some("node-a")),
         ];
-        let records = changes.map(|change| {
-            let mut facts = facts();
-            change(&mut facts);
-            Record::new(facts)
-        });
+        let records = all.map(Record::new);
         for (i, a) in records.iter().enumerate() {
             for (j, b) in records.iter().enumerate() {
                 assert_eq!((a == b, a.digest() == b.digest()), (i == j, i == j), "{a:?} {b:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_consumers_are_not_told_makes_no_other_record() {
+        let pod_labels = labels(&[("app", "front"), ("service-identity", "part"), ("pod-template-hash", "7c9b")]);
+        let revised = Facts { template: Arc::new(Template { pod_labels, ..template() }), ..facts() };
+        assert_eq!(Record::new(revised), Record::new(facts()));
     }
 
     #[test]
@@ -249,7 +266,10 @@ mod tests {
 
     #[test]
     fn the_greater_role_is_told() {
-        let role = |control_plane, internet_exposed| Facts { control_plane, internet_exposed, ..facts() }.role().text();
+        let role = |control_plane, internet_exposed| {
+            let template = Arc::new(Template { control_plane, ..template() });
+            Facts { template, internet_exposed, ..facts() }.role().text()
+        };
         assert_eq!(
             [role(true, true), role(true, false), role(false, true), role(false, false)],
             ["control-plane", "control-plane", "internet-exposed", "internal"]

@@ -95,8 +95,8 @@ impl Tables {
 
     /// The baseline of what deltas have told of edges.
     pub(crate) fn declared(&self) -> impl FnOnce(Position) -> Baseline + use<> {
-        let lists = self.lists.clone();
-        move |at| declared::baseline(lists, at)
+        let listed = self.lists.now();
+        move |at| declared::baseline(listed, at)
     }
 
     /// The database of addresses as it is downloaded.

@@ -1,15 +1,17 @@
 //! Objects for tests.
 
-use policy::{Labels, ObjectName, Problems};
+use policy::{Interner, Labels, ObjectName, Problems};
 use serde_json::{Value, json};
 
-use crate::object::{Owner, Pod};
+use crate::object::Pod;
+use crate::workload::{Owner, Workload};
 
 /// The owner is written `Kind name`, or is none.
 pub(crate) fn pod(object: Value, owner: &str) -> Pod {
     let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
-    let owner = owner.split_once(' ').map(|(kind, name)| Owner { kind: kind.into(), name: name.into() });
-    Pod { base, owner, ready: true, host_port: false, problems: Problems::default() }
+    let owner = owner.split_once(' ').map(|(kind, name)| Owner { kind, name });
+    let Workload { name: workload, control_plane } = Workload::of(&base, owner, &mut Interner::new());
+    Pod { base, workload, control_plane, ready: true, host_port: false, problems: Problems::default() }
 }
 
 pub(crate) fn pod_of(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {

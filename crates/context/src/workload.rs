@@ -5,17 +5,23 @@
 
 use std::sync::Arc;
 
-use policy::Labels;
+use policy::{Interner, Labels, Pod};
 
 use crate::labels::worth_a_name;
-use crate::object::{Owner, Pod};
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Unique in the namespace of its pods: `namespace/name` is the reference everywhere.
     pub name: Arc<str>,
-    pub app: Arc<str>,
     pub control_plane: bool,
+}
+
+/// Who controls a pod: the owner reference with `controller: true`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner<'a> {
+    /// `ReplicaSet`, `Node`.
+    pub kind: &'a str,
+    pub name: &'a str,
 }
 
 /// The components that make a control plane; whatever else runs beside them is not one.
@@ -34,23 +40,26 @@ const CRONJOB_NAME: &str = "batch.kubernetes.io/cronjob-name";
 const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999;
 
 impl Workload {
-    pub fn of(pod: &Pod) -> Workload {
-        let named = app_label(&pod.base.labels);
-        let owner = pod.owner.as_ref().filter(|owner| worth_a_name(&owner.name));
+    /// The interner has the names that replicas share.
+    pub fn of(pod: &Pod, owner: Option<Owner<'_>>, interner: &mut Interner) -> Workload {
+        let is_static = owner.is_some_and(|owner| is_static(pod, owner));
+        let owner = owner.filter(|owner| worth_a_name(owner.name));
         let controller = owner.map(|owner| controller_name(pod, owner));
-        let name = match (owner, &controller) {
-            (Some(owner), Some(controller)) => match is_numbered(pod, owner) {
-                // Replicas with a name of their own talk to each other.
-                true => pod.base.name.name.clone(),
-                false => controller.clone(),
-            },
-            _ => named.unwrap_or(&pod.base.name.name).clone(),
+        let name = match (owner, controller) {
+            // Replicas with a name of their own talk to each other.
+            (Some(owner), _) if is_numbered(pod, owner) => pod.name.name.clone(),
+            (_, Some(controller)) => interner.text(controller),
+            (_, None) => app_label(&pod.labels).unwrap_or(&pod.name.name).clone(),
         };
-        let app = named.unwrap_or(&name).clone();
-        let control_plane = (*pod.base.name.namespace == *CONTROL_PLANE_NAMESPACE || is_static(pod))
-            && COMPONENTS.contains(&&**controller.as_ref().unwrap_or(&name));
-        Workload { name, app, control_plane }
+        let control_plane = (*pod.name.namespace == *CONTROL_PLANE_NAMESPACE || is_static)
+            && COMPONENTS.contains(&controller.unwrap_or(&name));
+        Workload { name, control_plane }
     }
+}
+
+/// The app of pods with these labels that are replicas of the workload.
+pub fn app(labels: &Labels, workload: &Arc<str>) -> Arc<str> {
+    app_label(labels).unwrap_or(workload).clone()
 }
 
 fn app_label(labels: &Labels) -> Option<&Arc<str>> {
@@ -58,23 +67,23 @@ fn app_label(labels: &Labels) -> Option<&Arc<str>> {
 }
 
 /// What the pod's owner was made by, or the owner itself.
-fn controller_name(pod: &Pod, owner: &Owner) -> Arc<str> {
-    let labels = &pod.base.labels;
+fn controller_name<'a>(pod: &'a Pod, owner: Owner<'a>) -> &'a str {
+    let labels = &pod.labels;
     let without = |suffix: &str| owner.name.strip_suffix(suffix)?.strip_suffix('-').filter(|name| !name.is_empty());
-    match &*owner.kind {
+    match owner.kind {
         "ReplicaSet" => {
             let hash = labels.get(TEMPLATE_HASH).filter(|hash| !hash.is_empty());
-            hash.and_then(|hash| without(hash)).map_or_else(|| owner.name.clone(), Arc::from)
+            hash.and_then(|hash| without(hash)).unwrap_or(owner.name)
         }
         "Job" => match labels.get(CRONJOB_NAME).filter(|name| worth_a_name(name)) {
-            Some(name) => name.clone(),
-            None => scheduled_by(&owner.name).map_or_else(|| owner.name.clone(), Arc::from),
+            Some(name) => name,
+            None => scheduled_by(owner.name).unwrap_or(owner.name),
         },
         "Node" => {
-            let component = pod.base.name.name.strip_suffix(&*owner.name).and_then(|name| name.strip_suffix('-'));
-            component.filter(|name| !name.is_empty()).map_or_else(|| pod.base.name.name.clone(), Arc::from)
+            let component = pod.name.name.strip_suffix(owner.name).and_then(|name| name.strip_suffix('-'));
+            component.filter(|name| !name.is_empty()).unwrap_or(&pod.name.name)
         }
-        _ => owner.name.clone(),
+        _ => owner.name,
     }
 }
 
@@ -88,9 +97,9 @@ fn scheduled_by(job: &str) -> Option<&str> {
 
 /// Whether the pod is called `<owner>-<ordinal>` by a controller that numbers its pods. The kinds that give random
 /// suffixes do not, even where a suffix consists of digits by chance.
-fn is_numbered(pod: &Pod, owner: &Owner) -> bool {
-    let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&&*owner.kind);
-    let suffix = pod.base.name.name.strip_prefix(&*owner.name).and_then(|rest| rest.strip_prefix('-'));
+fn is_numbered(pod: &Pod, owner: Owner<'_>) -> bool {
+    let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&owner.kind);
+    let suffix = pod.name.name.strip_prefix(owner.name).and_then(|rest| rest.strip_prefix('-'));
     !random && suffix.is_some_and(is_ordinal)
 }
 
@@ -102,9 +111,8 @@ fn is_ordinal(text: &str) -> bool {
 
 /// The kubelet of the pod's node says that it runs it from a file. Anyone who may create pods may write an owner into
 /// them, so that alone says nothing.
-fn is_static(pod: &Pod) -> bool {
-    let of_node = pod.owner.as_ref().is_some_and(|o| &*o.kind == "Node" && pod.base.node.as_ref() == Some(&o.name));
-    of_node && pod.base.mirror_of.is_some()
+fn is_static(pod: &Pod, owner: Owner<'_>) -> bool {
+    owner.kind == "Node" && pod.node.as_deref() == Some(owner.name) && pod.mirror_of.is_some()
 }
 
 #[cfg(test)]
@@ -118,8 +126,9 @@ mod tests {
 
     fn check(cases: &[Case]) {
         for (name, owner, labels, workload, app) in cases {
-            let found = Workload::of(&pod_of(name, owner, labels));
-            assert_eq!((&*found.name, &*found.app), (*workload, *app), "{name} of {owner}");
+            let pod = pod_of(name, owner, labels);
+            let found = (&*pod.workload, &*super::app(&pod.base.labels, &pod.workload));
+            assert_eq!(found, (*workload, *app), "{name} of {owner}");
         }
     }
 
@@ -143,8 +152,8 @@ mod tests {
     #[test]
     fn a_value_that_is_too_long_names_nothing() {
         let long = "x".repeat(crate::labels::LONGEST_VALUE_BYTES + 1);
-        let found = Workload::of(&pod_of("shop/a", "", &[(APP, long.as_str()), ("app", "old")]));
-        assert_eq!((&*found.name, &*found.app), ("old", "old"));
+        let pod = pod_of("shop/a", "", &[(APP, long.as_str()), ("app", "old")]);
+        assert_eq!((&*pod.workload, &*app(&pod.base.labels, &pod.workload)), ("old", "old"));
     }
 
     #[test]
@@ -226,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_a_true_component_is_control_plane() {
-        let is_component = |name: &str, owner: &str| Workload::of(&pod_of(name, owner, &[])).control_plane;
+        let is_component = |name: &str, owner: &str| pod_of(name, owner, &[]).control_plane;
         for component in COMPONENTS {
             assert!(is_component(&format!("kube-system/{component}-node-a"), "Node node-a"), "{component}");
             assert!(is_component(&format!("kube-system/{component}-x2x4z"), &format!("DaemonSet {component}")));
@@ -242,7 +251,7 @@ mod tests {
     #[test]
     fn a_static_pod_is_one_that_its_kubelet_speaks_of_whatever_its_owner_claims() {
         let owned = pod_of("shop/etcd-node-a", "Node node-a", &[]);
-        assert!(!Workload::of(&owned).control_plane);
+        assert!(!owned.control_plane);
         let object = |node: &str| {
             serde_json::json!({
                 "metadata": {
@@ -253,7 +262,7 @@ mod tests {
         };
         for (node, expected) in [("node-a", true), ("node-b", false)] {
             let mirror = pod(object(node), "Node node-a");
-            assert_eq!(Workload::of(&mirror).control_plane, expected, "on {node}");
+            assert_eq!(mirror.control_plane, expected, "on {node}");
         }
     }
 }

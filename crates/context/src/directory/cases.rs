@@ -137,20 +137,14 @@ fn a_record_says_who_has_the_address() {
     let carried = labels(&[("app", "web"), ("service-identity", "front")]);
     let of_namespace = labels(&[("kubernetes.io/metadata.name", "shop"), ("team", "blue")]);
     let sid = Sid::of("test", "shop", &carried, &of_namespace);
-    let facts = crate::record::Facts {
-        workload: "web".into(),
-        namespace: "shop".into(),
-        app: "web".into(),
-        internet_exposed: false,
-        control_plane: false,
-        labels: carried.clone(),
-        service: "shop/front".into(),
-        sid: Some(sid),
-        num: Space::STANDARD.home(sid),
-        state: None,
-        replica: None,
-    };
-    assert_eq!(record(&directory, "10.0.0.1"), Some(&Record::new(facts)));
+    let found = record(&directory, "10.0.0.1").unwrap();
+    assert_eq!(
+        [&*found.workload, &*found.namespace, &*found.app, &*found.service()],
+        ["web", "shop", "web", "shop/front"]
+    );
+    assert_eq!((found.internet_exposed, found.control_plane, found.state, &found.replica), (false, false, None, &None));
+    assert!(found.labels().eq(carried.iter()));
+    assert_eq!((found.sid, found.num), (Some(sid), Space::STANDARD.home(sid)));
     let [v4, v6] = ["10.0.0.1", "fd00::1"].map(|a| directory.record(a.parse().unwrap()).unwrap());
     assert!(Arc::ptr_eq(v4, v6));
     let identity = directory.current().ids.get(&sid).cloned().unwrap();
@@ -200,7 +194,7 @@ fn a_node_has_a_record_of_its_own_with_what_runs_on_its_host_network() {
     let proxy = Written { name: "kube-system/proxy", owner: "DaemonSet proxy", host_port: true, labels: &[], ..host };
     let mut directory = directory(&[proxy.object()]);
     let node = record(&directory, "fd00::a").unwrap();
-    assert_eq!((&*node.workload, &*node.namespace, &*node.app, &*node.service), ("node-a", "", "node-a", ""));
+    assert_eq!((&*node.workload, &*node.namespace, &*node.app, &*node.service()), ("node-a", "", "node-a", ""));
     assert_eq!((node.state, node.num, node.sid), (Some(State::Host), reserved::HOST, None));
     assert_eq!(node.role(), Role::Internal, "every port on the host network is a hostPort");
     assert!(directory.current().ids.is_empty());
@@ -320,7 +314,7 @@ fn labels_that_are_too_long_are_told_of_and_count_for_the_identity() {
     let first = Written { labels: &x, owner: "", ..WEB };
     let second = Written { name: "shop/web-2", labels: &y, owner: "", addresses: &["10.0.0.2"], ..WEB };
     let mut directory = directory(&[shop(), first.object(), second.object()]);
-    assert!(record(&directory, "10.0.0.1").unwrap().labels.is_empty());
+    assert!(record(&directory, "10.0.0.1").unwrap().labels().next().is_none());
     assert_eq!(directory.current().ids.len(), 2);
     let problems: Vec<&str> = directory.problems().map(|problem| problem.origin.as_str()).collect();
     assert_eq!(problems, ["Pod shop/web-1 metadata.labels[note]", "Pod shop/web-2 metadata.labels[note]"]);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use policy::ObjectName;
 
-use super::templates::Template;
 use crate::object::Pod;
+use crate::template::Template;
 
 #[derive(Debug, Clone)]
 pub(super) struct Known {

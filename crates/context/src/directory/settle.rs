@@ -8,15 +8,11 @@ use std::time::Instant;
 use policy::{Labels, Moment, ObjectName, Uid};
 
 use super::known::Known;
-use super::templates::Template;
 use super::{Directory, Identity, Touched, relevant};
-use crate::labels::{carried, worth_a_name};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
 use crate::sid::Sid;
-
-/// The label that makes a part of a namespace a service of its own.
-const SERVICE_IDENTITY: &str = "service-identity";
+use crate::template::Template;
 
 impl Directory {
     pub(super) fn settle(&mut self, now: Instant) {
@@ -78,7 +74,7 @@ impl Directory {
     /// The labels that make an identity, of the template's pods.
     fn relevant_of_pods(&mut self, template: &Template) -> Labels {
         let filter = &self.settings.filter;
-        relevant(&template.labels, |key| filter.includes(key), &mut self.interner)
+        relevant(&template.pod_labels, |key| filter.includes(key), &mut self.interner)
     }
 
     /// Those of a namespace, if its labels are known.
@@ -204,7 +200,7 @@ impl Directory {
             .settings
             .pod_detail
             .then(|| Box::new(Replica { pod: pod.base.name.name.clone(), node: pod.base.node.clone() }));
-        let facts = self.facts(&template, sid, managed, replica);
+        let facts = self.facts(template.clone(), sid, managed, replica);
         if self.settings.pod_detail {
             return Some(Arc::new(Record::new(facts)));
         }
@@ -215,23 +211,16 @@ impl Directory {
         Some(record)
     }
 
-    fn facts(&mut self, template: &Template, sid: Option<Sid>, managed: bool, replica: Option<Box<Replica>>) -> Facts {
+    fn facts(&self, template: Arc<Template>, sid: Option<Sid>, managed: bool, replica: Option<Box<Replica>>) -> Facts {
         let state = match (managed, sid) {
             (false, _) => Some(State::Unmanaged),
             (true, None) => Some(State::Init),
             (true, Some(_)) => None,
         };
         let number = sid.and_then(|sid| self.ids.get(&sid)).map_or(reserved::NONE, |identity| identity.num);
-        let part = template.labels.get(SERVICE_IDENTITY).filter(|part| worth_a_name(part));
-        let namespace = &template.namespace;
         Facts {
-            workload: template.workload.clone(),
-            namespace: namespace.clone(),
-            app: template.app.clone(),
-            internet_exposed: self.templates.is_exposed(template),
-            control_plane: template.control_plane,
-            labels: carried(&template.labels, &mut self.interner),
-            service: part.map_or_else(|| namespace.clone(), |part| format!("{namespace}/{part}").into()),
+            internet_exposed: self.templates.is_exposed(&template),
+            template,
             sid,
             num: state.map_or(number, State::num),
             state,
@@ -251,13 +240,8 @@ impl Directory {
             control_plane |= template.control_plane;
         }
         let record = Arc::new(Record::new(Facts {
-            workload: node.clone(),
-            namespace: Arc::default(),
-            app: node.clone(),
+            template: Arc::new(Template::of_node(node, control_plane)),
             internet_exposed,
-            control_plane,
-            labels: Labels::new(),
-            service: Arc::default(),
             sid: None,
             num: State::Host.num(),
             state: Some(State::Host),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use policy::pack_shared;
 
 use crate::record::Record;
 
@@ -36,6 +37,12 @@ impl Table {
             IpAddr::V4(address) => drop(self.v4.remove(&address)),
             IpAddr::V6(address) => drop(self.v6.remove(&address)),
         }
+    }
+
+    /// Gives back the room that addresses which came in their order leave between them.
+    pub(super) fn pack(&mut self) {
+        pack_shared(&mut self.v4);
+        pack_shared(&mut self.v6);
     }
 
     pub fn len(&self) -> usize {

@@ -1,7 +1,6 @@
 //! Pods that are the same to consumers, held together: they have one identity, one classification and one record.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use policy::Labels;
@@ -10,22 +9,7 @@ use crate::exposure::{Exposures, selects};
 use crate::object::Pod;
 use crate::record::Record;
 use crate::sid::Sid;
-use crate::workload::Workload;
-
-/// What pods have in common that are the same: mostly what their pod template says.
-///
-/// Of equal ones one is held, so that most comparisons are of one with itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template {
-    pub(super) namespace: Arc<str>,
-    pub(super) workload: Arc<str>,
-    pub(super) app: Arc<str>,
-    pub(super) control_plane: bool,
-    pub(super) labels: Labels,
-    pub(super) unreadable: bool,
-    pub(super) host_network: bool,
-    host_port: bool,
-}
+use crate::template::Template;
 
 /// The pods of a template, and what is known of all of them.
 #[derive(Debug)]
@@ -49,9 +33,11 @@ pub(super) struct Records {
 pub(super) struct Templates {
     /// By namespace and workload. Nothing within is empty.
     namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Of>>,
-    /// In order, and none is empty.
-    by_sid: BTreeMap<Sid, Vec<Arc<Template>>>,
+    by_sid: BTreeSet<BySid>,
 }
+
+/// In the order of identities. None comes before all of one.
+type BySid = (Sid, Option<Arc<Template>>);
 
 /// The templates of one workload, which are few.
 #[derive(Debug, Default)]
@@ -60,46 +46,6 @@ struct Of {
     templates: Vec<(Arc<Template>, Replicas)>,
     /// How many of them are exposed.
     exposed: usize,
-}
-
-impl Ord for Template {
-    fn cmp(&self, other: &Template) -> Ordering {
-        let parts = |of: &Template| (of.control_plane, of.unreadable, of.host_network, of.host_port);
-        if std::ptr::eq(self, other) {
-            return Ordering::Equal;
-        }
-        let names = self.namespace.cmp(&other.namespace).then_with(|| self.workload.cmp(&other.workload));
-        let rest = || self.app.cmp(&other.app).then_with(|| self.labels.cmp(&other.labels));
-        names.then_with(rest).then_with(|| parts(self).cmp(&parts(other)))
-    }
-}
-
-impl PartialOrd for Template {
-    fn partial_cmp(&self, other: &Template) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Template {
-    fn of(pod: &Pod) -> Template {
-        let Pod { base, owner: _, ready: _, host_port, problems: _ } = pod;
-        let Workload { name, app, control_plane } = Workload::of(pod);
-        Template {
-            namespace: base.name.namespace.clone(),
-            workload: name,
-            app,
-            control_plane,
-            labels: base.labels.clone(),
-            unreadable: base.unreadable,
-            host_network: base.host_network,
-            // The API server writes one for each port of a pod on the host network: there it says nothing.
-            host_port: *host_port && !base.host_network,
-        }
-    }
-
-    fn is_exposed(&self, exposures: &Exposures) -> bool {
-        self.host_port || exposures.reach(&self.namespace, &self.labels)
-    }
 }
 
 impl Templates {
@@ -132,7 +78,7 @@ impl Templates {
 
     /// Those whose pods have the identity, if they have an address.
     pub(super) fn with_sid(&self, sid: Sid) -> impl Iterator<Item = &Arc<Template>> {
-        self.by_sid.get(&sid).into_iter().flatten()
+        self.by_sid.range((sid, None)..).take_while(move |(of, _)| *of == sid).flat_map(|(_, template)| template)
     }
 
     /// The pod has taken the place of another of its name.
@@ -172,7 +118,7 @@ impl Templates {
         of.expose(false, exposed, touched);
     }
 
-    pub(super) fn take(&mut self, template: &Template, pod: &Pod, touched: &mut Vec<Arc<Template>>) {
+    pub(super) fn take(&mut self, template: &Arc<Template>, pod: &Pod, touched: &mut Vec<Arc<Template>>) {
         let Some(of) = self.workload_mut(template) else { return };
         let Ok(place) = of.place(template) else { return };
         let replicas = &mut of.templates[place].1;
@@ -205,7 +151,7 @@ impl Templates {
     ) {
         for of in self.namespaces.get_mut(namespace).into_iter().flat_map(HashMap::values_mut) {
             let exposed = of.exposed;
-            for (template, replicas) in of.templates.iter_mut().filter(|(t, _)| selects(selector, &t.labels)) {
+            for (template, replicas) in of.templates.iter_mut().filter(|(t, _)| selects(selector, &t.pod_labels)) {
                 let before = std::mem::replace(&mut replicas.exposed, template.is_exposed(exposures));
                 of.exposed = of.exposed + usize::from(replicas.exposed) - usize::from(before);
             }
@@ -223,30 +169,20 @@ impl Templates {
         if before != sid {
             self.forget_sid(before, template);
             if let Some(sid) = sid {
-                match self.by_sid.get_mut(&sid) {
-                    None => drop(self.by_sid.insert(sid, vec![template.clone()])),
-                    Some(templates) => {
-                        let place = templates.partition_point(|other| other < template);
-                        templates.insert(place, template.clone());
-                    }
-                }
+                self.by_sid.insert((sid, Some(template.clone())));
             }
         }
     }
 
-    fn forget_sid(&mut self, sid: Option<Sid>, template: &Template) {
-        let Some(sid) = sid else { return };
-        if let Some(templates) = self.by_sid.get_mut(&sid) {
-            templates.retain(|other| **other != *template);
-            if templates.is_empty() {
-                self.by_sid.remove(&sid);
-            }
+    fn forget_sid(&mut self, sid: Option<Sid>, template: &Arc<Template>) {
+        if let Some(sid) = sid {
+            self.by_sid.remove(&(sid, Some(template.clone())));
         }
     }
 
     /// How many there are, and who has which identity.
     #[cfg(test)]
-    pub(super) fn held(&self) -> (usize, &BTreeMap<Sid, Vec<Arc<Template>>>) {
+    pub(super) fn held(&self) -> (usize, &BTreeSet<BySid>) {
         let count = self.namespaces.values().flatten().map(|(_, of)| of.templates.len()).sum();
         (count, &self.by_sid)
     }

@@ -1,23 +1,25 @@
-//! The list of lines, brought up to date line by line, with a version that says what it holds.
+//! The lines of a list, brought up to date line by line, with a version that says what it holds.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use imbl::OrdMap;
-use policy::{EdgeChanges, Lines};
+use policy::{EdgeChanges, Line, Lines};
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
 
-/// A list in one of the forms. A copy costs nothing, so that a baseline can be written of what a delta has carried while
-/// the list goes on.
-#[derive(Debug, Clone)]
+/// Which lines a list in one of the forms has. It holds their digests: the text is made of the statements when somebody
+/// asks ([`text_of`]), since it would be as large as all that it is made of.
+#[derive(Debug)]
 pub struct Allowlist {
     form: Form,
-    /// With the number of statements that are written so.
-    lines: OrdMap<Arc<str>, u32>,
+    /// By the digest of a line, the number of statements that are written so.
+    lines: BTreeMap<Sum, u32>,
     /// Of the lines' digests: the same whatever the order is in which they came.
     sum: u128,
 }
+
+/// Of a line: the first half of SHA-256. In bytes, since a number of 128 bits would leave gaps.
+type Sum = [u8; 16];
 
 /// How a list differs from what it was before: lines in order, none in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub struct Difference {
 
 impl Allowlist {
     pub fn new(form: Form) -> Allowlist {
-        Allowlist { form, lines: OrdMap::new(), sum: 0 }
+        Allowlist { form, lines: BTreeMap::new(), sum: 0 }
     }
 
     /// How many lines there are.
@@ -40,44 +42,35 @@ impl Allowlist {
         self.lines.is_empty()
     }
 
-    /// In the order of the text.
-    pub fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.keys().map(|line| &**line)
-    }
-
     /// Takes changes in; says which lines of text came and went.
     pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
-        let (before, form) = (self.lines.clone(), self.form);
-        let mut touched: Vec<Arc<str>> = Vec::new();
-        for line in changes.removes.iter().flat_map(|line| texts(line, form)) {
-            let Some((held, count)) = self.lines.get_key_value(line.as_str()) else { continue };
-            let (held, count) = (held.clone(), *count);
-            match count {
-                0 | 1 => drop(self.lines.remove(&held)),
-                _ => drop(self.lines.insert(held.clone(), count - 1)),
+        // With whether they were there before.
+        let mut touched: BTreeMap<String, (Sum, bool)> = BTreeMap::new();
+        for line in changes.removes.iter().flat_map(|line| texts(line, self.form)) {
+            let sum = digest(&line);
+            let Some(count) = self.lines.get_mut(&sum) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.lines.remove(&sum);
             }
-            touched.push(held);
+            touched.entry(line).or_insert((sum, true));
         }
-        for line in changes.adds.iter().flat_map(|line| texts(line, form)) {
-            let (held, count) = match self.lines.get_key_value(line.as_str()) {
-                Some((held, count)) => (held.clone(), *count),
-                None => (Arc::from(line), 0),
-            };
-            self.lines.insert(held.clone(), count + 1);
-            touched.push(held);
+        for line in changes.adds.iter().flat_map(|line| texts(line, self.form)) {
+            let sum = digest(&line);
+            let count = self.lines.entry(sum).or_default();
+            touched.entry(line).or_insert((sum, *count > 0));
+            *count += 1;
         }
-        touched.sort_unstable();
-        touched.dedup();
         let mut difference = Difference::default();
-        for line in touched {
-            match (before.contains_key(&line), self.lines.contains_key(&line)) {
+        for (line, (sum, was_there)) in touched {
+            match (was_there, self.lines.contains_key(&sum)) {
                 (false, true) => {
-                    self.sum = self.sum.wrapping_add(digest(&line));
-                    difference.adds.push(line.to_string());
+                    self.sum = self.sum.wrapping_add(u128::from_be_bytes(sum));
+                    difference.adds.push(line);
                 }
                 (true, false) => {
-                    self.sum = self.sum.wrapping_sub(digest(&line));
-                    difference.removes.push(line.to_string());
+                    self.sum = self.sum.wrapping_sub(u128::from_be_bytes(sum));
+                    difference.removes.push(line);
                 }
                 (true, true) | (false, false) => {}
             }
@@ -94,42 +87,35 @@ impl Allowlist {
         let digits: String = bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("edges-{digits}")
     }
-
-    /// The whole list: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise, which is the
-    /// order of all the lines.
-    pub fn text(&self) -> String {
-        whole(self.form, self.lines())
-    }
 }
 
-/// The text of a list in the form that has exactly these lines, without such a list.
+/// The whole list in the form: its first line, then C, E, G, P and S lines in this order, each block sorted bytewise, which is
+/// the order of all the lines.
 pub fn text_of(lines: &Lines, form: Form) -> String {
-    let mut texts: Vec<Box<str>> =
-        lines.iter().flat_map(|line| texts(&line, form)).map(String::into_boxed_str).collect();
+    written(lines.iter(), form)
+}
+
+fn written(lines: impl Iterator<Item = Line>, form: Form) -> String {
+    let mut texts: Vec<Box<str>> = lines.flat_map(|line| texts(&line, form)).map(String::into_boxed_str).collect();
     texts.sort_unstable();
     texts.dedup();
-    whole(form, texts.iter().map(|line| &**line))
-}
-
-fn whole<'a>(form: Form, lines: impl Iterator<Item = &'a str>) -> String {
     let mut text = form.header();
     text.push('\n');
-    for line in lines {
-        text.push_str(line);
+    for line in texts {
+        text.push_str(&line);
         text.push('\n');
     }
     text
 }
 
-/// The first half of SHA-256.
-fn digest(line: &str) -> u128 {
-    let hash = Sha256::digest(line.as_bytes());
-    hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+fn digest(line: &str) -> Sum {
+    let [start @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = Sha256::digest(line.as_bytes()).0;
+    start
 }
 
 #[cfg(test)]
 mod tests {
-    use policy::{End, FlowPorts, Line, PortSpan, Protocol};
+    use policy::{End, FlowPorts, PortSpan, Protocol};
 
     use super::*;
 
@@ -172,7 +158,7 @@ mod tests {
             versions.push(one_by_one.version());
         }
         one_by_one.apply(&changes(&[], &[edge(Protocol::Sctp, 9)]));
-        assert_eq!((one_by_one.version(), one_by_one.text()), (at_once.version(), at_once.text()));
+        assert_eq!((one_by_one.version(), one_by_one.len()), (at_once.version(), lines.len()));
         versions.sort();
         versions.dedup();
         assert_eq!(versions.len(), 4);
@@ -184,12 +170,10 @@ mod tests {
     #[test]
     fn the_blocks_are_in_order() {
         let workload = |text: &str| text.parse().unwrap();
-        let mut list = Allowlist::new(Form::Compatible);
         let governed = [Line::EgressGoverned(workload("a/web")), Line::IngressGoverned(workload("a/api"))];
-        list.apply(&changes(&governed, &[]));
-        list.apply(&changes(&[edge(Protocol::Tcp, 9), edge(Protocol::Tcp, 80)], &[]));
+        let edges = [edge(Protocol::Tcp, 9), edge(Protocol::Udp, 9), edge(Protocol::Tcp, 80)];
         let expected = "# NetworkPolicy-derived declared-edge allow-list\n\
                         E a/web > a/api : 80\nE a/web > a/api : 9\nG a/api\nS a/web\n";
-        assert_eq!(list.text(), expected);
+        assert_eq!(written(governed.into_iter().chain(edges), Form::Compatible), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Pods: what enforcement makes of them, who owns them, whether they are ready, whether the node's ports lead to them.
+//! Pods: what enforcement makes of them, what they are replicas of, whether they are ready, whether the node's ports lead to them.
 
 use std::sync::Arc;
 
@@ -6,25 +6,27 @@ use policy::Interner;
 use serde_json::Value;
 
 use super::reader::Reader;
-use super::{Kind, Owner, Pod};
+use super::{Kind, Pod};
+use crate::workload::{Owner, Workload};
 
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
     let name = base.name.clone();
     let mut reader = Reader::new(Kind::Pod, &name, "the pod is taken for one that does not say it");
-    let owner = owner(&object["metadata"], &mut reader, interner);
+    let owner = owner(&object["metadata"], &mut reader);
+    let Workload { name: workload, control_plane } = Workload::of(&base, owner, interner);
     let ready = is_ready(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
-    Pod { base, owner, ready, host_port, problems: reader.problems().into_iter().collect() }
+    Pod { base, workload, control_plane, ready, host_port, problems: reader.problems().into_iter().collect() }
 }
 
-fn owner(metadata: &Value, reader: &mut Reader<'_>, interner: &mut Interner) -> Option<Owner> {
+fn owner<'a>(metadata: &'a Value, reader: &mut Reader<'_>) -> Option<Owner<'a>> {
     const PATH: &str = "metadata.ownerReferences";
     for (index, reference) in reader.objects(&metadata["ownerReferences"], PATH) {
         match &reference["controller"] {
             Value::Bool(true) => {
                 let kind = reader.needed_text(&reference["kind"], &format!("{PATH}[{index}].kind"))?;
                 let name = reader.needed_text(&reference["name"], &format!("{PATH}[{index}].name"))?;
-                return Some(Owner { kind: interner.text(kind), name: interner.text(name) });
+                return Some(Owner { kind, name });
             }
             Value::Bool(false) | Value::Null => {}
             other => reader.expected("true or false", other, &format!("{PATH}[{index}].controller")),
@@ -76,9 +78,8 @@ mod tests {
         pod
     }
 
-    fn owned(references: Value) -> Option<(String, String)> {
-        let pod = pod(json!({"metadata": {"name": "a", "ownerReferences": references}}));
-        pod.owner.as_ref().map(|owner| (owner.kind.to_string(), owner.name.to_string()))
+    fn owned_by(references: &Value) -> Arc<Pod> {
+        pod(json!({"metadata": {"name": "a", "ownerReferences": references}}))
     }
 
     #[test]
@@ -88,22 +89,21 @@ mod tests {
             {"kind": "Team", "name": "y", "controller": false},
             {"kind": "ReplicaSet", "name": "web-5d9", "controller": true},
         ]);
-        assert_eq!(owned(references), Some(("ReplicaSet".into(), "web-5d9".into())));
-        assert_eq!(owned(json!([{"kind": "Team", "name": "x"}])), None);
-        assert_eq!(owned(Value::Null), None);
+        assert_eq!(*owned_by(&references).workload, *"web-5d9");
+        assert_eq!(*owned_by(&json!([{"kind": "Team", "name": "x"}])).workload, *"a");
+        assert_eq!(*owned_by(&Value::Null).workload, *"a");
     }
 
     #[test]
-    fn replicas_share_the_texts_of_their_owner() {
+    fn replicas_share_the_name_of_their_workload() {
         let mut interner = Interner::new();
-        let mut owner = |name| {
+        let mut workload = |name| {
             let reference = json!([{"kind": "ReplicaSet", "name": "web-5d9", "controller": true}]);
             let object = json!({"metadata": {"name": name, "ownerReferences": reference}});
             let Ok(Object::Pod(pod)) = Object::lower(&mut interner, Kind::Pod, &object) else { panic!("no pod") };
-            pod.owner.clone().expect("an owner")
+            pod.workload.clone()
         };
-        let (a, b) = (owner("a"), owner("b"));
-        assert!(Arc::ptr_eq(&a.name, &b.name) && Arc::ptr_eq(&a.kind, &b.kind));
+        assert!(Arc::ptr_eq(&workload("a"), &workload("b")));
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
             json!([{"kind": 7, "name": "x", "controller": true}]),
             json!([{"kind": "ReplicaSet", "name": "x", "controller": "true"}]),
         ] {
-            let pod = pod(json!({"metadata": {"name": "a", "ownerReferences": references}}));
-            assert_eq!((&pod.owner, pod.problems.len()), (&None, 1), "{references}");
+            let pod = owned_by(&references);
+            assert_eq!((&*pod.workload, pod.problems.len()), ("a", 1), "{references}");
             assert!(pod.problems[0].origin.starts_with("Pod default/a metadata.ownerReferences"), "{references}");
         }
     }

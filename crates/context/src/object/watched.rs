@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(object.problems(), [], "{kind}");
             match object {
                 Object::Namespace(_) | Object::Policy(_) => {}
-                Object::Pod(pod) => assert!(pod.owner.is_some() && pod.ready && pod.host_port),
+                Object::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
                 Object::Service(service) => assert!(service.exposed && service.selector.len() == 2),
                 Object::Exposure(exposure) => assert!(!exposure.services.is_empty()),
             }

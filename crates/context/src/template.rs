@@ -1,0 +1,97 @@
+//! What pods have in common that are the same to consumers: mostly what their pod template says.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use policy::Labels;
+
+use crate::exposure::Exposures;
+use crate::labels::{bounded, worth_a_name};
+use crate::object::Pod;
+use crate::workload::app;
+
+/// The label that makes a part of a namespace a service of its own.
+const SERVICE_IDENTITY: &str = "service-identity";
+
+/// Of equal ones one is held, so that most comparisons are of one with itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Empty for a node.
+    pub namespace: Arc<str>,
+    /// A node's name for a node.
+    pub workload: Arc<str>,
+    pub app: Arc<str>,
+    pub control_plane: bool,
+    /// All of them, those included that consumers are not told of.
+    pub(crate) pod_labels: Labels,
+    pub(crate) unreadable: bool,
+    pub(crate) host_network: bool,
+    pub(crate) host_port: bool,
+}
+
+impl Ord for Template {
+    fn cmp(&self, other: &Template) -> Ordering {
+        let parts = |of: &Template| (of.control_plane, of.unreadable, of.host_network, of.host_port);
+        if std::ptr::eq(self, other) {
+            return Ordering::Equal;
+        }
+        let names = self.namespace.cmp(&other.namespace).then_with(|| self.workload.cmp(&other.workload));
+        let rest = || self.app.cmp(&other.app).then_with(|| self.pod_labels.cmp(&other.pod_labels));
+        names.then_with(rest).then_with(|| parts(self).cmp(&parts(other)))
+    }
+}
+
+impl PartialOrd for Template {
+    fn partial_cmp(&self, other: &Template) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Template {
+    pub(crate) fn of(pod: &Pod) -> Template {
+        let Pod { base, workload, control_plane, ready: _, host_port, problems: _ } = pod;
+        Template {
+            namespace: base.name.namespace.clone(),
+            workload: workload.clone(),
+            app: app(&base.labels, workload),
+            control_plane: *control_plane,
+            pod_labels: base.labels.clone(),
+            unreadable: base.unreadable,
+            host_network: base.host_network,
+            // The API server writes one for each port of a pod on the host network: there it says nothing.
+            host_port: *host_port && !base.host_network,
+        }
+    }
+
+    pub(crate) fn is_exposed(&self, exposures: &Exposures) -> bool {
+        self.host_port || exposures.reach(&self.namespace, &self.pod_labels)
+    }
+
+    /// What runs on the host network of a node: the node.
+    pub(crate) fn of_node(name: &Arc<str>, control_plane: bool) -> Template {
+        Template {
+            namespace: Arc::default(),
+            workload: name.clone(),
+            app: name.clone(),
+            control_plane,
+            pod_labels: Labels::new(),
+            unreadable: false,
+            host_network: true,
+            host_port: false,
+        }
+    }
+
+    /// The labels that consumers are told of.
+    pub fn labels(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        bounded(&self.pod_labels)
+    }
+
+    /// The service identity: `namespace`, or `namespace/part`; empty for a node.
+    pub fn service(&self) -> Cow<'_, str> {
+        match self.pod_labels.get(SERVICE_IDENTITY).filter(|part| worth_a_name(part)) {
+            Some(part) => Cow::Owned(format!("{}/{part}", self.namespace)),
+            None => Cow::Borrowed(&self.namespace),
+        }
+    }
+}
