@@ -1,6 +1,7 @@
 //! Who pushes: this process always, or the one of several that holds the Lease.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cluster::Connection;
@@ -18,9 +19,41 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// For giving the Lease back at the end; others wait for its end otherwise.
 const RELEASE_WITHIN: Duration = Duration::from_secs(3);
 
+/// Between two looks at the Lease by who is not assured.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// The part that this process takes in the election.
 pub(crate) struct Candidacy {
     held: Option<(JoinHandle<()>, JoinHandle<()>)>,
+}
+
+/// That this process leads at the very moment at which it acts: one that stood still for a while has lost the Lease before
+/// anybody could tell it.
+#[derive(Debug, Clone)]
+pub(crate) struct Assurance {
+    /// None if nobody else could lead. Nobody is kept in the election by it.
+    standing: Option<Weak<watch::Receiver<Standing>>>,
+}
+
+impl Assurance {
+    /// Of who is alone.
+    pub(crate) fn always() -> Assurance {
+        Assurance { standing: None }
+    }
+
+    /// Waits while it cannot be given. Whoever does not lead any more is told so meanwhile, and gives up what it waits for.
+    pub(crate) async fn given(&self) {
+        while !self.is_given(Instant::now()) {
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn is_given(&self, now: Instant) -> bool {
+        let leads = |standing: &Weak<watch::Receiver<Standing>>| {
+            standing.upgrade().is_some_and(|standing| standing.borrow().leads(now))
+        };
+        self.standing.as_ref().is_none_or(leads)
+    }
 }
 
 impl Candidacy {
@@ -36,22 +69,28 @@ impl Candidacy {
 }
 
 /// One provider, which pushes.
-pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>) {
+pub(crate) fn always() -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (sender, receiver) = watch::channel(true);
     // It never changes, and nobody is to take its end for news.
     tokio::spawn(async move { sender.closed().await });
-    (Candidacy { held: None }, receiver)
+    (Candidacy { held: None }, receiver, Assurance::always())
 }
 
 /// One of several, of which one pushes.
-pub(crate) fn elect(connection: Connection, arguments: &ServeArguments) -> (Candidacy, watch::Receiver<bool>) {
+pub(crate) fn elect(
+    connection: Connection,
+    arguments: &ServeArguments,
+) -> (Candidacy, watch::Receiver<bool>, Assurance) {
     let (leads, receiver) = watch::channel(false);
     let (standing, mut standings) = watch::channel(Standing::default());
+    let known = Arc::new(standings.clone());
+    let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
     let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
     let identity = arguments.lease_identity.clone().unwrap_or_else(own_name);
     tracing::info!(lease = %name, identity, "one of several: who holds the Lease pushes");
     let election = tokio::spawn(hold_lease(connection, name, identity, Terms::default(), standing));
     let follower = tokio::spawn(async move {
+        let _known = known;
         let mut problem = None;
         while standings.changed().await.is_ok() {
             let now = standings.borrow_and_update().clone();
@@ -70,7 +109,7 @@ pub(crate) fn elect(connection: Connection, arguments: &ServeArguments) -> (Cand
             }
         }
     });
-    (Candidacy { held: Some((election, follower)) }, receiver)
+    (Candidacy { held: Some((election, follower)) }, receiver, assurance)
 }
 
 /// The host's name, and a number that no other process of the name has.
@@ -96,5 +135,25 @@ pub(crate) async fn cluster_uid(connection: &Connection) -> String {
                 sleep(ASK_AGAIN).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_given_as_long_as_the_lease_lasts_and_somebody_takes_part_in_the_election() {
+        let now = Instant::now();
+        let (standing, receiver) = watch::channel(Standing::default());
+        let known = Arc::new(receiver);
+        let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
+        assert!(!assurance.is_given(now), "it does not lead");
+        standing.send_replace(Standing::leading(now + Duration::from_secs(10)));
+        assert!(assurance.is_given(now + Duration::from_secs(9)));
+        assert!(!assurance.is_given(now + Duration::from_secs(10)), "it stood still, and nobody has told it yet");
+        drop(known);
+        assert!(!assurance.is_given(now), "it has given the Lease back");
+        assert!(Assurance::always().is_given(now));
     }
 }

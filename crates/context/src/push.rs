@@ -17,6 +17,7 @@ use reqwest::{RequestBuilder, Url};
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
+use crate::leading::Assurance;
 use crate::metrics::{FeedFigures, Outlet};
 pub(crate) use outbox::{Outbox, Pending};
 
@@ -59,6 +60,7 @@ pub(crate) struct Push {
     pub(crate) interval: Duration,
     /// Whether this process is the one that pushes.
     pub(crate) leads: watch::Receiver<bool>,
+    pub(crate) assurance: Assurance,
     pub(crate) figures: FeedFigures,
 }
 
@@ -273,6 +275,7 @@ impl Push {
     async fn send(&self, request: RequestBuilder, patience: Duration) -> Result<(), Failure> {
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
+        self.assurance.given().await;
         let began = Instant::now();
         let answer = request.timeout(patience).send().await;
         self.figures.took(Outlet::Relay, began.elapsed());
@@ -356,6 +359,7 @@ mod tests {
             nothing: |_| vec![],
             interval: BACKOFF_LAST,
             leads: receiver,
+            assurance: Assurance::always(),
             figures: Metrics::new().of_feed("identity"),
         };
         let task = tokio::spawn(push.run());

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Baseline, Unencodable};
 use crate::cli::StoreUrl;
+use crate::leading::Assurance;
 pub(crate) use keeping::Keeping;
 
 /// Baselines that stay beside the newest: whoever has read the pointer has so many intervals for reading what it names.
@@ -120,6 +121,7 @@ impl Store {
         feed: &str,
         baseline: &Baseline,
         left: &mut Vec<String>,
+        assurance: &Assurance,
     ) -> Result<Option<StoreError>, StoreError> {
         let before = match self.latest(feed).await {
             // It is written anew.
@@ -132,7 +134,7 @@ impl Store {
         // A pointer whose writing failed may have been written all the same.
         left.retain(|name| !before.as_ref().is_some_and(|latest| latest.names(name)));
         // What cannot be removed now is tried again at the end.
-        drop(self.clear(feed, left).await);
+        drop(self.clear(feed, left, assurance).await);
         let head = baseline.encoded().await?.head.clone();
         let stem = format!("{}-{}-{}", head.version, head.position.epoch, head.position.seq);
         let mut objects = Vec::new();
@@ -141,7 +143,7 @@ impl Store {
             let bytes = encoded?.bytes.clone();
             let object = format!("{stem}.{extension}");
             left.push(object.clone());
-            self.write(&self.path(feed, &object), bytes).await?;
+            self.write(&self.path(feed, &object), bytes, assurance).await?;
             objects.push(Stored { what: what.into(), object });
         }
         let is_new = |name: &String| !objects.iter().any(|stored| stored.object == *name);
@@ -155,17 +157,18 @@ impl Store {
         let path = self.path(feed, "latest.json");
         let text = serde_json::to_vec_pretty(&latest)
             .map_err(|error| StoreError::NotUnderstood { what: path.to_string(), error })?;
-        self.write(&path, text.into()).await?;
+        self.write(&path, text.into(), assurance).await?;
         // What the pointer names now is not left over.
         left.retain(|name| !latest.names(name));
         left.extend(outdated);
-        Ok(self.clear(feed, left).await.err())
+        Ok(self.clear(feed, left, assurance).await.err())
     }
 
     /// Removes the objects; those that are still there stay in the list.
-    async fn clear(&self, feed: &str, left: &mut Vec<String>) -> Result<(), StoreError> {
+    async fn clear(&self, feed: &str, left: &mut Vec<String>, assurance: &Assurance) -> Result<(), StoreError> {
         while let Some(name) = left.last() {
             let path = self.path(feed, name);
+            assurance.given().await;
             match self.objects.delete(&path).await {
                 // It was never there, or somebody tidied up.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => drop(left.pop()),
@@ -197,7 +200,8 @@ impl Store {
         self.objects.get(&path).await.map_err(failed)?.bytes().await.map_err(failed)
     }
 
-    async fn write(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
+    async fn write(&self, path: &Path, bytes: Bytes, assurance: &Assurance) -> Result<(), StoreError> {
+        assurance.given().await;
         let written = self.objects.put(path, PutPayload::from_bytes(bytes)).await;
         written.map(|_| ()).map_err(|error| StoreError::Failed { what: path.to_string(), error })
     }

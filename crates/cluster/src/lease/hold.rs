@@ -23,6 +23,11 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// Of one that leads until then.
+    pub fn leading(until: Instant) -> Standing {
+        Standing { leads_until: Some(until), ..Standing::default() }
+    }
+
     /// Whether the candidate leads at that moment. Whoever acts on it asks anew before each act: a process that stood
     /// still for a while finds that it leads no more, before anybody could have told it.
     pub fn leads(&self, now: Instant) -> bool {

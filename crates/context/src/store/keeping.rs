@@ -9,6 +9,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::{Store, StoreError};
 use crate::channel::Channel;
+use crate::leading::Assurance;
 use crate::metrics::{FeedFigures, Outlet};
 
 /// The wait after a first failure, which doubles.
@@ -22,6 +23,7 @@ pub(crate) struct Keeping {
     /// Time between two baselines, at least.
     pub(crate) interval: Duration,
     pub(crate) leads: watch::Receiver<bool>,
+    pub(crate) assurance: Assurance,
     pub(crate) figures: FeedFigures,
 }
 
@@ -50,7 +52,7 @@ impl Keeping {
             let began = Instant::now();
             // What is under way when another leads is abandoned, so as not to overwrite what the other keeps.
             let outcome = tokio::select! {
-                outcome = self.store.keep(self.channel.name, &baseline, &mut left) => outcome,
+                outcome = self.store.keep(self.channel.name, &baseline, &mut left, &self.assurance) => outcome,
                 ended = self.leads.wait_for(|leads| !leads) => {
                     if ended.is_err() {
                         return;

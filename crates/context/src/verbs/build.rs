@@ -9,6 +9,7 @@ use feed::Position;
 use super::runtime;
 use crate::cli::BuildArguments;
 use crate::epoch::epoch_now;
+use crate::leading::Assurance;
 use crate::object::Object;
 use crate::store::Store;
 use crate::tables::Tables;
@@ -27,7 +28,7 @@ pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     runtime()?.block_on(async {
         for (feed, baseline) in &baselines {
-            if let Some(error) = store.keep(feed, baseline, &mut vec![]).await? {
+            if let Some(error) = store.keep(feed, baseline, &mut vec![], &Assurance::always()).await? {
                 return Err(error.into());
             }
             text += &format!("{feed}: {} entries, version {}\n", baseline.count, baseline.version);

@@ -16,7 +16,7 @@ use crate::cli::{ExportForm, ServeArguments};
 use crate::declared;
 use crate::epoch::epoch_now;
 use crate::identity;
-use crate::leading;
+use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
@@ -102,7 +102,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
     status.send_replace(Arc::new(Status { cluster: cluster.clone(), ..Status::default() }));
-    let (mut election, elected) = match &connection {
+    let (mut election, elected, assurance) = match &connection {
         Some(connection) if arguments.leader_elect => leading::elect(connection.clone(), &arguments),
         Some(_) | None => leading::always(),
     };
@@ -114,6 +114,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
             connection: connection.clone(),
             snapshots: elsewhere.snapshots.clone(),
             elected: elected.clone(),
+            assurance: assurance.clone(),
             figures: metrics.of_remote(),
             failures: elsewhere.failures.clone(),
         };
@@ -121,7 +122,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     }
     let relay = relay(&arguments, cluster.clone()).await?;
     let ways = feeds.map(|(channel, figures, feed)| {
-        start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, &leads)
+        start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, (&leads, &assurance))
     });
     let [identity, declared] = ways;
     let parts = Parts {
@@ -229,7 +230,7 @@ fn start_outlets(
     channel: Arc<Channel>,
     figures: FeedFigures,
     feed: &Feed,
-    leads: &watch::Sender<bool>,
+    (leads, assurance): (&watch::Sender<bool>, &Assurance),
 ) -> Way {
     let outbox = relay.map(|relay| {
         let outbox = Arc::new(Outbox::default());
@@ -242,6 +243,7 @@ fn start_outlets(
             nothing: feed.nothing,
             interval: arguments.baseline_secs,
             leads: leads.subscribe(),
+            assurance: assurance.clone(),
             figures: figures.clone(),
         };
         tokio::spawn(push.run());
@@ -253,6 +255,7 @@ fn start_outlets(
             channel: channel.clone(),
             interval: arguments.baseline_secs,
             leads: leads.subscribe(),
+            assurance: assurance.clone(),
             figures: figures.clone(),
         };
         tokio::spawn(keeping.run());

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{MANAGER, Snapshot, Step, plan};
+use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
 /// What others do to our objects is found so often.
@@ -28,6 +29,7 @@ pub(crate) struct Export {
     /// None before anything is published.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) elected: watch::Receiver<bool>,
+    pub(crate) assurance: Assurance,
     pub(crate) figures: RemoteFigures,
     pub(crate) failures: watch::Sender<Arc<Failures>>,
 }
@@ -108,9 +110,11 @@ impl Export {
         let mut failures = Failures::new();
         let mut written = vec![];
         for (cluster, step) in plan(&wanted, &there.sets, &snapshot.unknown) {
-            // Another one writes from now on.
-            if !*self.elected.borrow() {
-                break;
+            let mut elected = self.elected.clone();
+            tokio::select! {
+                () = self.assurance.given() => {}
+                // Another one writes from now on.
+                _ = elected.wait_for(|leads| !leads) => break,
             }
             let (name, outcome) = match &step {
                 Step::Create(wanted) => (wanted.name.clone(), there.client.create(wanted).await.map(Some)),
