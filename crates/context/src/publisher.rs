@@ -37,6 +37,8 @@ pub(crate) struct Publisher {
     pace: Pace,
     /// When the first change came that is not published.
     waiting_since: Option<Instant>,
+    /// Since the last baseline of identities, whose ledger has who rests.
+    rest_ended: bool,
     identity: Way,
     declared: Way,
     source_problems: Vec<Problem>,
@@ -69,6 +71,7 @@ impl Publisher {
             complete: None,
             pace: Pace::new(),
             waiting_since: None,
+            rest_ended: false,
             identity,
             declared,
             source_problems: vec![],
@@ -104,6 +107,7 @@ impl Publisher {
             }
             let now = Instant::now();
             if self.tables.expire(now) {
+                self.rest_ended = true;
                 self.pace.event(now);
             }
             self.publish(now);
@@ -196,7 +200,7 @@ impl Publisher {
 
     fn publish_changes(&mut self, now: Instant) {
         let Deltas { identities, edges } = self.tables.take_deltas();
-        if !identities.is_empty() {
+        if std::mem::take(&mut self.rest_ended) || !identities.is_empty() {
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
