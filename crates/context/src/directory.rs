@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use cluster::Problem;
 use imbl::OrdMap;
-use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName, pack_shared};
+use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName};
 
 use crate::exposure::{Exposures, Reclassified};
 use crate::filter::LabelFilter;
@@ -129,7 +129,6 @@ impl Directory {
     /// Takes a change in.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) -> Applied {
         let mut applied = Applied::default();
-        let is_list = matches!(change, Change::Replace(..));
         match change {
             Change::Set(object) => self.set(object, &mut applied),
             Change::Remove(kind, name) => self.remove(kind, &name, &mut applied),
@@ -148,10 +147,6 @@ impl Directory {
             }
         }
         self.settle(now);
-        if is_list && !self.unpublished.addresses.is_empty() {
-            self.table.pack();
-            pack_shared(&mut self.ids);
-        }
         applied
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use policy::Labels;
+use policy::{Labels, pack_shared};
 
 use super::{Directory, Table, Unpublished};
 use crate::record::Record;
@@ -71,8 +71,11 @@ impl Directory {
         changes
     }
 
-    /// Others are told of the table as it is, whatever they were told before.
+    /// Others are told of the table as it is, whatever they were told before. It is to begin with, so that most of it came in
+    /// order.
     pub fn publish(&mut self) {
+        self.table.pack();
+        pack_shared(&mut self.ids);
         self.unpublished = Unpublished::default();
         self.published = self.current();
     }
