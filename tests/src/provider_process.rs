@@ -249,10 +249,28 @@ impl Provider {
     /// If it does not end.
     #[track_caller]
     pub fn stop(mut self) -> (ExitStatus, String) {
-        kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM).expect("a child of ours");
+        self.signal(Signal::SIGTERM);
         let process = &mut self.process;
         let status = crate::agent_process::until("the provider ends", || process.try_wait().expect("a child of ours"));
         (status, self.log())
+    }
+
+    /// It stands still until [`Provider::go_on`].
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn hang(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// # Panics
+    /// If it is gone.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), signal).expect("a child of ours");
     }
 
     /// Ends it without a word.

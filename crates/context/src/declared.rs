@@ -37,6 +37,12 @@ impl Lists {
         Lists { form, published: Allowlist::new(form), lines: Lines::default() }
     }
 
+    /// Takes in what the edges are to begin with.
+    pub(crate) fn begin(&mut self, edges: &Edges) {
+        self.lines = edges.snapshot();
+        self.published.begin(&self.lines);
+    }
+
     /// Takes in what has changed in the edges. Gives what differs in the published list.
     pub(crate) fn apply(&mut self, changes: &EdgeChanges, edges: &Edges) -> Difference {
         self.lines = edges.snapshot();

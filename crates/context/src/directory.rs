@@ -12,7 +12,6 @@ mod published;
 #[cfg(test)]
 mod sequences;
 mod settle;
-mod shared;
 mod table;
 mod templates;
 
@@ -35,7 +34,6 @@ use crate::template::Template;
 use crate::version::Sum;
 use known::{Known, Pods};
 use nodes::Nodes;
-use shared::Shared;
 use templates::Templates;
 
 pub use nodes::AgentSelector;
@@ -71,7 +69,6 @@ pub struct Directory {
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
-    records: Shared,
     touched: Touched,
     published: Snapshot,
     /// What may differ from what was published.
@@ -118,7 +115,6 @@ impl Directory {
             ids: OrdMap::new(),
             sum: Sum::default(),
             interner: Interner::new(),
-            records: Shared::default(),
             touched: Touched::default(),
             published: Snapshot::default(),
             unpublished: Unpublished::default(),
@@ -185,6 +181,11 @@ impl Directory {
     /// more identities than numbers.
     pub fn exceptions(&self) -> impl Iterator<Item = (Sid, Option<u32>)> {
         self.numbers.exceptions()
+    }
+
+    /// Another one whenever the ledger is another.
+    pub fn ledger_revision(&self) -> u64 {
+        self.numbers.revision()
     }
 
     /// What was found wrong with the objects beside what [`ClusterState::problems`] tells.

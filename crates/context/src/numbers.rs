@@ -26,6 +26,8 @@ pub struct Numbers {
     contested: BTreeSet<u32>,
     /// The ledger: the numbers of all others. None has a number when none is left.
     exceptions: BTreeMap<Sid, Option<u32>>,
+    /// How many times the ledger has changed.
+    revision: u64,
     /// Numbers that exceptions have or would have had if nobody had them.
     wanted: BTreeSet<u32>,
     resting: BTreeMap<Sid, Instant>,
@@ -39,6 +41,7 @@ impl Numbers {
             homes: BTreeSet::new(),
             contested: BTreeSet::new(),
             exceptions: BTreeMap::new(),
+            revision: 0,
             wanted: BTreeSet::new(),
             resting: BTreeMap::new(),
             ends: BTreeSet::new(),
@@ -112,6 +115,11 @@ impl Numbers {
         self.exceptions.iter().map(|(sid, number)| (*sid, *number))
     }
 
+    /// Another one whenever the exceptions are others.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     pub fn is_resting(&self, sid: Sid) -> bool {
         self.resting.contains_key(&sid)
     }
@@ -141,6 +149,7 @@ impl Numbers {
             taken.extend(number);
             self.exceptions.insert(*sid, number);
         }
+        self.revision += u64::from(before != self.exceptions);
         let concerned: BTreeSet<Sid> = before.keys().chain(&displaced).copied().collect();
         concerned.into_iter().filter(|sid| before.get(sid) != self.exceptions.get(sid)).collect()
     }

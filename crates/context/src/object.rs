@@ -124,8 +124,9 @@ impl Object {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub base: Arc<policy::Pod>,
-    /// What it is a replica of ([`Workload`]).
+    /// What it is a replica of ([`crate::workload::Workload`]).
     pub workload: Arc<str>,
+    /// It is a component of the control plane.
     pub control_plane: bool,
     /// The condition `Ready` is `True`.
     pub ready: bool,

@@ -37,8 +37,8 @@ pub(crate) struct Publisher {
     pace: Pace,
     /// When the first change came that is not published.
     waiting_since: Option<Instant>,
-    /// Since the last baseline of identities, whose ledger has who rests.
-    rest_ended: bool,
+    /// The ledger that the last baseline of identities has.
+    ledger: u64,
     identity: Way,
     declared: Way,
     source_problems: Vec<Problem>,
@@ -71,7 +71,7 @@ impl Publisher {
             complete: None,
             pace: Pace::new(),
             waiting_since: None,
-            rest_ended: false,
+            ledger: 0,
             identity,
             declared,
             source_problems: vec![],
@@ -107,7 +107,6 @@ impl Publisher {
             }
             let now = Instant::now();
             if self.tables.expire(now) {
-                self.rest_ended = true;
                 self.pace.event(now);
             }
             self.publish(now);
@@ -181,6 +180,7 @@ impl Publisher {
         self.tables.begin();
         self.pace = Pace::new();
         self.waiting_since = None;
+        self.ledger = self.tables.directory().ledger_revision();
         self.identity.channel.publish(vec![], self.tables.identities());
         self.declared.channel.publish(vec![], self.tables.declared());
         for way in [&self.identity, &self.declared] {
@@ -200,7 +200,9 @@ impl Publisher {
 
     fn publish_changes(&mut self, now: Instant) {
         let Deltas { identities, edges } = self.tables.take_deltas();
-        if std::mem::take(&mut self.rest_ended) || !identities.is_empty() {
+        // Who rests no more is no other record, but another ledger.
+        let ledger = self.tables.directory().ledger_revision();
+        if std::mem::replace(&mut self.ledger, ledger) != ledger || !identities.is_empty() {
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();

@@ -144,7 +144,7 @@ impl Push {
                     let outcome = self.push_baseline(&baseline).await;
                     match &outcome {
                         Ok(()) => {
-                            (refusals, refused) = (0, false);
+                            refused = false;
                             renewal = Renewal::new();
                             pushed = Some((baseline, Instant::now()));
                         }

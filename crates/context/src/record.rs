@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 
 use crate::sid::Sid;
 use crate::template::Template;
+use crate::version::first_half;
 
 /// What consumers are told. Records that say the same are equal, and cheap to compare.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Of all that consumers are told. In bytes, since a number of 128 bits would leave gaps.
+    /// Of all that consumers are told.
     digest: [u8; 16],
     facts: Facts,
 }
@@ -111,7 +112,7 @@ impl Facts {
 
 impl Record {
     pub fn new(facts: Facts) -> Record {
-        Record { digest: digest(&facts).to_be_bytes(), facts }
+        Record { digest: digest(&facts), facts }
     }
 
     /// What the record of the address adds to the sum of all ([`crate::version`]).
@@ -122,11 +123,7 @@ impl Record {
             IpAddr::V6(address) => bytes.text(&address.octets()),
         }
         bytes.text(&self.digest);
-        bytes.end()
-    }
-
-    pub(crate) fn digest(&self) -> &[u8; 16] {
-        &self.digest
+        u128::from_be_bytes(bytes.end())
     }
 }
 
@@ -158,7 +155,7 @@ impl Deref for Facts {
     }
 }
 
-fn digest(facts: &Facts) -> u128 {
+fn digest(facts: &Facts) -> [u8; 16] {
     let Facts { template, internet_exposed, sid, num, state, replica } = facts;
     let mut bytes = Bytes(Sha256::new());
     for part in [&*template.workload, &*template.namespace, &*template.app, &*template.service()] {
@@ -187,9 +184,8 @@ impl Bytes {
         self.0.update(part);
     }
 
-    fn end(self) -> u128 {
-        let [start @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = self.0.finalize().0;
-        u128::from_be_bytes(start)
+    fn end(self) -> [u8; 16] {
+        first_half(self.0)
     }
 }
 
@@ -245,7 +241,7 @@ mod tests {
         let records = all.map(Record::new);
         for (i, a) in records.iter().enumerate() {
             for (j, b) in records.iter().enumerate() {
-                assert_eq!((a == b, a.digest() == b.digest()), (i == j, i == j), "{a:?} {b:?}");
+                assert_eq!((a == b, a.digest == b.digest), (i == j, i == j), "{a:?} {b:?}");
             }
         }
     }

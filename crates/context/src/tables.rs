@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use cluster::Problem;
 use feed::Position;
-use policy::{Change, Diagnostic, Edges};
+use policy::{Change, Diagnostic, EdgeChanges, Edges};
 
 use crate::channel::Baseline;
 pub use crate::channel::Unencodable;
@@ -54,7 +54,8 @@ impl Tables {
     /// The tables as they are now are what others are told first: what made them is no delta.
     pub fn begin(&mut self) {
         self.directory.publish();
-        drop(self.follow());
+        drop(self.follow_edges());
+        self.lists.begin(&self.edges);
     }
 
     pub fn directory(&self) -> &Directory {
@@ -78,12 +79,16 @@ impl Tables {
 
     /// Brings the edges up to date; what differs in their text.
     fn follow(&mut self) -> Difference {
+        let changes = self.follow_edges();
+        self.lists.apply(&changes, &self.edges)
+    }
+
+    fn follow_edges(&mut self) -> EdgeChanges {
         let Applied { changed, renamed } = std::mem::take(&mut self.applied);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
-        let changes = self.edges.update(directory.state(), &changed, &workload_of, &renamed);
         self.begun = true;
-        self.lists.apply(&changes, &self.edges)
+        self.edges.update(directory.state(), &changed, &workload_of, &renamed)
     }
 
     /// The baseline of what deltas have told of addresses and identities.

@@ -29,6 +29,13 @@ impl Sum {
     }
 }
 
+/// The first half of SHA-256: what is digested here is told apart by it. In bytes, since a number of 128 bits would leave gaps
+/// in what holds many.
+pub(crate) fn first_half(hash: Sha256) -> [u8; 16] {
+    let [half @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash.finalize().0;
+    half
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

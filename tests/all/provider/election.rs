@@ -70,6 +70,41 @@ fn of_two_providers_one_pushes_and_the_other_follows_it_with_another_epoch() {
 }
 
 #[test]
+fn a_leader_that_stood_still_while_another_led_begins_another_epoch() {
+    let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
+    world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
+    world.set(&api, Kind::Namespace, namespace("shop", json!({})));
+    let candidate = |identity: &str| {
+        let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
+        let arguments =
+            ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
+        Provider::start(free_port(), arguments)
+    };
+    let leads = |status: &Value| status["leads"] == true;
+    let mut first = candidate("first");
+    first.until_status("it leads", leads);
+    let mut second = candidate("second");
+    second.until_ready();
+    world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
+    until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
+
+    first.hang();
+    second.until_status("the other leads", leads);
+    world.set(&api, Kind::Pod, pod("shop", "web-2", "web", &["10.0.0.2"]));
+    until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
+    let (status, log) = second.stop();
+    assert!(status.success(), "{log}");
+    first.go_on();
+    // The Lease is free again: it leads as if it always had, but for what the other has pushed.
+    world.set(&api, Kind::Pod, pod("shop", "web-3", "web", &["10.0.0.3"]));
+    until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
+    first.until_logged(&["leads no more"]);
+    let all = epochs(&relay);
+    assert!(all.len() == 3 && all.is_sorted(), "{all:?}");
+    assert_eq!(relay.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_provider_that_stands_alone_writes_nothing() {
     let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));

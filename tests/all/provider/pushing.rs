@@ -132,6 +132,21 @@ fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
 }
 
 #[test]
+fn a_delta_that_is_refused_for_good_is_given_up_however_often_baselines_overtake_it() {
+    let mut place = Place::with(&["--baseline-secs", "1"]);
+    place.relay.fail(Requests::Deltas, Fault::Refuse(400));
+    let mut number = 0;
+    until("the delta is given up", || {
+        number += 1;
+        place.happen(number % 200 + 1);
+        place.provider.log().contains("refuses a delta for good").then_some(())
+    });
+    place.relay.heal();
+    until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
+    assert_eq!(place.relay.complaints(), [""; 0]);
+}
+
+#[test]
 fn baselines_go_on_while_the_relay_refuses_deltas() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
     place.relay.fail(Requests::Deltas, Fault::Refuse(503));

@@ -61,6 +61,11 @@ pub async fn hold_lease(
     loop {
         let began = Instant::now();
         let leads_until = election.leads_until(began);
+        if leads_until.is_none() && standing.borrow().leads_until.is_some() {
+            // This process stood still for so long that others may have led: the term is over even if another one begins
+            // with the next look.
+            tell(&standing, &election, began, None);
+        }
         // Whatever the server is doing, a leadership that was not renewed ends in time.
         let deadline = leads_until.unwrap_or(began + terms.renew_deadline);
         let outcome = tokio::select! {

@@ -167,6 +167,10 @@ impl Directory {
     fn write(&mut self, address: IpAddr, holder: Option<Known>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
+            if let Some(new) = new {
+                // Both say the same, but the old one's template may be nobody's any more.
+                self.table.insert(address, new);
+            }
             return;
         }
         if let Some(old) = &old {
@@ -204,7 +208,7 @@ impl Directory {
         if self.settings.pod_detail {
             return Some(Arc::new(Record::new(facts)));
         }
-        let record = self.records.record(facts);
+        let record = Arc::new(Record::new(facts));
         let records = &mut self.templates.get_mut(&template)?.records;
         let place = if managed { &mut records.managed } else { &mut records.unmanaged };
         *place = Some(record.clone());

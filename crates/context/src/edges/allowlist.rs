@@ -6,6 +6,7 @@ use policy::{EdgeChanges, Line, Lines};
 use sha2::{Digest, Sha256};
 
 use super::text::{Form, texts};
+use crate::version::{Sum, first_half};
 
 /// Which lines a list in one of the forms has. It holds their digests: the text is made of the statements when somebody
 /// asks ([`text_of`]), since it would be as large as all that it is made of.
@@ -13,13 +14,11 @@ use super::text::{Form, texts};
 pub struct Allowlist {
     form: Form,
     /// By the digest of a line, the number of statements that are written so.
-    lines: BTreeMap<Sum, u32>,
-    /// Of the lines' digests: the same whatever the order is in which they came.
-    sum: u128,
+    lines: BTreeMap<LineDigest, u32>,
+    sum: Sum,
 }
 
-/// Of a line: the first half of SHA-256. In bytes, since a number of 128 bits would leave gaps.
-type Sum = [u8; 16];
+type LineDigest = [u8; 16];
 
 /// How a list differs from what it was before: lines in order, none in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub struct Difference {
 
 impl Allowlist {
     pub fn new(form: Form) -> Allowlist {
-        Allowlist { form, lines: BTreeMap::new(), sum: 0 }
+        Allowlist { form, lines: BTreeMap::new(), sum: Sum::default() }
     }
 
     /// How many lines there are.
@@ -42,34 +41,46 @@ impl Allowlist {
         self.lines.is_empty()
     }
 
+    /// Takes the lines in that are there to begin with, of which nobody is told one by one.
+    pub fn begin(&mut self, lines: &Lines) {
+        for line in lines.iter().flat_map(|line| texts(&line, self.form)) {
+            let digest = digest(&line);
+            let count = self.lines.entry(digest).or_default();
+            if *count == 0 {
+                self.sum.add(u128::from_be_bytes(digest));
+            }
+            *count += 1;
+        }
+    }
+
     /// Takes changes in; says which lines of text came and went.
     pub fn apply(&mut self, changes: &EdgeChanges) -> Difference {
         // With whether they were there before.
-        let mut touched: BTreeMap<String, (Sum, bool)> = BTreeMap::new();
+        let mut touched: BTreeMap<String, (LineDigest, bool)> = BTreeMap::new();
         for line in changes.removes.iter().flat_map(|line| texts(line, self.form)) {
-            let sum = digest(&line);
-            let Some(count) = self.lines.get_mut(&sum) else { continue };
+            let digest = digest(&line);
+            let Some(count) = self.lines.get_mut(&digest) else { continue };
             *count -= 1;
             if *count == 0 {
-                self.lines.remove(&sum);
+                self.lines.remove(&digest);
             }
-            touched.entry(line).or_insert((sum, true));
+            touched.entry(line).or_insert((digest, true));
         }
         for line in changes.adds.iter().flat_map(|line| texts(line, self.form)) {
-            let sum = digest(&line);
-            let count = self.lines.entry(sum).or_default();
-            touched.entry(line).or_insert((sum, *count > 0));
+            let digest = digest(&line);
+            let count = self.lines.entry(digest).or_default();
+            touched.entry(line).or_insert((digest, *count > 0));
             *count += 1;
         }
         let mut difference = Difference::default();
-        for (line, (sum, was_there)) in touched {
-            match (was_there, self.lines.contains_key(&sum)) {
+        for (line, (digest, was_there)) in touched {
+            match (was_there, self.lines.contains_key(&digest)) {
                 (false, true) => {
-                    self.sum = self.sum.wrapping_add(u128::from_be_bytes(sum));
+                    self.sum.add(u128::from_be_bytes(digest));
                     difference.adds.push(line);
                 }
                 (true, false) => {
-                    self.sum = self.sum.wrapping_sub(u128::from_be_bytes(sum));
+                    self.sum.take(u128::from_be_bytes(digest));
                     difference.removes.push(line);
                 }
                 (true, true) | (false, false) => {}
@@ -80,12 +91,7 @@ impl Allowlist {
 
     /// `edges-` and 16 hexadecimal digits: another one if and only if the lines are others.
     pub fn version(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update((self.lines.len() as u64).to_be_bytes());
-        hash.update(self.sum.to_be_bytes());
-        let bytes = hash.finalize();
-        let digits: String = bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("edges-{digits}")
+        format!("edges-{:016x}", self.sum.version())
     }
 }
 
@@ -108,9 +114,8 @@ fn written(lines: impl Iterator<Item = Line>, form: Form) -> String {
     text
 }
 
-fn digest(line: &str) -> Sum {
-    let [start @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = Sha256::digest(line.as_bytes()).0;
-    start
+fn digest(line: &str) -> LineDigest {
+    first_half(Sha256::new_with_prefix(line))
 }
 
 #[cfg(test)]

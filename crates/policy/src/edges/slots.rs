@@ -1,6 +1,6 @@
 //! Values by small numbers, which are given again once they are free.
 
-use std::ops::{Index, IndexMut};
+use std::ops::{Deref, Index, IndexMut};
 
 #[derive(Debug, Clone)]
 pub(super) struct Slots<T> {
@@ -66,14 +66,6 @@ impl Default for Numbers {
     }
 }
 
-impl<'a> IntoIterator for &'a Numbers {
-    type Item = &'a u32;
-    type IntoIter = std::slice::Iter<'a, u32>;
-    fn into_iter(self) -> Self::IntoIter {
-        self.all().iter()
-    }
-}
-
 /// Of numbers in order.
 impl From<Vec<u32>> for Numbers {
     fn from(numbers: Vec<u32>) -> Numbers {
@@ -84,33 +76,28 @@ impl From<Vec<u32>> for Numbers {
     }
 }
 
-impl Numbers {
-    pub(super) fn all(&self) -> &[u32] {
+impl Deref for Numbers {
+    type Target = [u32];
+    fn deref(&self) -> &[u32] {
         match self {
             Numbers::One(number) => std::slice::from_ref(number),
             Numbers::Several(numbers) => numbers,
         }
     }
+}
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, u32> {
-        self.all().iter()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.all().is_empty()
-    }
-
+impl Numbers {
     pub(super) fn insert(&mut self, number: u32) {
-        if let Err(place) = self.all().binary_search(&number) {
-            let mut all = self.all().to_vec();
+        if let Err(place) = self.binary_search(&number) {
+            let mut all = self.to_vec();
             all.insert(place, number);
             *self = all.into();
         }
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        if let Ok(place) = self.all().binary_search(&number) {
-            let mut all = self.all().to_vec();
+        if let Ok(place) = self.binary_search(&number) {
+            let mut all = self.to_vec();
             all.remove(place);
             *self = all.into();
         }
@@ -145,7 +132,7 @@ mod tests {
         for number in [5, 2, 9, 5, 2] {
             numbers.insert(number);
         }
-        assert_eq!(numbers.all(), [2, 5, 9]);
+        assert_eq!(*numbers, [2, 5, 9]);
         for number in [5, 7, 2] {
             numbers.remove(number);
         }

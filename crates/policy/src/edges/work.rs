@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::Edges;
 use super::classes::{Class, Classes};
-use super::slots::Numbers;
 use super::terms::Terms;
 use crate::changed::Noted;
 use crate::isolating::Isolating;
@@ -102,7 +101,7 @@ impl Edges {
             Some(pod) => self.pods.put(pod, numbers.into()),
             None => self.pods.remove(&name),
         };
-        for class in before.iter().flat_map(Numbers::all).copied() {
+        for class in before.iter().flat_map(|before| before.iter()).copied() {
             if self.classes.leave(class) {
                 work.emptied.insert(class);
             }
