@@ -1,4 +1,4 @@
-//! The objects that context is made of: those of enforcement, with what pods say of their owners, and those that open a
+//! The objects that context is made of: those of enforcement, with what pods are replicas of, and those that open a
 //! workload to the outside.
 
 mod exposure;

@@ -14,7 +14,7 @@ use crate::workload::app;
 /// The label that makes a part of a namespace a service of its own.
 const SERVICE_IDENTITY: &str = "service-identity";
 
-/// Of equal ones one is held, so that most comparisons are of one with itself.
+/// Of equal ones that pods have one is held, so that most comparisons are of one with itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     /// Empty for a node.

@@ -47,9 +47,8 @@ use vocabulary::Vocabulary;
 use work::Work;
 use workloads::Workloads;
 
-/// Most edges that are held, with what they are made of. An edge takes some 100 bytes: more
-/// than these are no list that anybody reads, and come of policies that open much to many while a few workloads are
-/// closed to it.
+/// Most edges that are held, with what they are made of. An edge takes some 100 bytes: more than these are no list that
+/// anybody reads, and come of policies that open much to many while a few workloads are closed to it.
 pub const MOST_EDGES: usize = 1_000_000;
 
 /// The lines, kept up with the state.

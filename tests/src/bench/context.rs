@@ -48,7 +48,7 @@ struct Runs {
 struct Run {
     cost: Cost,
     served: Served,
-    /// Resident after the first download of the same cluster without policies, so that hardly anything is declared.
+    /// Resident after the first downloads of the same cluster without policies, so that hardly anything is declared.
     without_policies: Memory,
 }
 

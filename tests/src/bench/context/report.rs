@@ -127,7 +127,7 @@ impl Runs {
         }
         put("from the lists to the database, s", self.figure(|run| run.cost.addresses), BASELINE_BELOW_SECONDS)?;
         let resident = self.figure(|run| megabytes(&run.served.started));
-        put("resident after the first download, MB", resident, RESIDENT_BELOW_MB)?;
+        put("resident after the first downloads, MB", resident, RESIDENT_BELOW_MB)?;
         let resident = self.figure(|run| megabytes(&run.without_policies));
         put("the same without policies, MB", resident, RESIDENT_BELOW_MB)?;
         let last = format!("from an event to the last of {} subscribers, s", self.subscribers());
@@ -148,7 +148,7 @@ const ROWS: [(&str, Of); 16] = [
     ("database, MB", |run| run.served.database_bytes as f64 / MEGA),
     ("database, compressed, MB", |run| run.served.compressed_bytes as f64 / MEGA),
     ("lines of edges, MB", |run| run.cost.lines_bytes as f64 / MEGA),
-    ("resident after the first download, MB", |run| megabytes(&run.served.started)),
+    ("resident after the first downloads, MB", |run| megabytes(&run.served.started)),
     ("at most until then, MB", |run| run.served.started.peak_bytes as f64 / MEGA),
     ("resident, without policies, MB", |run| megabytes(&run.without_policies)),
     ("resident, with all subscribers, MB", |run| megabytes(&run.served.subscribed)),

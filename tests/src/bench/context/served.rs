@@ -20,7 +20,10 @@ use crate::scale::{Cluster, Size as ClusterSize};
 /// The largest cluster takes the slowest provider this long, with much to spare.
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// A provider that has its first baseline.
+const IDENTITY: &str = "identity";
+const EDGES: &str = "policy-edges";
+
+/// A provider whose first baselines were downloaded.
 struct Started {
     api: FakeApi,
     provider: Provider,
@@ -38,21 +41,22 @@ impl Started {
         let begun = Instant::now();
         let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", "bench"]);
         let database_bytes =
-            provider.until_within(WITHIN, "a baseline", |provider| download(provider.address(), "").ok());
+            provider.until_within(WITHIN, "a baseline", |provider| download(provider.address(), IDENTITY, "").ok());
         let first_download = begun.elapsed();
+        download(provider.address(), EDGES, "").expect("a baseline");
         let process = Pid::from_raw(provider.id().cast_signed());
         Started { api, provider, process, first_download, database_bytes, memory: machine::memory(process) }
     }
 }
 
-/// What a provider has in RAM after its first baseline was downloaded.
+/// What a provider has in RAM after its first baselines were downloaded.
 pub(super) fn started(size: ClusterSize) -> Memory {
     Started::new(size).memory
 }
 
 pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     let Started { api, mut provider, process, first_download, database_bytes, memory: started } = Started::new(size);
-    let compressed_bytes = download(provider.address(), "accept-encoding: gzip\r\n").expect("a baseline");
+    let compressed_bytes = download(provider.address(), IDENTITY, "accept-encoding: gzip\r\n").expect("a baseline");
     let addresses = identity(&provider)["count"].as_u64().expect("a number");
 
     let subscribers = Subscribers::start(provider.address(), wanted.subscribers, Reading::Everything);
@@ -93,10 +97,10 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
     }
 }
 
-/// How many bytes the baseline of identities has, asked for with these headers.
-fn download(address: SocketAddr, headers: &str) -> io::Result<usize> {
+/// How many bytes the baseline of a feed has, asked for with these headers.
+fn download(address: SocketAddr, feed: &str, headers: &str) -> io::Result<usize> {
     let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET /identity/download HTTP/1.0\r\n{headers}\r\n")?;
+    write!(stream, "GET /{feed}/download HTTP/1.0\r\n{headers}\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let head = answer.windows(4).position(|end| end == b"\r\n\r\n");
