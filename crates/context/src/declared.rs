@@ -49,9 +49,13 @@ impl Lists {
         self.published.apply(changes)
     }
 
+    pub(crate) fn version(&self) -> String {
+        self.published.version()
+    }
+
     pub(crate) fn now(&self) -> Listed {
         let Lists { form, published, lines } = self;
-        Listed { form: *form, version: published.version(), count: published.len(), lines: lines.clone() }
+        Listed { form: *form, version: self.version(), count: published.len(), lines: lines.clone() }
     }
 }
 

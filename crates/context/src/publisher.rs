@@ -215,7 +215,9 @@ impl Publisher {
             };
             self.identity.tell(events.len(), events.iter().zip(&chunks).map(pushed));
         }
-        if !edges.is_empty() {
+        // What the published form has no room for is no delta, but another baseline: its extended part is another.
+        let version = self.tables.edges_version();
+        if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
             let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());

@@ -98,6 +98,11 @@ impl Tables {
         move |at| identity::baseline(snapshot, exceptions, at)
     }
 
+    /// Another one if and only if something is said otherwise in a list of edges, be it in the extended form alone.
+    pub(crate) fn edges_version(&self) -> String {
+        self.lists.version()
+    }
+
     /// The baseline of what deltas have told of edges.
     pub(crate) fn declared(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let listed = self.lists.now();

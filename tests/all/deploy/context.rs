@@ -269,7 +269,7 @@ fn every_figure_is_documented_and_no_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = program();
     command.args(["serve", "--manifests"]).arg(root().join("examples/shop"));
-    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    command.args(["--listen", &format!("127.0.0.1:{port}"), "--cluster-id", "demo"]);
     // Another cluster, which is not there either.
     let remote = json!({"clusters": [{"name": "east", "url": "http://127.0.0.1:1", "tokenFile": "/nowhere"}]});
     let clusters = folder.path().join("clusters.yaml");

@@ -1,9 +1,13 @@
 use std::path::PathBuf;
 
-use serde_json::Value;
+use context::object::Kind;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::{Ended, ended};
+use tests::fake_api::FakeApi;
 use tests::provider_process::{Provider, free_port, provider, run};
+
+use super::{CLUSTER, World, namespace, pod};
 
 fn shop() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/shop").display().to_string()
@@ -53,6 +57,54 @@ fn build_writes_a_folder_from_which_all_verbs_answer_as_from_a_provider() {
             assert_eq!(said(&answered), said(&of_folder), "{question:?} from {from}: {answered:?}");
         }
     }
+}
+
+#[test]
+fn what_only_the_extended_form_says_is_answered_as_it_is_now() {
+    let (api, mut world) = (FakeApi::start(), World::default());
+    let policy = |cidr: &str| {
+        let ingress = json!([{"from": [{"ipBlock": {"cidr": cidr}}]}]);
+        let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress});
+        json!({"metadata": {"namespace": "shop", "name": "from-outside"}, "spec": spec})
+    };
+    world.set(&api, Kind::Namespace, namespace("shop", json!({})));
+    world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
+    world.set(&api, Kind::NetworkPolicy, policy("192.0.2.0/24"));
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let mut provider = Provider::start(free_port(), ["--kubeconfig", &kubeconfig, "--cluster-id", CLUSTER]);
+    provider.until_ready();
+    let url = provider.url();
+    let verdict = |source: &str| ask(&url, &["verdict", source, "shop/web", "80"]).code;
+    assert_eq!([verdict("192.0.2.7"), verdict("198.51.100.7")], [Some(0), Some(1)]);
+
+    world.set(&api, Kind::NetworkPolicy, policy("198.51.100.0/24"));
+    let fresh = world.fresh();
+    provider.until("the version of a fresh start", |provider| {
+        let head = provider.try_json("/policy-edges/version").ok()?;
+        (head["version"] == fresh.versions[1]).then_some(())
+    });
+    assert_eq!([verdict("192.0.2.7"), verdict("198.51.100.7")], [Some(1), Some(0)]);
+}
+
+#[test]
+fn a_list_that_is_a_file_answers_for_workloads_that_it_does_not_name() {
+    let (out, _) = built();
+    let folder = out.path().join("new/policy-edges");
+    let named = |name: &PathBuf| name.to_string_lossy().ends_with(".extended.txt");
+    let list = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).find(named).unwrap();
+    let list = list.display().to_string();
+    let declared = ask(&list, &["verdict", "shop/web-1", "shop/api-1", "9090"]);
+    assert!(declared.code.is_some() && declared.stderr.is_empty(), "{declared:?}");
+    let unnamed = ask(&list, &["verdict", "nowhere/nobody", "nowhere/nothing", "80"]);
+    assert_eq!(unnamed.code, Some(0), "{unnamed:?}");
+    assert!(unnamed.stdout.contains("NOT GOVERNED"), "{unnamed:?}");
+}
+
+#[test]
+fn a_relay_is_told_of_which_cluster_it_hears() {
+    let ended = run(["serve", "--manifests", &shop(), "--push-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("--cluster-id names it"), "{ended:?}");
 }
 
 #[test]

@@ -14,6 +14,16 @@ pub(crate) enum Source {
     Path(PathBuf),
 }
 
+impl Source {
+    /// A part of a baseline, without the others.
+    pub(crate) fn is_file(&self) -> bool {
+        match self {
+            Source::Path(path) => path.is_file(),
+            Source::Served(_) | Source::Store(_) => false,
+        }
+    }
+}
+
 impl std::str::FromStr for Source {
     type Err = String;
 

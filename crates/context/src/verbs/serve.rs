@@ -217,6 +217,10 @@ async fn name_of_cluster(
 async fn relay(arguments: &ServeArguments, cluster: String) -> anyhow::Result<Option<Relay>> {
     let Some(base) = &arguments.push_url else { return Ok(None) };
     anyhow::ensure!(matches!(base.scheme(), "http" | "https"), "--push-url is http://HOST/PATH or https://HOST/PATH");
+    anyhow::ensure!(
+        !cluster.is_empty(),
+        "a relay is told of which cluster it hears: with --manifests, --cluster-id names it"
+    );
     let access = Access { token_file: arguments.token_file.clone(), ca_file: arguments.push_ca_file.clone() };
     let client = access.client(base.scheme() == "https", RELAY_CONNECT, RELAY_SILENCE).await?;
     Ok(Some(Relay { base: base.clone(), cluster, client, access }))
