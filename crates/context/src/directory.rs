@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use cluster::Problem;
 use imbl::OrdMap;
-use policy::{Change, Changed, ClusterState, Interner, Labels, ObjectName};
+use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 
 use crate::exposure::{Exposures, Reclassified};
 use crate::filter::LabelFilter;
@@ -316,10 +316,4 @@ fn set(object: policy::Object) -> Change {
 
 fn remove(kind: policy::Kind, name: &ObjectName) -> Change {
     Change::Remove(kind, name.clone())
-}
-
-/// The labels whose keys are included.
-fn relevant(labels: &Labels, includes: impl Fn(&str) -> bool, interner: &mut Interner) -> Labels {
-    let relevant = labels.iter().filter(|(key, _)| includes(key));
-    interner.labels(relevant.map(|(key, value)| (&**key, &**value)))
 }

@@ -41,14 +41,19 @@ impl Interner {
     pub fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
         let pairs = pairs.into_iter().map(|(key, value)| (self.text(key), self.text(value)));
         let pairs = labels::in_order(pairs.collect());
-        if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
+        self.of_pairs(&pairs)
     }
 
     /// Those of the labels whose keys are wanted, with the texts that the labels have.
-    pub(crate) fn part_of(&mut self, labels: &Labels, is_wanted: impl Fn(&str) -> bool) -> Labels {
+    pub fn part_of(&mut self, labels: &Labels, is_wanted: impl Fn(&str) -> bool) -> Labels {
         let wanted = labels.iter().filter(|(key, _)| is_wanted(key));
         let pairs: Vec<_> = wanted.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(&pairs)) }
+        self.of_pairs(&pairs)
+    }
+
+    /// Of pairs in the order of their keys.
+    fn of_pairs(&mut self, pairs: &[(Arc<str>, Arc<str>)]) -> Labels {
+        if pairs.is_empty() { Labels::default() } else { Labels::of_pairs(self.labels.share(pairs)) }
     }
 
     pub(crate) fn ports(&mut self, ports: &[NamedPort]) -> Arc<[NamedPort]> {

@@ -18,23 +18,33 @@ fn epochs(relay: &FakeRelay) -> Vec<u64> {
     epochs
 }
 
+/// One of several, which pushes to the relay while it leads.
+fn candidate(api: &FakeApi, relay: &FakeRelay, identity: &str) -> Provider {
+    let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
+    let arguments = ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
+    Provider::start(free_port(), arguments)
+}
+
+/// The first leads, and the second is ready to.
+fn two(api: &FakeApi, relay: &FakeRelay) -> [Provider; 2] {
+    let mut first = candidate(api, relay, "first");
+    first.until_status("it leads", leads);
+    let mut second = candidate(api, relay, "second");
+    second.until_ready();
+    [first, second]
+}
+
+fn leads(status: &Value) -> bool {
+    status["leads"] == true
+}
+
 #[test]
 fn of_two_providers_one_pushes_and_the_other_follows_it_with_another_epoch() {
     let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
     world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
-    let candidate = |identity: &str| {
-        let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
-        let arguments =
-            ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
-        Provider::start(free_port(), arguments)
-    };
-    let leads = |status: &Value| status["leads"] == true;
-    let mut first = candidate("first");
-    first.until_status("it leads", leads);
-    let mut second = candidate("second");
-    second.until_ready();
+    let [first, mut second] = two(&api, &relay);
     let followers = FEEDS.map(|feed| Follower::start(second.address(), feed));
 
     world.set(&api, Kind::Pod, pod("shop", "web-2", "web", &["10.0.0.2"]));
@@ -74,17 +84,7 @@ fn a_leader_that_stood_still_while_another_led_begins_another_epoch() {
     let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
-    let candidate = |identity: &str| {
-        let (kubeconfig, url) = (api.kubeconfig().display().to_string(), relay.url());
-        let arguments =
-            ["--kubeconfig", &kubeconfig, "--push-url", &url, "--leader-elect", "--lease-identity", identity];
-        Provider::start(free_port(), arguments)
-    };
-    let leads = |status: &Value| status["leads"] == true;
-    let mut first = candidate("first");
-    first.until_status("it leads", leads);
-    let mut second = candidate("second");
-    second.until_ready();
+    let [mut first, mut second] = two(&api, &relay);
     world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
     until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use policy::{Labels, Moment, ObjectName, Uid};
 
 use super::known::Known;
-use super::{Directory, Identity, Touched, relevant};
+use super::{Directory, Identity, Touched};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
 use crate::sid::Sid;
@@ -74,7 +74,7 @@ impl Directory {
     /// The labels that make an identity, of the template's pods.
     fn relevant_of_pods(&mut self, template: &Template) -> Labels {
         let filter = &self.settings.filter;
-        relevant(&template.pod_labels, |key| filter.includes(key), &mut self.interner)
+        self.interner.part_of(&template.pod_labels, |key| filter.includes(key))
     }
 
     /// Those of a namespace, if its labels are known.
@@ -83,7 +83,7 @@ impl Directory {
         let filter = &self.settings.filter;
         Some(match filter.is_default() {
             true => labels.clone(),
-            false => relevant(labels, |key| filter.includes_of_namespace(key), &mut self.interner),
+            false => self.interner.part_of(labels, |key| filter.includes_of_namespace(key)),
         })
     }
 
@@ -167,8 +167,8 @@ impl Directory {
     fn write(&mut self, address: IpAddr, holder: Option<Known>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
-            if let Some(new) = new {
-                // Both say the same, but the old one's template may be nobody's any more.
+            // Both say the same, but the template of one that is not the same may be nobody's any more.
+            if let Some(new) = new.filter(|new| !old.is_some_and(|old| Arc::ptr_eq(&old, new))) {
                 self.table.insert(address, new);
             }
             return;
