@@ -210,7 +210,7 @@ async fn the_first_event_has_every_kind_and_later_ones_only_the_kinds_that_chang
 async fn an_empty_folder_is_known_to_be_empty() {
     let folder = TempDir::new().unwrap();
     let mut known = Known::of(&folder);
-    known.until("every kind", |known| known.objects.len() == 3).await;
+    known.until("every kind", |known| known.objects.len() == Kind::ALL.len()).await;
 }
 
 #[tokio::test]

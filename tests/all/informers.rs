@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cluster::{Event, Problem, Sync, Timing, Watched, connect, watch_cluster};
 use policy::{Change, Kind, Object, lower};
 use serde_json::{Value, json};
-use tests::fake_api::{DEADLINE, FakeApi, Faults, Kind as Served, Verb};
+use tests::fake_api::{DEADLINE, FakeApi, Faults, Verb};
 use tests::generate::draw_worlds;
 use tests::objects::kind_of;
 use tokio::sync::mpsc;
@@ -159,6 +159,7 @@ async fn streaming_lists_are_asked_for_first_and_followed_without_another_reques
     known.until_pods(&["db"]).await;
     assert!(api.requests().iter().all(|r| r.verb == Verb::Watch && r.has("sendInitialEvents", "true")));
     assert!(api.requests().iter().all(|r| r.has("allowWatchBookmarks", "true") && r.has("timeoutSeconds", "290")));
+    api.until_watching(&Kind::ALL).await;
     assert_eq!(api.requests().len(), Kind::ALL.len());
 }
 
@@ -179,7 +180,7 @@ async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again(
     api.compact();
     api.cut_connections();
     known.until("a second list", |known| known.lists_of_pods() == 2).await;
-    let streams = |r: &&tests::fake_api::Request| r.kind == Served::Pod && r.has("sendInitialEvents", "true");
+    let streams = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into() && r.has("sendInitialEvents", "true");
     assert_eq!(api.requests().iter().filter(streams).count(), 1);
 }
 
@@ -196,12 +197,12 @@ async fn pages_that_expire_are_read_as_one() {
     (0..600).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.faults(|f| (f.no_streaming, f.delay) = (true, Duration::from_millis(300)));
     let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
-    let second_page = |r: &tests::fake_api::Request| r.kind == Served::Pod && r.query.contains_key("continue");
+    let second_page = |r: &tests::fake_api::Request| r.kind == Kind::Pod.into() && r.query.contains_key("continue");
     api.until_requests("the second page", |requests| requests.iter().any(second_page)).await;
     api.compact();
     known.until_synced().await;
     assert_eq!(known.pods().len(), 601);
-    let last = api.requests().into_iter().rfind(|r| (r.verb, r.kind) == (Verb::List, Served::Pod)).unwrap();
+    let last = api.requests().into_iter().rfind(|r| (r.verb, r.kind) == (Verb::List, Kind::Pod.into())).unwrap();
     assert!(!last.query.contains_key("limit"), "{last:?}");
 }
 
@@ -226,7 +227,8 @@ async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
     known.until("the pods", |known| known.pods().len() == 11).await;
     // A watch of namespaces has seen nothing but the bookmark; garbage makes it ask again from there.
     api.send_raw(Kind::Namespace, b"garbage\n");
-    let resumed = |r: &&tests::fake_api::Request| r.kind == Served::Namespace && !r.has("sendInitialEvents", "true");
+    let resumed =
+        |r: &&tests::fake_api::Request| r.kind == Kind::Namespace.into() && !r.has("sendInitialEvents", "true");
     api.until_requests("the watch resumed", |requests| requests.iter().any(|r| resumed(&r))).await;
     let from = api.requests().iter().find(resumed).and_then(version);
     assert_eq!(from.as_deref(), Some("113"), "100, three objects, ten pods");
@@ -436,7 +438,7 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause()
     api.cut_connections();
     known.until_problem("the API server ends the watch of pods as soon as it begins").await;
     let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
-    let pods = |r: &&tests::fake_api::Request| r.kind == Served::Pod;
+    let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into();
     api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
     // The waits are 5, 10, 20, 40, 40, … ms, each at least half of that.
     assert!(began.elapsed() >= Duration::from_millis(120), "{:?}", began.elapsed());
@@ -461,11 +463,11 @@ async fn answers_that_come_late_and_in_pieces_are_answers() {
 
 #[tokio::test]
 async fn every_kind_must_be_listed_before_the_picture_is_whole() {
-    for missing in Kind::ALL {
+    for missing in Kind::NEEDED {
         let api = small_cluster();
         api.faults(|f| f.refuse(missing, &[Verb::Watch, Verb::List], 500));
         let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
-        known.until("the other kinds", |known| known.replaced.len() == 2).await;
+        known.until("the other kinds", |known| known.replaced.len() == 3).await;
         assert_eq!(known.sync.missing(), [missing]);
         api.faults(|f| f.refusals.clear());
         known.until_synced().await;
@@ -479,8 +481,8 @@ async fn a_server_that_is_not_there_is_a_problem_of_every_watch() {
     std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();
     drop(api);
     let mut known: Known = Known::of(kubeconfig.path(), impatient()).await;
-    known.until("three problems", |known| known.problems.len() == 3).await;
-    for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "pods"]) {
+    known.until("four problems", |known| known.problems.len() == 4).await;
+    for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "nodes", "pods"]) {
         assert_eq!(problem.origin, format!("{plural} watch"));
         assert!(problem.message.starts_with("the API server cannot be reached: "), "{problem}");
         assert!(problem.message.contains("refused"), "{problem}");
@@ -492,4 +494,31 @@ async fn the_watches_end_with_their_listener() {
     let (_api, known) = watched(|_| {}).await;
     drop(known.events);
     timeout(DEADLINE, known.task).await.expect("it ends").expect("it does not panic");
+}
+
+#[tokio::test]
+async fn nodes_are_listed_and_followed() {
+    let node = |name: &str, address: &str| {
+        json!({
+            "metadata": {"name": name}, "spec": {"podCIDR": "10.1.0.0/24"},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}], "images": [{"names": ["a"]}]},
+        })
+    };
+    for no_streaming in [false, true] {
+        let api = small_cluster();
+        api.faults(|f| f.no_streaming = no_streaming);
+        api.set(Kind::Node, node("a", "192.0.2.1"));
+        let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
+        let lowered = |object: Value| lower(Kind::Node, &object).unwrap();
+        let has = |known: &Known, name: &str, address: &str| {
+            known.objects.get(&(Kind::Node, name.into())) == Some(&lowered(node(name, address)))
+        };
+        known.until("the first node", |known| has(known, "a", "192.0.2.1")).await;
+        api.until_watching(&[Kind::Node]).await;
+        api.set(Kind::Node, node("a", "192.0.2.2"));
+        api.set(Kind::Node, node("b", "2001:db8::1"));
+        known.until("both nodes", |known| has(known, "a", "192.0.2.2") && has(known, "b", "2001:db8::1")).await;
+        api.remove(Kind::Node, "", "a");
+        known.until("one node", |known| !known.objects.contains_key(&(Kind::Node, "a".into()))).await;
+    }
 }

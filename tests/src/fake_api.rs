@@ -4,6 +4,7 @@
 //! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a
 //! process stand on the same server. It knows nothing of what its clients make of the objects.
 
+mod kind;
 mod leases;
 mod network_sets;
 mod selection;
@@ -16,10 +17,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-pub use context::object::Kind;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
+
+pub use kind::Kind;
 
 use crate::scale::Cluster;
 use crate::scale::events::Event;
@@ -293,7 +295,8 @@ impl FakeApi {
     }
 
     /// Serves a kind of route from now on, as after the installation of its CustomResourceDefinition.
-    pub fn install(&self, route: Kind) {
+    pub fn install(&self, route: impl Into<Kind>) {
+        let route = route.into();
         self.shared.change(|state| state.installed.insert(route));
     }
 
@@ -303,7 +306,8 @@ impl FakeApi {
     }
 
     /// Does not know the kind of route any more, nor its objects, and ends its watches.
-    pub fn uninstall(&self, route: Kind) {
+    pub fn uninstall(&self, route: impl Into<Kind>) {
+        let route = route.into();
         self.shared.change(|state| {
             state.installed.remove(&route);
             state.store.drop_kind(route);
@@ -353,13 +357,13 @@ impl FakeApi {
 
     /// Waits until a watch of every kind that enforcement rests on is open and has what there is.
     pub async fn until_watched(&self) {
-        self.until_watching(&Kind::NEEDED).await;
+        self.until_watching(&policy::Kind::NEEDED).await;
     }
 
     /// Waits until a watch of each of the kinds is open and has what there is.
-    pub async fn until_watching(&self, kinds: &[Kind]) {
+    pub async fn until_watching<K: Into<Kind> + Copy>(&self, kinds: &[K]) {
         self.until("a watch of every kind", |state| {
-            kinds.iter().all(|kind| state.watching.get(kind).is_some_and(|open| *open > 0))
+            kinds.iter().all(|kind| state.watching.get(&(*kind).into()).is_some_and(|open| *open > 0))
         })
         .await;
     }

@@ -41,13 +41,14 @@ pub fn world() -> BoxedStrategy<World> {
             namespaces,
             pods: pods.into_iter().enumerate().map(|(index, draft)| draft.finish(index)).collect(),
             policies: policies::named(policies),
+            nodes: vec![],
             audits_by_default,
             remote: None,
         })
         .boxed()
 }
 
-/// The same, mostly with remote sets, some of whose addresses are those of pods here, and with policies about them.
+/// The same, with Node objects, mostly with remote sets, some of whose addresses are those of pods here, and with policies about them.
 pub fn connected_world() -> BoxedStrategy<World> {
     connected(prop_oneof![1 => policies::peer(), 4 => remote::peer()].boxed())
 }
@@ -64,8 +65,9 @@ fn connected(peer: BoxedStrategy<serde_json::Value>) -> BoxedStrategy<World> {
         2 => policies::one_peer(&NAMESPACES[..2], &peer),
     ];
     let policies = prop::collection::vec(policy, 1..=6);
-    (world(), policies, prop::option::weighted(0.9, remote::remote()), remote::claims())
-        .prop_map(|(mut world, policies, remote, claims)| {
+    (world(), policies, prop::option::weighted(0.9, remote::remote()), remote::claims(), objects::nodes())
+        .prop_map(|(mut world, policies, remote, claims, nodes)| {
+            world.nodes = nodes;
             world.policies = policies::named(policies);
             world.remote = remote;
             remote::claim(&mut world.namespaces, &mut world.pods, &claims);

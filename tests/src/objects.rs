@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::oracle::{Remote, RemoteSet, World};
 
-/// The kind of a document of one of the three kinds.
+/// The kind of a document of one of the kinds of enforcement.
 pub fn kind_of(document: &Value) -> Kind {
     let kind = document["kind"].as_str();
-    Kind::ALL.into_iter().find(|k| kind == Some(&k.to_string())).expect("a Namespace, Pod or NetworkPolicy")
+    Kind::ALL.into_iter().find(|k| kind == Some(&k.to_string())).expect("a Namespace, Pod, NetworkPolicy or Node")
 }
 
 /// Every object, lowered.

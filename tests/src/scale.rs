@@ -18,6 +18,7 @@ mod policies;
 mod random;
 mod template;
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use cluster::{Nameless, Watched};
@@ -206,6 +207,7 @@ impl Cluster {
             Kind::Namespace => self.namespaces.len(),
             Kind::Pod => self.pods.len(),
             Kind::NetworkPolicy => self.policies.len(),
+            Kind::Node => 0,
         }
     }
 
@@ -235,7 +237,7 @@ impl Cluster {
     /// The three lists, as a program gets them at its start that watches such objects.
     pub fn lists<O: Watched>(&self) -> Vec<Change<O>>
     where
-        O::Kind: From<Kind>,
+        O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {
         let (mut interner, mut text) = (Interner::new(), Vec::new());
         let mut object = |kind, index| {
@@ -245,9 +247,9 @@ impl Cluster {
         };
         let mut list = |kind: Kind| {
             let objects = (0..self.count(kind)).map(|index| object(kind, index)).collect();
-            Change::Replace(kind.into(), objects)
+            Change::Replace(kind.try_into().expect(NEEDED_BY_ALL), objects)
         };
-        Kind::ALL.map(&mut list).into()
+        Kind::NEEDED.map(&mut list).into()
     }
 
     /// What an agent knows that has just listed everything.
@@ -285,14 +287,18 @@ impl Cluster {
     }
 }
 
+/// Why a kind that enforcement needs is a kind of every program's.
+const NEEDED_BY_ALL: &str = "every program watches what enforcement needs";
+
 /// # Panics
 /// If it is no JSON of a named object.
 fn lowered<O: Watched>(interner: &mut Interner, kind: Kind, text: &[u8]) -> O
 where
-    O::Kind: From<Kind>,
+    O::Kind: TryFrom<Kind, Error: fmt::Debug>,
 {
     let value: serde_json::Value = serde_json::from_slice(text).expect("JSON");
-    O::lower(interner, kind.into(), &value).unwrap_or_else(|Nameless| panic!("generated objects have names: {value}"))
+    let kind = kind.try_into().expect(NEEDED_BY_ALL);
+    O::lower(interner, kind, &value).unwrap_or_else(|Nameless| panic!("generated objects have names: {value}"))
 }
 
 #[cfg(test)]
@@ -306,7 +312,7 @@ mod tests {
         let size = Size::of_pods(1_000);
         assert_eq!(size, Size { namespaces: 10, pods: 1_000, policies: 100, local_pods: 110 });
         let cluster = Cluster::of(size);
-        assert_eq!(Kind::ALL.map(|kind| cluster.count(kind)), [10, 1_000, 100]);
+        assert_eq!(Kind::NEEDED.map(|kind| cluster.count(kind)), [10, 1_000, 100]);
         assert_eq!(cluster.local_pods(), 110);
         let bytes = |kind| cluster.json_bytes(kind) / cluster.count(kind);
         assert!((3_000..=6_000).contains(&bytes(Kind::Pod)), "{}", bytes(Kind::Pod));

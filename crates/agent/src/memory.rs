@@ -21,6 +21,7 @@ pub(crate) struct Stores {
     pub(crate) namespaces: usize,
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
+    pub(crate) nodes: usize,
     pub(crate) attachments: usize,
     /// The rules as they were committed last.
     pub(crate) rules: usize,
@@ -32,6 +33,7 @@ impl Stores {
             namespaces: state.footprint(Kind::Namespace),
             pods: state.footprint(Kind::Pod),
             network_policies: state.footprint(Kind::NetworkPolicy),
+            nodes: state.footprint(Kind::Node),
             attachments: state.attachments().map(|a| attachment(a)).sum(),
             rules: rules.into_iter().map(ruleset).sum(),
         }

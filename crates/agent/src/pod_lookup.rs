@@ -55,6 +55,6 @@ async fn find(connection: Connection, wanted: Wanted, events: mpsc::Sender<Event
 fn is_wanted(object: &Object, wanted: &Wanted) -> bool {
     match object {
         Object::Pod(pod) => wanted.uid.as_ref().is_none_or(|uid| pod.is_called(uid)),
-        Object::Namespace(_) | Object::Policy(_) => false,
+        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => false,
     }
 }

@@ -315,8 +315,10 @@ impl StateLoop {
                 self.note_problems(problems);
                 false
             }
-            // Enforcement needs all of its kinds.
-            Event::Source(cluster::Event::Unserved(_)) => false,
+            Event::Source(cluster::Event::Unserved(kinds)) => {
+                self.note_unserved(&kinds);
+                false
+            }
             Event::Remote(news) => self.note_remote(news),
             Event::Cni(call) => self.answer(call),
             Event::Kernel(Notification::Foreign(foreign)) => {

@@ -36,6 +36,8 @@ pub(crate) struct Status {
     pub(crate) told: Option<Instant>,
     /// What keeps the source from telling the whole truth.
     pub(crate) problems: Vec<Aged>,
+    /// Optional kinds that the API server does not serve.
+    pub(crate) unserved: Vec<String>,
     /// Whether the kernel has the rules that the policies ask for, as far as is known.
     pub(crate) in_force: bool,
     /// Why not.
@@ -134,7 +136,10 @@ impl Status {
             false => &self.problems[..],
         };
         let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
-        problems.iter().map(note).chain(unchecked.iter().cloned()).collect()
+        let unserved = (!self.unserved.is_empty()).then(|| {
+            format!("the API server does not serve the kind {}; stricter rules apply", self.unserved.join(", "))
+        });
+        problems.iter().map(note).chain(unserved).chain(unchecked.iter().cloned()).collect()
     }
 }
 

@@ -96,19 +96,20 @@ mod tests {
     #[test]
     fn sync_needs_a_list_of_every_kind_and_completes_once() {
         let mut sync: Sync = Sync::default();
-        assert_eq!(sync.missing(), Kind::ALL);
+        assert_eq!(sync.missing(), Kind::NEEDED);
         assert!(!sync.observe(&[Change::Replace(Kind::Pod, vec![]), Change::Replace(Kind::Namespace, vec![])]));
         assert_eq!(sync.missing(), [Kind::NetworkPolicy]);
         let policies = [Change::Replace(Kind::NetworkPolicy, vec![])];
         assert!(sync.observe(&policies));
         assert!(!sync.observe(&policies));
         assert!(sync.is_complete());
+        assert!(sync.unlisted().eq([Kind::Node]));
     }
 
     #[test]
     fn a_single_object_does_not_make_a_kind_known() {
         let mut sync: Sync = Sync::default();
         sync.observe(&[Change::Remove(Kind::Pod, policy::ObjectName::new("a", "b"))]);
-        assert_eq!(sync.missing(), Kind::ALL);
+        assert_eq!(sync.missing(), Kind::NEEDED);
     }
 }

@@ -50,12 +50,20 @@ impl Kind {
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
-impl From<policy::Kind> for Kind {
-    fn from(kind: policy::Kind) -> Kind {
+/// A kind of object that only enforcement uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("context is not made of objects of the kind {0}")]
+pub struct UnusedKind(pub policy::Kind);
+
+impl TryFrom<policy::Kind> for Kind {
+    type Error = UnusedKind;
+
+    fn try_from(kind: policy::Kind) -> Result<Kind, UnusedKind> {
         match kind {
-            policy::Kind::Namespace => Kind::Namespace,
-            policy::Kind::Pod => Kind::Pod,
-            policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
+            policy::Kind::Namespace => Ok(Kind::Namespace),
+            policy::Kind::Pod => Ok(Kind::Pod),
+            policy::Kind::NetworkPolicy => Ok(Kind::NetworkPolicy),
+            policy::Kind::Node => Err(UnusedKind(kind)),
         }
     }
 }

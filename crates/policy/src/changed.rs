@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{Attachment, Namespace, ObjectName, Policy};
+use crate::{Attachment, Namespace, Node, ObjectName, Policy, nodes};
 
 /// What [`crate::ClusterState::apply`] and its like have altered.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Changed {
     /// Remote sets have other labels now.
     pub(crate) families: bool,
     pub(crate) attachments: bool,
+    /// The addresses of nodes may differ, so [`crate::ClusterState::node_ranges`] may too.
+    pub(crate) nodes: bool,
     /// Objects with something that was not understood came or went.
     pub(crate) problems: bool,
 }
@@ -59,6 +61,7 @@ impl Changed {
             remote,
             families,
             attachments,
+            nodes,
             problems,
         } = later;
         self.any |= any;
@@ -70,6 +73,7 @@ impl Changed {
         self.remote.extend(remote);
         self.families |= families;
         self.attachments |= attachments;
+        self.nodes |= nodes;
         self.problems |= problems;
     }
 
@@ -82,6 +86,10 @@ impl Changed {
         if old.and_then(|n| n.enforcement) != new.and_then(|n| n.enforcement) {
             self.enforcement.insert(name.name.clone());
         }
+    }
+
+    pub(crate) fn note_node(&mut self, old: Option<&Node>, new: Option<&Node>) {
+        self.nodes |= nodes::differ(old, new);
     }
 
     /// An object is another now, or has come or gone; it has or had something that was not understood.

@@ -8,7 +8,9 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use crate::{Diagnostic, Namespace, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid};
+use crate::{
+    Diagnostic, Namespace, Node, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, Ports, Uid,
+};
 
 /// The two counters before a value in an `Arc`.
 const ARC: usize = 2 * size_of::<usize>();
@@ -19,6 +21,7 @@ pub(crate) fn footprint(object: &Object) -> usize {
         Object::Namespace(namespace) => stored::<Namespace>() + problems(&namespace.problems),
         Object::Pod(pod) => stored::<Pod>() + text(&pod.name.name) + of_pod(pod),
         Object::Policy(policy) => stored::<Policy>() + text(&policy.name.name) + of_policy(policy),
+        Object::Node(node) => stored::<Node>() + of_node(node),
     }
 }
 
@@ -49,6 +52,10 @@ fn of_pod(pod: &Pod) -> usize {
         + pod.addresses.bytes_apart()
         + pod.addresses.iter().count() * directory
         + problems(&pod.problems)
+}
+
+fn of_node(node: &Node) -> usize {
+    node.addresses.bytes_apart() + size_of_val(&node.pod_ranges[..]) + problems(&node.problems)
 }
 
 fn of_policy(policy: &Policy) -> usize {

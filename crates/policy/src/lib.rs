@@ -22,6 +22,7 @@ mod isolating;
 mod labels;
 mod lower;
 mod model;
+mod nodes;
 mod packed;
 mod peers;
 mod plain;
@@ -48,10 +49,11 @@ pub use interner::Interner;
 pub use labels::Labels;
 pub use lower::{Nameless, lower, lower_name, lower_with};
 pub use model::{
-    Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope,
+    Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope, Node,
     NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,
     Tracked,
 };
+pub use nodes::NodeRanges;
 pub use packed::pack_shared;
 pub use plain::plain;
 pub use selector::{Operator, Requirement, Selector, Values};

@@ -2,11 +2,12 @@
 //!
 //! Lowering never skips and never widens (docs/semantics.md, "When something cannot be understood"): a part of a
 //! policy that is not understood allows nothing, and is reported. Unknown fields count as not understood in
-//! policies, since a newer field may narrow what stands beside it; pods and namespaces have many fields that are none
-//! of our business.
+//! policies, since a newer field may narrow what stands beside it; pods, namespaces and nodes have many fields that are
+//! none of our business.
 
 mod enforcement;
 mod json;
+mod node;
 mod pod;
 mod policy;
 mod selector;
@@ -34,8 +35,8 @@ pub fn lower(kind: Kind, object: &Value) -> Result<Object, Nameless> {
 pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
     let metadata = &object["metadata"];
     let name = match kind {
-        // It is the value of a label, too.
-        Kind::Namespace => {
+        // The name of either is in many other objects, too.
+        Kind::Namespace | Kind::Node => {
             name_of(metadata).map(|name| ObjectName { namespace: interner.text(""), name: interner.text(name) })
         }
         Kind::Pod | Kind::NetworkPolicy => lower_name(interner, metadata),
@@ -45,6 +46,7 @@ pub fn lower_with(interner: &mut Interner, kind: Kind, object: &Value) -> Result
         Kind::Namespace => Object::Namespace(Arc::new(lower_namespace(name, metadata, interner))),
         Kind::Pod => Object::Pod(Arc::new(pod::lower(name, object, interner))),
         Kind::NetworkPolicy => Object::Policy(Arc::new(policy::lower(name, object, interner))),
+        Kind::Node => Object::Node(Arc::new(node::lower(name, object))),
     })
 }
 

@@ -17,10 +17,14 @@ pub enum Kind {
     Namespace,
     Pod,
     NetworkPolicy,
+    Node,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
+    pub const ALL: [Kind; 4] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Node];
+
+    /// The kinds without which no ruleset can be made. While no Node is known, stricter rules apply.
+    pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
 impl fmt::Display for Kind {
@@ -29,11 +33,12 @@ impl fmt::Display for Kind {
             Kind::Namespace => "Namespace",
             Kind::Pod => "Pod",
             Kind::NetworkPolicy => "NetworkPolicy",
+            Kind::Node => "Node",
         })
     }
 }
 
-/// `namespace/name`; the namespace of a Namespace object is empty.
+/// `namespace/name`; the namespace of an object without one (Namespace, Node) is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     pub namespace: Arc<str>,
@@ -102,6 +107,7 @@ pub enum Object {
     Namespace(Arc<Namespace>),
     Pod(Arc<Pod>),
     Policy(Arc<Policy>),
+    Node(Arc<Node>),
 }
 
 impl Tracked for Object {
@@ -122,6 +128,7 @@ impl Object {
             Object::Namespace(_) => Kind::Namespace,
             Object::Pod(_) => Kind::Pod,
             Object::Policy(_) => Kind::NetworkPolicy,
+            Object::Node(_) => Kind::Node,
         }
     }
 
@@ -130,6 +137,7 @@ impl Object {
             Object::Namespace(o) => &o.name,
             Object::Pod(o) => &o.name,
             Object::Policy(o) => &o.name,
+            Object::Node(o) => &o.name,
         }
     }
 
@@ -138,6 +146,7 @@ impl Object {
             Object::Namespace(o) => &o.problems,
             Object::Pod(o) => &o.problems,
             Object::Policy(o) => &o.problems,
+            Object::Node(o) => &o.problems,
         }
     }
 }
@@ -176,6 +185,19 @@ pub struct Pod {
     pub ports: Arc<[NamedPort]>,
     /// Something in the object was not understood: on its own node the pod is isolated and nothing is allowed, and
     /// it is nobody's peer.
+    pub unreadable: bool,
+    pub problems: Problems,
+}
+
+/// A node of the cluster, reduced to the addresses at which it takes packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub name: ObjectName,
+    /// Internal and external addresses of its status, and those of its annotations, without duplicates.
+    pub addresses: Addresses,
+    /// The ranges that its pods get their addresses from, which hold its gateway and tunnel addresses too.
+    pub pod_ranges: Box<[IpNet]>,
+    /// Something in the object was not understood, so that its addresses are not all known.
     pub unreadable: bool,
     pub problems: Problems,
 }

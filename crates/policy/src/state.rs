@@ -15,16 +15,17 @@ use crate::sums::Sums;
 use crate::tally::Tally;
 use crate::{
     Attachment, AttachmentId, Change, Changed, Diagnostic, Enforcement, Holder, Kind, Labels, NamedPort, Namespace,
-    Object, ObjectName, Pod, Policy, PolicyCounts, Selector,
+    Node, NodeRanges, Object, ObjectName, Pod, Policy, PolicyCounts, Selector,
 };
 
-/// Namespaces, pods and policies, the directory of addresses, and the pods of other clusters.
+/// Namespaces, pods, policies and nodes, the directory of addresses, and the pods of other clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClusterState {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     pods: ByName<Pod>,
     alike: Alike,
     policies: ByName<Policy>,
+    nodes: BTreeMap<Arc<str>, Arc<Node>>,
     addresses: Directory,
     remote: RemoteSets,
     default_enforcement: Enforcement,
@@ -88,6 +89,9 @@ impl ClusterState {
                 self.tally.add(&new, self.enforcement_in(&new.name.namespace));
                 self.policies.insert(new.name.clone(), new);
             }
+            Object::Node(new) => {
+                self.nodes.insert(new.name.name.clone(), new);
+            }
             Object::Pod(new) => {
                 self.addresses.claim(&new);
                 self.alike.add(&new);
@@ -116,6 +120,9 @@ impl ClusterState {
                 self.tally.take(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
             }
+            Object::Node(_) => {
+                self.nodes.remove(&name.name);
+            }
             Object::Pod(old) => {
                 self.addresses.release(old);
                 self.alike.remove(old);
@@ -129,9 +136,14 @@ impl ClusterState {
         changed.note_problems(old.into_iter().chain(new).any(|object| !object.problems().is_empty()));
         let namespace = |object: Option<&Object>| match object {
             Some(Object::Namespace(namespace)) => Some(namespace.clone()),
-            Some(Object::Pod(_) | Object::Policy(_)) | None => None,
+            Some(Object::Pod(_) | Object::Policy(_) | Object::Node(_)) | None => None,
         };
         changed.note_namespace(namespace(old).as_deref(), namespace(new).as_deref());
+        let node = |object: Option<&Object>| match object {
+            Some(Object::Node(node)) => Some(node.clone()),
+            Some(Object::Namespace(_) | Object::Pod(_) | Object::Policy(_)) | None => None,
+        };
+        changed.note_node(node(old).as_deref(), node(new).as_deref());
         for object in old.into_iter().chain(new) {
             match object {
                 Object::Policy(policy) => changed.policies.push(policy.clone()),
@@ -140,7 +152,7 @@ impl ClusterState {
                         |address| self.contenders(address).next().is_none() && self.seen_with(address).next().is_none();
                     changed.note_pod(&pod.name, self.addresses.may_have(pod), is_fresh);
                 }
-                Object::Namespace(_) => {}
+                Object::Namespace(_) | Object::Node(_) => {}
             }
         }
     }
@@ -150,6 +162,7 @@ impl ClusterState {
             Kind::Namespace => self.namespaces.get(&name.name).cloned().map(Object::Namespace),
             Kind::Pod => self.pods.get(name).cloned().map(Object::Pod),
             Kind::NetworkPolicy => self.policies.get(name).cloned().map(Object::Policy),
+            Kind::Node => self.nodes.get(&name.name).cloned().map(Object::Node),
         }
     }
 
@@ -158,6 +171,7 @@ impl ClusterState {
             Kind::Namespace => Box::new(self.namespaces.values().map(|o| &o.name)),
             Kind::Pod => Box::new(self.pods.values().map(|o| &o.name)),
             Kind::NetworkPolicy => Box::new(self.policies.values().map(|o| &o.name)),
+            Kind::Node => Box::new(self.nodes.values().map(|o| &o.name)),
         }
     }
 
@@ -171,6 +185,19 @@ impl ClusterState {
 
     pub fn policy_count(&self) -> usize {
         self.policies.len()
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// The address ranges of all nodes; `None` while no Node object is known, or one of them is not understood.
+    pub fn node_ranges(&self) -> Option<NodeRanges> {
+        NodeRanges::of(self.nodes.values().map(|node| &**node))
     }
 
     /// The policies by what becomes of them.

@@ -45,5 +45,6 @@ fn place(kind: Kind) -> usize {
         Kind::Namespace => 0,
         Kind::Pod => 1,
         Kind::NetworkPolicy => 2,
+        Kind::Node => 3,
     }
 }

@@ -1,13 +1,13 @@
 use policy::Kind;
 use serde_json::json;
-use tests::agent_process::ask_socket;
+use tests::agent_process::{AgentProcess, ask_socket};
 use tests::fake_api::Verb;
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
 #[test]
 fn nothing_is_programmed_before_every_kind_has_been_listed() {
-    for held_back in Kind::ALL {
+    for held_back in Kind::NEEDED {
         let stage = Stage::new();
         let api = stage.api();
         let objects =
@@ -73,14 +73,14 @@ fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
     let mut agent = stage.start_on_api(&api);
     let generation = stage.kernel_generation();
     drop(api);
-    for kind in ["pods", "namespaces", "networkpolicies"] {
+    for kind in ["pods", "namespaces", "networkpolicies", "nodes"] {
         agent.until_logged(&["WARN", "the API server cannot be reached", &format!("{kind} watch")]);
     }
     let status = ask_socket(&stage.run_dir(), "/v1/status").body;
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let problems = status["source"]["problems"].as_array().map(Vec::len);
-    assert_eq!((&status["rules"]["inForce"], problems), (&json!(true), Some(3)), "{status}");
-    assert_eq!(agent.metric("ringfence_source_problems"), 3);
+    assert_eq!((&status["rules"]["inForce"], problems), (&json!(true), Some(4)), "{status}");
+    assert_eq!(agent.metric("ringfence_source_problems"), 4);
     // What is in force is right as far as anybody knows: restarting the agent would mend nothing.
     assert_eq!(agent.get("/readyz").status, 200);
     assert!(stage.enforces(&state_of(&objects)));
@@ -108,4 +108,33 @@ fn without_a_server_the_agent_runs_and_says_why_it_is_not_ready() {
     agent.until_logged(&["WARN", "the API server cannot be reached"]);
     assert_eq!(agent.get("/healthz").status, 200);
     assert_eq!(stage.tables(), "");
+}
+
+#[test]
+fn agent_is_ready_without_nodes_and_retries() {
+    for code in [403, 404] {
+        let stage = Stage::new();
+        let api = stage.api();
+        let objects =
+            [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
+        set_all(&api, &objects);
+        api.set(Kind::Node, json!({"metadata": {"name": NODE}}));
+        api.faults(|f| f.refuse(Kind::Node, &[Verb::List, Verb::Watch], code));
+        let mut agent = stage.start_on_api(&api);
+        agent.until_ready();
+        assert!(stage.enforces(&state_of(&objects)));
+        let reported = if code == 403 { "the RBAC verb" } else { "does not serve the kind Node" };
+        agent.until("the reason is in the status", |_| {
+            ask_socket(&stage.run_dir(), "/v1/status").body.contains(reported).then_some(())
+        });
+        let counts = |agent: &AgentProcess, count: u32| {
+            agent.get("/metrics").body.contains(&format!("ringfence_objects{{kind=\"node\"}} {count}\n"))
+        };
+        assert!(counts(&agent, 0));
+        api.faults(|f| f.refusals.clear());
+        agent.until("the nodes are listed", |agent| counts(agent, 1).then_some(()));
+        agent.until("the reason is gone", |_| {
+            (!ask_socket(&stage.run_dir(), "/v1/status").body.contains(reported)).then_some(())
+        });
+    }
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use context::object::Kind;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -13,7 +14,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use policy::{Object, lower};
 use serde_json::{Value, json};
 use tests::agent_process::{DEPLOYED_WITH, built, until, without_variables};
-use tests::fake_api::{FakeApi, Kind, Verb};
+use tests::fake_api::{FakeApi, Verb};
 use tests::openmetrics;
 
 use super::manifests::{install_yaml, of_kind, unknown_to};

@@ -157,7 +157,8 @@ fn the_rights_are_those_that_the_code_uses() {
     }
     used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 
-    let groups = BTreeMap::from([("namespaces", ""), ("pods", ""), ("networkpolicies", "networking.k8s.io")]);
+    let groups =
+        BTreeMap::from([("namespaces", ""), ("nodes", ""), ("pods", ""), ("networkpolicies", "networking.k8s.io")]);
     let mut granted = BTreeSet::new();
     for rule in list(of_kind(&install_yaml(), "ClusterRole"), "rules") {
         for resource in texts(&rule["resources"]) {

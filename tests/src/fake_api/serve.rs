@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::selection::Selection;
-use super::store::{Cursor, Gone, Listing, Page, What, api_version, event, is_route, plural, with_type};
+use super::store::{Cursor, Gone, Listing, Page, What, event, with_type};
 use super::{Faults, Kind, Request, Shared, Verb, leases, network_sets};
 
 type Parameters = BTreeMap<String, String>;
@@ -27,9 +27,9 @@ type Parameters = BTreeMap<String, String>;
 /// Serves until the other end of `stopped` is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: oneshot::Receiver<()>) {
     let mut routes = Router::new();
-    for kind in Kind::ALL {
-        let prefix = if api_version(kind) == "v1" { "/api" } else { "/apis" };
-        let path = format!("{prefix}/{}/{}", api_version(kind), plural(kind));
+    for kind in Kind::all() {
+        let prefix = if kind.api_version() == "v1" { "/api" } else { "/apis" };
+        let path = format!("{prefix}/{}/{}", kind.api_version(), kind.plural());
         let answer = move |Extract(shared): Extract<Arc<Shared>>, uri: Uri, Query(query): Query<Parameters>| {
             answer(shared, kind, uri, query)
         };
@@ -121,7 +121,7 @@ async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Respon
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
         state.requests.push(request);
-        !is_route(asked.0) || state.installed.contains(&asked.0)
+        !asked.0.is_route() || state.installed.contains(&asked.0)
     });
     let (faults, cuts) = suffer(shared).await;
     if !is_served {
@@ -152,11 +152,11 @@ async fn pod(
     uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
-    one(&shared, Kind::Pod, uri, &namespace, &name).await
+    one(&shared, policy::Kind::Pod.into(), uri, &namespace, &name).await
 }
 
 async fn namespace(Extract(shared): Extract<Arc<Shared>>, uri: Uri, Path(name): Path<String>) -> Response {
-    one(&shared, Kind::Namespace, uri, "", &name).await
+    one(&shared, policy::Kind::Namespace.into(), uri, "", &name).await
 }
 
 async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str) -> Response {
@@ -169,7 +169,7 @@ async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str)
             let text = with_type(kind, object.clone()).to_string();
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }
-        None => status(404, "NotFound", &format!("{} \"{name}\" not found", plural(kind))),
+        None => status(404, "NotFound", &format!("{} \"{name}\" not found", kind.plural())),
     }
 }
 
@@ -181,7 +181,7 @@ fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Vec<u8>, Gone
     let metadata = json!({"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()});
     let head = format!(
         "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
-        api_version(kind)
+        kind.api_version()
     );
     Ok([head.as_bytes(), &items, b"]}"].concat())
 }
@@ -270,7 +270,7 @@ fn watch(
         listing = Some(state.store.listing(kind, &selection));
         let mark = json!({
             "kind": kind.to_string(),
-            "apiVersion": api_version(kind),
+            "apiVersion": kind.api_version(),
             "metadata": {
                 "resourceVersion": state.store.version().to_string(),
                 "annotations": {"k8s.io/initial-events-end": "true"},

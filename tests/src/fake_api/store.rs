@@ -82,7 +82,7 @@ impl Listing {
     }
 
     fn of_cluster(&self) -> usize {
-        match (&self.cluster, of_enforcement(self.kind)) {
+        match (&self.cluster, self.kind.generated()) {
             (Some(cluster), Some(kind)) => cluster.count(kind),
             (None, _) | (_, None) => 0,
         }
@@ -90,7 +90,7 @@ impl Listing {
 
     /// Appends an object as it stands in a list.
     fn write(&self, index: usize, out: &mut Vec<u8>) {
-        match (&self.cluster, of_enforcement(self.kind)) {
+        match (&self.cluster, self.kind.generated()) {
             (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write(kind, index, out),
             _ => {
                 // A server leaves the type of what it lists to the list.
@@ -104,7 +104,7 @@ impl Listing {
 
     /// Appends the line of a streaming list that tells of an object.
     pub(crate) fn write_line(&self, index: usize, out: &mut Vec<u8>) {
-        match (&self.cluster, of_enforcement(self.kind)) {
+        match (&self.cluster, self.kind.generated()) {
             (Some(cluster), Some(kind)) if index < self.of_cluster() => cluster.write_added(kind, index, out),
             _ => {
                 let object = self.objects[index - self.of_cluster()].clone();
@@ -313,47 +313,10 @@ pub(crate) fn event(line: &str, object: &Value) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn api_version(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Namespace | Kind::Pod | Kind::Service => "v1",
-        Kind::NetworkPolicy | Kind::Ingress => "networking.k8s.io/v1",
-        Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
-        Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
-    }
-}
-
-pub(crate) fn plural(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Namespace => "namespaces",
-        Kind::Pod => "pods",
-        Kind::NetworkPolicy => "networkpolicies",
-        Kind::Service => "services",
-        Kind::Ingress => "ingresses",
-        Kind::HttpRoute => "httproutes",
-        Kind::GrpcRoute => "grpcroutes",
-        Kind::TlsRoute => "tlsroutes",
-        Kind::TcpRoute => "tcproutes",
-        Kind::UdpRoute => "udproutes",
-    }
-}
-
-/// Whether the kind is there only once its CustomResourceDefinition is.
-pub(crate) fn is_route(kind: Kind) -> bool {
-    match kind {
-        Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => true,
-        Kind::Namespace | Kind::Pod | Kind::NetworkPolicy | Kind::Service | Kind::Ingress => false,
-    }
-}
-
-/// The kinds that a generated cluster has objects of.
-fn of_enforcement(kind: Kind) -> Option<policy::Kind> {
-    policy::Kind::ALL.into_iter().find(|of| Kind::from(*of) == kind)
-}
-
 /// The object as it stands alone; in a list the server leaves its type out.
 pub(crate) fn with_type(kind: Kind, mut object: Value) -> Value {
     object["kind"] = kind.to_string().into();
-    object["apiVersion"] = api_version(kind).into();
+    object["apiVersion"] = kind.api_version().into();
     object
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use proptest::collection::vec;
 use proptest::option::{of, weighted};
 use proptest::prelude::*;
@@ -38,6 +38,27 @@ pub(super) fn namespaces(names: &'static [&'static str]) -> BoxedStrategy<Vec<Na
                     read(json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}}))
                 })
                 .collect()
+        })
+        .boxed()
+}
+
+/// Node objects, of which some may be missing: nodes that have addresses and pod ranges of one family, of both or of none,
+/// and addresses that change. Rarely, one of them is not understood.
+pub(super) fn nodes() -> BoxedStrategy<Vec<Node>> {
+    let address = select(&["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1", "2001:db8::2", "wrong"][..]);
+    let address = (select(&["InternalIP", "ExternalIP", "Hostname"][..]), address)
+        .prop_map(|(sort, address)| json!({"type": sort, "address": address}));
+    let range = select(&["10.1.0.0/24", "10.1.0.0/16", "10.2.0.0/24", "fd00:1::/64"][..]);
+    let one = (prop::bool::weighted(0.8), vec(address, 0..3), vec(range, 0..3));
+    vec(one, NODES.len())
+        .prop_map(|drafts| {
+            let existing = NODES.iter().zip(drafts).filter(|(_, (exists, ..))| *exists);
+            let node = |(name, (_, addresses, ranges)): (&&str, (bool, Vec<Value>, Vec<&str>))| {
+                read(json!({
+                    "metadata": {"name": name}, "spec": {"podCIDRs": ranges}, "status": {"addresses": addresses},
+                }))
+            };
+            existing.map(node).collect()
         })
         .boxed()
 }

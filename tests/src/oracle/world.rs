@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,6 +14,8 @@ pub struct World {
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
     pub policies: Vec<Value>,
+    /// None where the agent may not list them.
+    pub nodes: Vec<Node>,
     /// Policies that nothing is said about are audited.
     pub audits_by_default: bool,
     /// Without it nobody has told of other clusters.
@@ -76,11 +78,12 @@ impl fmt::Display for Probe {
 }
 
 impl World {
-    /// Every object as an API server would show it, with `apiVersion` and `kind`: Namespaces, Pods, policies.
+    /// Every object as an API server would show it, with `apiVersion` and `kind`: Namespaces, Pods, policies, Nodes.
     pub fn documents(&self) -> Vec<Value> {
         let namespaces = self.namespaces.iter().map(document);
         let pods = self.pods.iter().map(document);
-        namespaces.chain(pods).chain(self.policies.iter().cloned()).collect()
+        let nodes = self.nodes.iter().map(document);
+        namespaces.chain(pods).chain(self.policies.iter().cloned()).chain(nodes).collect()
     }
 
     /// The documents as one YAML stream, which any YAML parser reads: short values stand in JSON on their line.

@@ -4,6 +4,7 @@
 //! these is not the cluster.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use cluster::Watched;
@@ -124,12 +125,12 @@ impl Event {
     /// What a program makes of the line that watches such objects.
     pub fn change_of<O: Watched>(&self, interner: &mut Interner) -> Change<O>
     where
-        O::Kind: From<Kind>,
+        O::Kind: TryFrom<Kind, Error: fmt::Debug>,
     {
         let object: O = lowered(interner, self.kind, &self.object);
         match self.line {
             Line::Added | Line::Modified => Change::Set(object),
-            Line::Deleted => Change::Remove(self.kind.into(), object.name().clone()),
+            Line::Deleted => Change::Remove(object.kind(), object.name().clone()),
         }
     }
 }
@@ -460,7 +461,7 @@ mod tests {
         assert_eq!(different, Vec::<String>::new());
         assert!(state == listed);
         let size = cluster.size();
-        assert_eq!(Kind::ALL.map(|kind| cluster.count(kind)), [size.namespaces, size.pods, size.policies]);
+        assert_eq!(Kind::NEEDED.map(|kind| cluster.count(kind)), [size.namespaces, size.pods, size.policies]);
         assert_eq!(cluster.local_pods(), size.local_pods);
     }
 }

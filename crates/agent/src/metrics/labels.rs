@@ -11,6 +11,7 @@ pub(crate) enum Watched {
     Namespace,
     Pod,
     NetworkPolicy,
+    Node,
     /// What the CNI plugin tells of.
     Attachment,
     /// Pods of other clusters.
@@ -18,8 +19,14 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
-    pub(crate) const ALL: [Watched; 5] =
-        [Watched::Namespace, Watched::Pod, Watched::NetworkPolicy, Watched::Attachment, Watched::RemoteSet];
+    pub(crate) const ALL: [Watched; 6] = [
+        Watched::Namespace,
+        Watched::Pod,
+        Watched::NetworkPolicy,
+        Watched::Node,
+        Watched::Attachment,
+        Watched::RemoteSet,
+    ];
 
     pub(crate) fn of(change: &Change) -> Watched {
         let kind = match change {
@@ -30,6 +37,7 @@ impl Watched {
             Kind::Namespace => Watched::Namespace,
             Kind::Pod => Watched::Pod,
             Kind::NetworkPolicy => Watched::NetworkPolicy,
+            Kind::Node => Watched::Node,
         }
     }
 
@@ -38,6 +46,7 @@ impl Watched {
             Watched::Namespace => "namespace",
             Watched::Pod => "pod",
             Watched::NetworkPolicy => "networkpolicy",
+            Watched::Node => "node",
             Watched::Attachment => "attachment",
             Watched::RemoteSet => "remoteset",
         }
@@ -52,6 +61,7 @@ impl Watched {
             Watched::Namespace => counts.namespaces,
             Watched::Pod => counts.pods,
             Watched::NetworkPolicy => counts.network_policies,
+            Watched::Node => counts.nodes,
             Watched::Attachment => counts.attachments,
             Watched::RemoteSet => counts.remote_sets,
         }

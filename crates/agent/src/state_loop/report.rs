@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{Diagnostic, Enforcement, ObjectName, Translation};
+use policy::{Diagnostic, Enforcement, Kind, ObjectName, Translation};
 
 use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
 use crate::enforcer::{Enforced, Trouble};
@@ -46,6 +46,20 @@ impl StateLoop {
             Aged { problem, since }
         };
         self.status.problems = problems.into_iter().map(aged).collect();
+    }
+
+    /// Records the optional kinds that the API server does not serve.
+    pub(super) fn note_unserved(&mut self, kinds: &[Kind]) {
+        let unserved: Vec<String> = kinds.iter().map(ToString::to_string).collect();
+        if !unserved.is_empty() {
+            tracing::warn!(
+                kinds = unserved.join(", "),
+                "the API server does not serve all kinds; stricter rules apply"
+            );
+        } else if !self.status.unserved.is_empty() {
+            tracing::info!("the API server serves all kinds");
+        }
+        self.status.unserved = unserved;
     }
 
     pub(super) fn note(&mut self, result: Result<Option<Enforced>, Trouble>) {

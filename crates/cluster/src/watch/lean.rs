@@ -174,6 +174,21 @@ mod tests {
                     "startTime": "2026-01-02T03:04:05Z", "hostIP": "10.9.0.1", "conditions": [{"type": "Ready"}],
                 },
             }),
+            Kind::Node => json!({
+                "metadata": {
+                    "name": "node-a", "resourceVersion": "7", "labels": {"a": "b"},
+                    "annotations": {
+                        "flannel.alpha.coreos.com/public-ip": "192.0.2.1", "other": "{}",
+                        "flannel.alpha.coreos.com/public-ipv6": "2001:db8::1",
+                        "alpha.kubernetes.io/provided-node-ip": "192.0.2.2",
+                    },
+                },
+                "spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"], "taints": [{"key": "a"}]},
+                "status": {
+                    "addresses": [{"type": "InternalIP", "address": "192.0.2.3"}, {"type": "Hostname", "address": "a"}],
+                    "conditions": [{"type": "Ready"}], "images": [{"names": ["a"], "sizeBytes": 1}],
+                },
+            }),
             Kind::NetworkPolicy => json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata,
                 "spec": {
@@ -259,6 +274,14 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn lean_node_lacks_images_and_conditions() {
+        let kept = read(Kind::Node, &whole(Kind::Node).to_string()).unwrap();
+        for place in ["/metadata/annotations/other", "/metadata/labels", "/status/images", "/status/conditions"] {
+            assert_eq!(kept.pointer(place), None);
         }
     }
 

@@ -11,12 +11,16 @@ impl Watched for Object {
     const NAMESPACE: Kind = Kind::Namespace;
 
     fn resource(kind: Kind) -> Resource {
-        let (plural, group, manifests, keep) = match kind {
-            Kind::Namespace => ("namespaces", "", Manifests::OfGroup, NAMESPACE),
-            Kind::Pod => ("pods", "", Manifests::OfGroup, POD),
-            Kind::NetworkPolicy => ("networkpolicies", "networking.k8s.io", Manifests::OfAnyVersion, POLICY),
+        let (plural, group, need, manifests, keep) = match kind {
+            Kind::Namespace => ("namespaces", "", Need::Needed, Manifests::OfGroup, NAMESPACE),
+            Kind::Pod => ("pods", "", Need::Needed, Manifests::OfGroup, POD),
+            Kind::NetworkPolicy => {
+                ("networkpolicies", "networking.k8s.io", Need::Needed, Manifests::OfAnyVersion, POLICY)
+            }
+            // Without nodes the rules are stricter.
+            Kind::Node => ("nodes", "", Need::Optional, Manifests::OfGroup, NODE),
         };
-        Resource { plural, group, version: "v1", need: Need::Needed, manifests, keep }
+        Resource { plural, group, version: "v1", need, manifests, keep }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
@@ -58,6 +62,27 @@ pub const POD_SPEC: Keep = Only(&[
     ("hostNetwork", Whole),
     ("containers", Each(&Only(&[("ports", Whole)]))),
     ("initContainers", Each(&Only(&[("ports", Whole), ("restartPolicy", Whole)]))),
+]);
+
+/// A heartbeat of a node repeats all of its status, the images that it holds included.
+const NODE: Keep = Only(&[
+    (
+        "metadata",
+        Only(&[
+            ("name", Whole),
+            ("resourceVersion", Whole),
+            (
+                "annotations",
+                Only(&[
+                    ("flannel.alpha.coreos.com/public-ip", Whole),
+                    ("flannel.alpha.coreos.com/public-ipv6", Whole),
+                    ("alpha.kubernetes.io/provided-node-ip", Whole),
+                ]),
+            ),
+        ]),
+    ),
+    ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
+    ("status", Only(&[("addresses", Whole)])),
 ]);
 
 /// A field that is not known to us may narrow a policy: none is left out, but for metadata that mean nothing in it.

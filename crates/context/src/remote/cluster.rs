@@ -152,7 +152,7 @@ impl Cluster {
                     tracing::debug!(%cluster, family = %prefix, pods = pods.len(), "listed");
                 }
                 // Only pods are asked for.
-                Change::Set(Object::Namespace(_) | Object::Policy(_)) => {}
+                Change::Set(Object::Namespace(_) | Object::Policy(_) | Object::Node(_)) => {}
             },
             Followed::IsCurrent if watch.doubt.is_none() => watch.current_at = Some(Timestamp::now()),
             Followed::IsCurrent => {}
@@ -263,6 +263,6 @@ impl Cluster {
 fn pod(object: Object) -> Option<Arc<Pod>> {
     match object {
         Object::Pod(pod) => Some(pod),
-        Object::Namespace(_) | Object::Policy(_) => None,
+        Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => None,
     }
 }

@@ -1,0 +1,177 @@
+//! Nodes: the addresses at which they take packets, and the ranges of their pods.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::Misread;
+use super::json::{Fields, field, list, object, text};
+use crate::{Kind, Node, ObjectName};
+
+/// Annotations in which flannel and kubelet name further addresses of a node, several of them separated by commas.
+pub(crate) const ADDRESS_ANNOTATIONS: [&str; 3] = [
+    "flannel.alpha.coreos.com/public-ip",
+    "flannel.alpha.coreos.com/public-ipv6",
+    "alpha.kubernetes.io/provided-node-ip",
+];
+
+const CONSEQUENCE: &str = "not all addresses of nodes are known, so any address counts as that of a node";
+
+pub(super) fn lower(name: ObjectName, whole: &Value) -> Node {
+    let mut misread = Vec::new();
+    let mut addresses = Vec::new();
+    let mut pod_ranges = Vec::new();
+    if let Err(e) = read_status(whole, &mut addresses) {
+        misread.push(e);
+    }
+    read_annotations(whole, &mut addresses);
+    if let Err(e) = read_spec(whole, &mut pod_ranges) {
+        misread.push(e);
+    }
+    addresses.sort();
+    addresses.dedup();
+    pod_ranges.sort();
+    pod_ranges.dedup();
+    Node {
+        addresses: addresses.into_iter().collect(),
+        pod_ranges: pod_ranges.into(),
+        unreadable: !misread.is_empty(),
+        problems: misread.into_iter().map(|e| e.diagnose(Kind::Node, &name, CONSEQUENCE)).collect(),
+        name,
+    }
+}
+
+/// A part of the object; none if it is absent.
+fn part<'a>(whole: &'a Value, name: &str) -> Result<Option<&'a Fields>, Misread> {
+    whole.get(name).filter(|value| !value.is_null()).map(|value| object(value, name)).transpose()
+}
+
+/// `status.addresses`. Names (Hostname, InternalDNS, ExternalDNS) are no addresses.
+fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
+    let Some(entries) = part(whole, "status")?.and_then(|status| field(status, "addresses")) else { return Ok(()) };
+    for (i, entry) in list(entries, "status.addresses")?.iter().enumerate() {
+        let path = format!("status.addresses[{i}]");
+        let entry = object(entry, &path)?;
+        let sort = field(entry, "type").map(|sort| text(sort, &format!("{path}.type"))).transpose()?;
+        if !matches!(sort, Some("InternalIP" | "ExternalIP")) {
+            continue;
+        }
+        let path = format!("{path}.address");
+        let Some(address) = field(entry, "address") else { return Err(Misread::new(path, "missing")) };
+        let written = text(address, &path)?;
+        match written.parse::<IpAddr>() {
+            Ok(address) => found.push(address.to_canonical()),
+            Err(_) => return Err(Misread::new(path, format!("'{written}' is not an address"))),
+        }
+    }
+    Ok(())
+}
+
+/// Annotations are free text, so one that is no address is passed over.
+fn read_annotations(whole: &Value, found: &mut Vec<IpAddr>) {
+    let annotations = &whole["metadata"]["annotations"];
+    let written = ADDRESS_ANNOTATIONS.iter().filter_map(|key| annotations[key].as_str());
+    let addresses = written.flat_map(|text| text.split(',')).filter_map(|text| text.trim().parse::<IpAddr>().ok());
+    found.extend(addresses.map(|address| address.to_canonical()));
+}
+
+/// `spec.podCIDRs`, and `spec.podCIDR`, which is its first.
+fn read_spec(whole: &Value, found: &mut Vec<IpNet>) -> Result<(), Misread> {
+    let Some(spec) = part(whole, "spec")? else { return Ok(()) };
+    if let Some(ranges) = field(spec, "podCIDRs") {
+        for (i, range) in list(ranges, "spec.podCIDRs")?.iter().enumerate() {
+            found.extend(read_range(range, &format!("spec.podCIDRs[{i}]"))?);
+        }
+    }
+    if let Some(range) = field(spec, "podCIDR") {
+        found.extend(read_range(range, "spec.podCIDR")?);
+    }
+    Ok(())
+}
+
+/// None if it is empty, as it is on nodes that no range was given to.
+fn read_range(value: &Value, path: &str) -> Result<Option<IpNet>, Misread> {
+    match text(value, path)? {
+        "" => Ok(None),
+        written => match written.parse::<IpNet>() {
+            Ok(range) => Ok(Some(range.trunc())),
+            Err(_) => Err(Misread::new(path, format!("'{written}' is not an address range"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Object, lower as lower_object};
+
+    fn node(object: &Value) -> Node {
+        let Ok(Object::Node(node)) = lower_object(Kind::Node, object) else { panic!("{object}") };
+        (*node).clone()
+    }
+
+    fn texts(node: &Node) -> Vec<String> {
+        let addresses = node.addresses.iter().map(|address| address.to_string());
+        addresses.chain(node.pod_ranges.iter().map(ToString::to_string)).collect()
+    }
+
+    #[test]
+    fn node_has_addresses_of_status_annotations_and_spec() {
+        let object = json!({
+            "metadata": {"name": "node-a", "annotations": {
+                "flannel.alpha.coreos.com/public-ip": "198.51.100.7",
+                "flannel.alpha.coreos.com/public-ipv6": "none",
+                "alpha.kubernetes.io/provided-node-ip": "192.0.2.1, 2001:db8::9",
+                "other": "203.0.113.1",
+            }},
+            "spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "node-a"},
+                {"type": "InternalIP", "address": "192.0.2.1"},
+                {"type": "InternalIP", "address": "::ffff:192.0.2.2"},
+                {"type": "ExternalIP", "address": "2001:db8::1"},
+            ]},
+        });
+        let node = node(&object);
+        let expected =
+            ["192.0.2.1", "192.0.2.2", "198.51.100.7", "2001:db8::1", "2001:db8::9", "10.1.0.0/24", "fd00:1::/64"];
+        assert_eq!(texts(&node), expected);
+        assert!(!node.unreadable && node.problems.is_empty() && node.name.namespace.is_empty());
+    }
+
+    #[test]
+    fn node_without_addresses_is_readable() {
+        let node = node(&json!({"metadata": {"name": "new"}, "spec": {"podCIDR": ""}, "status": null}));
+        assert!(!node.unreadable && texts(&node).is_empty());
+    }
+
+    #[test]
+    fn node_with_invalid_address_is_unreadable() {
+        let with = |place: &str, value: Value| {
+            let mut object = json!({
+                "metadata": {"name": "node-a"},
+                "spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]},
+                "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]},
+            });
+            *object.pointer_mut(place).expect("a place of the object") = value;
+            node(&object)
+        };
+        for (place, value) in [
+            ("/status", json!("text")),
+            ("/status/addresses", json!({})),
+            ("/status/addresses/0", json!(7)),
+            ("/status/addresses/0/type", json!(7)),
+            ("/status/addresses/0/address", json!("192.0.2")),
+            ("/status/addresses/0/address", json!(null)),
+            ("/spec", json!([])),
+            ("/spec/podCIDR", json!("10.1.0.0/33")),
+            ("/spec/podCIDRs/0", json!(true)),
+        ] {
+            let node = with(place, value);
+            assert!(node.unreadable && node.problems.len() == 1, "{place}: {node:?}");
+        }
+    }
+}

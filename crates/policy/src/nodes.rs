@@ -1,0 +1,99 @@
+//! The addresses of all nodes together.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::Node;
+
+/// Ranges that hold every known address of a node, and every address that its pods, gateways and tunnel devices may have.
+/// Those of a family are disjoint, sorted, and as few as possible.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeRanges {
+    pub v4: Vec<Ipv4Net>,
+    pub v6: Vec<Ipv6Net>,
+}
+
+impl NodeRanges {
+    /// `None` if there is no node, or one of them has addresses that were not understood.
+    pub(crate) fn of<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Option<NodeRanges> {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut is_empty = true;
+        for node in nodes {
+            if node.unreadable {
+                return None;
+            }
+            is_empty = false;
+            for range in node.addresses.iter().map(IpNet::from).chain(node.pod_ranges.iter().copied()) {
+                match range {
+                    IpNet::V4(range) => v4.push(range),
+                    IpNet::V6(range) => v6.push(range),
+                }
+            }
+        }
+        (!is_empty).then(|| NodeRanges { v4: Ipv4Net::aggregate(&v4), v6: Ipv6Net::aggregate(&v6) })
+    }
+}
+
+/// Whether rules that go by the addresses of nodes may differ between the two.
+pub(crate) fn differ(old: Option<&Node>, new: Option<&Node>) -> bool {
+    let parts = |node: &Node| (node.addresses.clone(), node.pod_ranges.clone(), node.unreadable);
+    old.map(parts) != new.map(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{Change, ClusterState, Kind, NodeRanges, ObjectName, lower};
+
+    fn node(name: &str, address: &str, range: &str) -> Value {
+        json!({
+            "metadata": {"name": name},
+            "spec": {"podCIDR": range},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+        })
+    }
+
+    fn set(state: &mut ClusterState, object: &Value) -> crate::Changed {
+        state.apply(Change::Set(lower(Kind::Node, object).unwrap()))
+    }
+
+    fn ranges(v4: &[&str], v6: &[&str]) -> Option<NodeRanges> {
+        let v4 = v4.iter().map(|range| range.parse().unwrap()).collect();
+        Some(NodeRanges { v4, v6: v6.iter().map(|range| range.parse().unwrap()).collect() })
+    }
+
+    #[test]
+    fn state_merges_the_ranges_of_all_nodes() {
+        let mut state = ClusterState::new();
+        assert_eq!(state.node_ranges(), None);
+        assert!(set(&mut state, &node("a", "192.0.2.0", "10.1.0.0/24")).nodes);
+        assert!(set(&mut state, &node("b", "192.0.2.1", "10.1.0.0/16")).nodes);
+        assert!(set(&mut state, &node("c", "2001:db8::1", "")).nodes);
+        assert_eq!(state.node_ranges(), ranges(&["10.1.0.0/16", "192.0.2.0/31"], &["2001:db8::1/128"]));
+        assert!(state.apply(Change::Remove(Kind::Node, ObjectName::new("", "b"))).nodes);
+        assert_eq!(state.node_ranges(), ranges(&["10.1.0.0/24", "192.0.2.0/32"], &["2001:db8::1/128"]));
+        state.apply(Change::Replace(Kind::Node, vec![]));
+        assert_eq!(state, ClusterState::new());
+    }
+
+    #[test]
+    fn state_has_no_ranges_while_a_node_is_unreadable() {
+        let mut state = ClusterState::new();
+        set(&mut state, &node("a", "192.0.2.1", "10.1.0.0/24"));
+        assert!(set(&mut state, &node("b", "not an address", "")).nodes);
+        assert_eq!(state.node_ranges(), None);
+        assert_eq!(state.problems().len(), 1);
+        assert!(set(&mut state, &node("b", "192.0.2.2", "")).nodes);
+        assert_eq!(state.node_ranges(), ranges(&["10.1.0.0/24", "192.0.2.1/32", "192.0.2.2/32"], &[]));
+    }
+
+    #[test]
+    fn heartbeat_of_a_node_changes_nothing() {
+        let mut state = ClusterState::new();
+        let mut object = node("a", "192.0.2.1", "10.1.0.0/24");
+        set(&mut state, &object);
+        object["metadata"]["resourceVersion"] = "8".into();
+        object["status"]["conditions"] = json!([{"type": "Ready", "lastHeartbeatTime": "2026-01-02T03:04:05Z"}]);
+        assert!(!set(&mut state, &object).any());
+    }
+}
