@@ -62,6 +62,8 @@ fn without_an_agent_a_pod_is_to_be_tried_again_and_nothing_is_left_of_it() {
     let failed = runtime.add(&pod.container).unwrap_err();
     assert!(begin.elapsed() >= Duration::from_millis(900), "{:?}", begin.elapsed());
     assert_not_started(&place, &failed, "the agent cannot be reached at");
+    // The pod's events may be all that somebody sees who has deleted Ringfence.
+    assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
     let _agent = FakeAgent::enforcing(&place.socket());
     runtime.add(&pod.container).unwrap();

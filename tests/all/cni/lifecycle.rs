@@ -149,6 +149,19 @@ fn the_status_is_the_agents() {
     runtime.status().unwrap();
     assert_eq!(agent.requests(), [Request::Status]);
     drop(agent);
+    // What the agent cannot do yet it may at the next question, as after its restart.
+    let mut times = 0;
+    let agent = FakeAgent::start(&place.socket(), move |_| {
+        times += 1;
+        match times {
+            1 => Reply::Answer(Response::Failed { reason: "pods have not been listed".into() }),
+            2 => Reply::close(),
+            _ => Reply::Answer(Response::Ok),
+        }
+    });
+    runtime.status().unwrap();
+    assert_eq!(agent.requests().len(), 3);
+    drop(agent);
     let not_ready = Response::Failed { reason: "pods have not been listed".into() };
     let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Answer(not_ready.clone()));
     let failed = runtime.status().unwrap_err();

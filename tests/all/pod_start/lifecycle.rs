@@ -139,10 +139,15 @@ fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
 }
 
 #[test]
-fn the_status_is_whether_the_agent_is_ready() {
+fn the_status_is_whether_an_add_could_succeed() {
     let site = site();
-    let runtime = site.chain("1.1.0", &[site.ours(json!({}))]);
-    assert_eq!(runtime.status().unwrap_err().code, UNAVAILABLE);
+    let runtime = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": 1}))]);
+    let isolating = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": 1, "onTimeout": "isolate"}))]);
+    let failed = runtime.status().unwrap_err();
+    assert_eq!(failed.code, UNAVAILABLE);
+    assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
+    // Pods would start with everything denied.
+    assert!(isolating.status().unwrap()[0].stderr.contains("pods that start now are denied everything"));
     site.api.faults(|faults| faults.silent = true);
     let mut agent = site.stage.start(site.agent());
     let socket = site.stage.run_dir().join("cni.sock");
@@ -153,6 +158,19 @@ fn the_status_is_whether_the_agent_is_ready() {
     site.api.faults(|faults| faults.silent = false);
     agent.until_ready();
     runtime.status().unwrap();
+}
+
+#[test]
+fn status_waits_for_an_agent_that_restarts() {
+    let site = site();
+    drop(site.start_agent());
+    let runtime = site.chain("1.1.0", &[site.ours(json!({}))]);
+    std::thread::scope(|scope| {
+        let status = scope.spawn(|| runtime.status());
+        // It asks for a socket that nobody listens on, until there is another agent that has listed everything.
+        let _agent = site.stage.start(site.agent());
+        status.join().unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -168,7 +186,9 @@ fn an_attachment_that_nobody_can_read_is_told_and_starts_count_on() {
     agent.until_logged(&["cut@eth0.json is no attachment that this version understands"]);
     agent.until_logged(&["every kind has been listed"]);
     let status = site.chain("1.1.0", &[site.ours(json!({}))]);
-    until("it says why", || status.status().unwrap_err().details.contains("cut@eth0.json").then_some(()));
+    // The agent says that it is not ready, and why; but pods start, so the node stays ready.
+    agent.until("it says why", |agent| agent.get("/readyz").body.contains("cut@eth0.json").then_some(()));
+    status.status().unwrap();
     let db = Running::start(&runtime, "db");
     assert!(web.addresses.iter().chain(&db.addresses).all(|a| site.mentions(*a)));
 }

@@ -66,7 +66,7 @@ impl StateLoop {
                 false
             }
             Call::Status(reply) => {
-                if reply.send(self.status.unready()).is_err() {
+                if reply.send(self.add_obstacle()).is_err() {
                     tracing::debug!("the plugin that asked for the status has gone");
                 }
                 false
@@ -116,13 +116,19 @@ impl StateLoop {
         changed
     }
 
-    /// Lets pods start whose rules are committed.
-    pub(super) fn settle(&mut self) {
-        let reason = match self.status.unenforced.first() {
+    /// Why an ADD cannot be let through now; `None` if it can. STATUS asks for the same, so that it is never stricter
+    /// than ADD: what else keeps the agent from being ready (an attachment file that cannot be read, say) stops no ADD.
+    fn add_obstacle(&self) -> Option<String> {
+        match self.status.unenforced.first() {
             Some(finding) => Some(finding.clone()),
             None if self.status.in_force => None,
             None => Some(self.status.unready().unwrap_or_else(|| "the rules are not committed".into())),
-        };
+        }
+    }
+
+    /// Lets pods start whose rules are committed.
+    pub(super) fn settle(&mut self) {
+        let reason = self.add_obstacle();
         let now = Instant::now();
         for since in self.gate.settle(&self.state, reason.as_deref(), now) {
             self.metrics.cni_add_seconds.observe(now.duration_since(since).as_secs_f64());

@@ -18,10 +18,15 @@ pub(super) const AT_ONCE: Duration = Duration::from_secs(1);
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MOST: Duration = Duration::from_millis(50);
 
+/// The runtime shows it as an event of the pod, where it may be all that somebody sees of Ringfence.
+const UNREACHABLE_HINT: &str = "No pod starts on this node without the agent. If Ringfence is installed, see why its pod \
+    does not run: kubectl --namespace ringfence get pods --output wide. If Ringfence was deleted, remove what it left on \
+    the nodes: kubectl apply -f deploy/uninstall.yaml, or as root on this node: ringfence uninstall";
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgentError {
-    #[error("the agent cannot be reached at {path}: {error} (does ringfence run on this node?)")]
+    #[error("the agent cannot be reached at {path}: {error}. {}", UNREACHABLE_HINT)]
     Unreachable { path: String, error: io::Error },
     #[error("the agent at {path} gave no answer: {error}")]
     Unanswered { path: String, error: ProtocolError },
@@ -54,6 +59,38 @@ pub(super) fn ask_until(
         };
         if Instant::now() + pause >= deadline {
             return Err(error);
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MOST);
+    }
+}
+
+/// Asks until the agent could let an ADD through.
+///
+/// # Errors
+/// Why it cannot at the deadline.
+pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), String> {
+    let mut pause = PAUSE_FIRST;
+    let mut answer: Option<String> = None;
+    loop {
+        let reason = match ask(socket, &Request::Status, deadline) {
+            Ok(Response::Ok) => return Ok(()),
+            Ok(Response::Failed { reason }) => {
+                answer = Some(reason.clone());
+                reason
+            }
+            Ok(Response::Enforced | Response::Isolated { .. }) => {
+                return Err("the agent answered something else than it was asked".into());
+            }
+            // The last attempt has no time left; what the agent answered before says more.
+            Err(error) if Instant::now() >= deadline => return Err(answer.unwrap_or_else(|| error.to_string())),
+            Err(error) => {
+                answer = None;
+                error.to_string()
+            }
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(reason);
         }
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE_MOST);

@@ -12,7 +12,8 @@ pub(super) enum Code {
     Decoding = 6,
     Configuration = 7,
     TryAgainLater = 11,
-    /// To STATUS: an ADD would fail.
+    /// To STATUS: an ADD would fail. Pods that run are policed and connected as before, so it is never 51 (limited
+    /// connectivity of existing containers).
     Unavailable = 50,
     /// To CHECK: what was added is not in force as it was.
     NotInForce = 100,
