@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{Ended, ended, ringfence, run, until};
+use tests::agent_process::{Ended, ended, program, ringfence, run, until, without_variables};
 
 /// Answers VERSION, as every plugin does.
 const PLUGIN: &str = "#!/bin/sh\n# ringfence-cni\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n";
@@ -267,6 +267,42 @@ fn what_is_no_plugin_is_refused_before_anything_is_written() {
     assert_eq!(node.read("10-net.conflist"), list("net"));
     assert!(!node.path("bin").exists());
     assert_eq!(run(["install-cni", "--plugin", "/nowhere"]).code, Some(2));
+}
+
+/// As on nodes of Kubespray, where the folder and the list belong to another user than root.
+#[test]
+fn list_of_another_user_takes_entry_with_dac_override() {
+    let node = Node::new();
+    node.write("10-net.conflist", &list("net"));
+    for path in ["net.d", "net.d/10-net.conflist"] {
+        std::os::unix::fs::chown(node.path(path), Some(1000), Some(1000)).unwrap();
+    }
+    let log = node.path("log");
+    let mut command = Command::new("setpriv");
+    without_variables(&mut command);
+    command.args(["--bounding-set", "-all,+dac_override", "--inh-caps", "-all"]).arg(program());
+    command.args(node.command().get_args()).stderr(std::fs::File::create(&log).unwrap());
+    let process = command.spawn().unwrap();
+    let mut installer = Installer { process, log };
+    assert_eq!(until("it ends", || installer.process.try_wait().unwrap()).code(), Some(0));
+    assert!(node.has_entry("10-net.conflist"));
+    installer.until_logged("keeping the owner needs the capability CHOWN");
+}
+
+#[test]
+fn lock_held_by_unprivileged_user_stops_no_installer() {
+    let node = Node::new();
+    node.write("10-net.conflist", &list("net"));
+    std::fs::create_dir(node.path("run")).unwrap();
+    let lock = node.path("run/install.lock");
+    std::fs::write(&lock, "").unwrap();
+    let holder = std::fs::File::open(&lock).unwrap();
+    holder.lock().unwrap();
+    let installer = node.start(&["--watch"]);
+    installer.until_logged("the entry is in");
+    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
+    let (code, log) = installer.end();
+    assert!(code == Some(0) && log.contains("no pod starts here without an agent"), "{log}");
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod lifecycle;
 mod reported;
 // Not one packet in a thousand starts.
 mod leaks;
+// Others take the connections that the agent has.
+mod crowded;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tests::agent_process::{Ended, ended, ringfence};
+use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
 
 use crate::install::{Node, list};
 use crate::stage::{NODE, Stage};
@@ -101,6 +101,37 @@ fn everything_of_ours_goes_with_the_agent_dead_and_a_second_time_there_is_nothin
     assert_eq!(scene.stage.tables(), "table inet theirs\n");
     assert!(!scene.stage.run_dir().exists() && !scene.node.path("bin/ringfence-cni").exists());
     assert_eq!(scene.report(&[]), (Some(0), NOT_THERE.to_owned()));
+}
+
+/// As in the container of deploy/uninstall.yaml, whose root is read-only: the kernel refuses to remove a mount point with
+/// EROFS there, and with EBUSY elsewhere.
+#[test]
+fn folders_that_are_mount_points_are_emptied() {
+    for remount in ["mount -o remount,ro $ROOT", "true"] {
+        let scene = Scene::installed();
+        let (root, run_dir) = (scene.node.path("root"), scene.stage.run_dir());
+        std::fs::create_dir(&root).unwrap();
+        let script = format!(
+            "mount -t tmpfs none $ROOT; mkdir $ROOT/run $ROOT/state; mount --bind $RUN $ROOT/run; \
+             mount --bind $STATE $ROOT/state; {remount}; exec \"$@\" --run-dir $ROOT/run --state-dir $ROOT/state"
+        );
+        // A container that is started again finds nothing to do.
+        for _ in 0..2 {
+            let mut command = Command::new("unshare");
+            without_variables(&mut command);
+            command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(program()).arg("uninstall");
+            command.arg("--cni-conf-dir").arg(scene.node.path("net.d"));
+            command.arg("--cni-bin-dir").arg(scene.node.path("bin"));
+            command.env("ROOT", &root).env("RUN", &run_dir).env("STATE", scene.node.path("state"));
+            let Ended { code, stdout, stderr } = scene.stage.lab.node_exec(NODE, || ended(&mut command));
+            assert_eq!((code, &*stderr), (Some(0), ""), "{remount}: {stdout}");
+            assert!(!stdout.contains("failed"), "{stdout}");
+        }
+        for folder in [run_dir, scene.node.path("state")] {
+            assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "{}", folder.display());
+        }
+        assert_eq!((scene.stage.tables(), scene.node.read("10-net.conflist")), (String::new(), list("net")));
+    }
 }
 
 #[test]

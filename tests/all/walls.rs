@@ -25,8 +25,17 @@ const WALLS: &[Wall] = &[
     },
     Wall { name: "console", ours: &[], never: &["tokio", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall { name: "feed", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
-    Wall { name: "context", ours: &["policy", "cluster", "console", "feed"], never: &["nftnl-sys", "mnl-sys"] },
-    Wall { name: "agent", ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed"], never: &[] },
+    Wall { name: "listener", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall {
+        name: "context",
+        ours: &["policy", "cluster", "console", "feed", "listener"],
+        never: &["nftnl-sys", "mnl-sys"],
+    },
+    Wall {
+        name: "agent",
+        ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed", "listener"],
+        never: &[],
+    },
 ];
 
 /// Only `cluster` is a Kubernetes client, and only `nfnetlink` speaks netlink: these are direct dependencies of nobody

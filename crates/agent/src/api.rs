@@ -16,6 +16,12 @@ use serde::{Deserialize, Serialize};
 /// `GET`: a [`status::StatusReport`].
 pub(crate) const STATUS: &str = "/v1/status";
 
+/// `GET`: whether the event loop runs, as text. On the TCP port, too.
+pub(crate) const LIVE: &str = "/healthz";
+
+/// `GET`: whether the rules are in force, as text. On the TCP port, too.
+pub(crate) const READY: &str = "/readyz";
+
 /// `GET` with an [`ExplainQuery`]: a list of [`Explained`], one for each address family.
 pub(crate) const EXPLAIN: &str = "/v1/explain";
 

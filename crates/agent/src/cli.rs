@@ -15,7 +15,9 @@ use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::AgentArguments;
-pub(crate) use node::{DoctorArguments, InstallCniArguments, OnTimeout, StatusArguments, UninstallArguments};
+pub(crate) use node::{
+    DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, StatusArguments, UninstallArguments,
+};
 pub(crate) use remote::RemoteArguments;
 pub(crate) use reports::{AuditArguments, DropsArguments, EnforcementArguments, ReportingArguments};
 
@@ -40,6 +42,8 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// Show what the agent of this node knows and has done.
     Status(StatusArguments),
+    /// Answer the kubelet's probes for the agent of this node.
+    Probe(ProbeArguments),
     /// Show what was denied by which policies, and what audited policies would deny.
     Drops(DropsArguments),
     /// Sum up what audited policies would have denied, or suggest policies that allow it.

@@ -1,16 +1,21 @@
 //! The socket on which the CNI plugin asks: a line in, a line out, one question a connection.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni::protocol::{LINE_BYTES, Request, Response};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::attachments::{lower, lower_id};
-use crate::gate::{Outcome, Waiting};
+use crate::gate::{MOST_WAITING, Outcome, Waiting};
 use crate::state_loop::{Call, Event};
+
+/// Connections that are open at once: as many as ADDs may wait, and some for DEL, CHECK and STATUS. Further ones wait in
+/// the kernel's queue, up to the plugin's own deadline: only root can connect, and none of them is to be turned away.
+pub(crate) const CONNECTIONS: usize = MOST_WAITING + 64;
 
 /// A plugin sends its question at once; one that does not is stopped in the middle, and its runtime asks again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,7 +31,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Answers until the loop has ended.
 pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
+        let slot = slots.clone().acquire_owned().await?;
         match listener.accept().await {
             Ok((stream, _)) => {
                 let events = events.clone();
@@ -34,6 +41,7 @@ pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -
                     if let Err(error) = answer(stream, events).await {
                         tracing::warn!("a question of the CNI plugin was not answered: {error}");
                     }
+                    drop(slot);
                 });
             }
             Err(error) => {

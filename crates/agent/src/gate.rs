@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 /// ADDs that may wait at once. A kubelet starts a few pods at a time; far more than a node holds is somebody's mistake,
 /// and its runtime asks again.
-const MOST_WAITING: usize = 512;
+pub(crate) const MOST_WAITING: usize = 512;
 
 /// What an ADD is told.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,9 +16,11 @@ mod isolation;
 mod kernel_watch;
 mod latency;
 mod listen;
+mod lock_file;
 mod memory;
 mod metrics;
 mod pod_lookup;
+mod port;
 mod protection;
 mod remote;
 mod reports;
@@ -42,6 +44,7 @@ pub fn run() -> ExitCode {
         cli::Command::Drops(arguments) => verbs::drops(&arguments),
         cli::Command::Audit(arguments) => verbs::audit(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
+        cli::Command::Probe(arguments) => verbs::probe(&arguments),
         cli::Command::Status(arguments) => verbs::status(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),

@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use listener::Limits;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -28,6 +29,10 @@ use crate::status::Status;
 /// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
 
+/// Of the socket, which only root can connect to. Up to 16 connections follow denied packets, which has no end.
+pub(crate) const SOCKET_LIMITS: Limits =
+    Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None };
+
 /// What the routes answer from.
 #[derive(Clone)]
 pub(crate) struct Sources {
@@ -40,8 +45,8 @@ pub(crate) struct Sources {
 /// Routes of the TCP port. They tell nothing about single pods.
 pub(crate) fn port_routes(sources: Sources) -> Router {
     Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .route(api::LIVE, get(healthz))
+        .route(api::READY, get(readyz))
         .route("/metrics", get(metrics))
         .with_state(sources)
 }
@@ -49,6 +54,8 @@ pub(crate) fn port_routes(sources: Sources) -> Router {
 /// Routes of the Unix socket.
 pub(crate) fn socket_routes(sources: Sources) -> Router {
     Router::new()
+        .route(api::LIVE, get(healthz))
+        .route(api::READY, get(readyz))
         .route(api::STATUS, get(status))
         .route(api::EXPLAIN, get(explain))
         .route(api::VERIFY, get(verify))

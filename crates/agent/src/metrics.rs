@@ -24,7 +24,7 @@ use crate::api::status::{Commits, Repairs};
 use crate::memory::Stores;
 use crate::status::{Status, Totals};
 pub(crate) use drops::DropFigures;
-use labels::{PolicyState, RepairCause, Watched};
+use labels::{Listens, PolicyState, RepairCause, Watched};
 use remote::RemoteFigures;
 
 type Labels = [(&'static str, &'static str); 1];
@@ -53,6 +53,7 @@ pub(crate) struct Metrics {
     /// Packets that were denied, or would have been.
     pub(crate) drops: DropFigures,
     repairs: Family<Labels, Counter>,
+    refused_connections: Family<Labels, Counter>,
     latency: Family<Labels, Histogram, fn() -> Histogram>,
     gauges: Gauges,
 }
@@ -106,6 +107,12 @@ impl Metrics {
             drop(repairs.get_or_create(&cause.label()));
         }
         registry.register("repairs", "Transactions that put rules right which others had changed", repairs.clone());
+        let refused_connections = Family::<Labels, Counter>::default();
+        for listens in Listens::ALL {
+            drop(refused_connections.get_or_create(&listens.label()));
+        }
+        let help = "Connections closed at once, since as many as the listener may have were open";
+        registry.register("refused_connections", help, refused_connections.clone());
         let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
         for kind in Watched::ALL {
             drop(latency.get_or_create(&kind.label()));
@@ -139,6 +146,7 @@ impl Metrics {
             cni_add_seconds,
             drops,
             repairs,
+            refused_connections,
             latency,
             gauges,
         }
@@ -146,6 +154,10 @@ impl Metrics {
 
     pub(crate) fn repaired(&self, cause: RepairCause) {
         self.repairs.get_or_create(&cause.label()).inc();
+    }
+
+    pub(crate) fn refuse_connection(&self, at: Listens) {
+        self.refused_connections.get_or_create(&at.label()).inc();
     }
 
     /// The rules cover an event of that kind.

@@ -1,10 +1,11 @@
 //! The folder in which an agent can be found: its lock and its socket.
 
-use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +14,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, get
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 use tokio::net::UnixListener;
+
+use crate::lock_file::{self, Lock, LockKind};
 
 /// Held by the one agent of a run directory for as long as it lives.
 #[derive(Debug)]
@@ -33,7 +36,7 @@ impl TableLock {
         let address = SocketAddr::from_abstract_name(&name)?;
         match StdListener::bind_addr(&address) {
             Ok(listener) => Ok(TableLock(Some(listener))),
-            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => match is_held_by_root(&name) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse => match is_held_by_root(&name) {
                 Some(true) => bail!(
                     "another agent keeps table inet {table} on this node (it holds the abstract socket @{name}); stop it, \
                      or give this one its own --table and --run-dir"
@@ -68,6 +71,15 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.sock")
 }
 
+/// Whether a process listens on the agent's socket, which only root can put there. One that is too busy to take the
+/// connection listens, too.
+pub(crate) fn agent_listens(run_dir: &Path) -> bool {
+    match StdStream::connect(socket_path(run_dir)) {
+        Ok(_) => true,
+        Err(e) => !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused),
+    }
+}
+
 impl RunDir {
     /// Makes the folder if it is missing, and takes its lock.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<RunDir> {
@@ -76,16 +88,15 @@ impl RunDir {
         })?;
         is_ours_alone(path)?;
         let lock_path = path.join(AGENT_LOCK);
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path).with_context(|| {
-            format!("cannot open {}; make room for it, or choose another folder with --run-dir", lock_path.display())
+        let lock = lock_file::claim(&lock_path, LockKind::Exclusive, || agent_listens(path)).with_context(|| {
+            format!("cannot lock {}; make room for it, or choose another folder with --run-dir", lock_path.display())
         })?;
-        match lock.try_lock() {
-            Ok(()) => Ok(RunDir { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => bail!(
+        match lock {
+            Lock::Taken(lock) => Ok(RunDir { path: path.to_owned(), _lock: lock }),
+            Lock::HeldByOther => bail!(
                 "another agent holds {}; only one may run on a node (stop it, or give this one its own --run-dir and --table)",
                 lock_path.display()
             ),
-            Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", lock_path.display())),
         }
     }
 
@@ -95,7 +106,7 @@ impl RunDir {
         let path = self.path.join(name);
         match std::fs::remove_file(&path) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(e).with_context(|| format!("cannot remove the old socket {}", path.display())),
         }
         // From its first moment on, and not only once its mode is set.

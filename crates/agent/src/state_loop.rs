@@ -40,6 +40,8 @@ pub(crate) enum Event {
     /// What the API server says of a pod that was asked for.
     Found(ObjectName, Result<Object, String>),
     Question(Question),
+    /// Why the TCP port cannot be listened on; `None` when it can.
+    Port(Option<String>),
 }
 
 /// What the CNI plugin asks.
@@ -353,6 +355,10 @@ impl StateLoop {
             },
             Event::Question(question) => {
                 self.reply(question);
+                false
+            }
+            Event::Port(problem) => {
+                self.status.port_problem = problem;
                 false
             }
         }

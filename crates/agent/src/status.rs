@@ -72,6 +72,8 @@ pub(crate) struct Status {
     pub(crate) drop_log_group: Option<u16>,
     /// Why it does or does not.
     pub(crate) drop_log: String,
+    /// Why the TCP port cannot be listened on.
+    pub(crate) port_problem: Option<String>,
     pub(crate) counts: Counts,
     /// What the stores took when they were last measured.
     pub(crate) stores: Stores,
@@ -111,13 +113,10 @@ impl Status {
         if let [finding, ..] = &self.unenforced[..] {
             return Some(finding.clone());
         }
-        if let [problem, ..] = &self.attachment_problems[..] {
-            return Some(problem.clone());
-        }
         match (&self.trouble, self.in_force) {
             (Some(trouble), _) => Some(trouble.clone()),
             (None, false) => Some("the rules are not committed yet".into()),
-            (None, true) => None,
+            (None, true) => self.attachment_problems.first().cloned(),
         }
     }
 
@@ -139,7 +138,8 @@ impl Status {
         let unserved = (!self.unserved.is_empty()).then(|| {
             format!("the API server does not serve the kind {}; stricter rules apply", self.unserved.join(", "))
         });
-        problems.iter().map(note).chain(unserved).chain(unchecked.iter().cloned()).collect()
+        let unchecked = unchecked.iter().cloned();
+        problems.iter().map(note).chain(unserved).chain(unchecked).chain(self.port_problem.clone()).collect()
     }
 }
 

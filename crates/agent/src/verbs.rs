@@ -6,6 +6,7 @@ mod doctor;
 mod drops;
 mod install_cni;
 mod manifests;
+mod probe;
 mod status;
 mod uninstall;
 
@@ -26,6 +27,7 @@ pub(crate) use audit::audit;
 pub(crate) use doctor::doctor;
 pub(crate) use drops::drops;
 pub(crate) use install_cni::install_cni;
+pub(crate) use probe::probe;
 pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
 

@@ -14,6 +14,7 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
+use listener::Limits;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -55,7 +56,34 @@ impl Sources {
     }
 }
 
-pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
+/// Descriptors for everything but subscribers: watches of clusters, relays, stores, files of state.
+const OTHER_FILES: u64 = 256;
+
+/// Subscribers are the agents and consumers of a cluster, of which there are thousands.
+const MOST_CONNECTIONS: u64 = 16_384;
+
+/// A limit of open files that leaves fewer connections is a mistake that shows at once.
+const FEWEST_CONNECTIONS: u64 = 16;
+
+/// A stream of deltas has no end, so no connection has. One that is idle between two requests ends with the time for a
+/// request's head, and one whose peer reads nothing with [`UNREAD_FOR`].
+fn limits(file_limit: Option<u64>) -> Limits {
+    let connections = file_limit.map_or(MOST_CONNECTIONS, |limit| limit.saturating_sub(OTHER_FILES));
+    let connections = connections.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
+    Limits {
+        connections: usize::try_from(connections).unwrap_or(usize::MAX),
+        request_head: Duration::from_secs(10),
+        lifetime: None,
+    }
+}
+
+/// `file_limit` is the limit of open files; `None` where there is none.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    sources: Sources,
+    file_limit: Option<u64>,
+) -> std::convert::Infallible {
+    let metrics = sources.metrics.clone();
     let listener = listener.tap_io(|stream| {
         let set = stream
             .set_nodelay(true)
@@ -64,7 +92,7 @@ pub(crate) async fn serve(listener: TcpListener, sources: Sources) -> std::io::R
             tracing::debug!("a connection has no limits: {error}");
         }
     });
-    axum::serve(listener, routes(sources)).await
+    listener::serve(listener, routes(sources), limits(file_limit), || metrics.refuse_connection()).await
 }
 
 fn routes(sources: Sources) -> Router {
@@ -247,6 +275,13 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_other_work() {
+        for (file_limit, connections) in [(Some(1024), 768), (Some(1 << 20), 16_384), (Some(100), 16), (None, 16_384)] {
+            assert_eq!(limits(file_limit).connections, connections, "{file_limit:?}");
+        }
+    }
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(axum::http::HeaderName::from_static(name), HeaderValue::from_static(value))])

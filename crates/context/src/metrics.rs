@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     families: Families,
     published_after: Histogram,
+    refused_connections: Counter,
     ready: Gauge,
     leads: Gauge,
     problems: Gauge,
@@ -117,18 +118,28 @@ impl Metrics {
             Unit::Seconds,
             published_after.clone(),
         );
+        let refused_connections = Counter::default();
+        registry.register(
+            "refused_connections",
+            "Connections closed at once, since as many as the limit of open files allows were open",
+            refused_connections.clone(),
+        );
         let (ready, leads, problems) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register("ready", "1 while everything needed is known and published", ready.clone());
         registry.register("leads", "1 while this process is the one that pushes and stores", leads.clone());
         registry.register("source_problems", "What keeps the source from telling the whole truth", problems.clone());
         let remote = RemoteFigures::default();
         remote.register(registry);
-        Metrics { registry: root, families, published_after, ready, leads, problems, remote }
+        Metrics { registry: root, families, published_after, refused_connections, ready, leads, problems, remote }
     }
 
     /// Those of other clusters.
     pub(crate) fn of_remote(&self) -> RemoteFigures {
         self.remote.clone()
+    }
+
+    pub(crate) fn refuse_connection(&self) {
+        self.refused_connections.inc();
     }
 
     /// The figures of one feed.

@@ -115,12 +115,74 @@ fn without_a_source_outside_of_a_cluster_it_says_what_to_name() {
 }
 
 #[test]
-fn a_port_in_use_is_named_and_nothing_is_programmed() {
+fn agent_enforces_while_its_port_is_taken() {
     let stage = Stage::new();
-    let _other = stage.lab.node_exec(NODE, || TcpListener::bind("127.0.0.1:9470")).unwrap();
-    let refused = end_of(&stage, stage.agent_on_manifests());
-    assert_one_sentence(&refused, &["cannot listen on 127.0.0.1:9470", "--listen", "Address already in use"]);
-    assert_eq!(stage.tables(), "");
+    let other = stage.lab.node_exec(NODE, || TcpListener::bind("127.0.0.1:9470")).unwrap();
+    let mut agent = stage.start(stage.agent_on_manifests());
+    let line = agent.until_logged(&["cannot listen on 127.0.0.1:9470", "Address already in use"]);
+    assert!(line.contains("--listen"), "{line}");
+    // The kubelet asks over the socket, at which nobody else can answer.
+    let probe = |question| run_in(&stage, &["probe", question]);
+    agent.until("it enforces", |_| (probe("ready").code == Some(0)).then_some(()));
+    assert_eq!(probe("live").code, Some(0));
+    assert!(stage.tables().contains("table inet ringfence"));
+    assert!(run_in(&stage, &["status"]).stdout.contains("cannot listen on 127.0.0.1:9470"));
+    assert!(run_in(&stage, &["doctor", "--no-self-test"]).stdout.contains("the agent has no port for metrics"));
+    drop(other);
+    agent.until_logged(&["serving health and metrics"]);
+    agent.until_ready();
+    agent.until("the problem is over", |_| {
+        (!run_in(&stage, &["status"]).stdout.contains("cannot listen")).then_some(())
+    });
+}
+
+/// A verb that asks the agent.
+fn run_in(stage: &Stage, verb: &[&str]) -> Ended {
+    let mut command = ringfence();
+    command.args(verb).arg("--run-dir").arg(stage.run_dir());
+    end_of(stage, command)
+}
+
+#[test]
+fn probes_fail_without_an_agent() {
+    let stage = Stage::new();
+    for question in ["live", "ready"] {
+        let Ended { code, stderr, .. } = run_in(&stage, &["probe", question]);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("cannot reach an agent"), "{stderr}");
+    }
+}
+
+/// The lock files of the first release could be opened by everybody.
+#[test]
+fn lock_held_by_unprivileged_user_stops_no_agent() {
+    let stage = Stage::new();
+    std::fs::create_dir(stage.run_dir()).unwrap();
+    let lock = stage.run_dir().join("agent.lock");
+    std::fs::write(&lock, "").unwrap();
+    for folder in stage.run_dir().ancestors().take(2) {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let hold = |holds: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", "flock", "--nonblock"]).arg(&lock);
+        command.args(["sh", "-c", holds]).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let mut holder = hold("echo held; exec sleep 60");
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    let agent = stage.start_on_manifests();
+    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(!hold("true").wait().unwrap().success(), "nobody but root can open the file");
+    let mut second = stage.agent_on_manifests();
+    second.args(["--listen", "127.0.0.1:9471", "--table", "other"]);
+    assert_one_sentence(&end_of(&stage, second), &["another agent holds"]);
+    drop(agent);
+    // Also after a restart, while the descriptor from before is still open.
+    drop(stage.start_on_manifests());
+    holder.kill().and_then(|()| holder.wait()).unwrap();
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub(super) fn install_yaml() -> Vec<Value> {
     documents(&read("deploy/install.yaml"))
 }
 
+fn uninstall_yaml() -> Vec<Value> {
+    documents(&read("deploy/uninstall.yaml"))
+}
+
 pub(super) fn of_kind<'a>(documents: &'a [Value], kind: &str) -> &'a Value {
     documents.iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
@@ -119,7 +123,7 @@ fn the_names_in_one_object_are_those_of_the_others() {
     }
     assert_eq!(at(binding, "subjects.0.namespace"), space);
     assert_eq!(at(daemon_set, "spec.selector.matchLabels"), at(daemon_set, "spec.template.metadata.labels"));
-    for daemon_set in [daemon_set, &super::documents(&read("deploy/uninstall.yaml"))[0]] {
+    for daemon_set in [daemon_set, of_kind(&uninstall_yaml(), "DaemonSet")] {
         let pod = at(daemon_set, "spec.template.spec");
         let volumes: BTreeSet<&str> = list(pod, "volumes").iter().filter_map(|v| v["name"].as_str()).collect();
         for mount in containers(daemon_set).iter().filter_map(|c| c["volumeMounts"].as_array()).flatten() {
@@ -128,6 +132,24 @@ fn the_names_in_one_object_are_those_of_the_others() {
             let volume = list(pod, "volumes").iter().find(|v| v["name"] == mount["name"]).unwrap();
             assert_eq!(at(volume, "hostPath.path"), &mount["mountPath"]);
         }
+    }
+}
+
+/// Deleting install.yaml deletes its namespace with all that is in it, and no pod starts on the nodes then.
+#[test]
+fn uninstall_needs_nothing_of_install() {
+    let documents = uninstall_yaml();
+    let [space, daemon_set] = &documents[..] else { panic!("{documents:?}") };
+    assert_eq!((&space["kind"], &daemon_set["kind"]), (&json!("Namespace"), &json!("DaemonSet")));
+    assert_eq!(at(daemon_set, "metadata.namespace"), at(space, "metadata.name"));
+    assert_ne!(at(space, "metadata.name"), at(of_kind(&install_yaml(), "Namespace"), "metadata.name"));
+    assert_eq!(at(space, "metadata.labels")["pod-security.kubernetes.io/enforce"], "privileged");
+    let pod = at(daemon_set, "spec.template.spec");
+    assert!(pod.get("serviceAccountName").is_none() && pod["automountServiceAccountToken"] == json!(false));
+    // No CNI plugin is called for it.
+    assert_eq!(pod["hostNetwork"], json!(true));
+    for manifest in ["deploy/install.yaml", "docs/install.md"] {
+        assert!(read(manifest).contains("kubectl apply -f deploy/uninstall.yaml"), "{manifest}");
     }
 }
 
@@ -173,13 +195,18 @@ fn the_rights_are_those_that_the_code_uses() {
 #[test]
 fn every_flag_and_variable_is_one_that_the_program_has() {
     let listen = documents(&read("deploy/components/monitoring/listen.yaml")).remove(0);
-    let uninstall = documents(&read("deploy/uninstall.yaml")).remove(0);
+    let uninstall = of_kind(&uninstall_yaml(), "DaemonSet").clone();
     let documents = install_yaml();
     let mut all = containers(of_kind(&documents, "DaemonSet"));
     all.extend(list(&listen, "spec.template.spec.containers"));
     all.push(&list(&uninstall, "spec.template.spec.initContainers")[0]);
     let mut verbs = BTreeSet::new();
     for container in all {
+        for probe in ["livenessProbe", "readinessProbe"].iter().filter_map(|probe| container.get(*probe)) {
+            let [program, "probe", question] = texts(at(probe, "exec.command"))[..] else { panic!("{probe}") };
+            assert!(read("Dockerfile").contains(&format!("ENTRYPOINT [\"{program}\"]")), "{program}");
+            assert!(help("probe").contains(&format!("- {question}:")), "{question}");
+        }
         let arguments = texts(at(container, "args"));
         let help = help(arguments[0]);
         for argument in &arguments[1..] {
@@ -227,12 +254,8 @@ fn the_folders_and_the_port_are_those_that_the_program_takes_by_itself() {
     let agent = containers(daemon_set).into_iter().find(|container| container["name"] == "agent").unwrap();
     let help = help("agent");
     assert!(help.contains(&format!("[default: {}]", path("run"))));
-    for probe in ["livenessProbe", "readinessProbe"] {
-        let probe = at(agent, &format!("{probe}.httpGet"));
-        let address = format!("{}:{}", probe["host"].as_str().unwrap(), probe["port"]);
-        assert!(help.contains(&format!("[default: {address}]")), "{address}");
-    }
-    assert_eq!(at(agent, "ports.0.containerPort"), at(agent, "readinessProbe.httpGet.port"));
+    let address = format!("127.0.0.1:{}", at(agent, "ports.0.containerPort"));
+    assert!(help.contains(&format!("[default: {address}]")), "{address}");
 }
 
 #[test]

@@ -236,12 +236,14 @@ fn an_add_of_the_cni_plugin_on_a_full_disk_fails_with_a_sentence_and_leaves_noth
 }
 
 #[test]
-fn a_port_that_is_taken_while_the_agent_restarts_leaves_the_rules_as_they_are() {
+fn port_taken_during_restart_stops_no_agent() {
     let stage = stage();
     stage.write_objects(super::FILE, &objects());
     start(&stage, "auto").until_ready();
     let _other = stage.lab.node_exec(NODE, || TcpListener::bind("127.0.0.1:9470")).expect("a free port");
-    let refused = stage.lab.node_exec(NODE, || ended(&mut stage.agent_on_manifests()));
-    assert_refused(&refused, &["cannot listen on 127.0.0.1:9470", "--listen"]);
-    assert!(stage.enforces(&state_of(&objects())));
+    let mut agent = stage.start(stage.agent_on_manifests());
+    agent.until_logged(&["cannot listen on 127.0.0.1:9470", "--listen"]);
+    let changed = [&objects()[..], &[ingress("more", "app=client", "app=stranger")]].concat();
+    stage.write_objects(super::FILE, &changed);
+    stage.until_enforced(&mut agent, &state_of(&changed));
 }

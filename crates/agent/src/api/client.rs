@@ -40,6 +40,11 @@ pub(crate) async fn status(run_dir: &Path) -> Result<StatusReport, Unanswered> {
     get(run_dir, STATUS).await
 }
 
+/// Asks for health or readiness; the answer is text for people.
+pub(crate) async fn probe(run_dir: &Path, route: &str) -> Result<String, Unanswered> {
+    Ok(String::from_utf8_lossy(&whole(ask(run_dir, route).await?).await?).into_owned())
+}
+
 pub(crate) async fn verify(run_dir: &Path) -> Result<TableVerdict, Unanswered> {
     get(run_dir, VERIFY).await
 }
@@ -135,9 +140,10 @@ pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incomin
     if status.is_success() {
         return Ok(response);
     }
-    Err(Unanswered::Refused(match serde_json::from_slice::<ApiError>(&whole(response).await?) {
+    let body = whole(response).await?;
+    Err(Unanswered::Refused(match serde_json::from_slice::<ApiError>(&body) {
         Ok(error) => error.error,
-        Err(_) => format!("the agent answered {status}"),
+        Err(_) => format!("the agent answered {status}: {}", String::from_utf8_lossy(&body).trim_end()),
     }))
 }
 

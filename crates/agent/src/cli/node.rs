@@ -1,4 +1,4 @@
-//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status.
+//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status, probe.
 
 use std::path::PathBuf;
 
@@ -100,6 +100,35 @@ pub(crate) struct StatusArguments {
     /// Form of the status.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 yes; 1 no, with the reason; 2 the agent could not be asked.")]
+pub(crate) struct ProbeArguments {
+    /// What to ask.
+    #[arg(value_enum)]
+    pub(crate) question: Probe,
+
+    /// Folder of the running agent's socket.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Probe {
+    /// Does the agent's event loop run?
+    Live,
+    /// Are the rules that the policies ask for in force?
+    Ready,
+}
+
+impl Probe {
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Probe::Live => crate::api::LIVE,
+            Probe::Ready => crate::api::READY,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

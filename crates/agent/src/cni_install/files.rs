@@ -247,7 +247,7 @@ impl Temporary {
         Temporary::create(beside, bytes, |file| {
             let ours = file.metadata()?;
             if (ours.uid(), ours.gid()) != (like.uid(), like.gid()) {
-                fchown(&*file, Some(like.uid()), Some(like.gid()))?;
+                keep_owner(beside, file, like)?;
             }
             file.set_permissions(Permissions::from_mode(like.mode() & 0o7777))
         })
@@ -269,6 +269,22 @@ impl Temporary {
             return Ok(temporary);
         }
         Err(io::Error::other(format!("there are {MOST_TEMPORARY} files .{name}.*{TEMPORARY} already; remove them")))
+    }
+}
+
+/// Gives the file the owner of another. Without CAP_CHOWN only the owner changes: runtimes read configurations as root,
+/// and a gate that is missing is worse than a file that its owner has to replace instead of writing to it.
+fn keep_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
+    let (user, group) = (like.uid(), like.gid());
+    match fchown(file, Some(user), Some(group)) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            tracing::warn!(
+                file = %path.display(),
+                "its owner was user {user}, group {group}, and is root now: keeping the owner needs the capability CHOWN"
+            );
+            Ok(())
+        }
+        changed => changed,
     }
 }
 

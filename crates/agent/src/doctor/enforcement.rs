@@ -41,6 +41,8 @@ pub(crate) struct AgentStatus {
     pub(crate) table: String,
     /// Why the node is not ready.
     pub(crate) unready: Option<String>,
+    /// Why the agent has no TCP port.
+    pub(crate) port_problem: Option<String>,
     pub(crate) kernel_generation: Option<u32>,
     pub(crate) seconds_since_commit: Option<u64>,
 }
@@ -76,9 +78,10 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
 
 impl AgentStatus {
     fn of(report: StatusReport) -> AgentStatus {
-        let StatusReport { version, unready, rules, last_commit, .. } = report;
+        let StatusReport { version, unready, rules, last_commit, port_problem, .. } = report;
         AgentStatus {
             version,
+            port_problem,
             table: rules.table,
             unready,
             kernel_generation: rules.kernel_generation,
@@ -120,6 +123,13 @@ fn agent(facts: &EnforcementFacts, status: &AgentStatus) -> Vec<Finding> {
             "do what the reason says; the agent's log has more",
         ),
     }];
+    if let Some(problem) = &status.port_problem {
+        findings.push(Finding::warning(
+            Check::Agent,
+            format!("the agent has no port for metrics: {problem}"),
+            "see who has the port: ss -ltnp; the agent tries again by itself",
+        ));
+    }
     findings.push(match status.seconds_since_commit {
         Some(seconds) => Finding::ok(Check::LastCommit, format!("the agent's last commit was {} ago", age(seconds))),
         None => Finding::ok(Check::LastCommit, "the agent has not had to commit anything since it started"),
@@ -239,6 +249,7 @@ mod tests {
             version: "0.1.0".into(),
             table: "ringfence".into(),
             unready: None,
+            port_problem: None,
             kernel_generation: Some(7),
             seconds_since_commit: Some(5),
         }

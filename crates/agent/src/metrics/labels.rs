@@ -95,6 +95,25 @@ impl RepairCause {
     }
 }
 
+/// Where the agent answers HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listens {
+    Port,
+    Socket,
+}
+
+impl Listens {
+    pub(super) const ALL: [Listens; 2] = [Listens::Port, Listens::Socket];
+
+    pub(super) fn label(self) -> super::Labels {
+        let word = match self {
+            Listens::Port => "port",
+            Listens::Socket => "socket",
+        };
+        [("listener", word)]
+    }
+}
+
 /// What becomes of a policy. Every policy is in one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyState {

@@ -54,6 +54,7 @@ impl Status {
             },
             unenforced: self.unenforced.clone(),
             attachment_problems: self.attachment_problems.clone(),
+            port_problem: self.port_problem.clone(),
             features: wire::Features {
                 protection: self.protected,
                 protection_reason: self.protection.clone(),

@@ -4,18 +4,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use nfnetlink::Release;
 use nft::Table;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::AgentArguments;
 use crate::enforcer::Enforcer;
-use crate::listen::{Sources, port_routes, socket_routes};
+use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
+use crate::metrics::labels::Listens;
 use crate::pod_lookup::{self, Wanted};
 use crate::remote::Following;
 use crate::reports::{GroupChoice, OBSERVATIONS_QUEUED, Observed, Place, Reporting, Stream, Watch};
@@ -23,13 +23,28 @@ use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
-use crate::{cni_socket, kernel_watch};
+use crate::{cni_socket, kernel_watch, port};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
 
+/// Descriptors for everything but connections of peers: netlink, watches, providers, files that are read.
+const OTHER_FILES: usize = 256;
+
+/// With this limit of open files no peer can take the descriptors that the CNI plugin's socket and netlink need.
+const FILES_NEEDED: usize =
+    port::LIMITS.connections + SOCKET_LIMITS.connections + cni_socket::CONNECTIONS + OTHER_FILES;
+
+/// The usual limit, which some runtimes set without a higher hard one.
+const _: () = assert!(FILES_NEEDED <= 1024);
+
 pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
     console::log::start(arguments.log_format);
+    if let Some(limit) = listener::raise_file_limit().filter(|limit| *limit < FILES_NEEDED as u64) {
+        tracing::warn!(
+            "open files are limited to {limit}, and the agent may need {FILES_NEEDED}: raise the hard limit"
+        );
+    }
     let run_dir = RunDir::claim(&arguments.run_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(arguments, run_dir))
@@ -65,9 +80,6 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
-    let port = TcpListener::bind(arguments.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
     let socket = run_dir.listen("agent.sock")?;
     let cni_socket = run_dir.listen("cni.sock")?;
 
@@ -98,9 +110,10 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let watched = events.clone();
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
-    let sources = Sources { status: statuses, metrics, events, drops };
-    let mut port = tokio::spawn(axum::serve(port, port_routes(sources.clone())).into_future());
-    let mut socket = tokio::spawn(axum::serve(socket, socket_routes(sources)).into_future());
+    let sources = Sources { status: statuses, metrics: metrics.clone(), events: events.clone(), drops };
+    let mut port = tokio::spawn(port::serve(arguments.listen, port_routes(sources.clone()), events, metrics.clone()));
+    let refused = move || metrics.refuse_connection(Listens::Socket);
+    let mut socket = tokio::spawn(listener::serve(socket, socket_routes(sources), SOCKET_LIMITS, refused));
     std::thread::Builder::new()
         .name("kernel-watch".into())
         .spawn(move || kernel_watch::run(notifications, &watched))?;
@@ -127,8 +140,8 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
         ended = end_of(&mut remote) => bail!("context providers cannot be followed: {}", outcome(ended)),
         ended = &mut state_loop => bail!("the agent's loop has ended: {}", outcome(ended)),
-        ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
-        ended = &mut socket => bail!("the socket has closed: {}", outcome(ended)),
+        Err(panic) = &mut port => bail!("the port has closed: {panic}"),
+        Err(panic) = &mut socket => bail!("the socket has closed: {panic}"),
         ended = &mut cni_socket => bail!("the CNI plugin's socket has closed: {}", outcome(ended)),
     }
     // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.

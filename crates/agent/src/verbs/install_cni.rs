@@ -13,6 +13,10 @@ use super::runtime;
 use crate::cli::{InstallCniArguments, OnTimeout};
 use crate::cni_install::{Plugin, Watched, watch};
 use crate::conflist::{Entry, PLUGIN};
+use crate::lock_file::{self, Lock, LockKind};
+
+const STAYS: &str = "plugin and entry stay in place, so that no pod starts here without an agent ('ringfence uninstall' \
+    removes them)";
 
 pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<ExitCode> {
     let InstallCniArguments {
@@ -48,8 +52,8 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
             () = watch(watched, kept) => {}
-            _ = terminate.recv() => tracing::info!("SIGTERM: stopping; plugin and entry stay in place"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: stopping; plugin and entry stay in place"),
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping; {STAYS}"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping; {STAYS}"),
         }
         Ok(YES)
     })
@@ -80,15 +84,10 @@ fn lock(run_dir: &Path) -> anyhow::Result<File> {
         .mode(0o755)
         .create(run_dir)
         .with_context(|| format!("cannot make the folder {}; choose another with --run-dir", run_dir.display()))?;
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("cannot open {}", path.display()))?;
-    match lock.try_lock_shared() {
-        Ok(()) => Ok(lock),
-        Err(std::fs::TryLockError::WouldBlock) => bail!("'ringfence uninstall' is under way ({})", path.display()),
-        Err(std::fs::TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+    // Nothing shows whether an 'uninstall' of the first release holds a lock that anybody could have taken; it ends soon.
+    let lock = lock_file::claim(&path, LockKind::Shared, || false);
+    match lock.with_context(|| format!("cannot lock {}", path.display()))? {
+        Lock::Taken(lock) => Ok(lock),
+        Lock::HeldByOther => bail!("'ringfence uninstall' is under way ({})", path.display()),
     }
 }

@@ -51,21 +51,12 @@ const FEEDS: [Feed; 2] = [
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     console::log::start(arguments.log_format);
     feed::install_tls_provider();
-    raise_file_limit();
+    let file_limit = listener::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(arguments))
+    runtime.block_on(run(arguments, file_limit))
 }
 
-/// Every subscriber is an open file, and the usual soft limit is 1,024.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
-    }
-}
-
-async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::new());
@@ -88,7 +79,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         remote: elsewhere.as_ref().map(|elsewhere| elsewhere.reports.clone()),
     };
     let listens = listener.local_addr()?;
-    let mut port = tokio::spawn(listen::serve(listener, sources));
+    let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
     let connection = match arguments.manifests {
@@ -144,7 +135,7 @@ async fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
         ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
         ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
-        ended = &mut port => bail!("the port has closed: {}", outcome(ended)),
+        Err(panic) = &mut port => bail!("the port has closed: {panic}"),
         ended = end_of(elsewhere.as_mut().map(|elsewhere| &mut elsewhere.task)) => {
             bail!("the watch of other clusters has ended: {ended}")
         }

@@ -284,6 +284,7 @@ mod tests {
             pods: Pods { on_node: 110, isolated: 88, audited: 12, unknown: 0 },
             unenforced: vec![],
             attachment_problems: vec![],
+            port_problem: None,
             features: Features {
                 protection: true,
                 protection_reason: "on: only the agent can change its tables".into(),

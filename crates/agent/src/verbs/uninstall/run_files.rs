@@ -1,13 +1,14 @@
 //! The folder of the agent: who is at work there, and what they leave.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use super::report::Report;
-use crate::run_dir::{AGENT_LOCK, INSTALL_LOCK, socket_path};
+use crate::lock_file::{self, LockKind, replacement_of};
+use crate::run_dir::{AGENT_LOCK, INSTALL_LOCK, agent_listens, socket_path};
 
 /// Where the plugin finds the agent.
 const CNI_SOCKET: &str = "cni.sock";
@@ -29,23 +30,29 @@ pub(super) enum Lock {
 
 impl Holders {
     pub(super) fn lock(run_dir: &Path, dry_run: bool) -> anyhow::Result<Holders> {
-        let lock = |name| lock(run_dir, name, dry_run);
-        Ok(Holders { agent: lock(AGENT_LOCK)?, install: lock(INSTALL_LOCK)? })
+        let agent = lock(run_dir, AGENT_LOCK, dry_run, || agent_listens(run_dir))?;
+        // Whether an 'install-cni' of the first release holds the lock cannot be told.
+        Ok(Holders { agent, install: lock(run_dir, INSTALL_LOCK, dry_run, || true)? })
     }
 }
 
-fn lock(run_dir: &Path, name: &str, dry_run: bool) -> anyhow::Result<Lock> {
+/// `holder_lives` is asked about a lock that anybody could have taken.
+fn lock(run_dir: &Path, name: &str, dry_run: bool, holder_lives: impl Fn() -> bool) -> anyhow::Result<Lock> {
     let path = run_dir.join(name);
-    let file = match File::options().write(true).create(!dry_run).truncate(false).open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => return Ok(Lock::NoFolder),
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Lock::Taken(None)),
-        Err(e) => return Err(e).with_context(|| format!("cannot open {}", path.display())),
-    };
-    match file.try_lock() {
-        Ok(()) => Ok(Lock::Taken(Some(file))),
-        Err(TryLockError::WouldBlock) => Ok(Lock::HeldByOther),
-        Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+    if dry_run {
+        return match lock_file::is_held(&path) {
+            Ok(true) => Ok(Lock::HeldByOther),
+            Ok(false) => Ok(Lock::Taken(None)),
+            Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(Lock::NoFolder),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Lock::Taken(None)),
+            Err(e) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+        };
+    }
+    match lock_file::claim(&path, LockKind::Exclusive, holder_lives) {
+        Ok(lock_file::Lock::Taken(file)) => Ok(Lock::Taken(Some(file))),
+        Ok(lock_file::Lock::HeldByOther) => Ok(Lock::HeldByOther),
+        Err(e) if e.kind() == ErrorKind::NotFound && !run_dir.exists() => Ok(Lock::NoFolder),
+        Err(e) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
     }
 }
 
@@ -73,12 +80,22 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
         }
         None => report.remove(format!("{what} with its sockets, locks and notes"), || {
             remove_ours()?;
-            match std::fs::remove_dir(run_dir) {
-                // In a container it is a mount; it ends with the boot.
-                Err(e) if e.kind() == ErrorKind::ResourceBusy => Ok(()),
-                removed => removed,
-            }
+            remove_unless_mounted(run_dir)
         }),
+    }
+}
+
+/// Removes an empty folder. A container cannot remove a folder of the node that is mounted into it: the kernel refuses
+/// with EBUSY, or with EROFS where the container's root file system is read-only. The empty folder stays then.
+pub(super) fn remove_unless_mounted(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir(folder) {
+        Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::ReadOnlyFilesystem) => {
+            match list(folder)?.first() {
+                Some(path) => Err(io::Error::other(format!("{} is still there", path.display()))),
+                None => Ok(()),
+            }
+        }
+        removed => removed,
     }
 }
 
@@ -98,7 +115,10 @@ fn ours(run_dir: &Path) -> io::Result<(Vec<PathBuf>, Option<PathBuf>)> {
             paths.push(attachments.clone());
         }
     }
-    let known = [socket_path(run_dir), run_dir.join(CNI_SOCKET), run_dir.join(INSTALL_LOCK), run_dir.join(AGENT_LOCK)];
+    let (agent_lock, install_lock) = (run_dir.join(AGENT_LOCK), run_dir.join(INSTALL_LOCK));
+    let unfinished = [&agent_lock, &install_lock].map(|lock| replacement_of(lock));
+    let known = [socket_path(run_dir), run_dir.join(CNI_SOCKET), install_lock, agent_lock].into_iter();
+    let known: Vec<PathBuf> = known.chain(unfinished).collect();
     for path in list(run_dir)? {
         if path != attachments && !known.contains(&path) {
             stranger = stranger.or(Some(path));

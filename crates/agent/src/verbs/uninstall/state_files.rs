@@ -1,9 +1,9 @@
 //! What the agent keeps for its next start.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::report::Report;
+use super::run_files::remove_unless_mounted;
 use crate::remote::Kept;
 
 pub(super) fn remove(report: &mut Report, state_dir: &Path) {
@@ -16,10 +16,10 @@ pub(super) fn remove(report: &mut Report, state_dir: &Path) {
     }
     report.remove(what, || {
         ours.iter().try_for_each(std::fs::remove_file)?;
-        match std::fs::remove_dir(state_dir) {
-            // Somebody else's files are in it, or in a container it is a mount.
-            Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy) => Ok(()),
-            removed => removed,
+        match std::fs::read_dir(state_dir)?.next() {
+            // Somebody else's files are in it.
+            Some(_) => Ok(()),
+            None => remove_unless_mounted(state_dir),
         }
     });
 }

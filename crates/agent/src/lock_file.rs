@@ -1,0 +1,176 @@
+//! Lock files in a folder of root's, which nobody but root can lock.
+//!
+//! flock(2) needs no more than a descriptor, so whoever may read a lock file can hold its lock. Lock files have mode 0600,
+//! and one that others could open (those of the first release had mode 0644) is replaced by another file.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const MODE: u32 = 0o600;
+
+/// Times that the file may be replaced by other processes while it is being locked. Each replaces it once in its life.
+const MOST_ROUNDS: usize = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    Exclusive,
+    Shared,
+}
+
+#[derive(Debug)]
+pub(crate) enum Lock {
+    /// Ours until the file is dropped.
+    Taken(File),
+    HeldByOther,
+}
+
+/// Locks the file, which is created if it is missing. `holder_lives` says whether the holder of a lock that anybody could
+/// have taken is one of ours; otherwise the file is replaced.
+///
+/// # Errors
+/// If the file cannot be opened, locked or replaced.
+pub(crate) fn claim(path: &Path, kind: LockKind, holder_lives: impl Fn() -> bool) -> io::Result<Lock> {
+    for _ in 0..MOST_ROUNDS {
+        let file = open(path)?;
+        let locked = try_lock(&file, kind)?;
+        if !is_open_to_others(&file)? {
+            match locked {
+                false => return Ok(Lock::HeldByOther),
+                true if is_at(path, &file)? => return Ok(Lock::Taken(file)),
+                true => continue,
+            }
+        }
+        if !locked && holder_lives() {
+            return Ok(Lock::HeldByOther);
+        }
+        replace(path)?;
+    }
+    Err(io::Error::other(format!("other processes replaced it {MOST_ROUNDS} times")))
+}
+
+/// Whether somebody holds the lock of a file that is there. Changes nothing.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    Ok(!try_lock(&file, LockKind::Exclusive)?)
+}
+
+/// The name under which a replacement is made.
+pub(crate) fn replacement_of(path: &Path) -> PathBuf {
+    path.with_extension("lock.new")
+}
+
+/// Puts a file in the place of one that others could open. A process that opened the old one may lock it at any time, now
+/// or after the next restart; nobody looks at it any more.
+fn replace(path: &Path) -> io::Result<()> {
+    let replacement = replacement_of(path);
+    let file = open(&replacement)?;
+    // Of two that replace the file at once one goes ahead, so that neither removes the lock that the other has taken.
+    if !try_lock(&file, LockKind::Exclusive)? || !is_at(&replacement, &file)? {
+        return Ok(());
+    }
+    if !is_open_to_others(&open(path)?)? {
+        return std::fs::remove_file(&replacement);
+    }
+    std::fs::rename(&replacement, path)
+}
+
+/// Opens or creates the file. The mode holds from its first moment on: the umask only takes bits away.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(MODE).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+fn try_lock(file: &File, kind: LockKind) -> io::Result<bool> {
+    let locked = match kind {
+        LockKind::Exclusive => file.try_lock(),
+        LockKind::Shared => file.try_lock_shared(),
+    };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
+fn is_open_to_others(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.mode() & 0o7777 & !MODE != 0)
+}
+
+/// Whether the path still leads to this file.
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    match std::fs::symlink_metadata(path) {
+        Ok(there) => Ok(identity(there) == identity(file.metadata()?)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    /// A file of an earlier release, held by somebody who opened it for reading.
+    fn loose(path: &Path) -> File {
+        std::fs::write(path, "").unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+        let holder = File::open(path).unwrap();
+        holder.lock().unwrap();
+        holder
+    }
+
+    #[test]
+    fn lock_is_exclusive_and_closed_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.lock");
+        let first = claim(&path, LockKind::Exclusive, || false).unwrap();
+        assert!(matches!(first, Lock::Taken(_)));
+        assert_eq!(mode(&path), MODE);
+        assert!(matches!(claim(&path, LockKind::Exclusive, || false).unwrap(), Lock::HeldByOther));
+        drop(first);
+        let shared = claim(&path, LockKind::Shared, || false).unwrap();
+        assert!(matches!(shared, Lock::Taken(_)));
+        assert!(matches!(claim(&path, LockKind::Shared, || false).unwrap(), Lock::Taken(_)));
+        assert!(matches!(claim(&path, LockKind::Exclusive, || false).unwrap(), Lock::HeldByOther));
+    }
+
+    #[test]
+    fn loose_lock_file_is_replaced_unless_agent_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.lock");
+        let holder = loose(&path);
+        assert!(matches!(claim(&path, LockKind::Exclusive, || true).unwrap(), Lock::HeldByOther));
+        let ours = claim(&path, LockKind::Exclusive, || false).unwrap();
+        assert!(matches!(ours, Lock::Taken(_)));
+        assert_eq!((mode(&path), replacement_of(&path).exists()), (MODE, false));
+        // The old descriptor locks nothing that anybody looks at, neither now nor after a restart.
+        drop(ours);
+        assert!(matches!(claim(&path, LockKind::Exclusive, || true).unwrap(), Lock::Taken(_)));
+        drop(holder);
+    }
+
+    #[test]
+    fn loose_lock_file_goes_to_one_of_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.lock");
+        let _holder = loose(&path);
+        let claims: Vec<Lock> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| claim(&path, LockKind::Exclusive, || false).unwrap())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(claims.iter().filter(|lock| matches!(lock, Lock::Taken(_))).count(), 1, "{claims:?}");
+    }
+}

@@ -1,0 +1,69 @@
+//! The agent's TCP port (health, readiness, metrics). Nothing that enforces depends on it: anybody may have bound it first,
+//! so the agent reports that, tries again, and goes on.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use listener::Limits;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
+use crate::metrics::labels::Listens;
+use crate::state_loop::Event;
+
+/// A few Prometheus servers and probes ask every few seconds, and each has an answer within milliseconds. A scraper that
+/// keeps its connection opens another one when its time is over.
+pub(crate) const LIMITS: Limits =
+    Limits { connections: 64, request_head: Duration::from_secs(10), lifetime: Some(Duration::from_secs(60)) };
+
+/// Wait before a port that is taken is tried again; it doubles up to the longest.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Serves the routes from the moment on in which the port is free.
+pub(crate) async fn serve(
+    address: SocketAddr,
+    routes: Router,
+    events: mpsc::Sender<Event>,
+    metrics: impl AsRef<Metrics>,
+) -> Infallible {
+    let listener = bind(address, &events).await;
+    listener::serve(listener, routes, LIMITS, || metrics.as_ref().refuse_connection(Listens::Port)).await
+}
+
+async fn bind(address: SocketAddr, events: &mpsc::Sender<Event>) -> TcpListener {
+    let mut reported: Option<String> = None;
+    let mut wait = FIRST_RETRY;
+    loop {
+        let error = match TcpListener::bind(address).await {
+            Ok(listener) => {
+                if reported.is_some() {
+                    report(events, None).await;
+                }
+                tracing::info!(listen = %address, "serving health and metrics");
+                return listener;
+            }
+            Err(error) => error,
+        };
+        let problem = format!(
+            "cannot listen on {address}: {error}. There are no metrics until it can; whatever answers there is not this \
+             agent. Rules are enforced all the same. End the process that has the port, or choose another one with --listen"
+        );
+        if reported.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+            report(events, Some(problem.clone())).await;
+            reported = Some(problem);
+        }
+        tokio::time::sleep(wait).await;
+        wait = (2 * wait).min(LONGEST_RETRY);
+    }
+}
+
+async fn report(events: &mpsc::Sender<Event>, problem: Option<String>) {
+    if events.send(Event::Port(problem)).await.is_err() {
+        tracing::debug!("the event loop has ended");
+    }
+}

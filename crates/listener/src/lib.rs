@@ -1,0 +1,92 @@
+//! HTTP listeners with bounds on connections and time, and the process's limit of open files.
+//!
+//! A peer that opens connections and sends nothing, or sends its request byte by byte, costs descriptors, which the process
+//! needs for its work. Each listener has a share of them and refuses what exceeds it. What is served is not known here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// What the peers of a listener may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections that are open at once. Further ones are accepted and closed, so that they do not wait in the kernel's
+    /// queue before others.
+    pub connections: usize,
+    /// For the head of a request, from the start of the connection or the end of the previous response. So it is the
+    /// longest time that a connection may be idle, too.
+    pub request_head: Duration,
+    /// For the whole connection; `None` where responses have no end.
+    pub lifetime: Option<Duration>,
+}
+
+/// Serves the routes and never returns. `refused` is called for each connection above the limit. Failures to accept, which
+/// come from a lack of descriptors or memory, are retried after a second.
+pub async fn serve<L>(mut listener: L, routes: Router, limits: Limits, refused: impl Fn()) -> std::convert::Infallible
+where
+    L: Listener,
+{
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        let (stream, _) = listener.accept().await;
+        let Ok(slot) = slots.clone().try_acquire_owned() else {
+            refused();
+            continue;
+        };
+        let routes = routes.clone();
+        tokio::spawn(async move {
+            serve_connection(stream, routes, limits).await;
+            drop(slot);
+        });
+    }
+}
+
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send, routes: Router, limits: Limits) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.request_head);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let mut connection = std::pin::pin!(connection);
+    let served = match limits.lifetime {
+        None => connection.await,
+        Some(lifetime) => match timeout(lifetime, connection.as_mut()).await {
+            Ok(served) => served,
+            Err(_) => {
+                // The response under way may end; a request that comes later is not read.
+                connection.as_mut().graceful_shutdown();
+                match timeout(limits.request_head, connection).await {
+                    Ok(served) => served,
+                    Err(_) => return tracing::debug!("a connection was closed within its response: its time was over"),
+                }
+            }
+        },
+    };
+    if let Err(error) = served {
+        // The peer's affair: it went away, was too slow, or does not speak HTTP.
+        tracing::debug!("a connection ended: {error}");
+    }
+}
+
+/// Raises the soft limit of open files to the hard one (the usual soft limit is 1,024), and returns it; `None` if there is
+/// no limit.
+pub fn raise_file_limit() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        Ok(()) => limit.maximum,
+        Err(error) => {
+            tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+            limit.current
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+const HEAD: Duration = Duration::from_millis(300);
+const LIFETIME: Duration = Duration::from_millis(900);
+
+/// What does not happen within this long does not happen.
+const WITHIN: Duration = Duration::from_secs(20);
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
+
+struct Served {
+    address: std::net::SocketAddr,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Served {
+    async fn start(connections: usize, lifetime: Option<Duration>) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, refused) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = refused.clone();
+        let limits = Limits { connections, request_head: HEAD, lifetime };
+        tokio::spawn(async move {
+            let refused = || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            };
+            serve(listener, Router::new().route("/", get(async || "ok")), limits, refused).await
+        });
+        Served { address, refused }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Whether a new connection is answered.
+    async fn answers(&self) -> bool {
+        let mut stream = self.connect().await;
+        ask(&mut stream).await
+    }
+}
+
+async fn ask(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 15];
+    stream.write_all(REQUEST).await.is_ok()
+        && timeout(WITHIN, stream.read_exact(&mut answer)).await.unwrap().is_ok()
+        && answer.starts_with(b"HTTP/1.1 200 OK")
+}
+
+/// Waits until the server closes the connection.
+async fn until_closed(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    // A connection that is reset has ended, too.
+    if let Err(error) = timeout(WITHIN, stream.read_to_end(&mut rest)).await.expect("the server closes it") {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[tokio::test]
+async fn connections_above_the_limit_are_refused_and_counted() {
+    let served = Served::start(2, None).await;
+    let (mut first, mut second) = (served.connect().await, served.connect().await);
+    assert!(ask(&mut first).await && ask(&mut second).await);
+    until_closed(&mut served.connect().await).await;
+    assert_eq!(served.refused.load(Ordering::Relaxed), 1);
+    drop(first);
+    let deadline = Instant::now() + WITHIN;
+    while !served.answers().await {
+        assert!(Instant::now() < deadline, "a connection that has ended makes room");
+    }
+}
+
+#[tokio::test]
+async fn idle_and_dribbling_connections_are_closed() {
+    let served = Served::start(8, None).await;
+    let (mut idle, mut answered, mut slow) = (served.connect().await, served.connect().await, served.connect().await);
+    assert!(ask(&mut answered).await);
+    slow.write_all(b"GET / HT").await.unwrap();
+    for stream in [&mut idle, &mut answered, &mut slow] {
+        until_closed(stream).await;
+    }
+    assert!(served.answers().await);
+}
+
+#[tokio::test]
+async fn busy_connection_ends_with_its_lifetime() {
+    let served = Served::start(8, Some(LIFETIME)).await;
+    let mut stream = served.connect().await;
+    let began = Instant::now();
+    while ask(&mut stream).await {
+        assert!(began.elapsed() < WITHIN, "it ends");
+        // Reads what is left of the answer, and waits for less than the head may take.
+        let mut rest = [0; 1024];
+        if !matches!(timeout(HEAD / 6, stream.read(&mut rest)).await, Ok(Ok(1..)) | Err(_)) {
+            break;
+        }
+    }
+    assert!(began.elapsed() >= LIFETIME, "{:?}", began.elapsed());
+}
