@@ -48,6 +48,8 @@ mod install;
 mod uninstall;
 // What is deployed says what the code does.
 mod deploy;
+// Known ways around a policy are closed.
+mod attacks;
 // What conntrack does not track is no way around the policies.
 mod strays;
 // The CNI plugin in chains of real plugins: when a pod may start, and what is left of it afterwards.

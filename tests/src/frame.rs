@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
 use nix::net::if_::if_nametoindex;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
+};
 
 /// Sends the frame out of an interface of this thread's network namespace.
 ///
@@ -39,6 +41,28 @@ pub fn send_frame(interface: &str, frame: &[u8]) {
     assert!(usize::try_from(sent) == Ok(frame.len()), "{interface}: {}", io::Error::last_os_error());
 }
 
+/// Sends packets, each from the IP header on, out of this thread's network namespace by its routes.
+///
+/// # Panics
+/// If one cannot be sent. That needs root.
+pub fn send_packets(packets: &[Vec<u8>]) {
+    for packet in packets {
+        let v4 = packet[0] >> 4 == 4;
+        let family = if v4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let raw = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).expect("a raw socket");
+        let sent = if v4 {
+            let destination: [u8; 4] = packet[16..20].try_into().expect("4 bytes");
+            let to = SockaddrIn::from(SocketAddrV4::new(destination.into(), 0));
+            sendto(raw.as_raw_fd(), packet, &to, MsgFlags::empty())
+        } else {
+            let destination: [u8; 16] = packet[24..40].try_into().expect("16 bytes");
+            let to = SockaddrIn6::from(SocketAddrV6::new(destination.into(), 0, 0, 0));
+            sendto(raw.as_raw_fd(), packet, &to, MsgFlags::empty())
+        };
+        assert_eq!(sent.expect("the packet leaves"), packet.len());
+    }
+}
+
 /// A packet of any protocol over IPv4, from the IP header on.
 ///
 /// # Panics
@@ -61,6 +85,69 @@ pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u
     let length = u16::try_from(8 + payload.len()).expect("a short packet");
     let header = [40_000, port, length, 0].map(u16::to_be_bytes).concat();
     ipv4_packet(source, destination, 17, &[&header, payload].concat())
+}
+
+/// A packet over either family, from the IP header on.
+///
+/// # Panics
+/// If the addresses are of two families.
+pub fn ip_packet(source: IpAddr, destination: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            ipv4_packet(source.octets(), destination.octets(), protocol, payload)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let length = u16::try_from(payload.len()).expect("a short packet");
+            let mut packet = vec![0x60, 0, 0, 0];
+            packet.extend(length.to_be_bytes());
+            packet.extend([protocol, 64]);
+            packet.extend(source.octets());
+            packet.extend(destination.octets());
+            packet.extend(payload);
+            packet
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => panic!("{source} and {destination}"),
+    }
+}
+
+/// A UDP datagram over either family, from the IP header on.
+///
+/// # Panics
+/// If the addresses are of two families.
+pub fn udp_datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).expect("a short packet");
+    let mut datagram = [source.port(), destination.port(), length, 0].map(u16::to_be_bytes).concat();
+    datagram.extend(payload);
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (source.ip(), destination.ip()) {
+        // RFC 8200, section 8.1: a checksum is required.
+        let mut covered = [source.octets(), destination.octets()].concat();
+        covered.extend(u32::from(length).to_be_bytes());
+        covered.extend([0, 0, 0, 17]);
+        covered.extend(&datagram);
+        if covered.len() % 2 == 1 {
+            covered.push(0);
+        }
+        datagram[6..8].copy_from_slice(&checksum(&covered).to_be_bytes());
+    }
+    ip_packet(source.ip(), destination.ip(), 17, &datagram)
+}
+
+/// A destination unreachable of either family, from the IP header on: the port is closed.
+///
+/// # Panics
+/// If the addresses are of two families.
+pub fn unreachable_packet(source: IpAddr, destination: IpAddr, quoted: &[u8]) -> Vec<u8> {
+    match (source, destination) {
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            icmpv6_packet(source, destination, 1, &[&[0; 4], quoted].concat())
+        }
+        _ => {
+            let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0], quoted].concat();
+            let checksum = checksum(&message);
+            message[2..4].copy_from_slice(&checksum.to_be_bytes());
+            ip_packet(source, destination, 1, &message)
+        }
+    }
 }
 
 /// An ICMPv6 message, from the IP header on, as it leaves its first host.

@@ -13,7 +13,7 @@ mod packet;
 mod records;
 mod reply;
 
-pub(crate) use bytecode::INVERTED;
+pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 pub use element::decode_elements;
 pub use flow::{FlowCount, MarkedFlow, decode_flow_count, decode_marked_flows};
 pub use logged::{PacketRecord, decode_logged};

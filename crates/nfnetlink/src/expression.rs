@@ -2,6 +2,8 @@
 //!
 //! Numbers are those of the kernel's `uapi/linux/netfilter/nf_tables.h`.
 
+use nft::Family;
+
 /// A number of the register file as netlink carries it.
 ///
 /// The file is 64 bytes long. A place at a multiple of 16 bytes has the number of the 128-bit register that starts
@@ -52,6 +54,7 @@ impl MetaKey {
 pub enum CtKey {
     State,
     Direction,
+    Status,
     Mark,
     ProtoSource,
     SourceIp,
@@ -59,13 +62,21 @@ pub enum CtKey {
 }
 
 impl CtKey {
-    pub const ALL: [CtKey; 6] =
-        [CtKey::State, CtKey::Direction, CtKey::Mark, CtKey::ProtoSource, CtKey::SourceIp, CtKey::SourceIp6];
+    pub const ALL: [CtKey; 7] = [
+        CtKey::State,
+        CtKey::Direction,
+        CtKey::Status,
+        CtKey::Mark,
+        CtKey::ProtoSource,
+        CtKey::SourceIp,
+        CtKey::SourceIp6,
+    ];
 
     pub fn number(self) -> u32 {
         match self {
             CtKey::State => 0,
             CtKey::Direction => 1,
+            CtKey::Status => 2,
             CtKey::Mark => 3,
             CtKey::ProtoSource => 11,
             CtKey::SourceIp => 19,
@@ -178,6 +189,12 @@ pub enum Expression {
         base: Base,
         offset: u32,
         length: u32,
+        to: Register,
+    },
+    /// Whether the packet has the IPv4 option or the IPv6 extension header (`nft_exthdr`, flag `present`).
+    HeaderPresent {
+        family: Family,
+        kind: u8,
         to: Register,
     },
     Cmp {

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use crate::{
-    Action, Datum, Direction, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rule, Ruleset, State, Verdict,
+    Action, Datum, Direction, Family, Field, Hook, InterfaceName, Match, Name, Protocol, Rerouting, Rule, Ruleset,
+    State, Verdict,
 };
 
 /// A packet at a hook.
@@ -20,6 +21,7 @@ pub struct Packet {
     pub icmpv6_type: Option<u8>,
     /// As the forward hook sees it.
     pub hop_limit: u8,
+    pub rerouting: Option<Rerouting>,
     pub state: State,
     /// The connection tracking entry; none for packets that are invalid or untracked.
     pub flow: Option<Flow>,
@@ -32,6 +34,10 @@ pub struct Flow {
     pub destination: IpAddr,
     /// The port that answers, of TCP, UDP and SCTP.
     pub port: Option<u16>,
+    /// The client's port, of the same protocols.
+    pub source_port: Option<u16>,
+    /// Whether the destination was translated, as that of a Service is.
+    pub destination_translated: bool,
     pub direction: Direction,
     pub mark: u32,
 }
@@ -49,8 +55,18 @@ impl Packet {
             destination_port: port,
             icmpv6_type: None,
             hop_limit: 63,
+            rerouting: None,
             state: State::New,
-            flow: Some(Flow { source, destination, port, direction, mark: 0 }),
+            flow: Some(Flow {
+                source,
+                destination,
+                port,
+                source_port: port.map(|_| 40_000),
+                // A packet to the pod's own address leaves the pod only through a Service.
+                destination_translated: source == destination,
+                direction,
+                mark: 0,
+            }),
         }
     }
 
@@ -172,6 +188,8 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Mark { mask, value } => packet.flow.is_some() && mark & mask == *value,
         Match::State(states) => states.contains(&packet.state),
         Match::Direction(direction) => packet.flow.as_ref().is_some_and(|f| f.direction == *direction),
+        Match::DestinationTranslated => packet.flow.as_ref().is_some_and(|f| f.destination_translated),
+        Match::Rerouting(rerouting) => packet.rerouting == Some(*rerouting),
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
         Match::Icmpv6Type(first, last) => packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t)),
@@ -205,6 +223,7 @@ fn read(field: Field, packet: &Packet) -> Option<Datum> {
         Field::FlowSource(family) => of(family, flow?.source),
         Field::FlowDestination(family) => of(family, flow?.destination),
         Field::FlowPort => flow?.port.map(Datum::Port),
+        Field::FlowSourcePort => flow?.source_port.map(Datum::Port),
         Field::Source(family) => of(family, packet.source),
         Field::Destination(family) => of(family, packet.destination),
         Field::L4Proto => Protocol::from_number(packet.protocol).map(Datum::Protocol),

@@ -27,7 +27,9 @@ pub use interface::{InterfaceName, InterfaceNameError};
 pub use key::{Datum, Family, Key, KeyType, Protocol};
 pub use name::{Name, NameError};
 pub use operation::Operation;
-pub use rule::{Action, Chain, Direction, EtherType, Field, Hook, Limit, Log, Match, Period, Rule, State, Verdict};
+pub use rule::{
+    Action, Chain, Direction, EtherType, Field, Hook, Limit, Log, Match, Period, Rerouting, Rule, State, Verdict,
+};
 pub use ruleset::{Named, Ruleset};
 pub use set::{Dynamic, Element, Set};
 pub use table::{Table, TableFamily};

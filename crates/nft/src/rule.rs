@@ -15,6 +15,8 @@ pub enum Field {
     FlowDestination(Family),
     /// `ct reply proto-src`: the port that answers.
     FlowPort,
+    /// `ct original proto-src`: the port of the client that opened the flow.
+    FlowSourcePort,
     /// `ip saddr` of this packet.
     Source(Family),
     /// `ip daddr` of this packet.
@@ -106,6 +108,48 @@ impl EtherType {
     }
 }
 
+/// Parts of an IP header by which a router on the path replaces the destination address. Connection tracking records
+/// the address from before that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rerouting {
+    /// The IPv4 option LSRR (RFC 791).
+    LooseSourceRoute,
+    /// The IPv4 option SSRR (RFC 791).
+    StrictSourceRoute,
+    /// The IPv6 routing header (RFC 8200): segment routing (RFC 8754), RPL (RFC 6554).
+    RoutingHeader,
+}
+
+impl Rerouting {
+    pub const ALL: [Rerouting; 3] =
+        [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute, Rerouting::RoutingHeader];
+
+    pub fn family(self) -> Family {
+        match self {
+            Rerouting::LooseSourceRoute | Rerouting::StrictSourceRoute => Family::V4,
+            Rerouting::RoutingHeader => Family::V6,
+        }
+    }
+
+    /// The option type of IPv4, or the number of the extension header of IPv6.
+    pub fn number(self) -> u8 {
+        match self {
+            Rerouting::LooseSourceRoute => 131,
+            Rerouting::StrictSourceRoute => 137,
+            Rerouting::RoutingHeader => 43,
+        }
+    }
+
+    /// The condition in nft's grammar.
+    pub fn condition(self) -> &'static str {
+        match self {
+            Rerouting::LooseSourceRoute => "ip option lsrr exists",
+            Rerouting::StrictSourceRoute => "ip option ssrr exists",
+            Rerouting::RoutingHeader => "exthdr rt exists",
+        }
+    }
+}
+
 /// One condition; a rule applies when all of its conditions hold. A field that the packet does not have (no
 /// connection, another family, no ports) makes its condition false.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +161,8 @@ pub enum Match {
     },
     State(Vec<State>),
     Direction(Direction),
+    /// `ct status dnat`: the flow's destination was translated, as that of a Service is.
+    DestinationTranslated,
     Family(Family),
     Protocol(Protocol),
     /// An ICMPv6 type in a range, both ends included.
@@ -124,6 +170,7 @@ pub enum Match {
     /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
     /// hook, a bridge does not.
     HopLimit(u8),
+    Rerouting(Rerouting),
     /// The port that answers the flow is in a range, both ends included.
     FlowPort(u16, u16),
     /// The concatenated fields are a key of the named set.
@@ -269,10 +316,12 @@ impl Rule {
             Match::Mark { .. }
             | Match::State(_)
             | Match::Direction(_)
+            | Match::DestinationTranslated
             | Match::Family(_)
             | Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::Rerouting(_)
             | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_)

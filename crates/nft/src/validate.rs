@@ -142,10 +142,12 @@ impl Ruleset {
                     Match::Mark { .. }
                     | Match::State(_)
                     | Match::Direction(_)
+                    | Match::DestinationTranslated
                     | Match::Family(_)
                     | Match::Protocol(_)
                     | Match::Icmpv6Type(..)
                     | Match::HopLimit(_)
+                    | Match::Rerouting(_)
                     | Match::IpProtocol(_)
                     | Match::EtherType(_)
                     | Match::NotEtherType(_)
@@ -251,19 +253,26 @@ impl Rule {
         let protocol = self.matches.iter().position(|m| matches!(m, Match::Protocol(_)));
         let in_match = self.matches.iter().position(|m| match m {
             Match::FlowPort(..) => true,
-            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.contains(&Field::FlowPort),
+            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
+                fields.iter().any(|f| matches!(f, Field::FlowPort | Field::FlowSourcePort))
+            }
             Match::Mark { .. }
             | Match::State(_)
             | Match::Direction(_)
+            | Match::DestinationTranslated
             | Match::Family(_)
             | Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::Rerouting(_)
             | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_) => false,
         });
-        let in_action = self.actions.iter().any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort, .. }));
+        let in_action = self
+            .actions
+            .iter()
+            .any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort | Field::FlowSourcePort, .. }));
         let port = in_match.or(in_action.then_some(self.matches.len()));
         port.is_some_and(|port| protocol.is_none_or(|protocol| port < protocol))
     }
@@ -272,7 +281,7 @@ impl Rule {
     /// something that nft refuses or says in another way in tables of the family `bridge`.
     fn is_for_routed_packets(&self) -> bool {
         let of_flow = |field: &Field| match field {
-            Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort => true,
+            Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort | Field::FlowSourcePort => true,
             Field::Source(_)
             | Field::Destination(_)
             | Field::L4Proto
@@ -282,10 +291,16 @@ impl Rule {
             | Field::OutInterface => false,
         };
         let in_match = self.matches.iter().any(|m| match m {
-            Match::Mark { .. } | Match::State(_) | Match::Direction(_) | Match::Family(_) | Match::FlowPort(..) => true,
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::DestinationTranslated
+            | Match::Family(_)
+            | Match::FlowPort(..) => true,
             Match::Protocol(_)
             | Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::Rerouting(_)
             | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_) => false,
@@ -304,6 +319,7 @@ impl Rule {
         let of_match = self.matches.iter().flat_map(|m| match m {
             Match::Family(family) => vec![*family],
             Match::Icmpv6Type(..) | Match::HopLimit(_) => vec![Family::V6],
+            Match::Rerouting(rerouting) => vec![rerouting.family()],
             Match::EtherType(kind) => kind.family().into_iter().collect(),
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
                 fields.iter().filter_map(|f| f.family()).collect()
@@ -311,6 +327,7 @@ impl Rule {
             Match::Mark { .. }
             | Match::State(_)
             | Match::Direction(_)
+            | Match::DestinationTranslated
             | Match::Protocol(_)
             | Match::IpProtocol(_)
             | Match::NotEtherType(_)
@@ -335,6 +352,7 @@ impl Field {
             | Field::Destination(family) => Some(family),
             Field::L4Proto
             | Field::FlowPort
+            | Field::FlowSourcePort
             | Field::SourcePort
             | Field::DestinationPort
             | Field::InInterface
@@ -353,7 +371,9 @@ impl Field {
                 Family::V6 => KeyType::Ipv6Addr,
             },
             Field::L4Proto => KeyType::InetProto,
-            Field::FlowPort | Field::SourcePort | Field::DestinationPort => KeyType::InetService,
+            Field::FlowPort | Field::FlowSourcePort | Field::SourcePort | Field::DestinationPort => {
+                KeyType::InetService
+            }
             Field::InInterface | Field::OutInterface => KeyType::InterfaceName,
         }
     }

@@ -15,6 +15,7 @@ mod names;
 mod peer_sets;
 mod plan;
 mod programs;
+mod related;
 mod reporting;
 mod room;
 mod sources;

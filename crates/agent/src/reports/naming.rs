@@ -69,9 +69,13 @@ fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
     let sender = || seen.input.as_deref().and_then(|interface| ends.of_interface(interface, from));
     let receiver = || seen.output.as_deref().and_then(|interface| ends.of_interface(interface, to));
     match seen.cause {
-        Cause::Egress | Cause::Ingress | Cause::Stray | Cause::UnknownAddress | Cause::Commit => {
-            (by_address(from), by_address(to), None)
-        }
+        Cause::Egress
+        | Cause::Ingress
+        | Cause::Stray
+        | Cause::UnknownAddress
+        | Cause::ForeignError
+        | Cause::SourceRoute
+        | Cause::Commit => (by_address(from), by_address(to), None),
         Cause::ForgedSource => {
             let claimed = by_address(from);
             let source =

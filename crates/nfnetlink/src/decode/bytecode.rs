@@ -1,9 +1,15 @@
 //! The bytecode of rules. Attribute numbers are those of `uapi/linux/netfilter/nf_tables.h`.
 
+use nft::Family;
+
 use super::DecodeError;
 use super::attributes::Fields;
 use crate::expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 use crate::message::{Attribute, Attributes};
+
+/// `NFT_EXTHDR_OP_IPV6` and `NFT_EXTHDR_OP_IPV4`
+pub(crate) const EXTHDR_IPV6: u32 = 0;
+pub(crate) const EXTHDR_IPV4: u32 = 2;
 
 /// `NFT_LOOKUP_F_INV`
 pub(crate) const INVERTED: u32 = 1;
@@ -41,6 +47,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let base = Base::ALL.into_iter().find(|b| b.number() == base);
             Ok(base.map(|base| Expression::Payload { base, offset, length, to: Register(to) }))
         }
+        "exthdr" if f.has_only(&[1, 2, 3, 4, 5, 6]) => header_present(&f),
         "cmp" if f.has_only(&[1, 2, 3]) => {
             let (Some(from), Some(operator), Some(data)) = (f.number(1)?, f.number(2)?, f.get(3)) else {
                 return Ok(None);
@@ -99,6 +106,20 @@ fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     };
     let set: String = set.text()?.into();
     Ok(counts_and_limits.map(|limit| Expression::Record { set, from: Register(from), limit }))
+}
+
+/// `NFTA_EXTHDR_*`; the presence of a whole header or option only.
+fn header_present(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    const PRESENT: u32 = 1;
+    let (Some(to), Some(kind)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
+    let family = match f.number(6)?.unwrap_or(EXTHDR_IPV6) {
+        EXTHDR_IPV6 => Family::V6,
+        EXTHDR_IPV4 => Family::V4,
+        _ => return Ok(None),
+    };
+    let whole = (f.number(3)?, f.number(4)?, f.number(5)?) == (Some(0), Some(1), Some(PRESENT));
+    let kind = kind.byte()?;
+    Ok(whole.then_some(Expression::HeaderPresent { family, kind, to: Register(to) }))
 }
 
 fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {

@@ -7,6 +7,8 @@ use nft::{Action, Direction, EtherType, Family, Field, Match, Rule, TableFamily}
 
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 
+/// `IPS_DST_NAT` of `nf_conntrack_common.h`.
+const IPS_DST_NAT: u32 = 1 << 5;
 /// `IPPROTO_ICMPV6`
 const ICMPV6: u8 = 58;
 
@@ -48,6 +50,19 @@ impl Code {
             Match::Direction(direction) => {
                 self.ct(CtKey::Direction, None);
                 self.compare(Compare::Equal, &[direction_number(*direction)]);
+            }
+            Match::DestinationTranslated => {
+                self.ct(CtKey::Status, None);
+                self.bitwise(IPS_DST_NAT, 0);
+                self.compare(Compare::NotEqual, &[0; 4]);
+            }
+            Match::Rerouting(rerouting) => {
+                if self.family != Some(rerouting.family()) {
+                    self.settle_family(rerouting.family());
+                }
+                let (family, kind) = (rerouting.family(), rerouting.number());
+                self.expressions.push(Expression::HeaderPresent { family, kind, to: Register::FIRST });
+                self.compare(Compare::Equal, &[1]);
             }
             Match::Family(family) => self.settle_family(*family),
             Match::Protocol(protocol) => self.settle_protocol(protocol.number()),
@@ -165,6 +180,7 @@ impl Code {
                 Field::FlowSource(_)
                 | Field::FlowDestination(_)
                 | Field::FlowPort
+                | Field::FlowSourcePort
                 | Field::L4Proto
                 | Field::SourcePort
                 | Field::DestinationPort
@@ -189,6 +205,7 @@ impl Code {
             Field::FlowSource(family) => self.ct_to(address(family), original, to),
             Field::FlowDestination(family) => self.ct_to(address(family), reply, to),
             Field::FlowPort => self.ct_to(CtKey::ProtoSource, reply, to),
+            Field::FlowSourcePort => self.ct_to(CtKey::ProtoSource, original, to),
             // Offsets in `struct iphdr`, `struct ipv6hdr`, and the first words of every header with ports.
             Field::Source(Family::V4) => self.payload(Base::Network, 12, 4, to),
             Field::Source(Family::V6) => self.payload(Base::Network, 8, 16, to),

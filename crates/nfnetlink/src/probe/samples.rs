@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, InterfaceName, Key,
-    KeyType, Limit, Log, Match, Name, Period, Protocol, Rule, Ruleset, Set, State, Table, Verdict,
+    KeyType, Limit, Log, Match, Name, Period, Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -44,6 +44,8 @@ pub(super) fn routed_packets() -> Ruleset {
         drop_if(Match::Protocol(Protocol::Sctp)),
         drop_if(Match::Icmpv6Type(130, 136)),
         drop_if(Match::HopLimit(255)),
+        drop_if(Match::Rerouting(Rerouting::LooseSourceRoute)),
+        drop_if(Match::Rerouting(Rerouting::RoutingHeader)),
         Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name("next")))]),
     ];
     let next = vec![Rule::new(vec![], vec![Action::Verdict(Verdict::Accept)])];
@@ -62,6 +64,7 @@ pub(super) fn flows() -> Ruleset {
         drop_if(Match::Mark { mask, value }),
         drop_if(Match::State(vec![State::Invalid, State::Untracked])),
         drop_if(Match::Direction(Direction::Reply)),
+        drop_if(Match::DestinationTranslated),
         drop_if(Match::InSet { fields, set: name("ends") }),
         Rule::new(vec![tcp, Match::FlowPort(80, 90)], vec![drop()]),
         Rule::new(vec![], vec![Action::SetMark { mask, value }]),

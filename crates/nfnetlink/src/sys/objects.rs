@@ -6,10 +6,11 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use libc::{c_int, nlmsghdr};
+use nft::Family;
 use nftnl_sys as sys;
 
 use super::Buffer;
-use crate::decode::INVERTED;
+use crate::decode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 use crate::expression::{Expression, Limit, Verdict};
 use crate::observed::RawElement;
 
@@ -347,6 +348,20 @@ impl ExpressionObject {
                 .number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number())
                 .number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, *offset)
                 .number(sys::NFTNL_EXPR_PAYLOAD_LEN, *length),
+            Expression::HeaderPresent { family, kind, to } => {
+                let operation = match family {
+                    Family::V4 => EXTHDR_IPV4,
+                    Family::V6 => EXTHDR_IPV6,
+                };
+                ExpressionObject::new("exthdr")
+                    .number(sys::NFTNL_EXPR_EXTHDR_DREG, to.0)
+                    .byte(sys::NFTNL_EXPR_EXTHDR_TYPE, *kind)
+                    .number(sys::NFTNL_EXPR_EXTHDR_OFFSET, 0)
+                    .number(sys::NFTNL_EXPR_EXTHDR_LEN, 1)
+                    .number(sys::NFTNL_EXPR_EXTHDR_OP, operation)
+                    // NFT_EXTHDR_F_PRESENT
+                    .number(sys::NFTNL_EXPR_EXTHDR_FLAGS, 1)
+            }
             Expression::Cmp { operator, from, data } => ExpressionObject::new("cmp")
                 .number(sys::NFTNL_EXPR_CMP_SREG, from.0)
                 .number(sys::NFTNL_EXPR_CMP_OP, operator.number())

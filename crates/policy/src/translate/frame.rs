@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::{Direction, address_key, audit, dispatch_element, unknown};
+use super::{Direction, address_key, audit, dispatch_element, related, unknown};
 use crate::Enforcement;
 
 /// What the fixed part depends on beside the layout.
@@ -49,6 +49,7 @@ pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, judg
     };
     let (alone, with_itself) = keys(address);
     add(unknown::known(family), alone, Element::default());
+    add(related::own_pods(family), with_itself, Element::default());
     for Judge { direction, enforcement, chain } in judges {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
         let pairs = match enforcement {
@@ -67,8 +68,12 @@ pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr) {
     let family = Family::of(address);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
-    let others =
-        [(self_set(family), with_itself), (audit::self_set(family), with_itself), (unknown::known(family), alone)];
+    let others = [
+        (self_set(family), with_itself),
+        (audit::self_set(family), with_itself),
+        (related::own_pods(family), with_itself),
+        (unknown::known(family), alone),
+    ];
     for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
         if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
             Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);

@@ -13,11 +13,11 @@ use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Hook, Key, KeyType, Match, Name, NameError,
-    Rule, Ruleset, Set, State, Table, Verdict,
+    Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, reporting, sources, unknown};
+use super::{Direction, related, reporting, sources, unknown};
 use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
@@ -169,7 +169,7 @@ const LINK_SCOPE: &str = "link6";
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     let of_sources = [sources::INPUT, sources::FROM_POD];
-    [FORWARD, JUDGE, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+    [FORWARD, related::RELATED, JUDGE, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
         || of_sources.contains(&name)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
@@ -275,6 +275,8 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");
         ruleset.sets.insert(self_set(family), Arc::new(set));
+        let set = of(&[address, address], "pods of this node, each with itself");
+        ruleset.sets.insert(related::own_pods(family), Arc::new(set));
     }
     if families.contains(&Family::V6) {
         let mut link = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
@@ -288,6 +290,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
     chain(fixed(INGRESS), ingress_rules(families));
+    chain(fixed(related::RELATED), related::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
     if families.contains(&Family::V6) {
@@ -296,7 +299,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     for direction in Direction::BOTH {
         chain(deny_chain(direction), deny_rules(layout, direction, families));
     }
-    for cause in [Cause::Stray, Cause::Commit] {
+    for cause in [Cause::Stray, Cause::Commit, Cause::ForeignError, Cause::SourceRoute] {
         reporting::add_deny_chain(&mut ruleset, layout, cause);
     }
     reporting::add_tables(&mut ruleset, layout, Judgement::Denied, families);
@@ -310,6 +313,7 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
     let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
+    let before_approval = related::before_approval();
     let judging = judging_rules(&families, ruleset);
     let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
@@ -319,12 +323,12 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     if sources::are_known(&ruleset.sets) {
         // What is left of the way is the same for the packets of pods and for others.
         let on = Rule::new(vec![], goto(JUDGE));
-        let of_pods = sources::rules().into_iter().chain([approved.clone(), on]).collect();
+        let of_pods = sources::rules().into_iter().chain([before_approval.clone(), approved.clone(), on]).collect();
         put(FORWARD, Some(Hook::Forward), of_pods);
-        put(sources::FROM_POD, None, [approved].into_iter().chain(sources::tunnel_rules()).collect());
+        put(sources::FROM_POD, None, [before_approval, approved].into_iter().chain(sources::tunnel_rules()).collect());
         put(JUDGE, None, judging);
     } else {
-        put(FORWARD, Some(Hook::Forward), [approved].into_iter().chain(judging).collect());
+        put(FORWARD, Some(Hook::Forward), [before_approval, approved].into_iter().chain(judging).collect());
         for chain in [sources::FROM_POD, JUDGE] {
             ruleset.chains.remove(&fixed(chain));
         }
@@ -349,7 +353,8 @@ fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Ite
 /// For flows that are not approved yet. What is no packet of a flow comes through to the last rule: the others ask for
 /// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
 fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
-    let mut rules = unknown::rules(ruleset);
+    let mut rules = source_route_rules(families);
+    rules.extend(unknown::rules(ruleset));
     if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
         // Pods whose programs are audited are in the map, and not among the isolated ones.
         rules.extend(dispatch_rules(Direction::Egress, families));
@@ -362,6 +367,20 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     rules.extend(guard_rules(Direction::Ingress, families));
     rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
     rules
+}
+
+/// A source route or a routing header makes this node replace the destination between the prerouting and the forward
+/// hook, or, for IPv4, behind the forward hook (`ip_forward_options`): conntrack names a destination that is not the
+/// packet's. These rules come behind the approval, and cost established packets nothing: the destination is replaced
+/// only where it is an address (or a segment) of this node, to which flows are not forwarded otherwise, so that no
+/// packet of such a flow gets to the approval.
+fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let present = Rerouting::ALL.into_iter().filter(|rerouting| families.contains(&rerouting.family()));
+    let deny = |rerouting| {
+        Rule::new(vec![Match::Rerouting(rerouting)], denied_for(Cause::SourceRoute))
+            .commented("policies judge the destination that conntrack knows")
+    };
+    present.map(deny).collect()
 }
 
 /// For flows of pods that are isolated for egress.
@@ -432,11 +451,13 @@ fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
-/// Approves the flows of pods that reach themselves.
+/// Approves the flows of pods that reach themselves. Such a flow leaves its pod through a Service only; without a
+/// translated destination somebody else has forged the pod's address.
 pub(super) fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
     let rule = |&family: &Family| {
         let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
-        Rule::new(vec![Match::InSet { fields, set: pairs(family) }], goto(APPROVE))
+        let itself = Match::InSet { fields, set: pairs(family) };
+        Rule::new(vec![Match::DestinationTranslated, itself], goto(APPROVE))
     };
     families.iter().map(rule).collect()
 }
@@ -479,7 +500,9 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
         ElementChange::Removed(..) => !restricts,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
-    !sources::is_of_sources(name) && old.elements.changes_to(&new.elements).iter().any(narrows)
+    !sources::is_of_sources(name)
+        && !related::is_of_own_pods(name)
+        && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
 /// Whether the set says which pods are isolated.
@@ -531,17 +554,19 @@ mod tests {
             "meta nfproto ipv4 iifname . ip saddr @sources4 goto from-pod".to_owned(),
             "meta nfproto ipv6 iifname . ip6 saddr @sources6 goto from-pod".to_owned(),
             format!("iifname @pod-interfaces {own}"),
+            "ct state related jump related".to_owned(),
             approved.to_owned(),
             "goto judge".to_owned(),
         ];
         assert_eq!(rules(FORWARD), forward);
         let from_pod = rules(sources::FROM_POD);
-        assert_eq!((&*from_pod[0], &*from_pod[from_pod.len() - 1]), (approved, "goto judge"));
-        assert_eq!((&*from_pod[1], &*from_pod[3]), ("meta l4proto tcp goto judge", "meta l4proto udp goto judge"));
-        assert!(from_pod[2].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
-        assert!(from_pod[4..7].iter().all(|rule| rule.contains("goto deny/tunnel")), "{from_pod:?}");
+        assert_eq!((&*from_pod[1], &*from_pod[from_pod.len() - 1]), (approved, "goto judge"));
+        assert_eq!((&*from_pod[2], &*from_pod[4]), ("meta l4proto tcp goto judge", "meta l4proto udp goto judge"));
+        assert!(from_pod[3].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
+        assert!(from_pod[5..8].iter().all(|rule| rule.contains("goto deny/tunnel")), "{from_pod:?}");
         let judge = rules(JUDGE);
-        assert_eq!(judge[0], "ct original ip saddr @isolated-egress4 goto egress");
+        assert!(judge[0].starts_with("ip option lsrr exists goto deny/source-route"), "{judge:?}");
+        assert_eq!(judge[2], "ct original ip saddr @isolated-egress4 goto egress");
         assert_eq!(judge[judge.len() - 1], "ct state invalid,untracked goto stray");
     }
 

@@ -30,6 +30,11 @@ pub enum Cause {
     UnknownAddress,
     /// A pod sends with an address that is not its own.
     ForgedSource,
+    /// A pod sends an ICMP error about a flow of which it is no end.
+    ForeignError,
+    /// The packet carries a source route or a routing header, by which routers replace the destination address that
+    /// policies judge.
+    SourceRoute,
     /// A pod sends into a tunnel, out of which a packet comes with any source.
     Tunnel,
     /// A frame of a pod carries neither IP nor ARP, or carries a VLAN tag.
@@ -44,12 +49,14 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Cause; 10] = [
+    pub const ALL: [Cause; 12] = [
         Cause::Egress,
         Cause::Ingress,
         Cause::Stray,
         Cause::UnknownAddress,
         Cause::ForgedSource,
+        Cause::ForeignError,
+        Cause::SourceRoute,
         Cause::Tunnel,
         Cause::OtherProtocol,
         Cause::RouterAdvertisement,
@@ -65,6 +72,8 @@ impl Cause {
             Cause::Stray => "stray",
             Cause::UnknownAddress => "unknown-address",
             Cause::ForgedSource => "forged-source",
+            Cause::ForeignError => "foreign-error",
+            Cause::SourceRoute => "source-route",
             Cause::Tunnel => "tunnel",
             Cause::OtherProtocol => "other-protocol",
             Cause::RouterAdvertisement => "router-advertisement",
@@ -81,6 +90,8 @@ impl Cause {
             Cause::Stray
             | Cause::UnknownAddress
             | Cause::ForgedSource
+            | Cause::ForeignError
+            | Cause::SourceRoute
             | Cause::Tunnel
             | Cause::OtherProtocol
             | Cause::RouterAdvertisement
@@ -97,6 +108,8 @@ impl Cause {
             Cause::Stray => "deny/stray",
             Cause::UnknownAddress => "deny/unknown",
             Cause::ForgedSource => "deny/source",
+            Cause::ForeignError => "deny/error",
+            Cause::SourceRoute => "deny/source-route",
             Cause::Tunnel => "deny/tunnel",
             Cause::OtherProtocol => "deny/protocol",
             Cause::RouterAdvertisement => "deny/router",

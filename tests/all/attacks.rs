@@ -1,0 +1,114 @@
+//! Ways around a policy that were tried, with real packets: none gets through.
+
+// ICMP errors about flows of others.
+mod errors;
+// Sources that are the destination.
+mod forged_self;
+// Destinations that a router replaces behind conntrack.
+mod source_routes;
+
+use std::net::IpAddr;
+
+use nft::Ruleset;
+use policy::{Layout, translate};
+use serde_json::Value;
+use tests::frame::send_packets;
+use tests::kernel_table::{load_netlink, load_text, nft};
+use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
+
+use crate::stage::{NODE, namespace, state_of};
+
+/// The addresses of one family that the attacks are about.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    node: IpAddr,
+    /// Nobody may reach it, and it may reach nobody.
+    closed: IpAddr,
+    /// Only `client` may reach it.
+    server: IpAddr,
+    /// No policy selects it.
+    open: IpAddr,
+    /// A host of the LAN.
+    client: IpAddr,
+    /// Another host of the LAN, or a router.
+    router: IpAddr,
+}
+
+fn places() -> [Places; 2] {
+    let of = |texts: [&str; 6]| {
+        let [node, closed, server, open, client, router] = texts.map(|text| text.parse().expect("an address"));
+        Places { node, closed, server, open, client, router }
+    };
+    [
+        of(["10.0.0.1", "10.1.0.1", "10.1.0.2", "10.1.0.3", "192.0.2.1", "192.0.2.254"]),
+        of(["fd00::a", "fd00:1::1", "fd00:1::2", "fd00:1::3", "2001:db8::1", "2001:db8::fe"]),
+    ]
+}
+
+/// A node with three pods, and the LAN.
+fn lab() -> Lab {
+    let both = |of: fn(&Places) -> IpAddr| places().iter().map(of).collect::<Vec<IpAddr>>();
+    let pod = |name: &str, of: fn(&Places) -> IpAddr| PodSpec { name: name.into(), addresses: both(of) };
+    let pods = vec![pod("closed", |p| p.closed), pod("server", |p| p.server), pod("open", |p| p.open)];
+    let node = NodeSpec { name: NODE.into(), addresses: both(|p| p.node), pods };
+    let outside = [both(|p| p.client), both(|p| p.router)].concat();
+    Lab::new(&LabSpec { nodes: vec![node], outside })
+}
+
+fn objects() -> Vec<Value> {
+    let pod = |name: &str, of: fn(&Places) -> IpAddr| {
+        let addresses = places().map(|p| of(&p).to_string());
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        crate::stage::pod(name, NODE, &format!("app={name}"), &addresses)
+    };
+    let from = places().map(|p| {
+        let length = if p.client.is_ipv4() { 32 } else { 128 };
+        serde_json::json!({"ipBlock": {"cidr": format!("{}/{length}", p.client)}})
+    });
+    let policy = |name, spec| crate::stage::policy(name, &format!("app={name}"), spec);
+    vec![
+        namespace("shop", ""),
+        pod("closed", |p| p.closed),
+        pod("server", |p| p.server),
+        pod("open", |p| p.open),
+        policy("closed", serde_json::json!({"policyTypes": ["Ingress", "Egress"]})),
+        policy("server", serde_json::json!({"policyTypes": ["Ingress", "Egress"], "ingress": [{"from": from}]})),
+    ]
+}
+
+fn ruleset(layout: &Layout) -> Ruleset {
+    translate(&state_of(&objects()), NODE, layout).ruleset
+}
+
+/// The lab with the rules of its policies.
+fn enforced_lab() -> Lab {
+    let lab = lab();
+    let layout = Layout::for_table("ringfence").expect("a name");
+    lab.node_exec(NODE, || load_netlink(&ruleset(&layout)));
+    lab
+}
+
+/// How many packets that match the condition reach the namespace of `receiver` while `sender` sends these.
+fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packets: &[Vec<u8>]) -> u64 {
+    let table = format!(
+        "table inet seen {{\nchain prerouting {{\ntype filter hook prerouting priority -400\n{condition} counter\n}}\n}}\n"
+    );
+    lab.in_namespace_of(receiver, || load_text(&table));
+    lab.in_namespace_of(sender, || send_packets(packets));
+    lab.in_namespace_of(receiver, || {
+        let listing: Value = serde_json::from_str(&nft("-j list table inet seen")).expect("nft prints JSON");
+        nft("delete table inet seen");
+        counted(&listing)
+    })
+}
+
+/// How many packets the chain of the node's table has dropped.
+fn dropped(lab: &Lab, chain: &str) -> u64 {
+    let listing = lab.node_exec(NODE, || nft(&format!("-j list chain inet ringfence {chain}")));
+    counted(&serde_json::from_str(&listing).expect("nft prints JSON"))
+}
+
+fn counted(listing: &Value) -> u64 {
+    let rules = listing["nftables"].as_array().expect("a list").iter().filter_map(|o| o["rule"]["expr"].as_array());
+    rules.flatten().filter_map(|e| e["counter"]["packets"].as_u64()).sum()
+}

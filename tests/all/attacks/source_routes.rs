@@ -1,0 +1,73 @@
+//! The sender names the routers on the way: the node replaces the destination after conntrack has seen it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tests::frame::udp_datagram;
+use tests::lab::Lab;
+
+use super::{dropped, enforced_lab, places, received};
+use crate::stage::NODE;
+
+/// Makes the node take part in source routing.
+fn accept_source_routes(lab: &Lab) {
+    lab.node_exec(NODE, || {
+        for interface in ["all", "uplink"] {
+            for key in ["ipv4/conf/{}/accept_source_route", "ipv6/conf/{}/seg6_enabled", "ipv6/conf/{}/rpl_seg_enabled"]
+            {
+                let path = format!("/proc/sys/net/{}", key.replace("{}", interface));
+                std::fs::write(&path, "1").unwrap_or_else(|error| panic!("{path}: {error}"));
+            }
+        }
+    });
+}
+
+/// RFC 791: an IPv4 packet with the option, whose one further hop is `victim`.
+fn with_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
+    let option = [&[kind, 7, 4][..], &victim.octets(), &[1]].concat();
+    let mut routed = [&packet[..20], &option, &packet[20..]].concat();
+    let length = u16::try_from(routed.len()).expect("a short packet");
+    routed[0] = 0x47;
+    routed[2..4].copy_from_slice(&length.to_be_bytes());
+    routed
+}
+
+/// RFC 8754 (type 4): an IPv6 packet whose last segment is `victim`; RFC 6554 (type 3) without compression.
+fn with_routing_header(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
+    let IpAddr::V6(victim) = victim else { panic!("an IPv6 address") };
+    let node = &packet[24..40];
+    let segments = match kind {
+        4 => [&victim.octets()[..], node].concat(),
+        _ => victim.octets().to_vec(),
+    };
+    let words = u8::try_from(segments.len() / 8).expect("few segments");
+    let last_entry = if kind == 4 { 1 } else { 0 };
+    let header = [&[packet[6], words, kind, 1, last_entry, 0, 0, 0][..], &segments].concat();
+    let mut routed = [&packet[..40], &header, &packet[40..]].concat();
+    let length = u16::try_from(routed.len() - 40).expect("a short packet");
+    routed[4..6].copy_from_slice(&length.to_be_bytes());
+    routed[6] = 43;
+    routed
+}
+
+#[test]
+fn a_source_route_does_not_reach_an_isolated_pod() {
+    let lab = enforced_lab();
+    accept_source_routes(&lab);
+    let [v4, v6] = places();
+    for (at, kind) in [(v4, 131), (v4, 137), (v6, 4), (v6, 3)] {
+        let plain = udp_datagram(SocketAddr::new(at.client, 40_000), SocketAddr::new(at.node, 9), b"source-routed");
+        let routed = |victim| match at.node {
+            IpAddr::V4(_) => with_option(&plain, kind, victim),
+            IpAddr::V6(_) => with_routing_header(&plain, kind, victim),
+        };
+        let family = if at.node.is_ipv4() { "ip" } else { "ip6" };
+        let arrives = |victim: IpAddr| {
+            received(&lab, victim, &format!("{family} daddr {victim} meta mark 0"), at.client, &[routed(victim)])
+        };
+        assert_eq!(arrives(at.closed), 0, "type {kind} to a pod that nobody may reach");
+        // A flow to the node that were approved on the way to another pod would carry that approval to this one.
+        assert_eq!(arrives(at.open), 0, "type {kind} to a pod that no policy selects");
+    }
+    assert_eq!(dropped(&lab, "deny/source-route"), 8);
+}
