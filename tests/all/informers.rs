@@ -1,4 +1,5 @@
 mod optional;
+mod streaming;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +24,7 @@ fn impatient() -> Timing {
         steady: Duration::from_millis(20),
         backoff_first: Duration::from_millis(5),
         backoff_last: Duration::from_millis(40),
+        streaming_retry: Duration::from_secs(600),
     }
 }
 

@@ -56,6 +56,32 @@ impl Request {
     }
 }
 
+/// How requests for streaming lists fail.
+#[derive(Debug, Clone)]
+pub struct FailingStreams {
+    pub failure: StreamFailure,
+    /// How many requests of each kind fail, counted from the first one that came in; `None` for all.
+    pub requests: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamFailure {
+    /// A `Status` with this code and message.
+    Status(u16, &'static str),
+    /// 429 as plain text with the header `Retry-After`, as priority and fairness answers.
+    Busy { seconds: u32 },
+    /// The stream ends before the mark behind the last object.
+    Ends,
+    /// The connection breaks before that mark.
+    Breaks,
+}
+
+/// The answer of an API server whose etcd lacks RequestWatchProgress (before 3.4.25, and 3.5 before 3.5.8).
+pub const NO_WATCH_PROGRESS: StreamFailure = StreamFailure::Status(
+    500,
+    "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled",
+);
+
 /// What is wrong with the server now. Each fault holds until it is taken back.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
@@ -63,6 +89,8 @@ pub struct Faults {
     pub no_streaming: bool,
     /// A streaming list ends without the mark behind its last object.
     pub no_end_of_list: bool,
+    /// Streaming lists fail, and lists in pages do not.
+    pub failing_streams: Option<FailingStreams>,
     /// Answers these requests with the status instead.
     pub refusals: BTreeMap<(Kind, Verb), u16>,
     /// Answers requests of these verbs for a Lease with the status instead.

@@ -60,6 +60,8 @@ pub struct Timing {
     pub backoff_first: Duration,
     /// No wait is longer.
     pub backoff_last: Duration,
+    /// After a failed streaming list, lists are read in pages for this long.
+    pub streaming_retry: Duration,
 }
 
 impl Default for Timing {
@@ -71,6 +73,8 @@ impl Default for Timing {
             steady: Duration::from_secs(1),
             backoff_first: Duration::from_millis(800),
             backoff_last: Duration::from_secs(30),
+            // Lists are rare, and one failed request more is cheap: an upgraded server is noticed soon enough.
+            streaming_retry: Duration::from_secs(600),
         }
     }
 }

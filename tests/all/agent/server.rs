@@ -1,7 +1,7 @@
 use policy::Kind;
 use serde_json::json;
 use tests::agent_process::{AgentProcess, ask_socket};
-use tests::fake_api::Verb;
+use tests::fake_api::{FailingStreams, NO_WATCH_PROGRESS, Verb};
 
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
@@ -137,4 +137,19 @@ fn agent_is_ready_without_nodes_and_retries() {
             (!ask_socket(&stage.run_dir(), "/v1/status").body.contains(reported)).then_some(())
         });
     }
+}
+
+#[test]
+fn agent_is_ready_where_etcd_lacks_watch_progress() {
+    let stage = Stage::new();
+    let api = stage.api();
+    let objects = [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
+    set_all(&api, &objects);
+    api.faults(|f| f.failing_streams = Some(FailingStreams { failure: NO_WATCH_PROGRESS, requests: None }));
+    let mut agent = stage.start_on_api(&api);
+    agent.until_ready();
+    assert!(stage.enforces(&state_of(&objects)));
+    agent.until_logged(&["INFO", "streaming list failed; falling back to paged lists", "RequestWatchProgress"]);
+    let status = ask_socket(&stage.run_dir(), "/v1/status").body;
+    assert!(!status.contains("RequestWatchProgress"), "{status}");
 }

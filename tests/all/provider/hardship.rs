@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use context::object::Kind;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
-use tests::fake_api::{FakeApi, Verb};
+use tests::fake_api::{FailingStreams, FakeApi, NO_WATCH_PROGRESS, Verb};
 use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
@@ -169,4 +169,17 @@ fn a_subscriber_that_reads_nothing_is_sent_away_and_holds_nobody() {
     let mut rest = vec![];
     let end = deaf.read_to_end(&mut rest);
     assert!(end.is_ok() || end.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset), "{end:?}");
+}
+
+#[test]
+fn provider_serves_where_etcd_lacks_watch_progress() {
+    let (api, mut world) = (FakeApi::start(), World::default());
+    world.set(&api, Kind::Namespace, namespace("shop", json!({})));
+    world.set(&api, Kind::Pod, pod("shop", "web", "web", &["10.0.0.1"]));
+    api.faults(|f| f.failing_streams = Some(FailingStreams { failure: NO_WATCH_PROGRESS, requests: None }));
+    let mut provider = start(&api);
+    provider.until_ready();
+    until_served(&mut provider, &world.fresh());
+    let status = provider.try_status().unwrap();
+    assert!(!has_problem(&status, &["RequestWatchProgress"]), "{status:#}");
 }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, event, with_type};
-use super::{Faults, Kind, Request, Shared, Verb, leases, network_sets};
+use super::{Faults, Kind, Request, Shared, State, StreamFailure, Verb, leases, network_sets};
 
 type Parameters = BTreeMap<String, String>;
 
@@ -204,6 +204,8 @@ struct Watch {
     initial: std::vec::IntoIter<Vec<u8>>,
     /// The lines above are the last.
     ends: bool,
+    /// The connection breaks after them.
+    breaks: bool,
     cursor: Cursor,
     bookmarks: bool,
     deadline: Instant,
@@ -258,6 +260,7 @@ fn watch(
     let mut listing = None;
     let mut initial = Vec::new();
     let mut ends = state.faults.ends_watches;
+    let mut breaks = false;
     let cursor = if is("sendInitialEvents", "true") {
         if state.faults.no_streaming {
             let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList \
@@ -276,10 +279,13 @@ fn watch(
                 "annotations": {"k8s.io/initial-events-end": "true"},
             },
         });
-        if state.faults.no_end_of_list {
-            ends = true;
-        } else {
-            initial.push(event("BOOKMARK", &mark));
+        match stream_failure(&state, kind) {
+            Some(StreamFailure::Status(code, message)) => return Err(status(code, "InternalError", message)),
+            Some(StreamFailure::Busy { seconds }) => return Err(busy(seconds)),
+            Some(StreamFailure::Ends) => ends = true,
+            Some(StreamFailure::Breaks) => breaks = true,
+            None if state.faults.no_end_of_list => ends = true,
+            None => initial.push(event("BOOKMARK", &mark)),
         }
         state.store.end()
     } else {
@@ -312,6 +318,7 @@ fn watch(
         listed,
         initial,
         ends,
+        breaks,
         cursor,
         bookmarks,
         deadline,
@@ -319,6 +326,20 @@ fn watch(
         counted,
     };
     Ok(stream::unfold(watch, step))
+}
+
+/// How the streaming list that was just asked for fails.
+fn stream_failure(state: &State, kind: Kind) -> Option<StreamFailure> {
+    let failing = state.faults.failing_streams.as_ref()?;
+    let is_stream = |request: &&Request| request.kind == kind && request.has("sendInitialEvents", "true");
+    let asked = state.requests.iter().filter(is_stream).count();
+    failing.requests.is_none_or(|most| asked <= most).then(|| failing.failure.clone())
+}
+
+/// What a filter of the API server answers that limits requests.
+fn busy(seconds: u32) -> Response {
+    let text = "Too many requests, please try again later.\n";
+    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, seconds.to_string())], text).into_response()
 }
 
 /// The answer is broken off.
@@ -354,6 +375,9 @@ async fn step(mut watch: Watch) -> Option<(Result<Bytes, Cut>, Watch)> {
             }
             if let Some(line) = watch.initial.next() {
                 return Some((Ok(line.into()), watch));
+            }
+            if watch.breaks {
+                return Some((Err(Cut), watch));
             }
             if watch.ends {
                 return None;

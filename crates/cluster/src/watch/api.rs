@@ -1,8 +1,15 @@
 //! The three questions to the API server: a page of a list, a watch that begins with the list, a watch from a version.
 
-use futures::io::AsyncReadExt as _;
+use std::io;
+
+use futures::TryStreamExt as _;
+use futures::io::{AsyncBufRead, AsyncReadExt as _};
+use http_body_util::{BodyExt as _, Limited};
+use kube::Client;
 use kube::api::{ListParams, WatchParams};
-use kube::core::Request;
+use kube::client::Body;
+use kube::core::response::StatusDetails;
+use kube::core::{Request, Status};
 use tokio::time::timeout;
 
 use super::failure::{Failure, Verb};
@@ -36,7 +43,7 @@ pub(super) async fn page(
     let client = connection.client().await?;
     let read = async {
         let request = request(asked.resource).list(&params).map_err(kube::Error::BuildRequest)?;
-        let body = client.request_stream(request).await?;
+        let body = send(&client, request).await?;
         body.take(PAGE_BYTES as u64 + 1).read_to_end(text).await.map_err(kube::Error::ReadEvents)
     };
     match timeout(patience, read).await {
@@ -76,13 +83,49 @@ pub(super) async fn watch(connection: &Connection, asked: &Asked, start: Start<'
     let client = connection.client().await?;
     let open = async {
         let request = request(asked.resource).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-        client.request_stream(request).await
+        send(&client, request).await
     };
     match timeout(patience, open).await {
         Err(_) => Err(Failure::Silent(Verb::Watch, patience)),
         Ok(Err(e)) => Err(Failure::of(Verb::Watch, e)),
         Ok(Ok(body)) => Ok(Lines::new(body)),
     }
+}
+
+/// Bytes of the body of an error that are read; a `Status` takes a few hundred.
+const ERROR_BYTES: usize = 64 << 10;
+
+/// Sends the request and gives the body of a successful answer. kube's `request_stream` loses the header `Retry-After`,
+/// which the API server's priority and fairness sends with a plain text instead of a `Status`.
+async fn send(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+) -> Result<impl AsyncBufRead + Send + use<>, kube::Error> {
+    let response = client.send(request.map(Body::from)).await?;
+    let code = response.status();
+    if !code.is_client_error() && !code.is_server_error() {
+        return Ok(response.into_body().into_data_stream().map_err(io::Error::other).into_async_read());
+    }
+    let retry_after = response.headers().get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = retry_after.and_then(|seconds| seconds.trim().parse::<u32>().ok()).unwrap_or(0);
+    let body = Limited::new(response.into_body(), ERROR_BYTES).collect().await;
+    let body = body.map_err(|e| kube::Error::ReadEvents(io::Error::other(e)))?.to_bytes();
+    let mut status = serde_json::from_slice::<Status>(&body)
+        .unwrap_or_else(|_| Status::failure(String::from_utf8_lossy(&body).trim(), ""));
+    // Absent where a proxy or a filter of the API server answers.
+    if status.code == 0 {
+        status.code = code.as_u16();
+    }
+    let details = status.details.get_or_insert_with(|| StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: vec![],
+        retry_after_seconds: 0,
+    });
+    details.retry_after_seconds = details.retry_after_seconds.max(retry_after);
+    Err(kube::Error::Api(status.boxed()))
 }
 
 fn request(resource: Resource) -> Request {

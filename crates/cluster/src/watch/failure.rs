@@ -64,6 +64,14 @@ pub(crate) enum Failure {
     StreamUnfinished,
 }
 
+/// When paged lists replace a streaming list that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamFallback {
+    AtOnce,
+    AfterRepeats,
+    Never,
+}
+
 impl Failure {
     pub(crate) fn of(verb: Verb, error: kube::Error) -> Failure {
         match error {
@@ -84,10 +92,23 @@ impl Failure {
         }
     }
 
-    /// Whether this is what a server says that has no streaming lists: 422 with the feature off, 400 or 405 from
-    /// servers and proxies that never heard of it.
-    pub(super) fn means_no_streaming(&self) -> bool {
-        matches!(self, Failure::Refused(_, status) if matches!(status.code, 400 | 404 | 405 | 406 | 415 | 422 | 501))
+    /// What a failed streaming list says about paged lists. As in client-go's reflector, every failure leads to pages,
+    /// but for those that pages would share and those that are retried first.
+    pub(super) fn stream_fallback(&self) -> StreamFallback {
+        match self {
+            Failure::NoWay(_) => StreamFallback::Never,
+            // The message names the verb that is missing, and pages need 'watch' as well.
+            Failure::Refused(_, status) if matches!(status.code, 401 | 403) => StreamFallback::Never,
+            Failure::Refused(_, status) if status.code == 429 => StreamFallback::AfterRepeats,
+            Failure::Expired | Failure::Unreachable(_) | Failure::Silent(..) | Failure::StreamUnfinished => {
+                StreamFallback::AfterRepeats
+            }
+            // 422: the feature is off. 500: etcd lacks RequestWatchProgress (before 3.4.25 and 3.5.8). 400, 404 and 405:
+            // servers and proxies that do not know streaming lists.
+            Failure::Refused(..) | Failure::Unreadable(..) | Failure::TooLarge(..) | Failure::EndedAtOnce => {
+                StreamFallback::AtOnce
+            }
+        }
     }
 
     /// Whether the server knows no such thing: no such object, or no such kind if it is asked for all of one.
@@ -213,10 +234,21 @@ mod tests {
     }
 
     #[test]
-    fn a_server_error_does_not_mean_that_streaming_is_unsupported() {
-        assert!(refused(422, "").means_no_streaming());
-        assert!(!refused(500, "").means_no_streaming());
-        assert!(!refused(403, "").means_no_streaming());
+    fn stream_fallback_follows_the_status_code() {
+        for (code, fallback) in [
+            (400, StreamFallback::AtOnce),
+            (401, StreamFallback::Never),
+            (403, StreamFallback::Never),
+            (404, StreamFallback::AtOnce),
+            (422, StreamFallback::AtOnce),
+            (429, StreamFallback::AfterRepeats),
+            (500, StreamFallback::AtOnce),
+            (503, StreamFallback::AtOnce),
+            (504, StreamFallback::AtOnce),
+        ] {
+            assert_eq!(refused(code, "").stream_fallback(), fallback, "{code}");
+        }
+        assert_eq!(Failure::StreamUnfinished.stream_fallback(), StreamFallback::AfterRepeats);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::Report;
 use super::api::{self, Asked, Start};
 use super::backoff::Backoff;
 use super::decode::{Bookmark, Line, LineKind, Page, decode, decode_item, decode_name};
-use super::failure::{Failure, Verb};
+use super::failure::{Failure, StreamFallback, Verb};
 use super::last_told::LastTold;
 use super::lines::{LINE_BYTES, Lines, Read};
 use crate::{Connection, Nameless, Need, Problem, Resource, Told, Watched};
@@ -18,9 +18,9 @@ use crate::{Connection, Nameless, Need, Problem, Resource, Told, Watched};
 /// Objects in a page, as client-go has it.
 const PAGE_OBJECTS: u32 = 500;
 
-/// Streaming lists that may break off before pages are tried instead: a proxy between us and the server may pass the
-/// request and never the mark that ends the list.
-const UNFINISHED_STREAMS: u32 = 3;
+/// Streaming lists that may break off or be put off (429) in a row before pages are tried instead: a proxy between us and
+/// the server may pass the request and never the mark that ends the list, and a busy server may serve nothing but pages.
+const FAILED_STREAMS: u32 = 3;
 
 /// Failures in a row that may lie in the version we ask from, before it is given up and everything is listed again:
 /// what the server cannot tell from there, it may be able to tell from the beginning.
@@ -48,9 +48,10 @@ pub(super) struct Informer<O: Watched> {
     version: Option<String>,
     /// A watch that is open and stands at `version`.
     open: Option<Lines>,
-    /// Lists are asked for as streams, until the server turns out not to have them.
-    streaming: bool,
-    unfinished_streams: u32,
+    /// Lists are read in pages until then, since a streaming list has failed.
+    paged_until: Option<Instant>,
+    /// Streaming lists that have failed in a row.
+    failed_streams: u32,
     /// Objects in a page; none when the pages of a list expire before the last is read, and it must come at once.
     page_objects: Option<u32>,
     version_failures: u32,
@@ -95,8 +96,8 @@ impl<O: Watched> Informer<O> {
             report,
             version: None,
             open: None,
-            streaming: true,
-            unfinished_streams: 0,
+            paged_until: None,
+            failed_streams: 0,
             page_objects: Some(PAGE_OBJECTS),
             version_failures: 0,
             failure: None,
@@ -120,14 +121,15 @@ impl<O: Watched> Informer<O> {
     /// Runs until nobody listens.
     pub(super) async fn run(mut self) {
         loop {
+            let streamed = self.version.is_none() && self.streams();
             let outcome = match self.version.clone() {
-                None if self.streaming => self.list_as_stream().await,
+                None if streamed => self.list_as_stream().await,
                 None => self.list_in_pages().await,
                 Some(version) => self.follow(version).await,
             };
             let outcome = match outcome {
                 Ok(()) => Ok(()),
-                Err(Stop::Failed(failure)) => self.recover(failure).await,
+                Err(Stop::Failed(failure)) => self.recover(streamed, failure).await,
                 Err(Stop::Unheard) => Err(Stop::Unheard),
             };
             if outcome.is_err() {
@@ -136,28 +138,45 @@ impl<O: Watched> Informer<O> {
         }
     }
 
+    /// Whether the next list is asked for as a stream.
+    fn streams(&self) -> bool {
+        self.paged_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Takes note of a streaming list that failed. Says whether pages are to be read instead, at once.
+    fn fall_back(&mut self, failure: &Failure) -> bool {
+        self.failed_streams += 1;
+        let falls_back = match failure.stream_fallback() {
+            StreamFallback::AtOnce => true,
+            StreamFallback::AfterRepeats => self.failed_streams >= FAILED_STREAMS,
+            StreamFallback::Never => false,
+        };
+        if falls_back {
+            // A server that does not serve the kind does not serve pages of it either, which is reported then.
+            if !failure.means_none() {
+                let reason = failure.explain(self.resource());
+                tracing::info!(kind = %self.kind, reason, "streaming list failed; falling back to paged lists");
+            }
+            self.failed_streams = 0;
+            self.paged_until = Some(Instant::now() + self.connection.timing.streaming_retry);
+        }
+        falls_back
+    }
+
     /// Decides from where to ask again, says what is wrong, and waits.
-    async fn recover(&mut self, failure: Failure) -> Result<(), Stop> {
+    async fn recover(&mut self, streamed: bool, failure: Failure) -> Result<(), Stop> {
         self.open = None;
         let listing = self.version.is_none();
-        if listing && self.streaming && failure.means_no_streaming() {
-            // One that does not serve the kind does not serve pages of it either, which is told then.
-            if !failure.means_none() {
-                tracing::info!(kind = %self.kind, "the API server has no streaming lists; reading pages instead");
-            }
-            self.streaming = false;
+        if streamed && self.fall_back(&failure) {
             return Ok(());
         }
         self.report(Report::Restarts).await?;
         match failure {
+            Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
             Failure::Expired => self.version = None,
             Failure::TooLarge(Verb::List, _) => {
                 self.page_objects = Some((self.page_objects.unwrap_or(PAGE_OBJECTS) / 2).max(1));
-            }
-            Failure::StreamUnfinished | Failure::Silent(..) if listing && self.streaming => {
-                self.unfinished_streams += 1;
-                self.streaming = self.unfinished_streams < UNFINISHED_STREAMS;
             }
             Failure::TooLarge(..)
             | Failure::Refused(..)
@@ -232,7 +251,8 @@ impl<O: Watched> Informer<O> {
                     let bookmark: Bookmark = read_json(line.object.get())?;
                     if bookmark.ends_list() {
                         let version = known_version(Some(bookmark.metadata.resource_version), Verb::Watch)?;
-                        self.unfinished_streams = 0;
+                        self.failed_streams = 0;
+                        self.paged_until = None;
                         self.open = Some(lines);
                         return self.finish_list(heard, version).await;
                     }
