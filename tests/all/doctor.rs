@@ -4,6 +4,10 @@
 mod bridges;
 // Tables and engines of others.
 mod others;
+// Service proxies that forward past the rules.
+mod services;
+// Interfaces whose source addresses nobody checks.
+mod sources;
 // Real packets through rules that are right, and through rules that are not.
 mod self_test;
 // What a person sees, and with which status it ends.

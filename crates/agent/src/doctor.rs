@@ -12,6 +12,7 @@ mod network;
 mod others;
 mod rtnetlink;
 pub mod self_test;
+mod services;
 mod sysctl;
 
 use std::path::Path;
@@ -27,18 +28,20 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     let (attachments, stored) = cni_side::attachments(places.run_dir);
     let mut findings = kernel::findings(&kernel::gather_and_try(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
-    findings.extend(others::findings(&others::gather(), &enforcement.table_name));
+    findings.extend(others::findings(&others::gather(), &enforcement.table_name, enforcement.isolates_pods()));
     findings.extend(enforcement::findings(&enforcement));
     findings.extend(cni_side::findings(&cni_side::gather(places, stored)));
     Ok(findings)
 }
 
 /// What makes policies silently unenforced on this node, for an agent that is about to call itself ready: none if
-/// nothing does. It asks neither an agent nor a runtime, and takes some milliseconds.
-pub fn cheap(root: &Path, run_dir: &Path) -> Vec<Finding> {
+/// nothing does. It asks neither an agent nor a runtime, and takes some milliseconds. Some findings are errors only while
+/// a pod is isolated on this node.
+pub fn cheap(root: &Path, run_dir: &Path, isolates_pods: bool) -> Vec<Finding> {
     let (attachments, _) = cni_side::attachments(run_dir);
     let mut findings = kernel::findings(&kernel::gather(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
+    findings.push(others::flowtables(&others::gather_flowtables(), isolates_pods));
     findings.retain(|finding| finding.severity == Severity::Error);
     findings
 }

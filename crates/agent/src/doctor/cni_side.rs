@@ -26,6 +26,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// Plugins whose pods send and receive past the node's forward hook, by their own interface on the link.
 const PAST_THE_NODE: &[&str] = &["macvlan", "ipvlan", "sriov", "host-device", "vlan"];
 
+/// Plugins that attach pods to further networks (Multus, thick and thin), whose interfaces we never see.
+const SECONDARY_NETWORKS: &[&str] = &["multus", "multus-shim"];
+
 #[derive(Debug, Clone)]
 pub(crate) struct CniFacts {
     pub(crate) folder: PathBuf,
@@ -162,6 +165,19 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
                 chain.file
             ),
             "use a network plugin that routes or bridges the traffic of pods on the node, such as ptp or bridge",
+        ));
+    }
+    if let Ok(Some(chain)) = &facts.chain
+        && chain.plugins.iter().any(|plugin| SECONDARY_NETWORKS.contains(&plugin.as_str()))
+    {
+        findings.push(Finding::note(
+            Check::PodNetwork,
+            format!(
+                "Multus attaches pods to further networks ({}): policies judge the traffic of the first one only",
+                chain.file
+            ),
+            "see the pods' annotation k8s.v1.cni.cncf.io/network-status; use a policy engine for these networks, or none of \
+             them for pods that policies isolate",
         ));
     }
     findings.push(plugin(facts));
@@ -307,6 +323,14 @@ mod tests {
         for plugin in PAST_THE_NODE {
             let facts = CniFacts { chain: chain(&[plugin, PLUGIN]), ..installed() };
             assert_eq!(wrong(&facts), [(Check::PodNetwork, Error)]);
+        }
+    }
+
+    #[test]
+    fn networks_of_multus_are_noted() {
+        for plugin in SECONDARY_NETWORKS {
+            let facts = CniFacts { chain: chain(&[plugin, PLUGIN]), ..installed() };
+            assert_eq!(wrong(&facts), [(Check::PodNetwork, Severity::Note)]);
         }
     }
 

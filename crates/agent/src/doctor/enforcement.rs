@@ -45,6 +45,8 @@ pub(crate) struct AgentStatus {
     pub(crate) port_problem: Option<String>,
     pub(crate) kernel_generation: Option<u32>,
     pub(crate) seconds_since_commit: Option<u64>,
+    /// Pods of this node that some policy isolates.
+    pub(crate) isolated_pods: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +80,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
 
 impl AgentStatus {
     fn of(report: StatusReport) -> AgentStatus {
-        let StatusReport { version, unready, rules, last_commit, port_problem, .. } = report;
+        let StatusReport { version, unready, rules, last_commit, port_problem, pods, .. } = report;
         AgentStatus {
             version,
             port_problem,
@@ -86,7 +88,15 @@ impl AgentStatus {
             unready,
             kernel_generation: rules.kernel_generation,
             seconds_since_commit: last_commit.map(|commit| commit.seconds_ago),
+            isolated_pods: pods.isolated,
         }
+    }
+}
+
+impl EnforcementFacts {
+    /// Whether some pod of this node may be isolated: an agent that does not answer has left its rules in force.
+    pub(super) fn isolates_pods(&self) -> bool {
+        self.agent.as_ref().map_or(true, |status| status.isolated_pods > 0)
     }
 }
 
@@ -252,6 +262,7 @@ mod tests {
             port_problem: None,
             kernel_generation: Some(7),
             seconds_since_commit: Some(5),
+            isolated_pods: 0,
         }
     }
 

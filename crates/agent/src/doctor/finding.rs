@@ -46,6 +46,7 @@ pub enum Check {
     BridgeVlan,
     RpFilter,
     PodNetwork,
+    ServiceProxy,
     OtherTables,
     OtherEngines,
     Flowtables,
@@ -65,7 +66,7 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 30] = [
+    const ALL: [Check; 31] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
@@ -81,6 +82,7 @@ impl Check {
         Check::BridgeVlan,
         Check::RpFilter,
         Check::PodNetwork,
+        Check::ServiceProxy,
         Check::OtherTables,
         Check::OtherEngines,
         Check::Flowtables,
@@ -115,6 +117,7 @@ impl Check {
             Check::BridgeVlan => "bridge-vlan",
             Check::RpFilter => "rp-filter",
             Check::PodNetwork => "pod-network",
+            Check::ServiceProxy => "service-proxy",
             Check::OtherTables => "other-tables",
             Check::OtherEngines => "other-engines",
             Check::Flowtables => "flowtables",

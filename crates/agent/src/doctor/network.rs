@@ -10,6 +10,7 @@ use cni::Attachment;
 
 use super::finding::{Check, Finding, list};
 use super::rtnetlink::{Link, Rtnetlink};
+use super::services;
 use super::sysctl::Sysctls;
 
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
@@ -25,8 +26,12 @@ pub(crate) struct NetworkFacts {
     pub(crate) links: Result<Vec<Link>, String>,
     /// Interfaces that have an IPv6 address of global scope.
     pub(crate) with_ipv6: BTreeSet<String>,
+    /// Interfaces of default routes.
+    pub(crate) uplinks: BTreeSet<String>,
     /// What the CNI plugin reported.
     pub(crate) attachments: Vec<Attachment>,
+    /// How many services IPVS has; `None` where the kernel has no IPVS.
+    pub(crate) ipvs_services: Result<Option<usize>, String>,
 }
 
 /// Asks the kernel about the network namespace of the calling thread.
@@ -38,7 +43,29 @@ pub(super) fn gather(root: &Path, attachments: Vec<Attachment>) -> NetworkFacts 
     // Missing where the kernel has no IPv6, so that no interface has an address of it.
     let addresses = std::fs::read_to_string(root.join("proc/thread-self/net/if_inet6"));
     let with_ipv6 = addresses.map_or_else(|_| BTreeSet::new(), |text| interfaces_with_global_address(&text));
-    NetworkFacts { sysctls, links, with_ipv6, attachments }
+    let read = |file: &str| std::fs::read_to_string(root.join("proc/thread-self/net").join(file)).ok();
+    let uplinks = uplinks(read("route").as_deref(), read("ipv6_route").as_deref());
+    let ipvs_services = services::gather(root);
+    NetworkFacts { sysctls, links, with_ipv6, uplinks, attachments, ipvs_services }
+}
+
+/// The interfaces of default routes. No pod is behind one of them, though it may look like it: the uplink of a node that
+/// is itself a container is one end of a veth pair, as the host's side of a pod's interface is. A table that cannot be
+/// read names none.
+fn uplinks(ipv4: Option<&str>, ipv6: Option<&str>) -> BTreeSet<String> {
+    // `route`: interface, destination, gateway, flags, counters, metric, mask, in hexadecimal.
+    let v4 = ipv4.into_iter().flat_map(str::lines).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")).then(|| fields[0].to_owned())
+    });
+    // `ipv6_route`: destination, its length, source, its length, gateway, metric, counters, flags, interface.
+    let v6 = ipv6.into_iter().flat_map(str::lines).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_default = fields.first()?.bytes().all(|b| b == b'0') && fields.get(1) == Some(&"00");
+        // Unreachable default routes are those of the loopback interface.
+        fields.get(9).filter(|name| is_default && **name != "lo").map(|name| (*name).to_owned())
+    });
+    v4.chain(v6).collect()
 }
 
 fn rp_filter_of(interface: &str) -> String {
@@ -70,6 +97,7 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
             findings.extend(bridges(facts, &side));
             findings.extend(sources(facts, &side));
             findings.extend(strict(facts, &side, links));
+            findings.extend(services::findings(&facts.ipvs_services, links));
         }
         Err(error) => findings.push(Finding::error(
             Check::Links,
@@ -101,7 +129,10 @@ struct PodBridge<'a> {
 impl<'a> PodSide<'a> {
     fn of(facts: &NetworkFacts, links: &'a [Link]) -> PodSide<'a> {
         let is_reported = |name: &str| facts.attachments.iter().any(|a| a.host_interface.as_deref() == Some(name));
-        let leads_to_pod = |link: &Link| (link.kind == "veth" && link.leads_elsewhere) || is_reported(&link.name);
+        let leads_to_pod = |link: &Link| {
+            let is_pod_like = link.kind == "veth" && link.leads_elsewhere && !facts.uplinks.contains(&link.name);
+            is_pod_like || is_reported(&link.name)
+        };
         let bridges = links.iter().filter(|link| link.kind == "bridge").filter_map(|bridge| {
             let ports: Vec<&Link> =
                 links.iter().filter(|link| link.master == Some(bridge.index) && leads_to_pod(link)).collect();
@@ -276,7 +307,13 @@ fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
                  egress policies by forging one",
                 list(&open)
             ),
-            "install the CNI plugin (ringfence install-cni), which reports whose interface it is",
+            match facts.attachments.is_empty() {
+                true => "install the CNI plugin (ringfence install-cni), which reports whose interface it is",
+                false => {
+                    "restart the pods behind them: they started before the CNI plugin was installed, which reports the \
+                     interfaces of pods as they start"
+                }
+            },
         ),
     })
 }
@@ -355,7 +392,9 @@ mod tests {
                 pod_port("veth1", 4, Some(3)),
             ]),
             with_ipv6: BTreeSet::new(),
+            uplinks: BTreeSet::new(),
             attachments: vec![attachment(&["10.1.0.2"], Some("veth1"), Some("cni0"))],
+            ipvs_services: Ok(None),
         }
     }
 
@@ -363,7 +402,14 @@ mod tests {
     fn routed() -> NetworkFacts {
         let links = vec![link("lo", 1, ""), link("eth0", 2, ""), pod_port("cali1", 4, None)];
         let sysctls = [(IP_FORWARD, 1), ("net/ipv4/conf/cali1/rp_filter", 1)].into();
-        NetworkFacts { sysctls, links: Ok(links), with_ipv6: BTreeSet::new(), attachments: vec![] }
+        NetworkFacts {
+            sysctls,
+            links: Ok(links),
+            with_ipv6: BTreeSet::new(),
+            uplinks: BTreeSet::new(),
+            attachments: vec![],
+            ipvs_services: Ok(None),
+        }
     }
 
     /// What is not as it should be.
@@ -415,7 +461,7 @@ mod tests {
         let sysctls: Sysctls = [(IP_FORWARD, 1), (CALL_IPTABLES, 0)].into();
         let links = Ok(vec![link("br-0123456789ab", 3, "bridge"), pod_port("veth1", 4, Some(3))]);
         let reported = attachment(&["10.1.0.2"], Some("veth1"), None);
-        let docker = NetworkFacts { sysctls, links, with_ipv6: BTreeSet::new(), attachments: vec![] };
+        let docker = NetworkFacts { sysctls, links, attachments: vec![], ..bridged() };
         assert_eq!(wrong(&docker), [(Check::BridgeNfCall, Note)]);
         assert_eq!(wrong(&NetworkFacts { attachments: vec![reported], ..docker }), [(Check::BridgeNfCall, Error)]);
         assert!(is_of_other_software("docker0") && is_of_other_software("virbr0"));
@@ -453,6 +499,34 @@ mod tests {
         let loose = NetworkFacts { sysctls: [(IP_FORWARD, 1), (RP_FILTER_ALL, 2)].into(), ..open };
         assert_eq!(wrong(&loose), []);
         assert_eq!(wrong(&NetworkFacts { attachments: vec![], ..bridged() }), [(Check::RpFilter, Note)]);
+    }
+
+    #[test]
+    fn uplink_that_is_a_veth_is_no_pod() {
+        let mut facts = routed();
+        facts.sysctls = [(IP_FORWARD, 1)].into();
+        facts.links.as_mut().unwrap()[1] = pod_port("eth0", 2, None);
+        facts.attachments = vec![attachment(&["10.1.0.2"], Some("cali1"), None)];
+        let about = |facts: &NetworkFacts| findings(facts).into_iter().find(|f| f.id == Check::RpFilter).unwrap();
+        assert!(about(&facts).finding.contains("comes from eth0:"));
+        assert!(about(&facts).advice.is_some_and(|advice| advice.starts_with("restart the pods")));
+        facts.uplinks = ["eth0".to_owned()].into();
+        assert_eq!(wrong(&facts), []);
+    }
+
+    #[test]
+    fn uplinks_are_the_interfaces_of_default_routes() {
+        let ipv4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+                    eth0\t00000000\t010012AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                    veth1\t0200010A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0\n";
+        let zeros = "0".repeat(32);
+        let ipv6 = format!(
+            "{zeros} 00 {zeros} 00 fd000000000000000000000000000001 00000400 00000001 00000000 00000003 wan0\n\
+             {zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200 lo\n\
+             fd000001000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001 veth2\n"
+        );
+        assert_eq!(uplinks(Some(ipv4), Some(&ipv6)), ["eth0".to_owned(), "wan0".to_owned()].into());
+        assert_eq!(uplinks(None, None), BTreeSet::new());
     }
 
     #[test]

@@ -44,7 +44,38 @@ const ENGINES: &[Engine] = &[
     Engine { name: "Cilium", marks: &["CILIUM_"] },
 ];
 
-pub(super) fn findings(others: &Result<Others, String>, table: &str) -> Vec<Finding> {
+/// Asks for the flowtables alone.
+pub(super) fn gather_flowtables() -> Result<Vec<Flowtable>, String> {
+    let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
+    kernel.flowtables().map_err(|e| e.to_string())
+}
+
+/// Flows that a flowtable has taken over are forwarded at the ingress hook of its devices, past all rules. Which flows
+/// these are is up to rules of others, so any flowtable may hold those of an isolated pod.
+pub(super) fn flowtables(flowtables: &Result<Vec<Flowtable>, String>, isolates_pods: bool) -> Finding {
+    let found = match flowtables {
+        Ok(found) => found,
+        Err(error) => {
+            let finding = format!("the flowtables of others cannot be listed: {error}");
+            return Finding::warning(Check::Flowtables, finding, "run this as root, or with CAP_NET_ADMIN");
+        }
+    };
+    if found.is_empty() {
+        return Finding::ok(Check::Flowtables, "no flowtable takes flows over");
+    }
+    let names: Vec<String> = found.iter().map(|f| format!("{} {} {}", f.family, f.table, f.name)).collect();
+    let finding = format!(
+        "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not cut them",
+        list(&names)
+    );
+    let advice = "remove the flowtable, or keep the flows of pods out of it";
+    match isolates_pods {
+        true => Finding::error(Check::Flowtables, finding, advice),
+        false => Finding::warning(Check::Flowtables, finding, advice),
+    }
+}
+
+pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_pods: bool) -> Vec<Finding> {
     let others = match others {
         Ok(others) => others,
         Err(error) => {
@@ -55,17 +86,7 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str) -> Vec<Find
     let mut findings = vec![drop_policies(others, table)];
     findings.extend(engines(others));
     if !others.flowtables.is_empty() {
-        let names: Vec<String> =
-            others.flowtables.iter().map(|f| format!("{} {} {}", f.family, f.table, f.name)).collect();
-        findings.push(Finding::warning(
-            Check::Flowtables,
-            format!(
-                "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not \
-                 cut them",
-                list(&names)
-            ),
-            "remove the flowtable, or keep the flows of pods out of it",
-        ));
+        findings.push(flowtables(&Ok(others.flowtables.clone()), isolates_pods));
     }
     findings.extend(notrack(others));
     findings
@@ -140,7 +161,7 @@ fn name(chain: &BaseChain) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity::{self, Note, Ok as Fine, Warning};
+    use super::super::finding::Severity::{self, Error, Note, Ok as Fine, Warning};
     use super::*;
 
     fn base(family: &'static str, table: &str, hook: &'static str, drops: bool) -> BaseChain {
@@ -161,7 +182,7 @@ mod tests {
     }
 
     fn found(others: Others) -> Vec<(Check, Severity)> {
-        findings(&Ok(others), "ringfence").iter().map(|f| (f.id, f.severity)).collect()
+        findings(&Ok(others), "ringfence", false).iter().map(|f| (f.id, f.severity)).collect()
     }
 
     #[test]
@@ -174,13 +195,13 @@ mod tests {
         ];
         let others = Others { base_chains, ..Others::default() };
         assert_eq!(found(others.clone()), [(Check::OtherTables, Fine)]);
-        assert!(findings(&Ok(others), "ringfence")[0].finding.starts_with("1 base chains"));
+        assert!(findings(&Ok(others), "ringfence", false)[0].finding.starts_with("1 base chains"));
     }
 
     #[test]
     fn a_drop_policy_of_another_table_is_noted_by_name() {
         let others = Others { base_chains: vec![base("ip", "filter", "forward", true)], ..Others::default() };
-        assert!(findings(&Ok(others.clone()), "ringfence")[0].finding.contains("ip filter FORWARD"));
+        assert!(findings(&Ok(others.clone()), "ringfence", false)[0].finding.contains("ip filter FORWARD"));
         assert_eq!(found(others), [(Check::OtherTables, Note)]);
     }
 
@@ -197,7 +218,7 @@ mod tests {
         ];
         for (family, table, name, engine) in marks {
             let others = Others { chains: vec![chain(family, table, name)], ..Others::default() };
-            let finding = findings(&Ok(others.clone()), "ringfence").remove(1);
+            let finding = findings(&Ok(others.clone()), "ringfence", false).remove(1);
             assert!(finding.finding.starts_with(engine), "{finding}");
             assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::OtherEngines, Warning)]);
         }
@@ -207,8 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn flowtables_are_a_warning() {
+    fn flowtable_is_an_error_while_pods_are_isolated() {
         let fast = Flowtable { family: "inet", table: "fw".into(), name: "fast".into(), devices: vec![] };
+        let severity = |found: &Result<Vec<Flowtable>, String>, isolates| flowtables(found, isolates).severity;
+        assert_eq!(severity(&Ok(vec![fast.clone()]), true), Error);
+        assert_eq!(severity(&Ok(vec![fast.clone()]), false), Warning);
+        assert_eq!(severity(&Ok(vec![]), true), Fine);
+        assert_eq!(severity(&Err("no".into()), true), Warning);
         let others = Others { flowtables: vec![fast], ..Others::default() };
         assert_eq!(found(others), [(Check::OtherTables, Fine), (Check::Flowtables, Warning)]);
     }
@@ -225,7 +251,7 @@ mod tests {
 
     #[test]
     fn tables_that_cannot_be_listed_are_told() {
-        let found = findings(&Err("no".into()), "ringfence");
+        let found = findings(&Err("no".into()), "ringfence", false);
         assert_eq!((found[0].id, found[0].severity), (Check::OtherTables, Warning));
     }
 }

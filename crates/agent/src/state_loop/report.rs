@@ -20,7 +20,7 @@ const NODES_NAMED: usize = 5;
 impl StateLoop {
     /// Looks for what makes policies silently unenforced, whatever the rules say.
     pub(super) fn examine_node(&mut self) {
-        let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir);
+        let findings = crate::doctor::cheap(Path::new("/"), &self.run_dir, self.status.isolated_pods > 0);
         let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
         for finding in found.iter().filter(|f| !self.status.unenforced.contains(f)) {
             tracing::error!("{finding}");
@@ -97,7 +97,12 @@ impl StateLoop {
         self.note_diagnostics(&translation.diagnostics);
         if !self.programs.ptr_eq(&translation.programs) {
             self.programs = translation.programs.clone();
-            self.status.isolated_pods = judged(translation, Enforcement::Enforce).len();
+            let isolated_pods = judged(translation, Enforcement::Enforce).len();
+            let before = std::mem::replace(&mut self.status.isolated_pods, isolated_pods);
+            // What is an error only while a pod is isolated.
+            if (before == 0) != (isolated_pods == 0) {
+                self.examine_node();
+            }
             self.status.audited_pods = judged(translation, Enforcement::Audit).len();
             self.status.programs = translation.programs.len();
         }
