@@ -14,7 +14,7 @@ use console::Output;
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
-pub(crate) use agent::AgentArguments;
+pub(crate) use agent::{AgentArguments, Switch};
 pub(crate) use node::{
     DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, StatusArguments, UninstallArguments,
 };

@@ -13,6 +13,7 @@ pub mod doctor;
 mod enforcer;
 mod gate;
 mod isolation;
+mod kernel_support;
 mod kernel_watch;
 mod latency;
 mod listen;

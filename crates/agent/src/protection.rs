@@ -1,11 +1,11 @@
 //! Whether the kernel keeps other programs from changing our tables.
 
-use nfnetlink::{Feature, ProbeError, Release, probe};
+use nfnetlink::{Feature, Features, ProbeError, Release};
 
 /// Whether tables can be protected, and how that is known. It is tried out in a scratch namespace; who may not make one
 /// goes by the kernel's version. Nothing is tried in the node's own namespace: a refused commit there costs everybody.
-pub(crate) fn protection() -> (bool, String) {
-    match probe() {
+pub(crate) fn protection(probed: &Result<Features, ProbeError>) -> (bool, String) {
+    match probed {
         Ok(features) => match features.why_not(Feature::Protection) {
             None => (true, "on: only the agent can change its tables".into()),
             Some(reason) => (false, format!("off: the kernel lacks it ({reason}); what others change is repaired")),

@@ -40,6 +40,6 @@ pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, Observed
 pub use packet_log::{Logged, LoggedPacket, PacketLog, PacketLogError};
 pub use probe::{Feature, Features, ProbeError, probe};
 pub use read::ReadError;
-pub use release::Release;
+pub use release::{REQUIREMENTS, Release, Requirement};
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};

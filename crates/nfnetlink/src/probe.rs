@@ -19,6 +19,8 @@ use crate::sys::enter_new_network_namespace;
 /// Something that rules need, or that makes them safer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
+    /// Tables with comments, by which the agent recognises its own.
+    TableComments,
     /// A table of family `inet` with a chain at the forward hook.
     RoutedPackets,
     /// Rules that ask for a packet's connection tracking entry, and set its mark.
@@ -34,7 +36,8 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Feature; 6] = [
+    pub const ALL: [Feature; 7] = [
+        Feature::TableComments,
         Feature::RoutedPackets,
         Feature::Flows,
         Feature::Sets,
@@ -46,6 +49,7 @@ impl Feature {
     /// What the kernel has to be, in the words of its configuration.
     pub fn needs(self) -> &'static str {
         match self {
+            Feature::TableComments => "Linux 5.10 or later",
             Feature::RoutedPackets => "CONFIG_NF_TABLES_INET",
             Feature::Flows => "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK",
             Feature::Sets => "CONFIG_NF_TABLES of Linux 5.6 or later",
@@ -61,6 +65,7 @@ impl Feature {
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Feature::TableComments => "comments of tables",
             Feature::RoutedPackets => "rules for routed packets",
             Feature::Flows => "rules for connections",
             Feature::Sets => "sets and verdict maps",
@@ -116,6 +121,7 @@ fn probe_here() -> Result<Features, ProbeError> {
     let mut missing = Vec::new();
     for feature in Feature::ALL {
         let outcome = match feature {
+            Feature::TableComments => try_comment(&samples::commented()),
             Feature::RoutedPackets => try_ruleset(&samples::routed_packets()),
             Feature::Flows => try_ruleset(&samples::flows()),
             Feature::Sets => try_ruleset(&samples::sets()),
@@ -154,6 +160,17 @@ fn try_ruleset(ruleset: &Ruleset) -> Result<(), Failure> {
     let observed = read(&mut kernel, ruleset)?;
     if let Some(difference) = repair(Some(&observed), ruleset).first() {
         return Err(Failure::Reason(format!("the kernel took something else: `{difference}` is still to be done")));
+    }
+    remove(&mut kernel, ruleset)
+}
+
+/// Commits a table and finds its comment in the kernel.
+fn try_comment(ruleset: &Ruleset) -> Result<(), Failure> {
+    let mut kernel = Kernel::open()?;
+    kernel.commit(&create(ruleset), 0).map_err(reason)?;
+    let observed = read(&mut kernel, ruleset)?;
+    if observed.comment() != Some(ruleset.comment.as_str()) {
+        return Err(Failure::Reason("the kernel does not keep the comment of a table".into()));
     }
     remove(&mut kernel, ruleset)
 }

@@ -9,6 +9,20 @@ const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
 /// The first version with tables that outlive their owner (`NFT_TABLE_F_PERSIST`) and can be claimed by another.
 const PROTECTION_SINCE: (u32, u32) = (6, 9);
 
+/// A part of the kernel that the rules and the agent cannot do without, and the first version of Linux that has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Requirement {
+    pub feature: &'static str,
+    pub since: (u32, u32),
+}
+
+/// The oldest first.
+pub const REQUIREMENTS: [Requirement; 3] = [
+    Requirement { feature: "the ruleset generation in transactions (NFNL_BATCH_GENID)", since: (4, 11) },
+    Requirement { feature: "addresses of connection tracking entries (ct original ip saddr)", since: (4, 17) },
+    Requirement { feature: "comments of tables, by which the agent recognises its own", since: (5, 10) },
+];
+
 /// A release such as `6.12.38+deb13-amd64`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
@@ -32,6 +46,13 @@ impl Release {
         Release { text: text.to_owned(), version }
     }
 
+    /// What kernels of this version lack; everything if the version is unreadable. Distributions carry features in older
+    /// kernels, so trying them out says more.
+    pub fn lacks(&self) -> Vec<&'static Requirement> {
+        let has = |requirement: &&Requirement| self.version.is_some_and(|version| version >= requirement.since);
+        REQUIREMENTS.iter().filter(|requirement| !has(requirement)).collect()
+    }
+
     /// Whether kernels of this version know protected tables. Distributions that carry the change in older kernels are
     /// not known, and an unreadable version knows nothing.
     pub fn has_protection(&self) -> bool {
@@ -42,6 +63,22 @@ impl Release {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_releases_lack_what_came_later() {
+        for (text, lacking) in [
+            ("6.18.0", 0),
+            ("5.10.0-28-amd64", 0),
+            ("5.9.16", 1),
+            ("5.4.0-150-generic", 1),
+            ("4.18.0-553.el8_10.x86_64", 1),
+            ("4.15.0-213-generic", 2),
+            ("3.10.0-1160.el7.x86_64", 3),
+            ("unknown", 3),
+        ] {
+            assert_eq!(Release::new(text).lacks().len(), lacking, "{text}");
+        }
+    }
 
     #[test]
     fn protection_is_known_by_the_version() {

@@ -203,3 +203,32 @@ fn the_command_line_is_refused_with_status_2() {
         assert!(stderr.starts_with("error: ") && stderr.contains(word), "{arguments:?}: {stderr}");
     }
 }
+
+/// The agent with the capabilities of the manifests, in a mount namespace where the kernel has another release.
+fn agent_on_release(stage: &Stage, release: &str) -> Command {
+    let file = stage.manifests().join(".osrelease");
+    std::fs::write(&file, format!("{release}\n")).unwrap();
+    let mut command = Command::new("unshare");
+    without_variables(&mut command);
+    let script = "mount --bind \"$0\" /proc/sys/kernel/osrelease && exec setpriv --bounding-set -sys_admin \
+                  --inh-caps -sys_admin \"$@\"";
+    command.args(["--mount", "sh", "-ec", script]).arg(file).arg(program());
+    command.args(stage.agent_on_manifests().get_args());
+    command
+}
+
+#[test]
+fn agent_refuses_a_kernel_that_is_too_old() {
+    let stage = Stage::new();
+    let refused = end_of(&stage, agent_on_release(&stage, "5.4.0-150-generic"));
+    assert_one_sentence(&refused, &["Linux 5.4.0-150-generic is too old: Linux 5.10 is needed", "--kernel-check off"]);
+    assert_eq!(stage.tables(), "");
+    let mut unchecked = agent_on_release(&stage, "5.4.0-150-generic");
+    unchecked.args(["--kernel-check", "off"]);
+    let mut agent = stage.start(unchecked);
+    agent.until_ready();
+    agent.until_logged(&["WARN", "the kernel check is off: Linux 5.4.0-150-generic is too old"]);
+    drop(agent);
+    let mut agent = stage.start(agent_on_release(&stage, "5.10.0"));
+    agent.until_ready();
+}

@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
 use ipnet::IpNet;
+use nfnetlink::{Features, ProbeError};
 use policy::Layout;
 
 use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
@@ -34,6 +35,11 @@ pub(crate) struct AgentArguments {
     /// 6.9).
     #[arg(long, env = "RINGFENCE_TABLE_OWNER", value_enum, default_value_t = TableOwner::Auto)]
     pub(crate) table_owner: TableOwner,
+
+    /// Whether to refuse to start on a kernel that cannot hold the rules. Off is for distributions whose older kernels have
+    /// the features; the agent warns then.
+    #[arg(long, env = "RINGFENCE_KERNEL_CHECK", value_enum, default_value_t = Switch::On)]
+    pub(crate) kernel_check: Switch,
 
     /// What happens to traffic of addresses of this node's pods (--pod-cidr) that no pod is known to have.
     #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
@@ -93,10 +99,10 @@ impl AgentArguments {
     }
 
     /// What the rules depend on beside the cluster, and whether other programs can change them, in words.
-    pub(crate) fn layout(&self) -> anyhow::Result<(Layout, String)> {
+    pub(crate) fn layout(&self, probed: &Result<Features, ProbeError>) -> anyhow::Result<(Layout, String)> {
         let (protected, words) = match self.table_owner {
             TableOwner::Off => (false, "off, as asked for by --table-owner off".into()),
-            TableOwner::Auto => protection(),
+            TableOwner::Auto => protection(probed),
         };
         let denied = match self.unknown_pods {
             UnknownPods::Allow => vec![],

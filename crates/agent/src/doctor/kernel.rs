@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use nfnetlink::{Feature, Features, FlowCount, Kernel};
+use nfnetlink::{Feature, Features, FlowCount, Kernel, Release};
 
 use super::finding::{Check, Finding};
 use super::sysctl::Sysctls;
+use crate::kernel_support;
 
 /// A table of connections as full as this is told of: when it is full, the first packet of every new flow is dropped.
 const NEARLY_FULL_PERCENT: u64 = 80;
@@ -50,6 +51,10 @@ pub(super) fn gather_and_try(root: &Path) -> KernelFacts {
 pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     let mut findings = vec![nf_tables(facts)];
     findings.extend(facts.features.iter().flat_map(features));
+    // What could not be tried is judged by the version.
+    if let Some(Err(_)) = facts.features {
+        findings.extend(by_version(&Release::new(&facts.release)));
+    }
     match &facts.conntrack {
         Ok(usage) => {
             findings.push(Finding::ok(Check::Conntrack, "connection tracking answers"));
@@ -102,7 +107,7 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
         let (finding, advice) =
             (format!("the kernel lacks {feature}: {why}"), format!("use a kernel with {}", feature.needs()));
         match feature {
-            Feature::RoutedPackets | Feature::Flows | Feature::Sets => {
+            Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => {
                 Finding::error(Check::KernelFeatures, format!("{finding}; policies cannot be enforced"), advice)
             }
             Feature::BridgedFrames => Finding::warning(
@@ -119,6 +124,15 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
         }
     };
     missing.iter().map(lack).collect()
+}
+
+fn by_version(release: &Release) -> Option<Finding> {
+    let missing = kernel_support::missing_by_version(release)?;
+    Some(Finding::error(
+        Check::KernelFeatures,
+        format!("{missing}; policies cannot be enforced"),
+        "use a newer kernel, or run the doctor as root, which tries out what the distribution has added to this one",
+    ))
 }
 
 fn space(facts: &KernelFacts, usage: FlowCount) -> Option<Finding> {
@@ -216,7 +230,7 @@ mod tests {
     fn a_feature_that_is_missing_is_as_bad_as_what_needs_it() {
         for feature in Feature::ALL {
             let severity = match feature {
-                Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
+                Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
                 Feature::BridgedFrames | Feature::Reports => Warning,
                 Feature::Protection => Note,
             };
@@ -225,6 +239,8 @@ mod tests {
         }
         let untried = KernelFacts { features: Some(Err("no".into())), ..healthy() };
         assert!(severities(&untried).contains(&(Check::KernelFeatures, Note)));
+        let old = KernelFacts { release: "5.4.0-150-generic".into(), ..untried };
+        assert!(severities(&old).contains(&(Check::KernelFeatures, Error)));
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::bail;
-use nfnetlink::Release;
+use nfnetlink::{Release, probe};
 use nft::Table;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::cli::AgentArguments;
+use crate::cli::{AgentArguments, Switch};
 use crate::enforcer::Enforcer;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -23,7 +23,7 @@ use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
-use crate::{cni_socket, kernel_watch, port};
+use crate::{cni_socket, kernel_support, kernel_watch, port};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
@@ -54,7 +54,14 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::new());
-    let (layout, protection) = arguments.layout()?;
+    let probed = probe();
+    if let Err(unsupported) = kernel_support::check(&probed, Release::of_kernel()) {
+        match arguments.kernel_check {
+            Switch::On => return Err(unsupported.into()),
+            Switch::Off => tracing::warn!("the kernel check is off: {unsupported}"),
+        }
+    }
+    let (layout, protection) = arguments.layout(&probed)?;
     let status = Status {
         node: arguments.node_name.clone(),
         version: env!("CARGO_PKG_VERSION"),

@@ -37,6 +37,11 @@ const ADDRESS4: Datum = Datum::V4(std::net::Ipv4Addr::LOCALHOST);
 const ADDRESS6: Datum = Datum::V6(std::net::Ipv6Addr::LOCALHOST);
 const PORT: Datum = Datum::Port(80);
 
+/// A table and its comment.
+pub(super) fn commented() -> Ruleset {
+    empty(Table::inet)
+}
+
 /// Every condition on a packet itself, and every verdict.
 pub(super) fn routed_packets() -> Ruleset {
     let rules = vec![
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_samples_are_valid() {
-        for sample in [routed_packets(), flows(), sets(), bridged_frames(), reports()] {
+        for sample in [commented(), routed_packets(), flows(), sets(), bridged_frames(), reports()] {
             assert_eq!(sample.validate(), [], "{sample}");
         }
     }
