@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
-use policy::{Severity, explain_named, translate};
+use policy::{Severity, explain_ambient, explain_named, translate};
 
 use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
@@ -101,7 +101,11 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
             let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
-            found.into_iter().map(|explanation| Explained { explanation, notes: vec![] }).collect()
+            let explained = |explanation| {
+                let notes = explain_ambient(&manifests.state, &explanation).into_iter().collect();
+                Explained { explanation, notes }
+            };
+            found.into_iter().map(explained).collect()
         }
         None => ask_agent(arguments)?,
     };

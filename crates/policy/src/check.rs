@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::ambient;
 use crate::isolating::Isolating;
 use crate::peers::PodPeer;
 use crate::{
@@ -51,6 +52,7 @@ fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnosti
     if selected.count() == 0 {
         warn("spec.podSelector".into(), "selects no pod".into());
     }
+    check_ambient(state, policy, &mut warn);
     match state.enforcement(policy) {
         Enforcement::Enforce => {}
         Enforcement::Audit => check_audited(state, policy, &mut warn),
@@ -59,6 +61,19 @@ fn check_policy(state: &ClusterState, policy: &Policy, found: &mut Vec<Diagnosti
         for rule in policy.rules(direction).unwrap_or(&[]) {
             check_rule(state, policy, direction, rule, &mut warn);
         }
+    }
+}
+
+/// Ports of rules mean nothing for traffic within the ambient mesh of Istio.
+fn check_ambient(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(String, String)) {
+    let mut rules = Direction::BOTH.into_iter().flat_map(|direction| policy.rules(direction).unwrap_or(&[]));
+    if !rules.any(|rule| matches!(rule.ports, Ports::Of(_))) {
+        return;
+    }
+    let mut selected = state.pods_in(&policy.name.namespace).filter(|pod| policy.selector.matches(&pod.labels));
+    if let Some(pod) = selected.find(|pod| ambient::is_in_mesh(state, pod)) {
+        let message = format!("selects pods of the ambient mesh of Istio, as {}: {}", pod.name, ambient::consequence());
+        warn("spec.podSelector".into(), message);
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod alike;
+mod ambient;
 mod attachment;
 mod by_name;
 mod changed;
@@ -36,6 +37,7 @@ mod translate;
 mod uid;
 
 pub use addresses::Addresses;
+pub use ambient::explain_ambient;
 pub use attachment::{Attachment, AttachmentId, Holder};
 pub use changed::Changed;
 pub use check::check;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use policy::{Direction, ObjectName, Scope, Unexplained, Workloads, explain_named, suggest};
+use policy::{Direction, ObjectName, Scope, Unexplained, Workloads, explain_ambient, explain_named, suggest};
 use tokio::sync::oneshot;
 
 use super::StateLoop;
@@ -62,7 +62,11 @@ impl StateLoop {
     fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
         let ExplainQuery { source, destination, traffic } = query;
         let (found, notes) = (explain_named(&self.state, source, destination, traffic)?, self.differences());
-        Ok(found.into_iter().map(|explanation| Explained { explanation, notes: notes.clone() }).collect())
+        let explained = |explanation| {
+            let ambient = explain_ambient(&self.state, &explanation);
+            Explained { explanation, notes: notes.iter().cloned().chain(ambient).collect() }
+        };
+        Ok(found.into_iter().map(explained).collect())
     }
 
     /// Why the kernel may do otherwise than the policies say.
