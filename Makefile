@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test demo demo-context demo-remote bench lint docs fuzz manifests install clean
+.PHONY: help packages build plugin test demo demo-context demo-remote bench lint deny docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ bench: packages ## measure what enforcement costs on this machine, as root (ARGS
 lint: packages ## formatting and clippy, warnings as errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+
+deny: ## licences, sources and banned crates of the dependencies; ARGS=advisories asks RustSec, over the network
+	./scripts/deny $(ARGS)
 
 docs: packages ## API documentation, warnings as errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items

@@ -62,13 +62,14 @@ struct Arguments {
     #[arg(long)]
     full: bool,
 
-    /// Keep the figures in this file too, one record for each point of a curve, with the spread of the runs and what
-    /// stands above the section; those that it has of other sections and sizes stay.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// The file that keeps the figures, one record for each point of a curve, with the spread of the runs and the
+    /// heading of the section. Records of other sections and sizes stay. Charts (SVG) are drawn into the folder `curves`
+    /// beside it.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/figures.json")]
+    json: PathBuf,
 
-    /// Measure nothing, and draw the curves of the file into this folder, as SVG and PNG.
-    #[arg(long, value_name = "DIR", requires = "json")]
+    /// Measure nothing, and draw the file's charts into this folder, as SVG and PNG.
+    #[arg(long, value_name = "DIR")]
     curves: Option<PathBuf>,
 }
 
@@ -129,8 +130,8 @@ pub fn run() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> anyhow::Result<()> {
-    if let (Some(folder), Some(records)) = (&arguments.curves, &arguments.json) {
-        for path in curves::draw(records, folder)? {
+    if let Some(folder) = &arguments.curves {
+        for path in curves::draw(&arguments.json, folder)? {
             println!("{}", path.display());
         }
         return Ok(());
@@ -159,10 +160,10 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Section::Profile => packets::profile::measure(packets::Size::of_rounds(rounds)),
         };
         println!("\n{taken}{report}");
-        if let Some(path) = &arguments.json {
-            record::keep(path, records, &taken)?;
-        }
+        record::keep(&arguments.json, records, &taken)?;
     }
+    let drawn = curves::draw_svg(&arguments.json, &arguments.json.with_file_name("curves"))?;
+    eprintln!("bench: figures in {}, {} charts beside it", arguments.json.display(), drawn.len());
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use chart::Chart;
 /// If the file cannot be read, the folder cannot be written, or there is no `rsvg-convert`.
 pub fn draw(records: &Path, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let drawn = draw_svg(records, folder)?;
+    anyhow::ensure!(!drawn.is_empty(), "{} holds no figures; run 'make bench' first", records.display());
     for svg in &drawn {
         let mut convert = Command::new("rsvg-convert");
         convert.args(["--zoom", "2", "--output"]).arg(svg.with_extension("png")).arg(svg);
@@ -32,7 +33,6 @@ pub fn draw(records: &Path, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// As [`draw`].
 pub fn draw_svg(records: &Path, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let records = record::read(records)?;
-    anyhow::ensure!(!records.is_empty(), "there is nothing to draw; measure with --json first");
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut drawn = Vec::new();
     for (name, chart) in charts(&records) {

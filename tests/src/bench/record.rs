@@ -99,6 +99,9 @@ pub(super) fn keep(path: &Path, measured: Vec<Record>, taken: &Taken) -> anyhow:
     records.extend(measured.into_iter().map(|record| Record { taken: Some(taken.clone()), ..record }));
     records.sort_by(|a, b| (&a.section, &a.series).cmp(&(&b.section, &b.series)).then(a.x.total_cmp(&b.x)));
     let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
     fs::write(path, format!("[\n{}\n]\n", lines.join(",\n"))).with_context(|| path.display().to_string())
 }
 
