@@ -12,6 +12,12 @@ fn its_base_images_are_pinned_and_its_version_is_this_one() {
     assert!(text.contains(&format!("image.version=\"{VERSION}\"")) && text.contains(&format!("ringfence:{VERSION}")));
 }
 
+/// `make test-cluster` builds what the image contains with the same script, without a container engine.
+#[test]
+fn image_contents_come_from_the_script() {
+    assert!(read("Dockerfile").contains("\nRUN scripts/image /image\n"));
+}
+
 #[test]
 fn what_the_build_reads_is_not_ignored() {
     let ignored = read(".dockerignore");
@@ -30,24 +36,27 @@ fn what_the_build_reads_is_not_ignored() {
 /// It runs on the node, whose libc may be older than the image's, or another one.
 #[test]
 fn its_plugin_needs_no_library_of_the_node() {
-    let text = read("Dockerfile");
+    let text = read("scripts/image");
     assert!(text.contains("--package cni --bin ringfence-cni -- -C target-feature=+crt-static"), "{text}");
-    assert!(!text.contains("cargo build --release --locked --package agent --package cni"), "{text}");
+    let builds =
+        text.lines().find(|line| line.starts_with("cargo build ")).expect("a line that builds the other programs");
+    assert!(!builds.contains("--package cni"), "{builds}");
 }
 
 /// They are linked with what the image has of the build's libraries, and the image has what they are linked with.
 #[test]
 fn its_programs_have_their_libraries() {
-    let text = read("Dockerfile");
-    let ldd = text.lines().find(|line| line.contains("ldd ")).expect("a line that asks what programs are linked with");
+    let text = read("scripts/image");
+    let ldd =
+        text.lines().find(|line| line.starts_with("ldd ")).expect("a line that asks what programs are linked with");
     for program in ["ringfence", "ringfence-context"] {
-        assert!(text.contains(&format!("target/release/{program}")), "{program} is not installed");
-        assert!(ldd.contains(&format!("/image/usr/local/bin/{program} ")), "{program}: {ldd}");
+        assert!(text.contains(&format!("\"$built/{program}\"")), "{program} is not installed");
+        assert!(ldd.contains(&format!("\"$image/usr/local/bin/{program}\" ")), "{program}: {ldd}");
     }
 }
 
 /// `ringfence-context` checks a relay's certificate against the system's, and it is an error if there are none.
 #[test]
 fn it_has_the_authorities_that_a_relay_is_checked_against() {
-    assert!(read("Dockerfile").contains("cp --parents --dereference /etc/ssl/certs/ca-certificates.crt /image"));
+    assert!(read("scripts/image").contains("cp --parents --dereference /etc/ssl/certs/ca-certificates.crt \"$image\""));
 }

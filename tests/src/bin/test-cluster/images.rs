@@ -1,0 +1,115 @@
+//! The images that the cluster runs: this revision, an earlier one, and the program of the test's pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+
+use crate::cluster::{Cluster, root, run};
+
+/// The image of the manifests.
+const CURRENT: &str = "ringfence:0.1.0";
+/// The image from which an upgrade starts.
+const PREVIOUS: &str = "ringfence:previous";
+/// The image of the test's pods.
+pub(crate) const PODS: &str = "ringfence-test-pod:1";
+
+/// Folders with what the images contain.
+pub(crate) struct Images {
+    current: PathBuf,
+    previous: PathBuf,
+    pods: PathBuf,
+}
+
+impl Images {
+    pub(crate) fn in_work_folder() -> Self {
+        let work = work_folder();
+        Self { current: work.join("current"), previous: work.join("previous"), pods: work.join("pods") }
+    }
+
+    /// Builds the images that every step needs.
+    pub(crate) fn build(&self) -> anyhow::Result<()> {
+        for folder in [&self.current, &self.pods] {
+            empty(folder)?;
+        }
+        build_image(&root(), &self.current)?;
+        build_pods(&self.pods)
+    }
+
+    pub(crate) fn load(&self, cluster: Cluster) -> anyhow::Result<()> {
+        cluster.image(CURRENT, &self.current, "/usr/local/bin/ringfence")?;
+        self.load_pods(cluster)
+    }
+
+    /// Builds the earlier revision and loads it; returns its install.yaml.
+    pub(crate) fn load_previous(&self, cluster: Cluster) -> anyhow::Result<String> {
+        let revision = previous_revision();
+        empty(&self.previous)?;
+        build_revision(&revision, &work_folder().join("tree"), &self.previous)
+            .with_context(|| format!("cannot build the image of revision {revision}"))?;
+        cluster.image(PREVIOUS, &self.previous, "/usr/local/bin/ringfence")?;
+        let manifest = format!("{revision}:deploy/install.yaml");
+        let manifests = run(Command::new("git").current_dir(root()).args(["show", &manifest]))?;
+        Ok(manifests.replace(CURRENT, PREVIOUS))
+    }
+
+    pub(crate) fn load_pods(&self, cluster: Cluster) -> anyhow::Result<()> {
+        cluster.image(PODS, &self.pods, "/test-cluster")
+    }
+
+    /// The program of the test's pods, for hosts outside of the cluster.
+    pub(crate) fn pod_program(&self) -> String {
+        self.pods.join("test-cluster").display().to_string()
+    }
+}
+
+/// The commit from which an upgrade starts.
+pub(crate) fn previous_revision() -> String {
+    std::env::var("PREVIOUS_REVISION").unwrap_or_else(|_| "HEAD~1".to_owned())
+}
+
+/// Where this test keeps its files.
+pub(crate) fn work_folder() -> PathBuf {
+    root().join("target/test-cluster")
+}
+
+fn empty(folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
+fn build_image(tree: &Path, folder: &Path) -> anyhow::Result<()> {
+    run(Command::new(tree.join("scripts/image")).arg(folder).env("CARGO_TARGET_DIR", root().join("target"))).map(drop)
+}
+
+/// Builds an earlier revision with the steps of this one, in a work tree that is removed afterwards.
+fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<()> {
+    let git = || {
+        let mut command = Command::new("git");
+        command.current_dir(root());
+        command
+    };
+    run(git().args(["worktree", "prune"]))?;
+    if tree.exists() {
+        run(git().args(["worktree", "remove", "--force"]).arg(tree))?;
+    }
+    run(git().args(["worktree", "add", "--detach"]).arg(tree).arg(revision))?;
+    fs::copy(root().join("scripts/image"), tree.join("scripts/image"))?;
+    let built = build_image(tree, folder);
+    run(git().args(["worktree", "remove", "--force"]).arg(tree))?;
+    built
+}
+
+/// This program with its libraries.
+fn build_pods(folder: &Path) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    run(Command::new("strip").arg("--output-file").arg(folder.join("test-cluster")).arg(&program))?;
+    for line in run(Command::new("ldd").arg(&program))?.lines() {
+        let Some(library) = line.split_whitespace().find(|word| word.starts_with('/')) else { continue };
+        run(Command::new("cp").args(["--parents", "--dereference", library]).arg(folder))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Installation, upgrade and removal with the manifests of `deploy/`.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, ensure};
+
+use crate::Stage;
+use crate::cluster::{Cluster, PodName, root, run, wait_for};
+use crate::images::{previous_revision, work_folder};
+use crate::objects::{list, server};
+use crate::policies::{POD_START, SHOP, allowed_flows_hold};
+
+pub(crate) fn manifest(name: &str) -> anyhow::Result<String> {
+    let path = root().join("deploy").join(name);
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn roll_out(cluster: Cluster, manifests: &str) -> anyhow::Result<()> {
+    cluster.apply(manifests)?;
+    cluster.rollout("ringfence", "daemonset/ringfence", POD_START)
+}
+
+/// The agents of both nodes.
+pub(crate) fn agents(cluster: Cluster) -> anyhow::Result<Vec<PodName>> {
+    let selector = "app.kubernetes.io/name=ringfence";
+    let object = cluster.json(&["--namespace", "ringfence", "get", "pods", "--selector", selector])?;
+    let pods = object["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<PodName> = pods
+        .iter()
+        .filter_map(|pod| pod["metadata"]["name"].as_str())
+        .map(|name| PodName::new("ringfence", name))
+        .collect();
+    ensure!(names.len() == 2, "expected an agent on each of 2 nodes, got {names:?}");
+    Ok(names)
+}
+
+pub(crate) fn install_yaml_rolls_out_on_every_node(stage: &Stage) -> anyhow::Result<String> {
+    let begun = std::time::Instant::now();
+    roll_out(stage.cluster, &manifest("install.yaml")?)?;
+    let took = begun.elapsed().as_secs_f64();
+    for agent in agents(stage.cluster)? {
+        let object = stage.cluster.json(&["--namespace", "ringfence", "get", "pod", &agent.name])?;
+        for status in object["status"]["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            ensure!(status["restartCount"] == 0, "a container of {} was restarted: {status}", agent.name);
+        }
+    }
+    for node in [1, 2] {
+        let configuration = stage.cluster.on_node(node, &["sh", "-c", "cat /etc/cni/net.d/*.conflist"])?;
+        ensure!(configuration.contains("ringfence-cni"), "no entry in the CNI configuration of node {node}");
+        stage.cluster.on_node(node, &["nft", "list", "table", "inet", "ringfence"])?;
+    }
+    Ok(format!("ready after {took:.1} s"))
+}
+
+/// From an earlier revision to this one, while allowed flows go on and a denied pod keeps trying.
+pub(crate) fn upgrade_keeps_denials_and_allowed_flows(stage: &Stage) -> anyhow::Result<String> {
+    roll_out(stage.cluster, &stage.images.load_previous(stage.cluster)?)?;
+    let current = manifest("install.yaml")?;
+    let done = AtomicBool::new(false);
+    let answered = thread::scope(|scope| {
+        let allowed = scope.spawn(|| allowed_flows_hold(stage, &done));
+        let denied = scope.spawn(|| crate::policies::denied_flows_hold(stage, &done));
+        let upgraded = roll_out(stage.cluster, &current);
+        done.store(true, Ordering::Relaxed);
+        let answered = allowed.join().expect("no request panics")?;
+        let tried = denied.join().expect("no request panics")?;
+        upgraded.map(|()| (answered, tried))
+    })?;
+    let revision = previous_revision();
+    Ok(format!("from {revision}: {} allowed requests answered, {} denied ones not", answered.0, answered.1))
+}
+
+/// The steps of docs/install.md.
+pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::Result<String> {
+    let cluster = stage.cluster;
+    let path = |name: &str| root().join("deploy").join(name).display().to_string();
+    cluster.kubectl(&["delete", "--filename", &path("install.yaml"), "--timeout=180s"])?;
+    cluster.apply(&manifest("uninstall.yaml")?)?;
+    cluster.rollout("ringfence-uninstall", "daemonset/ringfence-uninstall", POD_START)?;
+    cluster.kubectl(&["delete", "--filename", &path("uninstall.yaml"), "--timeout=180s"])?;
+    for node in [1, 2] {
+        let left = cluster.on_node(
+            node,
+            &[
+                "sh",
+                "-c",
+                "
+            nft list tables | grep ringfence
+            grep -l ringfence /etc/cni/net.d/*
+            ls -d /opt/cni/bin/ringfence-cni 2>/dev/null
+            ls -A /run/ringfence /var/lib/ringfence 2>/dev/null | grep -v :
+            true",
+            ],
+        )?;
+        ensure!(left.trim().is_empty(), "left on node {node}: {}", left.trim());
+    }
+    let objects = cluster.kubectl(&["get", "clusterroles,clusterrolebindings,namespaces", "--output", "name"])?;
+    ensure!(!objects.contains("ringfence"), "left in the API: {objects}");
+    let pods = [server(SHOP, "after-1", 1, &[("app", "after")]), server(SHOP, "after-2", 2, &[("app", "after")])];
+    cluster.apply(&list(&pods))?;
+    cluster.pods_ready(SHOP, "app=after", POD_START)?;
+    // Nobody enforces the policies now: what they deny is reached again.
+    let target = crate::cluster::at(&cluster.addresses(&crate::policies::web(2))?[0], 9090);
+    wait_for("policies are no longer enforced", POD_START, || {
+        cluster.exec(&PodName::new(SHOP, "after-1"), &["/test-cluster", "pod", "get", "tcp", &target]).map(Some)
+    })?;
+    Ok(String::new())
+}
+
+/// Keeps what explains a failure: logs of all components, objects, and tables, in target/test-cluster/diagnostics.
+pub(crate) fn save_diagnostics(stage: &Stage) -> anyhow::Result<()> {
+    let folder = work_folder().join("diagnostics");
+    fs::create_dir_all(&folder)?;
+    let logs = std::env::var("CLUSTER_DIR").unwrap_or_else(|_| "/var/tmp/ringfence-cluster".to_owned());
+    run(Command::new("cp")
+        .arg("--recursive")
+        .arg("--no-target-directory")
+        .arg(format!("{logs}/1/log"))
+        .arg(folder.join("log")))?;
+    let asked: [(&str, &[&str]); 3] = [
+        ("pods.txt", &["get", "pods", "--all-namespaces", "--output", "wide"]),
+        ("objects.yaml", &["get", "pods,daemonsets,networkpolicies,services", "--all-namespaces", "--output", "yaml"]),
+        ("events.txt", &["get", "events", "--all-namespaces"]),
+    ];
+    let mut saved = Vec::from(asked.map(|(file, words)| (file.to_owned(), stage.cluster.kubectl(words))));
+    for node in [1, 2] {
+        saved.push((format!("tables-{node}.txt"), stage.cluster.on_node(node, &["nft", "list", "ruleset"])));
+        let logs = stage.cluster.on_node(node, &["sh", "-c", "tail -n 200 /var/log/pods/ringfence_*/*/*.log"]);
+        saved.push((format!("agent-{node}.log"), logs));
+    }
+    for (file, text) in saved {
+        // A cluster that is broken may not answer; what it says instead is kept.
+        fs::write(folder.join(file), text.unwrap_or_else(|error| format!("{error:#}")))?;
+    }
+    println!("diagnostics: {}", folder.display());
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Policies on the real data path: pods, Services, node ports, named ports, both families.
+
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::Stage;
+use crate::cluster::{PodName, at, wait_for};
+use crate::objects::{list, namespace, pod, policy, server, service};
+
+/// The namespace of these tests. Its pods start before the agent is installed.
+pub(crate) const SHOP: &str = "shop";
+const NODE_PORT: u16 = 30080;
+/// A node port that keeps the client's address.
+const LOCAL_NODE_PORT: u16 = 30081;
+/// Enough for an image that is there and for a busy machine.
+pub(crate) const POD_START: Duration = Duration::from_secs(180);
+
+/// Who sends a request.
+#[derive(Clone)]
+pub(crate) enum Client {
+    Pod(PodName),
+    /// The host of the control plane, which is outside of the cluster.
+    Lan,
+}
+
+impl Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => write!(f, "{}/{}", pod.namespace, pod.name),
+            Self::Lan => f.write_str("a host of the LAN"),
+        }
+    }
+}
+
+/// A request, and whether it has to be answered.
+pub(crate) struct Flow {
+    pub(crate) client: Client,
+    pub(crate) protocol: &'static str,
+    pub(crate) target: String,
+    pub(crate) allowed: bool,
+}
+
+pub(crate) fn web(node: u8) -> PodName {
+    PodName::new(SHOP, &format!("web-{node}"))
+}
+
+pub(crate) fn client(role: &str, node: u8) -> PodName {
+    PodName::new(SHOP, &format!("{role}-{node}"))
+}
+
+/// Sends all requests, a few at a time, and says which did not end as expected.
+pub(crate) fn check(stage: &Stage, flows: &[Flow]) -> anyhow::Result<()> {
+    let mut wrong = Vec::new();
+    for some in flows.chunks(8) {
+        let answers: Vec<anyhow::Result<bool>> = thread::scope(|scope| {
+            let running: Vec<_> = some.iter().map(|flow| scope.spawn(move || is_answered(stage, flow))).collect();
+            running.into_iter().map(|thread| thread.join().expect("no request panics")).collect()
+        });
+        for (flow, answered) in some.iter().zip(answers) {
+            if answered? != flow.allowed {
+                let verb = if flow.allowed { "is denied" } else { "reaches" };
+                wrong.push(format!("{} {verb} {} {}", flow.client, flow.protocol, flow.target));
+            }
+        }
+    }
+    let some = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
+    ensure!(wrong.is_empty(), "{} of {} requests ended wrong: {some}", wrong.len(), flows.len());
+    Ok(())
+}
+
+fn is_answered(stage: &Stage, flow: &Flow) -> anyhow::Result<bool> {
+    let words = ["pod", "get", flow.protocol, &flow.target];
+    let answer = match &flow.client {
+        Client::Pod(pod) => stage.cluster.exec(pod, &[&["/test-cluster"], &words[..]].concat()),
+        Client::Lan => stage.cluster.on_node(0, &[&[stage.images.pod_program().as_str()], &words[..]].concat()),
+    };
+    match answer {
+        Ok(_) => Ok(true),
+        Err(error) if format!("{error:#}").contains("no answer:") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Every way to the servers: addresses of pods and Services of both families, and ports of nodes.
+fn flows(stage: &Stage, may: impl Fn(&Client, &str, u16) -> bool) -> anyhow::Result<Vec<Flow>> {
+    let mut flows = Vec::new();
+    let mut add = |client: &Client, protocol: &'static str, address: &str, port: u16, meant: u16| {
+        let allowed = may(client, protocol, meant);
+        flows.push(Flow { client: client.clone(), protocol, target: at(address, port), allowed });
+    };
+    let services = stage.cluster.service_addresses(SHOP, "web")?;
+    let servers = [stage.cluster.addresses(&web(1))?, stage.cluster.addresses(&web(2))?];
+    for role in ["friend", "stranger"] {
+        for node in [1, 2] {
+            let client = Client::Pod(client(role, node));
+            for address in servers.iter().flatten() {
+                add(&client, "tcp", address, 8080, 8080);
+                add(&client, "tcp", address, 9090, 9090);
+                add(&client, "udp", address, 8080, 8080);
+            }
+            for address in &services {
+                add(&client, "tcp", address, 80, 8080);
+                add(&client, "tcp", address, 81, 9090);
+                add(&client, "udp", address, 80, 8080);
+            }
+        }
+    }
+    for address in servers.iter().flatten() {
+        add(&Client::Lan, "tcp", address, 8080, 8080);
+    }
+    for node in [1, 2] {
+        for address in node_addresses(node) {
+            add(&Client::Lan, "tcp", &address, NODE_PORT, 8080);
+            add(&Client::Lan, "tcp", &address, LOCAL_NODE_PORT, 8080);
+        }
+    }
+    Ok(flows)
+}
+
+fn node_addresses(node: u8) -> [String; 2] {
+    [format!("172.31.1.1{node}"), format!("fd31::1:1{node}")]
+}
+
+/// Nobody is denied anything: without this, the tests of denials could pass on a network that is broken.
+pub(crate) fn pods_reach_each_other_before_install(stage: &Stage) -> anyhow::Result<String> {
+    let mut objects = vec![
+        namespace(SHOP),
+        service(SHOP, "web", "web", &json!({})),
+        service(
+            SHOP,
+            "web-node",
+            "web",
+            &json!({"type": "NodePort", "ports": [
+            {"name": "http", "port": 80, "targetPort": "http", "nodePort": NODE_PORT}]}),
+        ),
+        service(
+            SHOP,
+            "web-local",
+            "web",
+            &json!({"type": "NodePort", "externalTrafficPolicy": "Local", "ports": [
+            {"name": "http", "port": 80, "targetPort": "http", "nodePort": LOCAL_NODE_PORT}]}),
+        ),
+    ];
+    // Pods of a namespace need its service account.
+    stage.cluster.apply(&list(&objects[..1]))?;
+    wait_for("default service account", POD_START, || {
+        stage.cluster.kubectl(&["--namespace", SHOP, "get", "serviceaccount", "default"]).map(Some)
+    })?;
+    stage.cluster.apply(&list(&objects.split_off(1)))?;
+    start_pods(stage)?;
+    let flows = flows(stage, |_, _, _| true)?;
+    wait_for("kube-proxy programs the Services", Duration::from_secs(30), || check(stage, &flows).map(Some))?;
+    Ok(format!("{} flows", flows.len()))
+}
+
+fn start_pods(stage: &Stage) -> anyhow::Result<()> {
+    let mut pods = Vec::new();
+    for node in [1, 2] {
+        let name = |role: &str| format!("{role}-{node}");
+        pods.push(server(SHOP, &name("web"), node, &[("app", "web")]));
+        for role in ["friend", "stranger"] {
+            pods.push(server(SHOP, &name(role), node, &[("role", role)]));
+        }
+    }
+    stage.cluster.apply(&list(&pods))?;
+    stage.cluster.pods_ready(SHOP, "app=web", POD_START)?;
+    stage.cluster.pods_ready(SHOP, "role", POD_START)
+}
+
+pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> anyhow::Result<String> {
+    // A cluster that was left up has the policies of the last run.
+    stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicies", "--all"])?;
+    let open = flows(stage, |_, _, _| true)?;
+    wait_for("nothing is denied without policies", Duration::from_secs(20), || check(stage, &open).map(Some))?;
+
+    // 'http' is a TCP port of the pods by its name; UDP has a number.
+    let web = json!({"matchLabels": {"app": "web"}});
+    stage.cluster.apply(&list(&[policy(
+        SHOP,
+        "web",
+        &json!({
+            "podSelector": web,
+            "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"role": "friend"}}}],
+                "ports": [{"port": "http"}, {"port": 8080, "protocol": "UDP"}],
+            }],
+        }),
+    )]))?;
+    let may = |client: &Client, _: &str, port: u16| {
+        port == 8080 && matches!(client, Client::Pod(pod) if pod.name.starts_with("friend"))
+    };
+    let with_policy = flows(stage, may)?;
+    wait_for("the policy is in force", Duration::from_secs(20), || check(stage, &with_policy).map(Some))?;
+
+    // A host outside of the cluster by its address, which a node port with the policy Local keeps.
+    stage.cluster.apply(&list(&[policy(
+        SHOP,
+        "lan",
+        &json!({
+            "podSelector": web,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"ipBlock": {"cidr": "172.31.1.10/32"}}, {"ipBlock": {"cidr": "fd31::1:10/128"}}]}],
+        }),
+    )]))?;
+    let mut from_lan = Vec::new();
+    for node in [1, 2] {
+        for target in node_addresses(node) {
+            let target = at(&target, LOCAL_NODE_PORT);
+            from_lan.push(Flow { client: Client::Lan, protocol: "tcp", target, allowed: true });
+        }
+    }
+    wait_for("the block is in force", Duration::from_secs(20), || check(stage, &from_lan).map(Some))?;
+    stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicy", "lan"])?;
+
+    // So far the pods were older than the agent. Their successors start through the CNI plugin.
+    stage.cluster.kubectl(&["--namespace", SHOP, "delete", "pods", "--all", "--timeout=120s"])?;
+    start_pods(stage)?;
+    let with_policy = flows(stage, may)?;
+    wait_for("kube-proxy has the new endpoints", Duration::from_secs(30), || check(stage, &with_policy).map(Some))?;
+
+    egress_to_a_named_port(stage)?;
+    Ok(format!("{} flows with the policy", with_policy.len()))
+}
+
+/// An egress rule with a port's name: the port of the destination pod that has this name.
+fn egress_to_a_named_port(stage: &Stage) -> anyhow::Result<()> {
+    let courier = PodName::new(SHOP, "courier");
+    stage.cluster.apply(&list(&[
+        policy(SHOP, "courier", &json!({
+            "podSelector": {"matchLabels": {"role": "courier"}},
+            "policyTypes": ["Egress"],
+            "egress": [{"to": [{"podSelector": {"matchLabels": {"role": "friend"}}}], "ports": [{"port": "admin"}]}],
+        })),
+        pod(SHOP, &courier.name, 1, &[("role", "courier")], &["serve", "courier", "8080"]),
+    ]))?;
+    stage.cluster.pods_ready(SHOP, "role=courier", POD_START)?;
+    let mut flows = Vec::new();
+    for friend in [client("friend", 1), client("friend", 2)] {
+        for address in stage.cluster.addresses(&friend)? {
+            for port in [8080, 9090] {
+                let (client, allowed) = (Client::Pod(courier.clone()), port == 9090);
+                flows.push(Flow { client, protocol: "tcp", target: at(&address, port), allowed });
+            }
+        }
+    }
+    check(stage, &flows)
+}
+
+/// Requests that friends send while something happens; the first one that is not answered is an error.
+pub(crate) fn allowed_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<u64> {
+    repeat(stage, done, "friend", true)
+}
+
+/// Requests that strangers send while something happens; the first one that is answered is an error.
+pub(crate) fn denied_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<u64> {
+    repeat(stage, done, "stranger", false)
+}
+
+fn repeat(stage: &Stage, done: &AtomicBool, role: &str, allowed: bool) -> anyhow::Result<u64> {
+    let mut requests = 0;
+    let servers = [stage.cluster.addresses(&web(1))?, stage.cluster.addresses(&web(2))?];
+    while !done.load(Ordering::Relaxed) {
+        for (index, address) in servers.iter().flatten().enumerate() {
+            let client = Client::Pod(client(role, if index % 2 == 0 { 2 } else { 1 }));
+            check(stage, &[Flow { client, protocol: "udp", target: at(address, 8080), allowed }])?;
+            requests += 1;
+        }
+    }
+    Ok(requests)
+}

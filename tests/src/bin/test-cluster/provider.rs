@@ -1,0 +1,180 @@
+//! The provider of context and policies that admit pods of another cluster: two clusters on one network.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::Stage;
+use crate::cluster::{Cluster, PodName, at, run, wait_for};
+use crate::images::work_folder;
+use crate::lifecycle::{agents, manifest};
+use crate::objects::{list, namespace, policy, server};
+use crate::policies::POD_START;
+
+/// The other cluster's name in policies.
+const EAST: &str = "east";
+const NAMESPACE: &str = "federated";
+/// The provider's Service. Agents are on the host network, and this cluster has no DNS: they get the address.
+const PROVIDER: &str = "10.101.200.1";
+
+pub(crate) fn other_cluster() -> Cluster {
+    Cluster { number: 2 }
+}
+
+pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::Result<String> {
+    let (cluster, east) = (stage.cluster, other_cluster());
+    east.up()?;
+    stage.images.load_pods(east)?;
+    for cluster in [cluster, east] {
+        cluster.apply(&list(&[namespace(NAMESPACE)]))?;
+        wait_for("default service account", POD_START, || {
+            cluster.kubectl(&["--namespace", NAMESPACE, "get", "serviceaccount", "default"]).map(Some)
+        })?;
+    }
+    let offered = [("app", "client"), ("semaphore.uw.systems/name", "web")];
+    east.apply(&list(&[server(NAMESPACE, "web", 1, &offered), server(NAMESPACE, "other", 2, &[("app", "client")])]))?;
+    let db = PodName::new(NAMESPACE, "db");
+    cluster.apply(&list(&[
+        server(NAMESPACE, "db", 2, &[("app", "db")]),
+        policy(
+            NAMESPACE,
+            "db",
+            &json!({
+                "podSelector": {"matchLabels": {"app": "db"}},
+                "policyTypes": ["Ingress"],
+                "ingress": [{"from": [{
+                    "namespaceSelector": {"matchLabels": {
+                        "semaphore.uw.systems/cluster": EAST, "semaphore.uw.systems/namespace": NAMESPACE}},
+                    "podSelector": {"matchLabels": {"semaphore.uw.systems/name": "web"}},
+                }]}],
+            }),
+        ),
+    ]))?;
+    east.pods_ready(NAMESPACE, "app=client", POD_START)?;
+    cluster.pods_ready(NAMESPACE, "app=db", POD_START)?;
+
+    install_provider(cluster, east)?;
+    let targets = cluster.addresses(&db)?.map(|address| at(&address, 8080));
+    let get = |name: &str, target: &str| {
+        east.exec(&PodName::new(NAMESPACE, name), &["/test-cluster", "pod", "get", "tcp", target])
+    };
+    for target in &targets {
+        wait_for("the offered pod is admitted", Duration::from_secs(60), || get("web", target).map(Some))?;
+        ensure!(get("other", target).is_err(), "a pod that offers nothing reached {target}");
+    }
+    // Without its label the pod is out.
+    east.kubectl(&["--namespace", NAMESPACE, "label", "pod", "web", "semaphore.uw.systems/name-"])?;
+    for target in &targets {
+        wait_for("the pod is no longer admitted", Duration::from_secs(60), || Ok(get("web", target).err().map(drop)))?;
+    }
+    remove_provider(cluster)?;
+    east.down()?;
+    Ok("both families".to_owned())
+}
+
+/// The components of `deploy/` for the provider, with the account that docs/remote-clusters.md makes over there.
+fn install_provider(cluster: Cluster, east: Cluster) -> anyhow::Result<()> {
+    let work = work_folder().join("provider");
+    fs::create_dir_all(&work)?;
+    east.apply(&account())?;
+    let token = east.kubectl(&["--namespace", "kube-system", "create", "token", "ringfence-remote"])?;
+    let authority = east.kubectl(&[
+        "config",
+        "view",
+        "--minify",
+        "--raw",
+        "--output",
+        "jsonpath={.clusters[0].cluster.certificate-authority-data}",
+    ])?;
+    let authority = format!("base64 --decode <<<'{authority}' >'{}'", work.join("east.crt").display());
+    run(Command::new("bash").args(["-c", &authority]))?;
+    fs::write(work.join("east.token"), token)?;
+    let server = east.kubectl(&["config", "view", "--minify", "--output", "jsonpath={.clusters[0].cluster.server}"])?;
+    fs::write(
+        work.join("clusters.yaml"),
+        format!(
+            "clusters:\n- name: {EAST}\n  url: {server}\n  caFile: /etc/ringfence/remote/east.crt\n  \
+             tokenFile: /etc/ringfence/remote/east.token\n"
+        ),
+    )?;
+    let files: Vec<String> = ["clusters.yaml", "east.token", "east.crt"]
+        .iter()
+        .map(|file| format!("--from-file={}", work.join(file).display()))
+        .collect();
+    let mut words = vec!["--namespace", "ringfence", "create", "secret", "generic", "ringfence-remote-clusters"];
+    words.extend(files.iter().map(String::as_str));
+    cluster.kubectl(&words)?;
+
+    let overlay = work.join("overlay");
+    fs::create_dir_all(&overlay)?;
+    fs::write(overlay.join("kustomization.yaml"), kustomization())?;
+    let manifests = cluster.kubectl(&["kustomize", &overlay.display().to_string()])?;
+    cluster.apply(&manifests)?;
+    cluster.rollout("ringfence", "deployment/ringfence-context", POD_START)?;
+    cluster.rollout("ringfence", "daemonset/ringfence", POD_START)?;
+    for agent in agents(cluster)? {
+        wait_for("the agent follows the provider", Duration::from_secs(60), || {
+            let status = cluster.exec(&agent, &["ringfence", "status"])?;
+            ensure!(status.contains(&format!("{EAST}: 1 set, 2 addresses, fresh")), "{status}");
+            Ok(Some(()))
+        })?;
+    }
+    Ok(())
+}
+
+/// What the other side grants, by docs/remote-clusters.md.
+fn account() -> String {
+    list(&[
+        json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "ringfence-remote", "namespace": "kube-system"}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "ringfence-remote"},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "ringfence-remote"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ringfence-remote"},
+            "subjects": [{"kind": "ServiceAccount", "name": "ringfence-remote", "namespace": "kube-system"}]}),
+    ])
+}
+
+fn kustomization() -> String {
+    let deploy = "../../../../deploy";
+    json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [format!("{deploy}/base")],
+        "components": [format!("{deploy}/components/context"), format!("{deploy}/components/remote-clusters")],
+        "patches": [
+            {"target": {"kind": "Service", "name": "ringfence-context"},
+             "patch": json!([{"op": "add", "path": "/spec/clusterIP", "value": PROVIDER}]).to_string()},
+            {"patch": json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+                "metadata": {"name": "ringfence", "namespace": "ringfence"},
+                "spec": {"template": {"spec": {"containers": [{"name": "agent", "env": [
+                    {"name": "RINGFENCE_CONTEXT_URL", "value": format!("http://{PROVIDER}:9471")}]}]}}}}).to_string()},
+        ],
+    })
+    .to_string()
+}
+
+/// Back to what `deploy/install.yaml` says.
+fn remove_provider(cluster: Cluster) -> anyhow::Result<()> {
+    let component = "app.kubernetes.io/name=ringfence-context";
+    for kind in [
+        "deployments",
+        "services",
+        "networkpolicies",
+        "poddisruptionbudgets",
+        "roles",
+        "rolebindings",
+        "serviceaccounts",
+    ] {
+        cluster.kubectl(&["--namespace", "ringfence", "delete", kind, "--selector", component])?;
+    }
+    cluster.kubectl(&["delete", "clusterroles,clusterrolebindings", "--selector", component])?;
+    cluster.kubectl(&["--namespace", "ringfence", "delete", "secret", "ringfence-remote-clusters"])?;
+    cluster.apply(&manifest("install.yaml")?)?;
+    cluster.rollout("ringfence", "daemonset/ringfence", POD_START)
+}
