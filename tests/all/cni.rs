@@ -8,6 +8,8 @@ mod answers;
 mod isolation;
 // Pods that send with the addresses of others.
 mod forged;
+// What leaves a pod towards its node and its neighbours.
+mod edge;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
 // What the plugin does not take.

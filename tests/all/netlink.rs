@@ -11,6 +11,8 @@ use nft::{
 use tests::kernel_table::{listing_after_netlink, listing_after_text, load_netlink, load_text, nft as run_nft};
 use tests::netns::in_new_namespace;
 
+// The check of what pods send.
+mod edge;
 mod moment;
 mod notifications;
 mod ownership;

@@ -143,6 +143,7 @@ impl Site {
 /// What the agent makes of what the plugin keeps.
 fn lowered(attachment: cni::Attachment) -> Attachment {
     let cni::Attachment { id, namespace, pod, uid, addresses, host_interface, bridge, added_nanos, .. } = attachment;
+    let (hardware_address, link_local) = (attachment.hardware_address, attachment.link_local);
     Attachment {
         id: policy::AttachmentId { container: id.container_id().into(), interface: id.interface().into() },
         pod: ObjectName::new(&namespace, &pod),
@@ -150,6 +151,8 @@ fn lowered(attachment: cni::Attachment) -> Attachment {
         addresses,
         host_interface: host_interface.map(|name| name.parse().unwrap()),
         bridged: bridge.is_some(),
+        hardware_address: hardware_address.map(|address| address.parse().unwrap()),
+        link_local,
         since: added_nanos,
     }
 }

@@ -8,7 +8,7 @@ use nfnetlink::{Kernel, repair};
 use nft::{Ruleset, create, difference};
 use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{
-    Attachment, AttachmentId, Change, Changed, ClusterState, Enforcement, Kind, Layout, Object, Translation,
+    Attachment, AttachmentId, Change, Changed, ClusterState, EdgeHook, Enforcement, Kind, Layout, Object, Translation,
     Translator, narrows, translate,
 };
 use proptest::prelude::*;
@@ -194,6 +194,10 @@ fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterSt
                 addresses: pod.addresses.iter().collect(),
                 host_interface: nft::InterfaceName::new(&format!("veth{interface}")).ok(),
                 bridged: *bridged,
+                hardware_address: interface
+                    .is_multiple_of(2)
+                    .then_some(nft::HardwareAddress([2, 0, 0, 0, 0, *interface])),
+                link_local: vec![],
                 since: number,
             })
         }
@@ -216,7 +220,8 @@ fn pod_of(object: &Object) -> Option<&policy::Pod> {
 #[test]
 fn a_translation_that_follows_is_that_of_a_fresh_start_after_every_change() {
     let denying = layout().denying_unknown(vec!["10.1.0.0/24".parse().unwrap()]);
-    let layouts = [layout(), denying, layout().checking_sources(false)];
+    let fallback = layout().with_edge_hook(EdgeHook::Prerouting);
+    let layouts = [layout(), denying, layout().checking_sources(false), fallback];
     let drawn = (story(), prop::collection::vec(link(), 0..30), prop::sample::select(layouts.to_vec()), 1..4_usize);
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
     let checked = runner.run(&drawn, |((worlds, steps, order), links, layout, together)| {
@@ -236,6 +241,7 @@ fn a_translation_that_follows_is_that_of_a_fresh_start_after_every_change() {
                 prop_assert_eq!(followed.ruleset.to_string(), fresh.ruleset.to_string());
                 prop_assert_eq!(&followed.ruleset, &fresh.ruleset);
                 prop_assert_eq!(&followed.bridge, &fresh.bridge);
+                prop_assert_eq!(&followed.edge, &fresh.edge);
                 prop_assert_eq!(&followed.programs, &fresh.programs);
                 prop_assert_eq!(&followed.diagnostics, &fresh.diagnostics);
                 prop_assert_eq!(followed.pods_on_node, fresh.pods_on_node);

@@ -37,6 +37,7 @@ impl Scene {
         std::fs::create_dir(scene.node.path("state")).unwrap();
         std::fs::write(scene.node.path("state/remote-sets.json"), "{}").unwrap();
         scene.table("bridge ringfence", OURS);
+        scene.table("netdev ringfence", OURS);
         scene.table("inet ringfence-isolated", ISOLATED);
         scene
     }
@@ -77,6 +78,7 @@ removed      the entry in net.d/10-net.conflist
 removed      the plugin bin/ringfence-cni
 removed      table inet ringfence
 removed      table bridge ringfence
+removed      table netdev ringfence
 removed      table inet ringfence-isolated
 removed      the folder state with what was known of other clusters
 removed      the folder RUN with its sockets, locks and notes
@@ -87,6 +89,7 @@ not there    an entry in the network configurations of net.d
 not there    the plugin bin/ringfence-cni
 not there    table inet ringfence
 not there    table bridge ringfence
+not there    table netdev ringfence
 not there    table inet ringfence-isolated
 not there    the folder state with what was known of other clusters
 not there    the folder RUN
@@ -151,7 +154,7 @@ fn the_report_is_there_as_json() {
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
     assert_eq!(
         (code, &outcomes[..]),
-        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed", "removed"][..]),
+        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed", "removed", "removed"][..]),
         "{stdout}"
     );
     assert!(scene.node.path("bin/ringfence-cni").exists());

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind, sendto, socket,
 };
 
 /// Sends the frame out of an interface of this thread's network namespace.
@@ -172,4 +172,50 @@ fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("it was folded")
+}
+
+/// Sends datagrams as a process of a container may that has no capability and is not root (uid 65534): with a source that
+/// no interface of this thread's network namespace has (`IPV6_FREEBIND`). The calling thread keeps that user.
+///
+/// # Panics
+/// If they cannot be sent.
+pub fn send_with_free_source(source: Ipv6Addr, destination: SocketAddrV6, count: u64) {
+    const NOBODY: libc::c_long = 65_534;
+    // SAFETY: setresuid takes three numbers and changes the credentials of this thread only, which libc's wrapper would
+    // extend to the whole process; without root's number the kernel takes the capabilities away (capabilities(7)).
+    let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    assert_eq!(changed, 0, "{}", io::Error::last_os_error());
+    let socket = socket(AddressFamily::Inet6, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    let on: libc::c_int = 1;
+    // SAFETY: setsockopt reads a number of the given size at the pointer, which outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_FREEBIND,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    let socket = UdpSocket::from(socket);
+    let from = SockaddrIn6::from(SocketAddrV6::new(source, 0, 0, 0));
+    bind(socket.as_raw_fd(), &from).expect("an address that is not there");
+    for _ in 0..count {
+        // An earlier answer may be an error of the socket.
+        match socket.send_to(b"forged", destination) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}"),
+        }
+    }
+}
+
+/// An ARP packet (RFC 826) from the Ethernet header on.
+pub fn arp_frame(to: [u8; 6], from: [u8; 6], operation: u16, sender: ([u8; 6], [u8; 4]), target: [u8; 4]) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x08, 0x06, 0, 1, 0x08, 0, 6, 4], &operation.to_be_bytes()].concat();
+    frame.extend(sender.0);
+    frame.extend(sender.1);
+    frame.extend([0; 6]);
+    frame.extend(target);
+    frame
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nfnetlink::interface_name;
 use nft::InterfaceName;
 use policy::{Attachment, AttachmentId, ObjectName};
 
@@ -58,9 +59,25 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
         uid: attachment.uid.as_deref().map(Arc::from),
         addresses: attachment.addresses.iter().map(std::net::IpAddr::to_canonical).collect(),
         // A name that rules cannot hold is none that they could check; `unchecked` tells of it.
-        host_interface: attachment.host_interface.as_deref().and_then(|name| name.parse().ok()),
+        host_interface: present_name(attachment).and_then(|name| name.parse().ok()),
         bridged: attachment.bridge.is_some(),
+        hardware_address: attachment.hardware_address.as_deref().and_then(|address| address.parse().ok()),
+        link_local: attachment.link_local.clone(),
         since: attachment.added_nanos,
+    }
+}
+
+/// What the host's side of the pod's interface is called now; none if it is gone. Where its index was not reported, it has
+/// the name that was.
+fn present_name(attachment: &cni::Attachment) -> Option<String> {
+    let reported = attachment.host_interface.as_deref()?;
+    let Some(index) = attachment.host_interface_index else { return Some(reported.into()) };
+    match interface_name(index) {
+        Ok(name) => name,
+        Err(error) => {
+            tracing::warn!("the name of interface {index} ({reported}) cannot be read: {error}");
+            Some(reported.into())
+        }
     }
 }
 
@@ -95,6 +112,9 @@ mod tests {
             addresses: vec!["10.1.0.5".parse().unwrap()],
             host_interface: Some("veth1234".into()),
             bridge: None,
+            host_interface_index: None,
+            hardware_address: None,
+            link_local: vec![],
             added_nanos: 1,
         };
         assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));

@@ -10,7 +10,7 @@ mod finding;
 mod kernel;
 mod network;
 mod others;
-mod rtnetlink;
+pub(crate) mod rtnetlink;
 pub mod self_test;
 mod services;
 mod sysctl;

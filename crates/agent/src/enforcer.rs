@@ -6,16 +6,20 @@
 //! away. What the kernel refuses is left out and denied, as little as possible, and tried again later.
 
 mod live;
-mod tables;
+pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, clear_marks};
-use nft::{Operation, Ruleset, Table, TableFamily};
-use policy::{Changed, ClusterState, Layout, TABLE_COMMENT, Translation, Translator, leave_out, narrows, stamp};
+use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, Refusal, clear_marks};
+use nft::{Hook, Name, Operation, Ruleset, Table, TableFamily};
+use nix::net::if_::if_nametoindex;
+use policy::{
+    Changed, ClusterState, EdgeHook, Layout, TABLE_COMMENT, Translation, Translator, leave_out, narrows, stamp,
+};
 
 use crate::api::TableVerdict;
 use crate::isolation::Release;
@@ -58,6 +62,8 @@ pub(crate) struct Enforcer {
     /// What this process committed or found right last; none before that. What is different, others have changed.
     left: Option<Tables>,
     left_out: LeftOut,
+    /// Chains of interfaces that were gone when they were to be committed, until other attachments are known.
+    ended_ports: BTreeSet<Name>,
     metrics: Arc<Metrics>,
 }
 
@@ -115,7 +121,9 @@ impl Enforcer {
         let left_out = LeftOut::default();
         let commit = Kernel::commit;
         let translator = Translator::new(node, layout.clone());
-        Ok(Enforcer { kernel, commit, translator, layout, claimed, live: None, left: None, left_out, metrics })
+        let ended_ports = BTreeSet::new();
+        let (live, left) = (None, None);
+        Ok(Enforcer { kernel, commit, translator, layout, claimed, live, left, left_out, ended_ports, metrics })
     }
 
     /// A subscription to the commits that others make.
@@ -130,7 +138,10 @@ impl Enforcer {
     /// The rules that the kernel has, as far as is known.
     pub(crate) fn rulesets(&self) -> impl Iterator<Item = &Ruleset> {
         let tables = self.live.as_ref().map(|live| &live.tables);
-        tables.into_iter().flat_map(|tables| [Some(&tables.policy), tables.bridge.as_ref()]).flatten()
+        tables
+            .into_iter()
+            .flat_map(|tables| [Some(&tables.policy), tables.bridge.as_ref(), tables.edge.as_ref()])
+            .flatten()
     }
 
     pub(crate) fn policy_generation(&self) -> u32 {
@@ -158,6 +169,9 @@ impl Enforcer {
 
     /// Takes in what changed in the state. Nothing is enforced by it yet.
     pub(crate) fn follow(&mut self, state: &ClusterState, changed: &Changed) {
+        if changed.attachments() {
+            self.ended_ports.clear();
+        }
         self.translator.update(state, changed);
     }
 
@@ -171,6 +185,11 @@ impl Enforcer {
         let mut translation = self.translator.translation();
         for (operation, _) in &self.left_out.parts {
             take_out(&mut translation, operation);
+        }
+        if let Some(edge) = &mut translation.edge {
+            for chain in &self.ended_ports {
+                edge.chains.remove(chain);
+            }
         }
         translation
     }
@@ -258,6 +277,7 @@ impl Enforcer {
             };
             stamp(&mut translation.ruleset, &layout);
             let wanted = Tables::of(translation);
+            self.forget_ended_ports(&mut live, &wanted)?;
             let operations = live.tables.difference(&wanted);
             if operations.is_empty() {
                 self.live = Some(live);
@@ -324,7 +344,7 @@ impl Enforcer {
                     if self.leave_out(translation, &error) {
                         continue;
                     }
-                    if mending == Mending::Whole || observed.policy.is_none() && observed.bridge.is_none() {
+                    if mending == Mending::Whole || !observed.is_there() {
                         return Err(Trouble::Refused(error));
                     }
                     tracing::warn!(%error, "the table cannot be mended; replacing it whole");
@@ -335,12 +355,37 @@ impl Enforcer {
         Err(Trouble::Outrun)
     }
 
+    /// Before Linux 6.16 the kernel removes a chain at an interface together with the interface, and refuses to remove it
+    /// again.
+    fn forget_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
+        for chain in live.tables.ended_ports(wanted) {
+            let Some(edge) = &mut live.tables.edge else { continue };
+            let is_there = self.kernel.has_chain(&edge.table, &chain);
+            if !is_there.map_err(|e| Trouble::Unreadable(e.to_string()))? {
+                edge.chains.remove(&chain);
+            }
+        }
+        Ok(())
+    }
+
     /// Leaves out what the kernel refused; says whether there was anything that can be.
     fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
         let CommitError::Refused { refusals, .. } = error else { return false };
         let mut any = false;
         for refusal in refusals {
             let Some(operation) = &refusal.operation else { continue };
+            if refuses_edge(refusal) {
+                self.fall_back(translation, refusal);
+                return true;
+            }
+            if let Some(chain) = ended_port(translation, refusal) {
+                self.ended_ports.insert(chain.clone());
+                tracing::info!(
+                    "the interface of chain {chain} is gone; its packets are not checked any more: {refusal}"
+                );
+                any = true;
+                continue;
+            }
             if take_out(translation, operation) {
                 any = true;
                 tracing::error!("left out and denied, since {refusal}");
@@ -352,6 +397,22 @@ impl Enforcer {
             self.left_out.trial = Some((Instant::now() + wait, wait));
         }
         any
+    }
+
+    /// Checks what pods send at the prerouting hooks from now on.
+    fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
+        tracing::error!(
+            "the kernel takes no chains at interfaces; what pods send is checked at the prerouting hooks instead, which \
+             see no ARP of routed pods: {refusal}"
+        );
+        self.translator.check_at_prerouting();
+        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        *translation = self.translation();
+    }
+
+    /// Where the packets of pods are checked.
+    pub(crate) fn edge_hook(&self) -> EdgeHook {
+        self.layout.edge_hook()
     }
 
     /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
@@ -383,7 +444,34 @@ fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
     match refused.table().family {
         TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
         TableFamily::Bridge => translation.bridge.take().is_some(),
+        TableFamily::Netdev => false,
     }
+}
+
+/// What the kernel says to tables of family `netdev`, or to rules in them, that it cannot have.
+const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
+
+/// Whether the kernel cannot have chains at interfaces, rather than this one chain.
+fn refuses_edge(refusal: &Refusal) -> bool {
+    let Some(operation) = refusal.operation.as_ref().filter(|o| o.table().family == TableFamily::Netdev) else {
+        return false;
+    };
+    match operation {
+        // A kernel without this type of chain says the same as to a chain at an interface that is not there.
+        Operation::AddChain { hook: Some(Hook::Ingress(interface)), .. } if refusal.errno == libc::ENOENT => {
+            if_nametoindex(interface.as_str()).is_ok()
+        }
+        _ => UNSUPPORTED.contains(&refusal.errno),
+    }
+}
+
+/// Takes out the chain of an interface that has gone meanwhile, and gives its name.
+fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> {
+    let Some(Operation::AddChain { table, chain, hook: Some(Hook::Ingress(_)) }) = &refusal.operation else {
+        return None;
+    };
+    let edge = translation.edge.as_mut().filter(|edge| edge.table == *table && refusal.errno == libc::ENOENT)?;
+    edge.chains.remove(chain).map(|_| chain.clone())
 }
 
 /// Claims the tables. The sockets of an agent that was killed may live on for a moment, as owners of the tables.

@@ -176,6 +176,8 @@ mod tests {
             addresses: vec![ADDRESS.parse().unwrap()],
             host_interface: None,
             bridged: false,
+            hardware_address: None,
+            link_local: vec![],
             since: 1,
         }
     }

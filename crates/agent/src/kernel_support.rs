@@ -31,7 +31,7 @@ pub(crate) fn check(probed: &Result<Features, ProbeError>, release: io::Result<R
 fn missing_by_probe(features: &Features) -> Option<String> {
     let (feature, reason) = features.missing.iter().find(|(feature, _)| match feature {
         Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => true,
-        Feature::BridgedFrames | Feature::Reports | Feature::Protection => false,
+        Feature::BridgedFrames | Feature::InterfaceIngress | Feature::Reports | Feature::Protection => false,
     })?;
     Some(format!("the kernel lacks {feature} ({reason}), which need {}", feature.needs()))
 }
@@ -72,7 +72,10 @@ mod tests {
         let old = || Ok(Release::new("4.18.0-553.el8_10.x86_64"));
         assert_eq!(check(&Ok(Features { missing: vec![] }), old()), Ok(()));
         for feature in Feature::ALL {
-            let is_needed = !matches!(feature, Feature::BridgedFrames | Feature::Reports | Feature::Protection);
+            let is_needed = !matches!(
+                feature,
+                Feature::BridgedFrames | Feature::InterfaceIngress | Feature::Reports | Feature::Protection
+            );
             let probed = Ok(Features { missing: vec![(feature, "no".into())] });
             assert_eq!(check(&probed, Ok(Release::new("6.18.0"))).is_err(), is_needed, "{feature}");
         }

@@ -16,6 +16,7 @@ mod isolation;
 mod kernel_support;
 mod kernel_watch;
 mod latency;
+mod link_watch;
 mod listen;
 mod lock_file;
 mod memory;

@@ -35,6 +35,8 @@ pub(crate) enum Event {
     /// What the context providers tell of other clusters' pods.
     Remote(News),
     Cni(Call),
+    /// Interfaces of the node were renamed or are gone.
+    Links,
     /// Others have changed the kernel's ruleset.
     Kernel(Notification),
     /// What the API server says of a pod that was asked for.
@@ -353,6 +355,7 @@ impl StateLoop {
                     false
                 }
             },
+            Event::Links => self.read_attachments(),
             Event::Question(question) => {
                 self.reply(question);
                 false

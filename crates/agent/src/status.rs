@@ -68,6 +68,8 @@ pub(crate) struct Status {
     pub(crate) protection: String,
     pub(crate) source_check: bool,
     pub(crate) bridge_table: bool,
+    /// Where sources are checked, in the words of the API.
+    pub(crate) source_check_hook: &'static str,
     /// The group in which the kernel reports denied packets.
     pub(crate) drop_log_group: Option<u16>,
     /// Why it does or does not.

@@ -1,6 +1,6 @@
 //! What one CNI ADD reported: which pod has which addresses, and where it is connected.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +106,12 @@ pub struct Attachment {
     pub host_interface: Option<String>,
     /// The bridge that `host_interface` is a port of.
     pub bridge: Option<String>,
+    /// The index of `host_interface`, which it keeps when it is renamed. Plugins before 0.2 do not report it.
+    pub host_interface_index: Option<u32>,
+    /// The hardware address of the pod's interface, where it is known, such as `02:00:5e:10:00:01`.
+    pub hardware_address: Option<String>,
+    /// The link-local addresses of the pod's interface, as far as they are known.
+    pub link_local: Vec<Ipv6Addr>,
     /// When, by CLOCK_BOOTTIME: of several attachments that claim an address, the newest has it.
     pub added_nanos: u64,
 }
@@ -158,6 +164,12 @@ struct Fields {
     host_interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_interface_index: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hardware_address: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    link_local: Vec<Ipv6Addr>,
     added_nanos: u64,
 }
 
@@ -171,14 +183,31 @@ impl TryFrom<Fields> for Attachment {
         }
         let id = AttachmentId::new(container_id, interface)?;
         let Fields { uid, addresses, host_interface, bridge, added_nanos, .. } = fields;
-        Ok(Attachment { id, sandbox, network, namespace, pod, uid, addresses, host_interface, bridge, added_nanos })
+        let Fields { host_interface_index, hardware_address, link_local, .. } = fields;
+        Ok(Attachment {
+            id,
+            sandbox,
+            network,
+            namespace,
+            pod,
+            uid,
+            addresses,
+            host_interface,
+            bridge,
+            host_interface_index,
+            hardware_address,
+            link_local,
+            added_nanos,
+        })
     }
 }
 
 impl From<Attachment> for Fields {
     fn from(attachment: Attachment) -> Fields {
-        let Attachment { id, sandbox, network, namespace, pod, uid, addresses, host_interface, bridge, added_nanos } =
+        let Attachment { id, sandbox, network, namespace, pod, uid, addresses, host_interface, bridge, .. } =
             attachment;
+        let (host_interface_index, hardware_address) = (attachment.host_interface_index, attachment.hardware_address);
+        let (link_local, added_nanos) = (attachment.link_local, attachment.added_nanos);
         let AttachmentId { container_id, interface } = id;
         Fields {
             version: VERSION,
@@ -192,6 +221,9 @@ impl From<Attachment> for Fields {
             addresses,
             host_interface,
             bridge,
+            host_interface_index,
+            hardware_address,
+            link_local,
             added_nanos,
         }
     }
@@ -212,11 +244,14 @@ pub(crate) mod tests {
             addresses: vec!["10.1.0.7".parse().unwrap(), "fd00:1::7".parse().unwrap()],
             host_interface: Some("veth1a2b".into()),
             bridge: Some("cni0".into()),
+            host_interface_index: Some(7),
+            hardware_address: Some("02:00:5e:10:00:01".into()),
+            link_local: vec!["fe80::5eff:fe10:1".parse().unwrap()],
             added_nanos: 1_234_567_890_123,
         }
     }
 
-    pub(crate) const EXAMPLE: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/run/netns/pod","network":"pods","namespace":"shop","pod":"api-0","uid":"7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10","addresses":["10.1.0.7","fd00:1::7"],"hostInterface":"veth1a2b","bridge":"cni0","addedNanos":1234567890123}"#;
+    pub(crate) const EXAMPLE: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/run/netns/pod","network":"pods","namespace":"shop","pod":"api-0","uid":"7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10","addresses":["10.1.0.7","fd00:1::7"],"hostInterface":"veth1a2b","bridge":"cni0","hostInterfaceIndex":7,"hardwareAddress":"02:00:5e:10:00:01","linkLocal":["fe80::5eff:fe10:1"],"addedNanos":1234567890123}"#;
 
     const SHORTEST: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/n","network":"pods","namespace":"shop","pod":"api-0","addresses":[],"addedNanos":0}"#;
 

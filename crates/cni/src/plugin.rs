@@ -12,6 +12,7 @@ mod environment;
 mod failure;
 mod gc;
 mod host_interface;
+mod pod_interface;
 mod prev_result;
 mod status;
 mod version;

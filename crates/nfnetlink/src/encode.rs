@@ -53,16 +53,25 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct TooBig;
 
+const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+
 /// What a base chain of the language is to the kernel.
 pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
-    match hook {
-        // NF_INET_FORWARD, priority `filter`, NF_ACCEPT
-        Hook::Forward => ObservedHook { kind: "filter".into(), number: 2, priority: 0, policy: 1 },
-        // NF_BR_PRE_ROUTING, priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED), NF_ACCEPT
-        Hook::Input => ObservedHook { kind: "filter".into(), number: 1, priority: 0, policy: 1 },
-        Hook::BridgeForward => ObservedHook { kind: "filter".into(), number: 2, priority: -200, policy: 1 },
-        Hook::Prerouting => ObservedHook { kind: "filter".into(), number: 0, priority: -300, policy: 1 },
-    }
+    let (number, priority, policy, device) = match hook {
+        // NF_INET_FORWARD and NF_INET_LOCAL_IN at priority `filter`
+        Hook::Forward => (2, 0, NF_ACCEPT, None),
+        Hook::Input => (1, 0, NF_ACCEPT, None),
+        // NF_INET_PRE_ROUTING at priority `raw`
+        Hook::RawPrerouting => (0, -300, NF_ACCEPT, None),
+        // NF_BR_FORWARD at priority `filter` of bridges
+        Hook::BridgeForward => (2, -200, NF_ACCEPT, None),
+        // NF_BR_PRE_ROUTING at priority `dstnat` of bridges (NF_BR_PRI_NAT_DST_BRIDGED)
+        Hook::Prerouting => (0, -300, NF_ACCEPT, None),
+        // NF_NETDEV_INGRESS before the chains of others, which begin at -300 by convention
+        Hook::Ingress(interface) => (0, -500, NF_DROP, Some(interface.to_string())),
+    };
+    ObservedHook { kind: "filter".into(), number, priority, policy, device }
 }
 
 /// `NFT_TABLE_F_OWNER` and `NFT_TABLE_F_PERSIST`
@@ -131,8 +140,9 @@ impl Batch {
                 let header = self.header(index, table, NEW_CHAIN, libc::NLM_F_CREATE, 0);
                 let mut object = ChainObject::named(table.name.as_str(), chain.as_str());
                 if let Some(hook) = hook {
-                    let ObservedHook { kind, number, priority, policy } = observed_hook(*hook);
+                    let ObservedHook { kind, number, priority, policy, device } = observed_hook(*hook);
                     object.hook(&kind, number, priority, policy);
+                    device.iter().for_each(|device| object.device(device));
                 }
                 object.append_to(&mut self.buffer, header);
             }

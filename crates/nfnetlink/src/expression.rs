@@ -30,19 +30,27 @@ pub enum MetaKey {
     Protocol,
     InInterfaceName,
     OutInterfaceName,
+    InInterfaceType,
     Nfproto,
     L4proto,
 }
 
 impl MetaKey {
-    pub const ALL: [MetaKey; 5] =
-        [MetaKey::Protocol, MetaKey::InInterfaceName, MetaKey::OutInterfaceName, MetaKey::Nfproto, MetaKey::L4proto];
+    pub const ALL: [MetaKey; 6] = [
+        MetaKey::Protocol,
+        MetaKey::InInterfaceName,
+        MetaKey::OutInterfaceName,
+        MetaKey::InInterfaceType,
+        MetaKey::Nfproto,
+        MetaKey::L4proto,
+    ];
 
     pub fn number(self) -> u32 {
         match self {
             MetaKey::Protocol => 1,
             MetaKey::InInterfaceName => 6,
             MetaKey::OutInterfaceName => 7,
+            MetaKey::InInterfaceType => 8,
             MetaKey::Nfproto => 15,
             MetaKey::L4proto => 16,
         }

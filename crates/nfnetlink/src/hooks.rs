@@ -107,7 +107,7 @@ impl Kernel {
 
 fn base_chain(record: ChainRecord) -> Option<BaseChain> {
     let ChainRecord { family, table, name, uses, chain } = record;
-    let ObservedHook { kind, number, priority, policy } = chain.hook?;
+    let ObservedHook { kind, number, priority, policy, device: _ } = chain.hook?;
     let (family, hook) = (family_word(family), hook_word(family, number));
     // Nothing can go to a base chain, so whatever uses it is a rule in it. NF_DROP is 0.
     Some(BaseChain { family, table, name, kind, hook, priority, drops: policy == 0, rules: uses })

@@ -43,3 +43,4 @@ pub use read::ReadError;
 pub use release::{REQUIREMENTS, Release, Requirement};
 pub use repair::repair;
 pub use request::{Kernel, OpenError, RequestError};
+pub use sys::interface_name;

@@ -15,8 +15,9 @@ pub(crate) const NFTABLES: u16 = 10 << 8;
 pub(crate) const CTNETLINK: u16 = 1 << 8;
 pub(crate) const ULOG: u16 = 4 << 8;
 
-/// `NFPROTO_INET` and `NFPROTO_BRIDGE`
+/// `NFPROTO_INET`, `NFPROTO_NETDEV` and `NFPROTO_BRIDGE`
 const INET: u8 = 1;
+const NETDEV: u8 = 5;
 const BRIDGE: u8 = 7;
 
 /// The family as netlink carries it.
@@ -24,6 +25,7 @@ pub(crate) fn family_number(family: TableFamily) -> u8 {
     match family {
         TableFamily::Inet => INET,
         TableFamily::Bridge => BRIDGE,
+        TableFamily::Netdev => NETDEV,
     }
 }
 

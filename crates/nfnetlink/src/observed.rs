@@ -27,7 +27,7 @@ pub struct Observed {
 pub struct ObservedChain {
     /// Set for a base chain.
     pub hook: Option<ObservedHook>,
-    /// It has something that the language cannot say: a comment, a device, hardware offload.
+    /// It has something that the language cannot say: a comment, several devices, hardware offload.
     pub foreign: bool,
     pub rules: Vec<ObservedRule>,
 }
@@ -41,6 +41,8 @@ pub struct ObservedHook {
     pub priority: i32,
     /// `NF_ACCEPT` or `NF_DROP`
     pub policy: u32,
+    /// The interface of a chain of family `netdev`.
+    pub device: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

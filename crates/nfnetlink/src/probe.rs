@@ -29,6 +29,8 @@ pub enum Feature {
     Sets,
     /// A table of family `bridge` with a chain at the prerouting hook.
     BridgedFrames,
+    /// A table of family `netdev` with a chain at the ingress of an interface.
+    InterfaceIngress,
     /// Rules that log to a group of nfnetlink_log, and sets that rules fill.
     Reports,
     /// Tables that only their owner can change, that outlive it, and that another owner can claim then.
@@ -36,12 +38,13 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Feature; 7] = [
+    pub const ALL: [Feature; 8] = [
         Feature::TableComments,
         Feature::RoutedPackets,
         Feature::Flows,
         Feature::Sets,
         Feature::BridgedFrames,
+        Feature::InterfaceIngress,
         Feature::Reports,
         Feature::Protection,
     ];
@@ -54,6 +57,7 @@ impl Feature {
             Feature::Flows => "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK",
             Feature::Sets => "CONFIG_NF_TABLES of Linux 5.6 or later",
             Feature::BridgedFrames => "CONFIG_NF_TABLES_BRIDGE",
+            Feature::InterfaceIngress => "CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS",
             Feature::Reports => {
                 "CONFIG_NETFILTER_NETLINK_LOG, CONFIG_NFT_LOG and CONFIG_NFT_LIMIT of Linux 5.11 or later"
             }
@@ -70,6 +74,7 @@ impl fmt::Display for Feature {
             Feature::Flows => "rules for connections",
             Feature::Sets => "sets and verdict maps",
             Feature::BridgedFrames => "rules for bridged frames",
+            Feature::InterfaceIngress => "rules at the ingress of interfaces",
             Feature::Reports => "logs of denied packets",
             Feature::Protection => "protected tables",
         })
@@ -126,6 +131,7 @@ fn probe_here() -> Result<Features, ProbeError> {
             Feature::Flows => try_ruleset(&samples::flows()),
             Feature::Sets => try_ruleset(&samples::sets()),
             Feature::BridgedFrames => try_ruleset(&samples::bridged_frames()),
+            Feature::InterfaceIngress => try_ruleset(&samples::interface_ingress()),
             Feature::Reports => try_ruleset(&samples::reports()),
             Feature::Protection => try_protection(&samples::routed_packets().protected(true)),
         };

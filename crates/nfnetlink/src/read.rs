@@ -1,6 +1,6 @@
 //! Reads one table back, as it was at one generation.
 
-use nft::Table;
+use nft::{Name, Table};
 
 use crate::decode::{decode_chains, decode_elements, decode_rules, decode_sets, decode_tables};
 use crate::message::{NFTABLES, Writer, family_number};
@@ -34,6 +34,18 @@ pub enum ReadError {
 }
 
 impl Kernel {
+    /// Whether the table has the chain.
+    pub fn has_chain(&mut self, table: &Table, chain: &Name) -> Result<bool, RequestError> {
+        let sequence = self.take_sequences(1);
+        let request = Writer::new(GET_CHAINS, 0, sequence, family_number(table.family));
+        let request = request.put_text(1, table.name.as_str()).put_text(3, chain.as_str()).finish();
+        match self.ask(&request, sequence, |_| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(RequestError::Refused(e)) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Reads the table, complete and of one generation; none if there is no such table.
     pub fn read(&mut self, table: &Table) -> Result<Option<Observed>, ReadError> {
         for _ in 0..ATTEMPTS {

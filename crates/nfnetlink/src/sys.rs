@@ -13,7 +13,7 @@ mod objects;
 mod socket;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use interface::interface_name;
+pub use interface::interface_name;
 pub(crate) use namespace::enter_new_network_namespace;
 pub(crate) use objects::{ChainObject, Header, RuleObject, SetObject, TableObject};
 pub(crate) use socket::{Socket, SocketOption};

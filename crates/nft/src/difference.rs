@@ -2,14 +2,14 @@
 //!
 //! Order: sets and chains come into being first, then rules that use them, then elements that lead to them; what goes
 //! away goes in reverse. So every step finds what it refers to, and nothing is deleted while it is in use. The base
-//! chain is never deleted: that would flush every NFQUEUE of the namespace.
+//! chain is never deleted, since that would flush every NFQUEUE of the namespace; chains at an interface go with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 
-use crate::{Chain, Element, ElementChange, Key, Name, Named, Operation, Rule, Ruleset, Set, Table};
+use crate::{Chain, Element, ElementChange, Hook, Key, Name, Named, Operation, Rule, Ruleset, Set, Table};
 
 /// The operations that create the table from nothing.
 pub fn create(wanted: &Ruleset) -> Vec<Operation> {
@@ -47,7 +47,7 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
     };
     let chain_changed = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (_, new) } => old.hook != new.hook,
-        DiffItem::Remove(_, old) => old.hook.is_some(),
+        DiffItem::Remove(_, old) => old.hook.is_some_and(|hook| !comes_and_goes(hook)),
         DiffItem::Add(..) => false,
     };
     live.table != wanted.table
@@ -55,6 +55,16 @@ fn replaces_whole(live: &Ruleset, wanted: &Ruleset) -> bool {
         || live.comment != wanted.comment
         || live.sets.diff(&wanted.sets).any(set_changed)
         || live.chains.diff(&wanted.chains).any(chain_changed)
+}
+
+/// Whether base chains at the hook are removed while their table stays. The kernel flushes the NFQUEUEs of the namespace
+/// whenever a base chain is unregistered (`nf_queue_nf_hook_drop`), which for a chain at an interface happens with the
+/// end of the interface in any case.
+pub fn comes_and_goes(hook: Hook) -> bool {
+    match hook {
+        Hook::Ingress(_) => true,
+        Hook::Forward | Hook::Input | Hook::Prerouting | Hook::BridgeForward | Hook::RawPrerouting => false,
+    }
 }
 
 fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
@@ -192,7 +202,7 @@ fn change_elements(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, Comment, Datum, Field, Hook, KeyType, Match, Verdict};
+    use crate::{Action, Comment, Datum, Field, KeyType, Match, Verdict};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()

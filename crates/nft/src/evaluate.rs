@@ -107,8 +107,8 @@ pub fn evaluate(ruleset: &Ruleset, packet: &Packet) -> Evaluation {
     evaluate_at(ruleset, packet, Hook::Forward)
 }
 
-/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict accepts, as the
-/// base chain's policy says.
+/// Runs the chain at the hook; without one the packet is accepted. A chain that ends without a verdict does what the
+/// policy of the base chain says.
 ///
 /// On a ruleset that [`Ruleset::validate`] finds fault with, a reference to nothing drops.
 pub fn evaluate_at(ruleset: &Ruleset, packet: &Packet, hook: Hook) -> Evaluation {
@@ -128,6 +128,10 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     let mut mark = packet.flow.as_ref().map_or(0, |f| f.mark);
     let mut path = Vec::new();
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
+    let policy = match hook {
+        Hook::Ingress(_) => Stop::Dropped,
+        Hook::Forward | Hook::Input | Hook::Prerouting | Hook::BridgeForward | Hook::RawPrerouting => Stop::Accepted,
+    };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());
     // A ruleset without loops goes through no chain more often than there are jumps.
@@ -138,7 +142,7 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
         let Some((number, rule)) = rules.next() else {
             match returns.pop() {
                 Some(rest) => (chain_name, rules) = rest,
-                None => return Evaluation { stop: Stop::Accepted, mark, path },
+                None => return Evaluation { stop: policy, mark, path },
             }
             continue;
         };
@@ -203,6 +207,15 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::IpProtocol(number) => packet.protocol == *number,
         Match::EtherType(kind) => kind.family() == Some(Family::of(packet.source)),
         Match::NotEtherType(kind) => kind.family() != Some(Family::of(packet.source)),
+        Match::SourceIs(address) => packet.source == *address,
+        Match::NotIpProtocol(number) => packet.protocol != *number,
+        // Packets here have no link header (as if their sender's were the expected one), are never ARP, and show no
+        // more of ICMPv6 than its type.
+        Match::NotFromHardware(_)
+        | Match::ArpRequest
+        | Match::ArpSender(_)
+        | Match::NotArpSenderHardware(_)
+        | Match::NeighbourTarget(_) => false,
     }
 }
 

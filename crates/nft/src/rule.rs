@@ -1,6 +1,8 @@
 //! Rules: what a packet is matched by, and what is done with it.
 
-use crate::{Comment, Family, Name, Protocol, TableFamily};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::{Comment, Family, HardwareAddress, InterfaceName, Name, Protocol, TableFamily};
 
 /// A value that is read from a packet or from its connection tracking entry.
 ///
@@ -188,8 +190,23 @@ pub enum Match {
     /// The frame carries this protocol.
     EtherType(EtherType),
     /// The frame says that it carries something else than this, first of all: a frame with a VLAN tag carries the tag,
-    /// which `meta protocol` passes over. In bridge tables only.
+    /// which `meta protocol` passes over. In tables of frames only (`bridge`, `netdev`).
     NotEtherType(EtherType),
+    /// The packet's source address is this one.
+    SourceIs(IpAddr),
+    /// The IP packet carries something else than this protocol, after the extension headers of IPv6.
+    NotIpProtocol(u8),
+    /// The frame's sender is another one than this. In tables of frames only.
+    NotFromHardware(HardwareAddress),
+    /// The ARP packet is a request. In tables of frames only, as the other conditions on ARP.
+    ArpRequest,
+    /// The ARP packet's sender protocol address is this one.
+    ArpSender(Ipv4Addr),
+    /// The ARP packet's sender hardware address is another one than this.
+    NotArpSenderHardware(HardwareAddress),
+    /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4). It
+    /// comes after a condition on the ICMPv6 type.
+    NeighbourTarget(Ipv6Addr),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -325,6 +342,13 @@ impl Rule {
             | Match::IpProtocol(_)
             | Match::EtherType(_)
             | Match::NotEtherType(_)
+            | Match::SourceIs(_)
+            | Match::NotIpProtocol(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_)
+            | Match::NeighbourTarget(_)
             | Match::FlowPort(..) => None,
         });
         let acted_on = self.actions.iter().filter_map(|action| match action {
@@ -350,8 +374,8 @@ impl Action {
     }
 }
 
-/// Where a base chain is attached. Its policy is `accept`: Ringfence only ever drops, since an accept in one table is
-/// not final for the others.
+/// Where a base chain is attached. Its policy is `accept` (Ringfence only ever drops, since an accept in one table is
+/// not final for the others), except at the ingress of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Of an `inet` table, at priority `filter` (0): packets that are routed.
@@ -362,14 +386,19 @@ pub enum Hook {
     Prerouting,
     /// Of a `bridge` table, at priority `filter` (-200): frames that pass from one port to another.
     BridgeForward,
+    /// Of an `inet` table, at priority `raw` (-300): packets as they come in, before connection tracking.
+    RawPrerouting,
+    /// Of a `netdev` table, at priority -500: frames as they enter the interface. Its policy is `drop`.
+    Ingress(InterfaceName),
 }
 
 impl Hook {
     /// The family of the tables that can have the hook.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward | Hook::Input => TableFamily::Inet,
+            Hook::Forward | Hook::Input | Hook::RawPrerouting => TableFamily::Inet,
             Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
+            Hook::Ingress(_) => TableFamily::Netdev,
         }
     }
 }

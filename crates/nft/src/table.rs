@@ -11,6 +11,8 @@ pub enum TableFamily {
     Inet,
     /// Frames that a bridge takes in or passes on.
     Bridge,
+    /// Frames as they enter one network interface, before anything else in the network stack.
+    Netdev,
 }
 
 impl TableFamily {
@@ -18,6 +20,7 @@ impl TableFamily {
         match self {
             TableFamily::Inet => "inet",
             TableFamily::Bridge => "bridge",
+            TableFamily::Netdev => "netdev",
         }
     }
 }
@@ -36,6 +39,10 @@ impl Table {
 
     pub fn bridge(name: Name) -> Table {
         Table { family: TableFamily::Bridge, name }
+    }
+
+    pub fn netdev(name: Name) -> Table {
+        Table { family: TableFamily::Netdev, name }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The ruleset as text that `nft -f` takes and a person can read. The output depends on nothing but the value.
 
 use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
 
 use crate::{
     Action, Chain, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name, Rule, Ruleset, Set,
@@ -108,6 +109,10 @@ impl Display for HookText {
             Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
             Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
+            Hook::RawPrerouting => f.write_str("type filter hook prerouting priority raw; policy accept;"),
+            Hook::Ingress(interface) => {
+                write!(f, "type filter hook ingress device \"{interface}\" priority -500; policy drop;")
+            }
         }
     }
 }
@@ -148,6 +153,15 @@ impl Display for Match {
             Match::IpProtocol(number) => write!(f, "meta l4proto {number}"),
             Match::EtherType(kind) => write!(f, "meta protocol {}", kind.word()),
             Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
+            Match::SourceIs(IpAddr::V4(address)) => write!(f, "ip saddr {address}"),
+            Match::SourceIs(IpAddr::V6(address)) => write!(f, "ip6 saddr {address}"),
+            Match::NotIpProtocol(number) => write!(f, "meta l4proto != {number}"),
+            Match::NotFromHardware(address) => write!(f, "ether saddr != {address}"),
+            Match::ArpRequest => f.write_str("arp operation request"),
+            Match::ArpSender(address) => write!(f, "arp saddr ip {address}"),
+            Match::NotArpSenderHardware(address) => write!(f, "arp saddr ether != {address}"),
+            // nft 1.0.6 has no word for the target: it stands behind the 64 bits of the ICMPv6 header.
+            Match::NeighbourTarget(address) => write!(f, "@th,64,128 {:#034x}", u128::from(*address)),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict};
+use crate::{
+    Action, Chain, EtherType, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict,
+};
 
 /// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,10 +25,12 @@ pub enum Invalid {
     NoRanges { set: Name, key_type: KeyType },
     #[error("chain {chain} is at a hook that {word} tables do not have", word = .family.word())]
     Hook { chain: Name, family: TableFamily },
-    #[error("{user} asks what rules of bridge tables cannot: for a flow, a family by itself, or a type of ICMPv6")]
-    NotOnBridge { user: String },
-    #[error("{user} asks for the type of a frame, which only rules of bridge tables can")]
-    OnlyOnBridge { user: String },
+    #[error("{user} asks for a flow or a family by itself, which rules of bridge and netdev tables cannot")]
+    NotOnFrames { user: String },
+    #[error("{user} asks for the link header or ARP, which only rules of bridge and netdev tables can")]
+    OnlyOnFrames { user: String },
+    #[error("{user} reads the target of neighbour discovery before a match on the ICMPv6 type")]
+    TargetWithoutType { user: String },
     #[error("chain {chain} can come back to itself")]
     Loop { chain: Name },
     #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
@@ -117,12 +121,14 @@ impl Ruleset {
             if rule.reads_port_without_protocol() {
                 found.push(Invalid::PortWithoutProtocol { user: user.clone() });
             }
-            if family == TableFamily::Bridge && rule.is_for_routed_packets() {
-                found.push(Invalid::NotOnBridge { user: user.clone() });
+            if family != TableFamily::Inet && rule.is_for_routed_packets() {
+                found.push(Invalid::NotOnFrames { user: user.clone() });
             }
-            let asks_frame = rule.matches.iter().any(|m| matches!(m, Match::NotEtherType(_)));
-            if family != TableFamily::Bridge && asks_frame {
-                found.push(Invalid::OnlyOnBridge { user: user.clone() });
+            if family == TableFamily::Inet && rule.matches.iter().any(Match::is_on_frame) {
+                found.push(Invalid::OnlyOnFrames { user: user.clone() });
+            }
+            if rule.reads_target_without_type() {
+                found.push(Invalid::TargetWithoutType { user: user.clone() });
             }
             if rule.families().len() > 1 {
                 found.push(Invalid::MixedFamilies { user: user.clone() });
@@ -151,6 +157,13 @@ impl Ruleset {
                     | Match::IpProtocol(_)
                     | Match::EtherType(_)
                     | Match::NotEtherType(_)
+                    | Match::SourceIs(_)
+                    | Match::NotIpProtocol(_)
+                    | Match::NotFromHardware(_)
+                    | Match::ArpRequest
+                    | Match::ArpSender(_)
+                    | Match::NotArpSenderHardware(_)
+                    | Match::NeighbourTarget(_)
                     | Match::FlowPort(..) => {}
                 }
             }
@@ -248,7 +261,44 @@ impl Ruleset {
     }
 }
 
+impl Match {
+    /// Whether the condition reads what only a frame has: its link header, or ARP.
+    fn is_on_frame(&self) -> bool {
+        match self {
+            Match::NotEtherType(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_)
+            | Match::EtherType(EtherType::Arp) => true,
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::Family(_)
+            | Match::Protocol(_)
+            | Match::Icmpv6Type(..)
+            | Match::HopLimit(_)
+            | Match::FlowPort(..)
+            | Match::InSet { .. }
+            | Match::NotInSet { .. }
+            | Match::IpProtocol(_)
+            | Match::EtherType(EtherType::Ipv4 | EtherType::Ipv6)
+            | Match::SourceIs(_)
+            | Match::NotIpProtocol(_)
+            | Match::NeighbourTarget(_)
+            | Match::Rerouting(_)
+            | Match::DestinationTranslated => false,
+        }
+    }
+}
+
 impl Rule {
+    fn reads_target_without_type(&self) -> bool {
+        let of_type = self.matches.iter().position(|m| matches!(m, Match::Icmpv6Type(..)));
+        let target = self.matches.iter().position(|m| matches!(m, Match::NeighbourTarget(_)));
+        target.is_some_and(|target| of_type.is_none_or(|of_type| target < of_type))
+    }
+
     fn reads_port_without_protocol(&self) -> bool {
         let protocol = self.matches.iter().position(|m| matches!(m, Match::Protocol(_)));
         let in_match = self.matches.iter().position(|m| match m {
@@ -267,7 +317,14 @@ impl Rule {
             | Match::Rerouting(_)
             | Match::IpProtocol(_)
             | Match::EtherType(_)
-            | Match::NotEtherType(_) => false,
+            | Match::NotEtherType(_)
+            | Match::SourceIs(_)
+            | Match::NotIpProtocol(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_)
+            | Match::NeighbourTarget(_) => false,
         });
         let in_action = self
             .actions
@@ -303,7 +360,14 @@ impl Rule {
             | Match::Rerouting(_)
             | Match::IpProtocol(_)
             | Match::EtherType(_)
-            | Match::NotEtherType(_) => false,
+            | Match::NotEtherType(_)
+            | Match::SourceIs(_)
+            | Match::NotIpProtocol(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_)
+            | Match::NeighbourTarget(_) => false,
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.iter().any(of_flow),
         });
         in_match
@@ -318,7 +382,8 @@ impl Rule {
     fn families(&self) -> BTreeSet<Family> {
         let of_match = self.matches.iter().flat_map(|m| match m {
             Match::Family(family) => vec![*family],
-            Match::Icmpv6Type(..) | Match::HopLimit(_) => vec![Family::V6],
+            Match::Icmpv6Type(..) | Match::HopLimit(_) | Match::NeighbourTarget(_) => vec![Family::V6],
+            Match::SourceIs(address) => vec![Family::of(*address)],
             Match::Rerouting(rerouting) => vec![rerouting.family()],
             Match::EtherType(kind) => kind.family().into_iter().collect(),
             Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
@@ -331,6 +396,11 @@ impl Rule {
             | Match::Protocol(_)
             | Match::IpProtocol(_)
             | Match::NotEtherType(_)
+            | Match::NotIpProtocol(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_)
             | Match::FlowPort(..) => vec![],
         });
         let of_action = self.actions.iter().flat_map(|a| match a {

@@ -1,7 +1,7 @@
 //! What the CNI plugin reported of a pod of this node: its addresses and the host's side of its interface.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::{ObjectName, Pod, Uid};
@@ -28,10 +28,14 @@ pub struct Attachment {
     /// Tells pods apart that follow each other under one name; the runtime may leave it out.
     pub uid: Option<Arc<str>>,
     pub addresses: Vec<IpAddr>,
-    /// The host's side of the pod's interface.
+    /// The host's side of the pod's interface, by its present name; none if it is not known or gone.
     pub host_interface: Option<nft::InterfaceName>,
     /// The host's side is a port of a bridge, so that the forward hook does not see its name.
     pub bridged: bool,
+    /// The hardware address of the pod's interface; none where it was not reported.
+    pub hardware_address: Option<nft::HardwareAddress>,
+    /// The link-local addresses of the pod's interface, as far as they were reported.
+    pub link_local: Vec<Ipv6Addr>,
     /// Greater is later. Of two attachments that claim an address the later one has it.
     pub since: u64,
 }

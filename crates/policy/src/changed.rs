@@ -44,6 +44,11 @@ pub(crate) struct Noted {
 }
 
 impl Changed {
+    /// Whether other attachments are known.
+    pub fn attachments(&self) -> bool {
+        self.attachments
+    }
+
     /// Whether anything is different.
     pub fn any(&self) -> bool {
         self.any

@@ -63,9 +63,9 @@ pub use state::ClusterState;
 pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSeen, Workloads, suggest};
 pub use tally::PolicyCounts;
 pub use translate::{
-    BadMask, Cause, DEFAULT_MARK_MASK, Direction, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Layout,
-    Program, Reported, TABLE_COMMENT, Translation, Translator, counting_chains, flow_tables, leave_out, narrows, stamp,
-    translate,
+    BadMask, Cause, DEFAULT_MARK_MASK, Direction, EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES,
+    Layout, Program, Reported, TABLE_COMMENT, Translation, Translator, counting_chains, flow_tables, leave_out,
+    narrows, stamp, translate,
 };
 pub use uid::Uid;
 

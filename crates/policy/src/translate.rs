@@ -6,6 +6,7 @@
 //! [`Translator`] keeps a translation up with the state at the cost of what changes; [`translate()`] is its first step.
 
 mod audit;
+mod edge;
 mod emit;
 mod frame;
 mod job;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Key, Name, Named, Ruleset, Verdict};
 
+pub use edge::EdgeHook;
 pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
 pub use leave_out::leave_out;
 pub use reporting::{
@@ -66,6 +68,8 @@ pub struct Translation {
     pub ruleset: Ruleset,
     /// The table of family `bridge`; none unless pods are known to be on a bridge.
     pub bridge: Option<Ruleset>,
+    /// The table of family `netdev`; none unless interfaces of pods are known.
+    pub edge: Option<Ruleset>,
     /// The compiled programs by chain.
     pub programs: Named<Program>,
     /// What was not understood in the objects, worst first.

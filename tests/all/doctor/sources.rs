@@ -36,6 +36,9 @@ fn uplink_of_a_node_is_no_unchecked_pod() {
         addresses: vec![ADDRESS.parse().expect("an address")],
         host_interface: Some(port),
         bridge: None,
+        host_interface_index: None,
+        hardware_address: None,
+        link_local: vec![],
         added_nanos: 1,
     };
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");

@@ -24,6 +24,9 @@ fn attachment(container: &str, of: &str, added_nanos: u64) -> Attachment {
         addresses: CLIENT.map(ip).to_vec(),
         host_interface: None,
         bridge: None,
+        host_interface_index: None,
+        hardware_address: None,
+        link_local: vec![],
         added_nanos,
     }
 }

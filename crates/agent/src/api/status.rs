@@ -221,6 +221,9 @@ pub(crate) struct Features {
     pub(crate) source_check: bool,
     /// The table of family `bridge`, for pods on a bridge.
     pub(crate) bridge_table: bool,
+    /// Where pods are held to their own source addresses: `ingress` of their interfaces, or `prerouting`.
+    #[serde(default)]
+    pub(crate) source_check_hook: String,
     /// The group in which the kernel reports denied packets; null if it does not.
     pub(crate) drop_log_group: Option<u16>,
     /// Why it does or does not.
@@ -304,6 +307,7 @@ mod tests {
                 protection_reason: "on".into(),
                 source_check: true,
                 bridge_table: false,
+                source_check_hook: "ingress".into(),
                 drop_log_group: Some(9470),
                 drop_log_reason: "on".into(),
             },

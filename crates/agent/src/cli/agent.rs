@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
 use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
-use policy::Layout;
+use policy::{EdgeHook, Layout};
 
 use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
 use crate::protection::protection;
@@ -52,6 +52,10 @@ pub(crate) struct AgentArguments {
     /// Whether pods are held to their own source addresses, where the CNI plugin has told their interfaces.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) source_check: Switch,
+
+    /// Where the packets of pods are checked. For tests of the fallback.
+    #[arg(long, value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
+    pub(crate) source_check_hook: SourceCheckHook,
 
     #[command(flatten)]
     pub(crate) reporting: ReportingArguments,
@@ -110,6 +114,10 @@ impl AgentArguments {
         };
         let checks = self.source_check == Switch::On;
         let layout = self.table.layout()?.denying_unknown(denied).checking_sources(checks).protected(protected);
+        let layout = layout.with_edge_hook(match self.source_check_hook {
+            SourceCheckHook::Ingress => EdgeHook::Ingress,
+            SourceCheckHook::Prerouting => EdgeHook::Prerouting,
+        });
         Ok((layout, words))
     }
 }
@@ -130,6 +138,12 @@ pub(crate) enum UnknownPods {
 pub(crate) enum Switch {
     On,
     Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SourceCheckHook {
+    Ingress,
+    Prerouting,
 }
 
 /// `east=10.8.0.0/13`

@@ -115,6 +115,13 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
                 format!("{finding}; pods of a bridge can forge each other's source addresses"),
                 advice,
             ),
+            Feature::InterfaceIngress => Finding::warning(
+                Check::KernelFeatures,
+                format!(
+                    "{finding}; what pods send is checked at the prerouting hooks, which see no ARP of routed pods"
+                ),
+                advice,
+            ),
             Feature::Reports => Finding::warning(
                 Check::KernelFeatures,
                 format!("{finding}; what is denied is counted, and not told by name"),
@@ -231,7 +238,7 @@ mod tests {
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,
-                Feature::BridgedFrames | Feature::Reports => Warning,
+                Feature::BridgedFrames | Feature::InterfaceIngress | Feature::Reports => Warning,
                 Feature::Protection => Note,
             };
             let features = Some(Ok(Features { missing: vec![(feature, "no".into())] }));

@@ -377,6 +377,9 @@ mod tests {
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host_interface: host_interface.map(Into::into),
             bridge: bridge.map(Into::into),
+            host_interface_index: None,
+            hardware_address: None,
+            link_local: vec![],
             added_nanos: 1,
         }
     }

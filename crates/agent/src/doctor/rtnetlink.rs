@@ -47,7 +47,7 @@ pub(crate) struct Link {
     pub(crate) calls_ip6tables: bool,
 }
 
-pub(super) struct Rtnetlink {
+pub(crate) struct Rtnetlink {
     socket: OwnedFd,
     sequence: u32,
 }
@@ -61,13 +61,13 @@ pub(super) struct VethEnd<'a> {
 
 impl Rtnetlink {
     /// Opens a socket in the calling thread's namespace.
-    pub(super) fn open() -> io::Result<Rtnetlink> {
+    pub(crate) fn open() -> io::Result<Rtnetlink> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
         Ok(Rtnetlink { socket, sequence: 0 })
     }
 
-    pub(super) fn links(&mut self) -> io::Result<Vec<Link>> {
+    pub(crate) fn links(&mut self) -> io::Result<Vec<Link>> {
         for _ in 0..LISTINGS {
             if let Some(links) = self.list_links()? {
                 return Ok(links);
@@ -191,6 +191,36 @@ impl Rtnetlink {
         let length = recv(self.socket.as_raw_fd(), buffer, flags)?;
         buffer.get(..length).ok_or_else(|| io::Error::other("an answer of more than 64 KiB"))
     }
+}
+
+/// What a notification says of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkChange {
+    Present { index: u32, name: String },
+    Gone { index: u32 },
+}
+
+/// The interfaces that one datagram of the group `RTNLGRP_LINK` is about.
+pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
+    let mut changes = Vec::new();
+    for message in Messages(datagram) {
+        let Message { kind, flags: _, body } = message?;
+        if kind != libc::RTM_NEWLINK && kind != libc::RTM_DELLINK {
+            continue;
+        }
+        // Ports of a bridge have notifications of their own (`br_ifinfo_notify`), which say that a port is deleted when
+        // the interface has only left its bridge.
+        if body.first() == Some(&(libc::AF_BRIDGE as u8)) {
+            continue;
+        }
+        let Link { index, name, .. } = link(body)?;
+        changes.push(if kind == libc::RTM_NEWLINK {
+            LinkChange::Present { index, name }
+        } else {
+            LinkChange::Gone { index }
+        });
+    }
+    Ok(changes)
 }
 
 fn link(body: &[u8]) -> io::Result<Link> {

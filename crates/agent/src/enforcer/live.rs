@@ -67,7 +67,7 @@ mod tests {
 
     fn live() -> Live {
         let policy = Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new(""));
-        Live::new(Tables { policy, bridge: None }, 10)
+        Live::new(Tables { policy, bridge: None, edge: None }, 10)
     }
 
     fn foreign(generation: u32, touches: bool) -> Foreign {

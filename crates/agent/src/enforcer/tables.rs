@@ -1,8 +1,8 @@
-//! The tables of the agent, which are committed together: the policies' of family `inet`, and that of family `bridge`
-//! where pods are on one.
+//! The tables of the agent, which are committed together: the policies' of family `inet`, that of family `netdev` where
+//! interfaces of pods are known, and that of family `bridge` where pods are on one.
 
 use nfnetlink::{Kernel, Observed, repair};
-use nft::{Comment, Operation, Ruleset, Table, add_table, create, difference, replace};
+use nft::{Comment, Name, Operation, Ruleset, Table, add_table, create, difference, replace};
 use policy::{Layout, TABLE_COMMENT, Translation};
 
 use super::Trouble;
@@ -14,22 +14,36 @@ const ORPHANED: u32 = 4;
 pub(super) struct Tables {
     pub(super) policy: Ruleset,
     pub(super) bridge: Option<Ruleset>,
+    /// The check of what pods send, at their interfaces.
+    pub(super) edge: Option<Ruleset>,
 }
 
 impl Tables {
     pub(super) fn of(translation: &Translation) -> Tables {
-        Tables { policy: translation.ruleset.clone(), bridge: translation.bridge.clone() }
+        let Translation { ruleset, bridge, edge, .. } = translation;
+        Tables { policy: ruleset.clone(), bridge: bridge.clone(), edge: edge.clone() }
     }
 
+    /// What pods send is checked before what they may reach is changed.
     pub(super) fn difference(&self, wanted: &Tables) -> Vec<Operation> {
-        let mut operations = difference(&self.policy, &wanted.policy);
-        operations.extend(match (&self.bridge, &wanted.bridge) {
+        let optional = |live: &Option<Ruleset>, wanted: &Option<Ruleset>| match (live, wanted) {
             (None, None) => vec![],
             (None, Some(wanted)) => create(wanted),
             (Some(live), None) => vec![Operation::DeleteTable { table: live.table.clone() }],
             (Some(live), Some(wanted)) => difference(live, wanted),
-        });
+        };
+        let mut operations = optional(&self.edge, &wanted.edge);
+        operations.extend(optional(&self.bridge, &wanted.bridge));
+        operations.extend(difference(&self.policy, &wanted.policy));
         operations
+    }
+
+    /// Chains at interfaces that would be removed by turning these tables into the wanted ones.
+    pub(super) fn ended_ports(&self, wanted: &Tables) -> Vec<Name> {
+        let Some(live) = &self.edge else { return vec![] };
+        let is_wanted = |name: &Name| wanted.edge.as_ref().is_some_and(|edge| edge.chains.contains_key(name));
+        let ended = live.chains.iter().filter(|(name, chain)| chain.hook.is_some() && !is_wanted(name));
+        ended.map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -45,22 +59,26 @@ pub(super) enum Mending {
 pub(super) struct Held {
     pub(super) policy: Option<Observed>,
     pub(super) bridge: Option<Observed>,
+    pub(super) edge: Option<Observed>,
 }
 
 impl Held {
-    /// Whether both were read at this generation.
+    /// Whether all were read at this generation.
     pub(super) fn is_of(&self, generation: u32) -> bool {
-        [&self.policy, &self.bridge].into_iter().flatten().all(|table| table.generation == generation)
+        let tables = [&self.policy, &self.bridge, &self.edge];
+        tables.into_iter().flatten().all(|table| table.generation == generation)
     }
 
     /// Whether there is any of them.
     pub(super) fn is_there(&self) -> bool {
-        self.policy.is_some() || self.bridge.is_some()
+        self.policy.is_some() || self.bridge.is_some() || self.edge.is_some()
     }
 
     /// Whether one is gone that was left here.
     pub(super) fn lacks(&self, left: &Tables) -> bool {
-        self.policy.is_none() || left.bridge.is_some() && self.bridge.is_none()
+        self.policy.is_none()
+            || left.bridge.is_some() && self.bridge.is_none()
+            || left.edge.is_some() && self.edge.is_none()
     }
 
     /// The operations that make the tables the wanted ones.
@@ -69,29 +87,34 @@ impl Held {
             (Some(_), Mending::Whole) => replace(&wanted.table, wanted),
             (observed, _) => repair(observed, wanted),
         };
-        let mut operations = mend(self.policy.as_ref(), &wanted.policy);
-        operations.extend(match (&self.bridge, &wanted.bridge) {
+        let [policy, bridge, edge] = of_name(&wanted.policy.table.name);
+        let optional = |observed: &Option<Observed>, wanted: &Option<Ruleset>, table: Table| match (observed, wanted) {
             (observed, Some(wanted)) => mend(observed.as_ref(), wanted),
-            (Some(_), None) => vec![Operation::DeleteTable { table: bridge_of(&wanted.policy.table) }],
+            (Some(_), None) => vec![Operation::DeleteTable { table }],
             (None, None) => vec![],
-        });
+        };
+        let mut operations = optional(&self.edge, &wanted.edge, edge);
+        operations.extend(optional(&self.bridge, &wanted.bridge, bridge));
+        debug_assert_eq!(policy, wanted.policy.table);
+        operations.extend(mend(self.policy.as_ref(), &wanted.policy));
         operations
     }
 }
 
-fn bridge_of(table: &Table) -> Table {
-    Table::bridge(table.name.clone())
+fn of_name(name: &Name) -> [Table; 3] {
+    [Table::inet(name.clone()), Table::bridge(name.clone()), Table::netdev(name.clone())]
 }
 
-/// Both tables, whether they are there or not.
-pub(super) fn names(layout: &Layout) -> [Table; 2] {
-    [Table::inet(layout.table().clone()), Table::bridge(layout.table().clone())]
+/// All tables, whether they are there or not: of the families `inet`, `bridge` and `netdev`.
+pub(crate) fn names(layout: &Layout) -> [Table; 3] {
+    of_name(layout.table())
 }
 
 /// Reads the tables, as far as they are there, and refuses somebody else's.
 pub(super) fn read(kernel: &mut Kernel, layout: &Layout) -> Result<Held, Trouble> {
-    let [policy, bridge] = names(layout);
-    Ok(Held { policy: read_one(kernel, &policy)?, bridge: read_one(kernel, &bridge)? })
+    let [policy, bridge, edge] = names(layout);
+    let policy = read_one(kernel, &policy)?;
+    Ok(Held { policy, bridge: read_one(kernel, &bridge)?, edge: read_one(kernel, &edge)? })
 }
 
 fn read_one(kernel: &mut Kernel, table: &Table) -> Result<Option<Observed>, Trouble> {
@@ -112,7 +135,7 @@ pub(super) fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Troubl
     if !layout.is_protected() {
         return Ok(false);
     }
-    let present = names(layout).into_iter().zip([held.policy, held.bridge]);
+    let present = names(layout).into_iter().zip([held.policy, held.bridge, held.edge]);
     let orphans = present.filter(|(_, observed)| observed.as_ref().is_some_and(|o| o.flags == ORPHANED));
     let claims: Vec<Operation> = orphans
         .map(|(table, _)| add_table(&Ruleset::new(table, Comment::new(TABLE_COMMENT)).protected(true)))

@@ -99,6 +99,8 @@ mod tests {
                 addresses: vec![address.parse().unwrap()],
                 host_interface: Some(interface.parse().unwrap()),
                 bridged: false,
+                hardware_address: None,
+                link_local: vec![],
                 since: 1,
             });
         }

@@ -155,6 +155,8 @@ mod tests {
             addresses: vec![WEB.parse().unwrap()],
             host_interface: Some("veth1".parse().unwrap()),
             bridged: false,
+            hardware_address: None,
+            link_local: vec![],
             since: 1,
         });
         state

@@ -19,8 +19,8 @@ use crate::metrics::Metrics;
 pub(crate) struct Watch {
     log: Option<PacketLog>,
     kernel: Kernel,
-    /// Of family `inet`, with the tables of flows, and `bridge`.
-    tables: [Table; 2],
+    /// Of family `inet`, with the tables of flows, `bridge` and `netdev`.
+    tables: [Table; 3],
     observations: mpsc::Sender<Observed>,
     metrics: Arc<Metrics>,
     totals: Totals,
@@ -43,7 +43,7 @@ impl Watch {
     /// If the kernel's counts cannot be read.
     pub(crate) fn start(
         log: Option<PacketLog>,
-        tables: [Table; 2],
+        tables: [Table; 3],
         observations: mpsc::Sender<Observed>,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Watch> {
@@ -161,7 +161,7 @@ impl Watch {
 }
 
 /// What the chains that deny have counted, as far as they are there.
-fn counters(kernel: &mut Kernel, tables: &[Table; 2]) -> Result<Vec<Reading>, RequestError> {
+fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, RequestError> {
     let chains: Vec<(Name, Judgement, Cause)> = counting_chains().collect();
     let names: Vec<Name> = chains.iter().map(|(name, ..)| name.clone()).collect();
     let mut readings = Vec::new();

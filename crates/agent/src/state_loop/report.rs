@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{Diagnostic, Enforcement, Kind, ObjectName, Translation};
+use policy::{Diagnostic, EdgeHook, Enforcement, Kind, ObjectName, Translation};
 
 use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
 use crate::enforcer::{Enforced, Trouble};
@@ -109,6 +109,10 @@ impl StateLoop {
         self.status.elements = translation.ruleset.element_count();
         self.status.left_out = self.enforcer.left_out();
         self.status.bridge_table = translation.bridge.is_some();
+        self.status.source_check_hook = match self.enforcer.edge_hook() {
+            EdgeHook::Ingress => "ingress",
+            EdgeHook::Prerouting => "prerouting",
+        };
         self.status.pods_on_node = translation.pods_on_node;
         if let Some(commit) = &enforced.commit {
             let had_committed = self.status.last_commit.is_some();

@@ -117,6 +117,8 @@ mod tests {
                 addresses: vec![address.parse().unwrap()],
                 host_interface: None,
                 bridged: false,
+                hardware_address: None,
+                link_local: vec![],
                 since: 1,
             });
         }

@@ -60,6 +60,7 @@ impl Status {
                 protection_reason: self.protection.clone(),
                 source_check: self.source_check,
                 bridge_table: self.bridge_table,
+                source_check_hook: self.source_check_hook.into(),
                 drop_log_group: self.drop_log_group,
                 drop_log_reason: self.drop_log.clone(),
             },

@@ -4,15 +4,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use nfnetlink::{Release, probe};
-use nft::Table;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::cli::{AgentArguments, Switch};
 use crate::enforcer::Enforcer;
+use crate::enforcer::tables::names;
+use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
 use crate::metrics::labels::Listens;
@@ -23,7 +24,7 @@ use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
-use crate::{cni_socket, kernel_support, kernel_watch, port};
+use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
 /// Reports of the source between it and the loop's queue.
 const REPORTS_QUEUED: usize = 16;
@@ -75,7 +76,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
-    let tables = [Table::inet(layout.table().clone()), Table::bridge(layout.table().clone())];
+    let tables = names(&layout);
     let Reporting { log, words: reporting } = arguments.reporting.nflog_group.open(&tables[0])?;
     let (group, log) = log.map_or((None, None), |(group, log)| (Some(group), Some(log)));
     let is_wanted = arguments.reporting.nflog_group != GroupChoice::Off;
@@ -87,6 +88,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
+    let links = LinkWatch::open().context("cannot follow the node's interfaces")?;
     let socket = run_dir.listen("agent.sock")?;
     let cni_socket = run_dir.listen("cni.sock")?;
 
@@ -114,7 +116,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         remote,
     };
     let (state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
-    let watched = events.clone();
+    let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
     let sources = Sources { status: statuses, metrics: metrics.clone(), events: events.clone(), drops };
@@ -124,6 +126,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     std::thread::Builder::new()
         .name("kernel-watch".into())
         .spawn(move || kernel_watch::run(notifications, &watched))?;
+    std::thread::Builder::new().name("link-watch".into()).spawn(move || link_watch::run(links, &followed))?;
     std::thread::Builder::new().name("reports".into()).spawn(move || reports.run())?;
     let mut state_loop = tokio::task::spawn_blocking(move || own_thread(state_loop, queue, observed));
     tracing::info!(

@@ -6,6 +6,7 @@ use crate::plugin::agent::{ask_until, tell};
 use crate::plugin::config::{Config, OnTimeout};
 use crate::plugin::environment::{Environment, Pod};
 use crate::plugin::host_interface::{self, HostInterface};
+use crate::plugin::pod_interface::{self, PodInterface};
 use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Code, Failure, say};
 use crate::protocol::{Request, Response};
@@ -23,8 +24,9 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     };
     let Pod { namespace, name: pod, uid } = pod;
     let PrevResult { addresses, host_interfaces } = PrevResult::parse(prev_result)?;
-    let HostInterface { name: host_interface, bridge } =
+    let HostInterface { name: host_interface, index: host_interface_index, bridge } =
         host_interface::find(&host_interfaces, sandbox, id.interface());
+    let PodInterface { hardware_address, link_local } = pod_interface::read(sandbox, id.interface());
     let attachment = Attachment {
         id,
         sandbox: sandbox.into(),
@@ -35,6 +37,9 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
         addresses,
         host_interface,
         bridge,
+        host_interface_index,
+        hardware_address,
+        link_local,
         added_nanos: nanos_since_boot(),
     };
     // Before the agent is asked: if it ends after its answer, the next one finds the attachment in the folder.

@@ -1,6 +1,6 @@
 //! Which interface of the host a pod's packets come in on.
 
-mod peer;
+pub(super) mod peer;
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,7 @@ use crate::attachment::is_interface;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostInterface {
     pub(super) name: Option<String>,
+    pub(super) index: Option<u32>,
     pub(super) bridge: Option<String>,
 }
 
@@ -33,7 +34,8 @@ fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u3
         ends.retain(|name| other_end.is_some() && index(&sysfs.join(name)) == other_end);
     }
     let [name] = ends[..] else { return HostInterface::default() };
-    HostInterface { name: Some(name.clone()), bridge: bridge_of(&sysfs.join(name)) }
+    let path = sysfs.join(name);
+    HostInterface { name: Some(name.clone()), index: index(&path), bridge: bridge_of(&path) }
 }
 
 fn index(interface: &Path) -> Option<u32> {
@@ -77,7 +79,7 @@ mod tests {
 
     fn found(named: &[&str], other_end: Option<u32>) -> (Option<String>, Option<String>) {
         let named: Vec<String> = named.iter().map(|name| (*name).into()).collect();
-        let HostInterface { name, bridge } = find_in(sysfs().path(), &named, || other_end);
+        let HostInterface { name, index: _, bridge } = find_in(sysfs().path(), &named, || other_end);
         (name, bridge)
     }
 

@@ -152,13 +152,17 @@ pub fn decode_chains(datagram: &[u8]) -> Result<Vec<ChainRecord>, DecodeError> {
         };
         if let Some(hook) = f.get(4) {
             let h = Fields::of("a hook", hook.nested())?;
-            chain.foreign |= !h.has_only(&[1, 2]);
+            // Where a chain has one device it stands alone (`NFTA_HOOK_DEV`) and, since Linux 5.5, in the list of devices
+            // besides (`NFTA_HOOK_DEVS`); where it has several, only there.
+            let device = h.get(3).map(|device| device.text()).transpose()?;
+            chain.foreign |= !h.has_only(&[1, 2, 3, 4]) || device.is_none() && h.get(4).is_some();
             chain.hook = Some(ObservedHook {
                 kind: f.need(7)?.text()?.into(),
                 number: h.need(1)?.number()?,
                 // A signed number (`NFTA_HOOK_PRIORITY`).
                 priority: h.need(2)?.number()? as i32,
                 policy: f.need(5)?.number()?,
+                device: device.map(Into::into),
             });
         }
         let uses = f.number(6)?.unwrap_or(0);

@@ -3,6 +3,8 @@
 //! nft adds the conditions that a field depends on (`ip saddr` only means something in an IPv4 packet) unless an
 //! earlier condition of the same rule has settled them; what it adds is found with `nft --debug=netlink`.
 
+use std::net::IpAddr;
+
 use nft::{Action, Direction, EtherType, Family, Field, Match, Rule, TableFamily};
 
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
@@ -11,10 +13,12 @@ use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Ver
 const IPS_DST_NAT: u32 = 1 << 5;
 /// `IPPROTO_ICMPV6`
 const ICMPV6: u8 = 58;
+/// `ARPHRD_ETHER`
+const ETHERNET: u16 = 1;
 
 /// The bytecode of the rule in a table of the family. The comment is not part of it.
 pub fn lower_rule(rule: &Rule, table: TableFamily) -> Vec<Expression> {
-    let mut code = Code { expressions: Vec::new(), table, family: None, protocol: None };
+    let mut code = Code { expressions: Vec::new(), table, ethernet: false, arp: false, family: None, protocol: None };
     for condition in &rule.matches {
         code.condition(condition);
     }
@@ -27,6 +31,10 @@ pub fn lower_rule(rule: &Rule, table: TableFamily) -> Vec<Expression> {
 struct Code {
     expressions: Vec<Expression>,
     table: TableFamily,
+    /// The conditions so far have settled that the interface is an Ethernet one.
+    ethernet: bool,
+    /// The conditions so far have settled that the frame carries ARP.
+    arp: bool,
     /// The address family that the conditions so far have settled.
     family: Option<Family>,
     /// The transport protocol that the conditions so far have settled.
@@ -101,13 +109,74 @@ impl Code {
                 self.meta(MetaKey::Protocol, Register::FIRST);
                 self.compare(Compare::Equal, &kind.number().to_be_bytes());
                 self.family = kind.family().or(self.family);
+                self.arp |= *kind == EtherType::Arp;
             }
             Match::NotEtherType(kind) => {
                 // IEEE 802.3: behind the two addresses. A tag that the hardware took off is put back in for this
                 // (`nft_payload_copy_vlan`).
+                self.settle_ethernet();
                 self.payload(Base::Link, 12, 2, Register::FIRST);
                 self.compare(Compare::NotEqual, &kind.number().to_be_bytes());
             }
+            Match::SourceIs(address) => {
+                let family = Family::of(*address);
+                if self.family != Some(family) {
+                    self.settle_family(family);
+                }
+                self.load(Field::Source(family), Register::FIRST);
+                match address {
+                    IpAddr::V4(address) => self.compare(Compare::Equal, &address.octets()),
+                    IpAddr::V6(address) => self.compare(Compare::Equal, &address.octets()),
+                }
+            }
+            Match::NotIpProtocol(number) => {
+                self.meta(MetaKey::L4proto, Register::FIRST);
+                self.compare(Compare::NotEqual, &[*number]);
+            }
+            Match::NotFromHardware(address) => {
+                self.settle_ethernet();
+                self.payload(Base::Link, 6, 6, Register::FIRST);
+                self.compare(Compare::NotEqual, &address.0);
+            }
+            // RFC 826: the operation, and the sender's two addresses behind it.
+            Match::ArpRequest => {
+                self.settle_arp();
+                self.payload(Base::Network, 6, 2, Register::FIRST);
+                self.compare(Compare::Equal, &1u16.to_be_bytes());
+            }
+            Match::ArpSender(address) => {
+                self.settle_arp();
+                self.payload(Base::Network, 14, 4, Register::FIRST);
+                self.compare(Compare::Equal, &address.octets());
+            }
+            Match::NotArpSenderHardware(address) => {
+                self.settle_arp();
+                self.payload(Base::Network, 8, 6, Register::FIRST);
+                self.compare(Compare::NotEqual, &address.0);
+            }
+            Match::NeighbourTarget(address) => {
+                self.payload(Base::Transport, 8, 16, Register::FIRST);
+                self.compare(Compare::Equal, &address.octets());
+            }
+        }
+    }
+
+    fn settle_ethernet(&mut self) {
+        match self.table {
+            // Ports of a bridge are Ethernet interfaces.
+            TableFamily::Bridge => {}
+            TableFamily::Inet | TableFamily::Netdev if self.ethernet => {}
+            TableFamily::Inet | TableFamily::Netdev => {
+                self.meta(MetaKey::InInterfaceType, Register::FIRST);
+                self.compare(Compare::Equal, &ETHERNET.to_ne_bytes());
+                self.ethernet = true;
+            }
+        }
+    }
+
+    fn settle_arp(&mut self) {
+        if !self.arp {
+            self.condition(&Match::EtherType(EtherType::Arp));
         }
     }
 
@@ -149,8 +218,8 @@ impl Code {
                 self.meta(MetaKey::Nfproto, Register::FIRST);
                 self.compare(Compare::Equal, &[number]);
             }
-            // To a bridge every frame is of the family `bridge`.
-            TableFamily::Bridge => {
+            // To these tables every frame is of the table's own family.
+            TableFamily::Bridge | TableFamily::Netdev => {
                 let kind = match family {
                     Family::V4 => EtherType::Ipv4,
                     Family::V6 => EtherType::Ipv6,

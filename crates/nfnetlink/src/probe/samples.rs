@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, Hook, InterfaceName, Key,
-    KeyType, Limit, Log, Match, Name, Period, Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
+    Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, HardwareAddress, Hook,
+    InterfaceName, Key, KeyType, Limit, Log, Match, Name, Period, Protocol, Rerouting, Rule, Ruleset, Set, State,
+    Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -137,13 +138,27 @@ pub(super) fn bridged_frames() -> Ruleset {
     with_chain(with_set(empty(Table::bridge), "ports4", ports), "prerouting", Some(Hook::Prerouting), rules)
 }
 
+/// What pods may send, at the one interface that every namespace has.
+pub(super) fn interface_ingress() -> Ruleset {
+    let interface = InterfaceName::new("lo").expect("a name of an interface");
+    let hardware = HardwareAddress([2, 0, 0, 0, 0, 1]);
+    let rules = vec![
+        drop_if(Match::NotFromHardware(hardware)),
+        drop_if(Match::NotEtherType(EtherType::Arp)),
+        drop_if(Match::ArpSender(std::net::Ipv4Addr::LOCALHOST)),
+        drop_if(Match::SourceIs(std::net::Ipv6Addr::LOCALHOST.into())),
+    ];
+    with_chain(empty(Table::netdev), "pod/lo", Some(Hook::Ingress(interface)), rules)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_samples_are_valid() {
-        for sample in [commented(), routed_packets(), flows(), sets(), bridged_frames(), reports()] {
+        for sample in [commented(), routed_packets(), flows(), sets(), bridged_frames(), interface_ingress(), reports()]
+        {
             assert_eq!(sample.validate(), [], "{sample}");
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 
 /// The name of the interface with this index in the calling thread's network namespace; none if there is none.
-pub(crate) fn interface_name(index: u32) -> io::Result<Option<String>> {
+pub fn interface_name(index: u32) -> io::Result<Option<String>> {
     let mut room = [0u8; libc::IF_NAMESIZE];
     // SAFETY: if_indextoname writes at most IF_NAMESIZE bytes at the pointer, which is an array of that length on this
     // stack frame.

@@ -181,6 +181,11 @@ impl ChainObject {
         unsafe { sys::nftnl_chain_set_s32(self.raw.as_ptr(), sys::NFTNL_CHAIN_PRIO as u16, priority) };
     }
 
+    /// The interface of a base chain of family `netdev`.
+    pub(crate) fn device(&mut self, interface: &str) {
+        self.text(sys::NFTNL_CHAIN_DEV, interface);
+    }
+
     pub(crate) fn append_to(&self, buffer: &mut Buffer, header: Header) {
         // SAFETY: the object is live, and `room` bounds what its attributes take in the message.
         append(buffer, header, self.room, |m| unsafe { sys::nftnl_chain_nlmsg_build_payload(m, self.raw.as_ptr()) });

@@ -16,6 +16,7 @@ use nft::{
     Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
 };
 
+use super::edge::{self, EdgeHook};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
 use super::{Direction, related, reporting, sources, unknown};
 use crate::Enforcement;
@@ -36,6 +37,7 @@ pub struct Layout {
     /// Ranges of this node's pods in which only known pods may talk.
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
+    edge_hook: EdgeHook,
     protected: bool,
     /// The group of nfnetlink_log that denied packets are logged to.
     log_group: Option<u16>,
@@ -59,6 +61,7 @@ impl Layout {
             generation: 1,
             denied_cidrs: vec![],
             check_sources: true,
+            edge_hook: EdgeHook::Ingress,
             protected: false,
             log_group: None,
         })
@@ -81,6 +84,11 @@ impl Layout {
         Layout { check_sources, ..self }
     }
 
+    /// Where the packets of pods are checked.
+    pub fn with_edge_hook(self, edge_hook: EdgeHook) -> Layout {
+        Layout { edge_hook, ..self }
+    }
+
     /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
     pub fn protected(self, protected: bool) -> Layout {
         Layout { protected, ..self }
@@ -101,6 +109,10 @@ impl Layout {
 
     pub fn checks_sources(&self) -> bool {
         self.check_sources
+    }
+
+    pub fn edge_hook(&self) -> EdgeHook {
+        self.edge_hook
     }
 
     pub fn denied_cidrs(&self) -> &[IpNet] {
@@ -171,6 +183,7 @@ pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let of_sources = [sources::INPUT, sources::FROM_POD];
     [FORWARD, related::RELATED, JUDGE, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
         || of_sources.contains(&name)
+        || edge::is_edge_chain(chain)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
 }
@@ -323,9 +336,8 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     if sources::are_known(&ruleset.sets) {
         // What is left of the way is the same for the packets of pods and for others.
         let on = Rule::new(vec![], goto(JUDGE));
-        let of_pods = sources::rules().into_iter().chain([before_approval.clone(), approved.clone(), on]).collect();
-        put(FORWARD, Some(Hook::Forward), of_pods);
-        put(sources::FROM_POD, None, [before_approval, approved].into_iter().chain(sources::tunnel_rules()).collect());
+        put(FORWARD, Some(Hook::Forward), vec![before_approval, approved, sources::to_from_pod(), on]);
+        put(sources::FROM_POD, None, sources::tunnel_rules());
         put(JUDGE, None, judging);
     } else {
         put(FORWARD, Some(Hook::Forward), [before_approval, approved].into_iter().chain(judging).collect());
@@ -481,7 +493,8 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
     let stamped = [FORWARD, sources::FROM_POD, JUDGE, APPROVE, EGRESS];
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
-            !stamped.contains(&name.as_str()) && !is_subsequence(&old.rules, &new.rules)
+            let judges = !stamped.contains(&name.as_str()) && !edge::is_edge_chain(name);
+            judges && !is_subsequence(&old.rules, &new.rules)
         }
         DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
@@ -500,9 +513,8 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
         ElementChange::Removed(..) => !restricts,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
-    !sources::is_of_sources(name)
-        && !related::is_of_own_pods(name)
-        && old.elements.changes_to(&new.elements).iter().any(narrows)
+    let of_edge = edge::is_edge_set(name) || sources::is_of_interfaces(name);
+    !of_edge && !related::is_of_own_pods(name) && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
 /// Whether the set says which pods are isolated.
@@ -529,45 +541,6 @@ mod tests {
         let mut ruleset = skeleton(&layout, &Family::BOTH.into());
         stamp(&mut ruleset, &layout);
         assert_eq!(ruleset.validate(), vec![]);
-    }
-
-    #[test]
-    fn where_interfaces_are_known_what_pods_send_has_its_source_checked_before_approvals_count() {
-        let layout = Layout::for_table("ringfence").unwrap();
-        let mut state = crate::ClusterState::new();
-        state.attach(crate::Attachment {
-            id: crate::AttachmentId { container: "c".into(), interface: "eth0".into() },
-            pod: crate::ObjectName::new("shop", "web"),
-            uid: None,
-            addresses: vec!["10.0.0.1".parse().unwrap()],
-            host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
-            bridged: false,
-            since: 1,
-        });
-        let ruleset = crate::translate(&state, "node-a", &layout).ruleset;
-        let rules = |chain: &str| -> Vec<String> {
-            ruleset.chains[&fixed(chain)].rules.iter().map(ToString::to_string).collect()
-        };
-        let approved = r#"ct mark & 0xffff0000 == 0x00010000 accept comment "approved under the present policies""#;
-        let own = r#"goto deny/source comment "a pod sends with its own addresses only""#;
-        let forward = [
-            "meta nfproto ipv4 iifname . ip saddr @sources4 goto from-pod".to_owned(),
-            "meta nfproto ipv6 iifname . ip6 saddr @sources6 goto from-pod".to_owned(),
-            format!("iifname @pod-interfaces {own}"),
-            "ct state related jump related".to_owned(),
-            approved.to_owned(),
-            "goto judge".to_owned(),
-        ];
-        assert_eq!(rules(FORWARD), forward);
-        let from_pod = rules(sources::FROM_POD);
-        assert_eq!((&*from_pod[1], &*from_pod[from_pod.len() - 1]), (approved, "goto judge"));
-        assert_eq!((&*from_pod[2], &*from_pod[4]), ("meta l4proto tcp goto judge", "meta l4proto udp goto judge"));
-        assert!(from_pod[3].contains("@tunnel-ports goto deny/tunnel"), "{from_pod:?}");
-        assert!(from_pod[5..8].iter().all(|rule| rule.contains("goto deny/tunnel")), "{from_pod:?}");
-        let judge = rules(JUDGE);
-        assert!(judge[0].starts_with("ip option lsrr exists goto deny/source-route"), "{judge:?}");
-        assert_eq!(judge[2], "ct original ip saddr @isolated-egress4 goto egress");
-        assert_eq!(judge[judge.len() - 1], "ct state invalid,untracked goto stray");
     }
 
     #[test]

@@ -426,6 +426,8 @@ mod tests {
             addresses: vec!["10.9.0.1".parse().unwrap()],
             host_interface: None,
             bridged: false,
+            hardware_address: None,
+            link_local: vec![],
             since: 1,
         });
         followed.follow(changed);

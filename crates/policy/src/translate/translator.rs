@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Family, Ruleset};
+use nft::{Family, Hook, Ruleset};
 
+use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, dispatch, forget};
 use super::job::Job;
 use super::layout::{Layout, deny_chain, stamp};
@@ -25,7 +26,10 @@ pub struct Translator {
     node: Arc<str>,
     layout: Layout,
     ruleset: Ruleset,
+    /// The interfaces of the node's pods.
+    ports: Vec<PodPort>,
     bridge: Option<Ruleset>,
+    edge: Option<Ruleset>,
     diagnostics: Arc<[Diagnostic]>,
     /// None before it has begun.
     frame: Option<Frame>,
@@ -65,7 +69,9 @@ impl Translator {
             node: node.into(),
             ruleset: empty.ruleset(&layout),
             layout,
+            ports: vec![],
             bridge: None,
+            edge: None,
             diagnostics: Arc::default(),
             frame: None,
             locals: BTreeMap::new(),
@@ -113,6 +119,7 @@ impl Translator {
         Translation {
             ruleset: self.ruleset.clone(),
             bridge: self.bridge.clone(),
+            edge: self.edge.clone(),
             programs: self.programs.told().clone(),
             diagnostics: self.diagnostics.clone(),
             pods_on_node: self.locals.len(),
@@ -261,8 +268,43 @@ impl Translator {
             Some(OnNode::Unknown(_)) => true,
             None => false,
         };
-        sources::refresh_routed(&mut self.ruleset, &self.layout, state, isolated);
-        self.bridge = sources::bridged(&self.layout, state, isolated);
+        let ports = edge::pod_ports(state, isolated);
+        let changed = ports != self.ports;
+        self.ports = ports;
+        self.place_routed_ports();
+        if changed {
+            self.place_ports();
+        }
+    }
+
+    /// The part of the check that is in the table of family `inet`.
+    fn place_routed_ports(&mut self) {
+        sources::refresh_routed(&mut self.ruleset, &self.layout, &self.ports);
+        match self.layout.edge_hook() {
+            EdgeHook::Ingress => {}
+            EdgeHook::Prerouting => {
+                let routed = self.ports.iter().filter(|port| !port.bridged);
+                edge::replace_prerouting(&mut self.ruleset, &self.layout, routed, Hook::RawPrerouting);
+            }
+        }
+    }
+
+    /// The tables of the other families.
+    fn place_ports(&mut self) {
+        self.bridge = sources::bridged(&self.layout, &self.ports);
+        self.edge = match self.layout.edge_hook() {
+            EdgeHook::Ingress => edge::ingress_table(&self.layout, &self.ports),
+            EdgeHook::Prerouting => None,
+        };
+    }
+
+    /// Moves the check of what pods send to the prerouting hooks, for a kernel that refuses chains at interfaces.
+    pub fn check_at_prerouting(&mut self) {
+        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        if self.layout.checks_sources() {
+            self.place_routed_ports();
+            self.place_ports();
+        }
     }
 }
 

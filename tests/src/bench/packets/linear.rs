@@ -16,7 +16,7 @@ pub(super) fn load_nft(place: &Place, policies: u32) -> Rules {
     let text = written_by(FOR_NFT, &arguments);
     place.on_node(|| {
         load_text(&text);
-        put_to_sleep(&table);
+        put_to_sleep("inet", &table);
     });
     Rules::Table(table)
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use policy::{Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, lower, translate};
+use policy::{Attachment, AttachmentId, Change, ClusterState, Kind, Layout, ObjectName, Translation, lower, translate};
 use serde_json::{Value, json};
 
 use super::place::{CLIENT, CLIENT_INTERFACE, FIRST_LOCAL, NODE, SERVER, SERVER_INTERFACE};
@@ -62,8 +62,17 @@ impl Cluster {
 
     /// Its rules for the node, as a table of that name.
     pub(in crate::bench) fn ruleset(&self, table: &str) -> nft::Ruleset {
+        self.translation(table).ruleset
+    }
+
+    /// Its rules at the interfaces of the node's pods.
+    pub(super) fn edge(&self, table: &str) -> Option<nft::Ruleset> {
+        self.translation(table).edge
+    }
+
+    fn translation(&self, table: &str) -> Translation {
         let layout = Layout::for_table(table).expect("a name").logging_to(Some(LOG_GROUP));
-        translate(&self.state(), NODE, &layout.checking_sources(self.check_sources)).ruleset
+        translate(&self.state(), NODE, &layout.checking_sources(self.check_sources))
     }
 
     fn state(&self) -> ClusterState {
@@ -114,6 +123,8 @@ impl Cluster {
             addresses: addresses.into_iter().map(Into::into).collect(),
             host_interface: Some(interface.parse().expect("a short name")),
             bridged: false,
+            hardware_address: None,
+            link_local: vec![],
             since: 1,
         };
         let mut attachments = vec![

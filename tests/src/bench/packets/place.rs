@@ -24,6 +24,9 @@ pub(super) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 pub(super) const LOCAL_RANGE: &str = "10.64.0.0/15";
 pub(super) const FIRST_LOCAL: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 
+/// Of the tables of a ruleset whose sources are checked.
+const FAMILIES: [&str; 2] = ["inet", "netdev"];
+
 /// A namespace in which nothing is in force but what is switched on.
 pub(super) struct Place {
     pub(super) lab: Lab,
@@ -37,6 +40,8 @@ pub(super) enum Rules {
     None,
     /// The table of family `inet` of this name, which sleeps otherwise (flag `dormant`).
     Table(String),
+    /// The tables of families `inet` and `netdev` of this name.
+    Tables(String),
     /// The chain of iptables of this name, to which nothing leads otherwise.
     Chain(&'static str, String),
 }
@@ -78,13 +83,19 @@ impl Place {
         let before = self.active.replace(rules.clone());
         self.on_node(|| {
             match before {
-                Some(Rules::Table(table)) => put_to_sleep(&table),
+                Some(Rules::Table(table)) => put_to_sleep("inet", &table),
+                Some(Rules::Tables(name)) => FAMILIES.iter().for_each(|family| put_to_sleep(family, &name)),
                 Some(Rules::Chain(program, _)) => run(program, &["-F", "FORWARD"], ""),
                 Some(Rules::None) | None => {}
             }
             match rules {
                 Rules::Table(table) => {
                     nft(&format!("add table inet {table}"));
+                }
+                Rules::Tables(name) => {
+                    for family in FAMILIES {
+                        nft(&format!("add table {family} {name}"));
+                    }
                 }
                 Rules::Chain(program, chain) => run(program, &["-A", "FORWARD", "-j", chain], ""),
                 Rules::None => {}
@@ -99,8 +110,9 @@ impl Place {
 }
 
 /// Leaves the table as it is, and takes its chains off their hooks.
-pub(super) fn put_to_sleep(table: &str) {
-    try_nft(&["-f", "-"], &format!("add table inet {table} {{ flags dormant; }}")).expect("nft puts a table to sleep");
+pub(super) fn put_to_sleep(family: &str, table: &str) {
+    try_nft(&["-f", "-"], &format!("add table {family} {table} {{ flags dormant; }}"))
+        .expect("nft puts a table to sleep");
 }
 
 /// Runs a program to its end.

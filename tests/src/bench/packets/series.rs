@@ -134,9 +134,9 @@ fn by_policies(packet: Packet, size: Size, policies: &[u32]) -> Series {
     };
     for &n in policies {
         let cluster = Cluster { policies: n, ..Cluster::SMALLEST };
-        add(Line::Ours, n, MAIN, places.load(MAIN, &cluster.ruleset(&format!("ours-{n}"))));
+        add(Line::Ours, n, MAIN, places.load_ours(MAIN, &cluster, &format!("ours-{n}")));
         let unchecked = Cluster { check_sources: false, ..cluster };
-        add(Line::OursUnchecked, n, MAIN, places.load(MAIN, &unchecked.ruleset(&format!("unchecked-{n}"))));
+        add(Line::OursUnchecked, n, MAIN, places.load_ours(MAIN, &unchecked, &format!("unchecked-{n}")));
         add(Line::LinearNft, n, MAIN, linear::load_nft(places.place(MAIN), n));
         match linear::load_iptables(places.place(IPTABLES), n) {
             Ok(rules) => add(Line::LinearIptables, n, IPTABLES, rules),
@@ -168,7 +168,7 @@ fn ours_alone(
             }
         };
         let alone = Variant { point: (Line::Conntrack, n), place: MAIN, rules: Rules::None, traffic: traffic.clone() };
-        let rules = places.load(MAIN, &cluster.ruleset(&format!("ours-{n}")));
+        let rules = places.load_ours(MAIN, &cluster, &format!("ours-{n}"));
         variants.extend([alone, Variant { point: (Line::Ours, n), place: MAIN, rules, traffic }]);
     }
     Series { packet, unit, runs: places.run(&variants, size), missing: BTreeMap::new() }

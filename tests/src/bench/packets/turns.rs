@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Size;
+use super::ours::Cluster;
 use super::place::{Place, Rules, put_to_sleep};
 use super::series::{Line, Point};
 use super::traffic::{Ends, Traffic};
@@ -52,9 +53,20 @@ impl Places {
         let table = ruleset.table.name.to_string();
         self.place(place).on_node(|| {
             load_netlink(ruleset);
-            put_to_sleep(&table);
+            put_to_sleep("inet", &table);
         });
         Rules::Table(table)
+    }
+
+    /// Puts the rules of the cluster into the place, asleep: those at interfaces too, if sources are checked.
+    pub(super) fn load_ours(&self, place: usize, cluster: &Cluster, table: &str) -> Rules {
+        let rules = self.load(place, &cluster.ruleset(table));
+        let Some(edge) = cluster.edge(table) else { return rules };
+        self.place(place).on_node(|| {
+            load_netlink(&edge);
+            put_to_sleep("netdev", table);
+        });
+        Rules::Tables(table.into())
     }
 
     /// Lets the established flow go through the rules, which may leave a mark on it that the others find.

@@ -215,8 +215,15 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
 }
 
 fn features(screen: &mut Screen, features: &Features) {
-    let Features { protection, protection_reason, source_check, bridge_table, drop_log_group: _, drop_log_reason } =
-        features;
+    let Features {
+        protection,
+        protection_reason,
+        source_check,
+        bridge_table,
+        source_check_hook,
+        drop_log_group: _,
+        drop_log_reason,
+    } = features;
     let on = |on: bool| if on { "on" } else { "off" };
     let says = format!(
         "protection {}, source check {}, bridge table {}",
@@ -225,6 +232,10 @@ fn features(screen: &mut Screen, features: &Features) {
         on(*bridge_table)
     );
     screen.line("kernel", Style::new(), &says);
+    if *source_check && source_check_hook == "prerouting" {
+        let says = "sources are checked at the prerouting hooks, not at the pods' interfaces";
+        screen.line("", DOUBTFUL, says);
+    }
     if !protection {
         screen.line("", Style::new(), &format!("protection is {protection_reason}"));
     }
@@ -290,6 +301,7 @@ mod tests {
                 protection_reason: "on: only the agent can change its tables".into(),
                 source_check: true,
                 bridge_table: true,
+                source_check_hook: "ingress".into(),
                 drop_log_group: Some(9470),
                 drop_log_reason: "on: the kernel reports to log group 9470".into(),
             },

@@ -13,6 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLM_F_REQUEST: u16 = 1;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_LINK: u16 = 5;
 
 /// Of `struct nlmsghdr` and `struct ifinfomsg`, which are as long as each other.
@@ -26,12 +27,8 @@ pub(super) fn index_on_host(sandbox: &Path, interface: &str) -> Option<u32> {
     let ask = || {
         let namespace = File::open(sandbox).ok()?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
-        let index = netdevice::name_to_index(open(AddressFamily::INET, SocketType::DGRAM)?, interface).ok()?;
-        let socket = open(AddressFamily::NETLINK, SocketType::RAW)?;
-        send(&socket, &request(index), SendFlags::empty()).ok()?;
-        let mut answer = vec![0; ANSWER_BYTES];
-        let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty()).ok()?;
-        link_of(answer.get(..length)?)
+        let answer = ask_link(interface)?;
+        Some(u32::from_ne_bytes(attribute(&answer, IFLA_LINK)?.try_into().ok()?))
     };
     // Only the thread moves into the pod.
     std::thread::scope(|scope| scope.spawn(ask).join().ok().flatten())
@@ -51,16 +48,36 @@ fn request(index: u32) -> [u8; 2 * HEADER_BYTES] {
     request
 }
 
-/// `IFLA_LINK` of the answer.
-fn link_of(answer: &[u8]) -> Option<u32> {
+/// The hardware address of an interface of the calling thread's namespace, if it is an Ethernet one.
+pub(in crate::plugin) fn hardware_address(interface: &str) -> Option<String> {
+    let answer = ask_link(interface)?;
+    // `ifi_type` of `struct ifinfomsg`: ARPHRD_ETHER is 1.
+    let bytes: [u8; 6] = attribute(&answer, IFLA_ADDRESS)?.try_into().ok()?;
+    let is_ethernet = u16_at(&answer, HEADER_BYTES + 2)? == 1;
+    is_ethernet.then(|| bytes.map(|byte| format!("{byte:02x}")).join(":"))
+}
+
+/// What the kernel says of an interface of the calling thread's namespace.
+fn ask_link(interface: &str) -> Option<Vec<u8>> {
+    let index = netdevice::name_to_index(open(AddressFamily::INET, SocketType::DGRAM)?, interface).ok()?;
+    let socket = open(AddressFamily::NETLINK, SocketType::RAW)?;
+    send(&socket, &request(index), SendFlags::empty()).ok()?;
+    let mut answer = vec![0; ANSWER_BYTES];
+    let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty()).ok()?;
+    answer.truncate(length);
+    Some(answer)
+}
+
+/// The value of an attribute of the answer.
+fn attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
     if u16_at(answer, 4)? != RTM_NEWLINK {
         return None;
     }
     let mut attributes = answer.get(2 * HEADER_BYTES..)?;
     loop {
         let length = usize::from(u16_at(attributes, 0)?);
-        if u16_at(attributes, 2)? == IFLA_LINK {
-            return Some(u32::from_ne_bytes(attributes.get(4..8)?.try_into().ok()?));
+        if u16_at(attributes, 2)? == kind {
+            return attributes.get(4..length);
         }
         // An attribute is as long as its header at least; else this would not end.
         attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;

@@ -1,0 +1,341 @@
+//! What a pod may send by its interface: packets with its own addresses, and what a link needs to find its neighbours.
+//!
+//! Egress policies are found by the source address of a flow, and the node itself answers whoever a packet claims to be
+//! from. So the check stands where packets leave the pod: in a table of family `netdev`, with one base chain at the
+//! ingress of each pod's interface. Where the kernel has no such hook, the same rules stand at the prerouting hooks of
+//! the families `inet` and `bridge`, in one chain per interface.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use nft::{
+    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, HardwareAddress, Hook, InterfaceName, Key,
+    KeyType, Match, Name, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+};
+
+use super::Direction;
+use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
+use super::names::digest;
+use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::room::room_for;
+use crate::{Attachment, ClusterState, ObjectName};
+
+/// Where the packets of pods are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EdgeHook {
+    /// At the ingress of each pod's interface (family `netdev`).
+    Ingress,
+    /// At the prerouting hooks of the families `inet` and `bridge`, for kernels without the former.
+    Prerouting,
+}
+
+/// The host's side of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodPort {
+    pub(super) interface: InterfaceName,
+    pod: ObjectName,
+    /// It is a port of a bridge.
+    pub(super) bridged: bool,
+    /// A policy isolates the pod for ingress, or it is not known or not understood.
+    pub(super) closed: bool,
+    pub(super) addresses: Vec<IpAddr>,
+    hardware: Option<HardwareAddress>,
+    /// The pod's link-local addresses; empty where they are not known.
+    link_local: Vec<Ipv6Addr>,
+}
+
+/// The interfaces of the node's pods. `isolated` says of an attached address whether its pod is isolated in a direction.
+pub(super) fn pod_ports(state: &ClusterState, isolated: impl Fn(IpAddr, Direction) -> bool) -> Vec<PodPort> {
+    // A later interface may have the name of an earlier one.
+    let mut latest: BTreeMap<InterfaceName, &Arc<Attachment>> = BTreeMap::new();
+    for attachment in state.attachments() {
+        let Some(interface) = attachment.host_interface else { continue };
+        let last = latest.entry(interface).or_insert(attachment);
+        if (attachment.since, &attachment.id) > (last.since, &last.id) {
+            *last = attachment;
+        }
+    }
+    let port = |(interface, attachment): (InterfaceName, &Arc<Attachment>)| {
+        let own = attachment.addresses.iter().copied().filter(|address| state.is_attached_as(attachment, *address));
+        let derived = attachment.hardware_address.map(link_local_of);
+        let link_local = match &attachment.link_local[..] {
+            [] => derived.into_iter().collect(),
+            known => known.to_vec(),
+        };
+        PodPort {
+            interface,
+            pod: attachment.pod.clone(),
+            bridged: attachment.bridged,
+            closed: attachment.addresses.iter().any(|address| isolated(*address, Direction::Ingress)),
+            addresses: own.collect(),
+            hardware: attachment.hardware_address,
+            link_local,
+        }
+    };
+    latest.into_iter().map(port).collect()
+}
+
+/// The link-local address that an interface gives itself (RFC 4291, appendix A).
+fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Addr {
+    let word = u16::from_be_bytes;
+    Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
+}
+
+/// Discovery of neighbours and listeners.
+const DISCOVERY: &str = "discovery";
+const EDGE_DISCOVERY: &str = "edge-discovery";
+const LINK_LOCAL: &str = "link-local6";
+/// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
+const PORTS: &str = "pod-ports";
+const PREROUTING: &str = "prerouting";
+/// Begins the names of the chains of one interface.
+const POD: &str = "pod/";
+const NEIGHBOURS: &str = "neighbours/";
+const CAUSES: [Cause; 3] = [Cause::ForgedSource, Cause::OtherProtocol, Cause::RouterAdvertisement];
+
+const ICMPV6: u8 = 58;
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+/// Reports of listeners: RFC 2710, section 3, and RFC 3810, section 5.2.
+const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
+
+/// Whether the chain is of one pod's interface, or shared by them.
+pub(super) fn is_edge_chain(chain: &Name) -> bool {
+    let name = chain.as_str();
+    [PREROUTING, EDGE_DISCOVERY].contains(&name) || name.starts_with(POD) || name.starts_with(NEIGHBOURS)
+}
+
+/// Whether the set is looked up for every packet, approved or not.
+pub(super) fn is_edge_set(set: &Name) -> bool {
+    [PORTS, LINK_LOCAL].contains(&set.as_str())
+}
+
+/// The names of interfaces hold characters that the names of chains do not.
+fn chain_name(prefix: &str, interface: InterfaceName) -> Name {
+    let clear = format!("{prefix}{interface}");
+    Name::new(&clear).unwrap_or_else(|_| fixed(&format!("{prefix}_/{}", digest(&interface.to_string()))))
+}
+
+/// The table of family `netdev`; none without interfaces.
+pub(super) fn ingress_table(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
+    if ports.is_empty() {
+        return None;
+    }
+    let mut ruleset = Ruleset::new(Table::netdev(layout.table().clone()), Comment::new(TABLE_COMMENT));
+    ruleset.protected = layout.is_protected();
+    add_shared(&mut ruleset, layout);
+    for port in ports {
+        add_port(&mut ruleset, port, Some(Hook::Ingress(port.interface)));
+    }
+    Some(ruleset)
+}
+
+/// Adds the check to a table of family `inet` or `bridge`, for the ports that its prerouting hook sees.
+pub(super) fn add_prerouting<'a>(
+    ruleset: &mut Ruleset,
+    layout: &Layout,
+    ports: impl IntoIterator<Item = &'a PodPort>,
+    hook: Hook,
+) {
+    add_shared(ruleset, layout);
+    let mut map = Set { verdicts: true, ..Set::of(&[KeyType::InterfaceName]) };
+    map.comment = Some(Comment::new("host sides of pods' interfaces"));
+    for port in ports {
+        add_port(ruleset, port, None);
+        let verdict = Some(Verdict::Goto(chain_name(POD, port.interface)));
+        let comment = Some(Comment::new(&port.pod.to_string()));
+        map.elements.insert(Key::One(Datum::Interface(port.interface)), Element { verdict, comment });
+    }
+    map.size = Some(room_for(map.elements.len()));
+    ruleset.sets.insert(fixed(PORTS), Arc::new(map));
+    let dispatch = Action::VerdictMap { field: Field::InInterface, map: fixed(PORTS) };
+    let chain = Chain { hook: Some(hook), rules: vec![Rule::new(vec![], vec![dispatch])] };
+    ruleset.chains.insert(fixed(PREROUTING), Arc::new(chain));
+}
+
+/// [`add_prerouting`], in the place of what was added for other ports.
+pub(super) fn replace_prerouting<'a>(
+    ruleset: &mut Ruleset,
+    layout: &Layout,
+    ports: impl IntoIterator<Item = &'a PodPort>,
+    hook: Hook,
+) {
+    let earlier: Vec<Name> = ruleset.chains.keys().filter(|name| is_edge_chain(name)).cloned().collect();
+    for chain in earlier {
+        ruleset.chains.remove(&chain);
+    }
+    add_prerouting(ruleset, layout, ports, hook);
+}
+
+/// What all interfaces have in common.
+fn add_shared(ruleset: &mut Ruleset, layout: &Layout) {
+    for cause in CAUSES {
+        add_deny_chain(ruleset, layout, cause);
+    }
+    let mut link_local = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
+    link_local.comment = Some(Comment::new("addresses of one link"));
+    let first = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+    let last = Ipv6Addr::from(u128::from(first) | u128::MAX >> 10);
+    link_local.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+    ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(link_local));
+    let rules = discovery_rules(ruleset.table.family);
+    ruleset.chains.insert(fixed(discovery_chain(ruleset.table.family)), Arc::new(Chain { hook: None, rules }));
+}
+
+/// The table of family `inet` has a chain `discovery` for strays.
+fn discovery_chain(family: TableFamily) -> &'static str {
+    match family {
+        TableFamily::Inet => EDGE_DISCOVERY,
+        TableFamily::Bridge | TableFamily::Netdev => DISCOVERY,
+    }
+}
+
+fn accept(matches: Vec<Match>) -> Rule {
+    Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
+}
+
+fn deny(matches: Vec<Match>, cause: Cause) -> Rule {
+    Rule::new(matches, denied_for(cause))
+}
+
+/// The condition that says the address family in the words of the table.
+fn of_family(table: TableFamily, family: Family) -> Match {
+    match (table, family) {
+        (TableFamily::Inet, family) => Match::Family(family),
+        (TableFamily::Bridge | TableFamily::Netdev, Family::V4) => Match::EtherType(EtherType::Ipv4),
+        (TableFamily::Bridge | TableFamily::Netdev, Family::V6) => Match::EtherType(EtherType::Ipv6),
+    }
+}
+
+/// What a pod sends with a link-local or unspecified source: solicitations, which no router has passed on (RFC 4861,
+/// section 7.1), and reports of listeners (RFC 3810, section 5). Advertisements of neighbours go to a chain of the pod.
+fn discovery_rules(table: TableFamily) -> Vec<Rule> {
+    let is_v6 = || of_family(table, Family::V6);
+    let solicitation = |kind| accept(vec![is_v6(), Match::HopLimit(255), Match::Icmpv6Type(kind, kind)]);
+    let report = |(first, last)| accept(vec![is_v6(), Match::HopLimit(1), Match::Icmpv6Type(first, last)]);
+    let mut rules: Vec<Rule> = [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION].map(solicitation).into();
+    rules.extend(LISTENER_REPORTS.map(report));
+    rules.push(deny(vec![], Cause::ForgedSource));
+    rules
+}
+
+fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
+    let table = ruleset.table.family;
+    let neighbours = Chain { hook: None, rules: neighbour_rules(port, table) };
+    ruleset.chains.insert(chain_name(NEIGHBOURS, port.interface), Arc::new(neighbours));
+    let chain = Chain { hook, rules: port_rules(port, table) };
+    ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
+}
+
+/// The one description of what a pod may send, in order of how often it does.
+fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let sees_frames = match table {
+        TableFamily::Bridge | TableFamily::Netdev => true,
+        TableFamily::Inet => false,
+    };
+    let pod = port.pod.to_string();
+    let of = |family: Family| port.addresses.iter().copied().filter(move |address| Family::of(*address) == family);
+    let mut rules = Vec::new();
+    if port.bridged && sees_frames {
+        rules.extend(frame_rules(port));
+    }
+    rules.extend(of(Family::V4).map(|address| accept(vec![Match::SourceIs(address)]).commented(&pod)));
+    // On a bridge an advertisement with the pod's own source could speak for another pod's address. Nobody but the node
+    // sees what a routed pod advertises, and the node asks it for its own addresses only.
+    let but_discovery = port.bridged.then_some(Match::NotIpProtocol(ICMPV6));
+    rules.extend(of(Family::V6).map(|address| {
+        accept([Match::SourceIs(address)].into_iter().chain(but_discovery.clone()).collect()).commented(&pod)
+    }));
+    if sees_frames {
+        rules.extend(arp_rules(port));
+    }
+    let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
+    rules.push(forged(Family::V4).commented("a pod sends with its own addresses only"));
+    rules.extend(discovery_of(port, table));
+    rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
+    rules.push(deny(vec![], Cause::OtherProtocol).commented("no policy judges other protocols"));
+    rules
+}
+
+/// A bridge learns where to send frames from the hardware addresses of their senders, and passes tagged frames on by all
+/// rules.
+fn frame_rules(port: &PodPort) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    if let Some(own) = port.hardware {
+        let other = deny(vec![Match::NotFromHardware(own)], Cause::ForgedSource);
+        rules.push(other.commented("a pod sends with its own hardware address only"));
+    }
+    let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
+    rules.push(deny(others.into(), Cause::OtherProtocol).commented("no policy judges other protocols or VLAN tags"));
+    rules
+}
+
+/// A pod speaks for its own addresses. One that asks whether an address is free has none yet (RFC 5227, section 1.1).
+fn arp_rules(port: &PodPort) -> Vec<Rule> {
+    let is_arp = || Match::EtherType(EtherType::Arp);
+    let mut rules = Vec::new();
+    if let Some(own) = port.hardware.filter(|_| port.bridged) {
+        rules.push(deny(vec![is_arp(), Match::NotArpSenderHardware(own)], Cause::ForgedSource));
+    }
+    for address in &port.addresses {
+        if let IpAddr::V4(address) = address {
+            rules.push(accept(vec![is_arp(), Match::ArpSender(*address)]));
+        }
+    }
+    rules.push(accept(vec![is_arp(), Match::ArpRequest, Match::ArpSender(Ipv4Addr::UNSPECIFIED)]));
+    rules.push(deny(vec![is_arp()], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
+    rules
+}
+
+/// ICMPv6 of the pod. Where its link-local addresses are not known, discovery passes with any.
+fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let is_v6 = || of_family(table, Family::V6);
+    for kind in [ROUTER_ADVERTISEMENT, REDIRECT] {
+        let rule = deny(vec![is_v6(), Match::Icmpv6Type(kind, kind)], Cause::RouterAdvertisement);
+        rules.push(rule.commented("a pod is no router"));
+    }
+    let advertisement = Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT);
+    let neighbours = || vec![Action::Verdict(Verdict::Goto(chain_name(NEIGHBOURS, port.interface)))];
+    if port.bridged {
+        for address in port.addresses.iter().filter(|address| address.is_ipv6()) {
+            rules.push(Rule::new(vec![Match::SourceIs(*address), advertisement.clone()], neighbours()));
+            rules.push(accept(vec![Match::SourceIs(*address), Match::IpProtocol(ICMPV6)]));
+        }
+    }
+    let link_local = match &port.link_local[..] {
+        [] => vec![Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(LINK_LOCAL) }],
+        known => known.iter().map(|address| Match::SourceIs((*address).into())).collect(),
+    };
+    for own in link_local {
+        rules.push(Rule::new(vec![own.clone(), advertisement.clone()], neighbours()));
+        rules.push(Rule::new(vec![own], goto(discovery_chain(table))));
+    }
+    let nobody = Match::SourceIs(Ipv6Addr::UNSPECIFIED.into());
+    rules.push(Rule::new(vec![nobody], goto(discovery_chain(table))).commented("a pod without an address yet"));
+    rules
+}
+
+/// Advertisements for the pod's own addresses.
+fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let advertises = |more: Option<Match>| {
+        let kind = Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT);
+        let conditions = [of_family(table, Family::V6), Match::HopLimit(255), kind];
+        accept(conditions.into_iter().chain(more).collect())
+    };
+    let own = port.addresses.iter().filter_map(|address| match address {
+        IpAddr::V6(address) => Some(*address),
+        IpAddr::V4(_) => None,
+    });
+    let targets = own.chain(port.link_local.iter().copied());
+    let mut rules: Vec<Rule> = targets.map(|target| advertises(Some(Match::NeighbourTarget(target)))).collect();
+    if port.link_local.is_empty() {
+        rules.push(advertises(None).commented("the pod's link-local addresses are not known"));
+    }
+    rules.push(deny(vec![], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
+    rules
+}

@@ -1,0 +1,391 @@
+//! Real packets that leave a pod: forged towards the node and the neighbours, at each of the hooks that check them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::process::Command;
+
+use serde_json::Value;
+use tests::agent_process::{AgentProcess, ringfence, until};
+use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source};
+use tests::kernel_table::{load_text, nft};
+
+use super::forged::{Node, hardware_address, index_of_eth0, link_local, send};
+use super::{Families, NODE, OUTSIDE, Place, Pod};
+
+const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
+
+/// A check at each of its hooks, and none for the positive control.
+const CHECKS: [(&[&str], bool); 3] = [
+    (&["--source-check-hook", "ingress"], false),
+    (&["--source-check-hook", "prerouting"], false),
+    (&["--source-check", "off"], true),
+];
+
+type Network = fn(&Place) -> Value;
+const PTP: Network = |place| place.ptp(Families::Dual);
+const BRIDGE: Network = |place| place.bridge(Families::Dual);
+
+/// Counts the answers to echo requests and to datagrams to closed ports.
+const ANSWERS: &str = "table inet seen { }
+delete table inet seen
+table inet seen {
+    chain input {
+        type filter hook prerouting priority raw;
+        icmp type { echo-reply, destination-unreachable } counter
+        icmpv6 type { echo-reply, destination-unreachable } counter
+    }
+}
+";
+
+fn count_answers() {
+    load_text(ANSWERS);
+}
+
+fn answers() -> u64 {
+    let listing = nft("list table inet seen");
+    let after = listing.split("counter packets ").skip(1);
+    after.map(|text| text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a count")).sum()
+}
+
+fn six(bytes: &[u8]) -> [u8; 6] {
+    bytes.try_into().expect("a hardware address")
+}
+
+fn ip(words: &str) -> String {
+    let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The hardware address of a neighbour, which the pod asks for.
+fn neighbour(pod: &Pod, address: IpAddr) -> [u8; 6] {
+    pod.sandbox.run(|| {
+        let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).unwrap();
+        until("the neighbour answers", || {
+            let sent = socket.send_to(b"hello", (address, 9));
+            let shown = ip(&format!("neighbour show {address} dev eth0"));
+            let words: Vec<&str> = shown.split_whitespace().collect();
+            let at = words.iter().position(|word| *word == "lladdr").filter(|_| sent.is_ok() || !words.is_empty())?;
+            let bytes: Vec<u8> = words[at + 1].split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+            Some(six(&bytes))
+        })
+    })
+}
+
+fn set_reverse_path(node: &Node, value: &str) {
+    node.runtime.on_node(|| {
+        for interface in std::fs::read_dir("/proc/sys/net/ipv4/conf").unwrap() {
+            std::fs::write(interface.unwrap().path().join("rp_filter"), value).unwrap();
+        }
+    });
+}
+
+/// An echo request from the pod `web` to its node, as a raw socket sends it.
+fn send_echo(node: &Node, source: Ipv4Addr) {
+    let to = neighbour(&node.web, GATEWAY4.into());
+    let from = hardware_address(&node.web);
+    // Type 8, its checksum, a number and a sequence (RFC 792).
+    let packet = ipv4_packet(source.octets(), GATEWAY4.octets(), 1, &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
+    let frame = [&to[..], &from, &[0x08, 0], &packet].concat();
+    node.web.sandbox.run(|| (0..20).for_each(|_| send_frame("eth0", &frame)));
+}
+
+fn node_reflects_nothing_over_ipv4(network: Network) {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), false, arguments);
+        let IpAddr::V4(other) = node.addresses["other"] else { panic!("an IPv4 address") };
+        let outside: Ipv4Addr = OUTSIDE.parse().unwrap();
+        for filter in ["0", "2"] {
+            set_reverse_path(&node, filter);
+            node.other.sandbox.run(count_answers);
+            send_echo(&node, other);
+            let echoed = node.other.sandbox.run(answers);
+            node.web.sandbox.run(|| send((other, 0).into(), (GATEWAY4, 9).into()));
+            let all = node.other.sandbox.run(answers);
+            assert_eq!(echoed > 0, reflects, "an echo to a pod, {arguments:?}, rp_filter {filter}");
+            // The kernel limits how often it says that a port is closed (`icmp_ratelimit`).
+            let answers_again = reflects && filter == "0";
+            assert!(all == echoed || reflects, "a datagram, {arguments:?}, rp_filter {filter}");
+            assert!(all > echoed || !answers_again, "a datagram, {arguments:?}, rp_filter {filter}");
+            place.lab.in_namespace_of(outside.into(), count_answers);
+            send_echo(&node, outside);
+            let echoed = place.lab.in_namespace_of(outside.into(), answers);
+            assert_eq!(echoed > 0, reflects, "to the LAN, {arguments:?}, rp_filter {filter}");
+        }
+        node.end();
+    }
+}
+
+#[test]
+fn node_reflects_nothing_for_routed_ipv4_pod() {
+    node_reflects_nothing_over_ipv4(PTP);
+}
+
+#[test]
+fn node_reflects_nothing_for_bridged_ipv4_pod() {
+    node_reflects_nothing_over_ipv4(BRIDGE);
+}
+
+/// No capability is needed for it over IPv6.
+fn node_reflects_nothing_over_ipv6(network: Network) {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), true, arguments);
+        let IpAddr::V6(other) = node.addresses["other"] else { panic!("an IPv6 address") };
+        neighbour(&node.web, GATEWAY6.into());
+        node.other.sandbox.run(count_answers);
+        node.web.sandbox.run(|| send_with_free_source(other, SocketAddrV6::new(GATEWAY6, 9, 0, 0), 5));
+        assert_eq!(node.other.sandbox.run(answers) > 0, reflects, "a datagram, {arguments:?}");
+        node.end();
+    }
+}
+
+#[test]
+fn node_reflects_nothing_for_routed_ipv6_pod() {
+    node_reflects_nothing_over_ipv6(PTP);
+}
+
+#[test]
+fn node_reflects_nothing_for_bridged_ipv6_pod() {
+    node_reflects_nothing_over_ipv6(BRIDGE);
+}
+
+#[test]
+fn link_local_source_is_not_reflected_on_bridge() {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), true, arguments);
+        let victim = link_local(&node.other);
+        let to = neighbour(&node.web, GATEWAY6.into());
+        let own = hardware_address(&node.web);
+        let scope = node.runtime.on_node(|| ip("-o -6 address show dev cni0 scope link"));
+        let word = scope.split_whitespace().find(|word| word.starts_with("fe80:")).expect("an address of the bridge");
+        let gateway: Ipv6Addr = word.split('/').next().unwrap().parse().unwrap();
+        for destination in [gateway, GATEWAY6] {
+            node.other.sandbox.run(count_answers);
+            let packet = icmpv6_packet(victim, destination, 128, &[0, 1, 0, 1]);
+            let frame = [&to[..], &own, &[0x86, 0xdd], &packet].concat();
+            node.web.sandbox.run(|| (0..5).for_each(|_| send_frame("eth0", &frame)));
+            // The bridge may first have to ask where the victim is.
+            if reflects && destination == gateway {
+                node.other.sandbox.run(|| until("an answer is reflected", || (answers() > 0).then_some(())));
+            } else if !reflects {
+                assert_eq!(node.other.sandbox.run(answers), 0, "{arguments:?}");
+            }
+        }
+        node.end();
+    }
+}
+
+/// What `db` believes of `other`'s address when `web` claims it, over ARP and by neighbour advertisements.
+#[test]
+fn pod_does_not_answer_for_others_on_bridge() {
+    for (arguments, believed) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let IpAddr::V4(claimed) = node.addresses["other"] else { panic!("an IPv4 address") };
+        let IpAddr::V4(asked) = node.addresses["db"] else { panic!("an IPv4 address") };
+        let [web, db, other] = [&node.web, &node.db, &node.other].map(|pod| six(&hardware_address(pod)));
+        assert_eq!(neighbour(&node.db, claimed.into()), other);
+        let known = |address: IpAddr| node.db.sandbox.run(|| ip(&format!("neighbour show {address} dev eth0")));
+        let colons = |bytes: [u8; 6]| bytes.map(|b| format!("{b:02x}")).join(":");
+        // An entry that was just confirmed is not replaced by ARP (`arp_process`: locktime), so it is taken away.
+        node.db.sandbox.run(|| ip(&format!("neighbour replace {claimed} lladdr {} dev eth0 nud stale", colons(other))));
+        let claims = [(2, web), (1, web), (2, other)];
+        for (operation, from) in claims {
+            let frame = arp_frame(db, from, operation, (web, claimed.octets()), asked.octets());
+            node.web.sandbox.run(|| send_frame("eth0", &frame));
+        }
+        // What follows has its own sender and is let through: by then the claims have been taken in, or not.
+        node.web.sandbox.run(|| ip("neighbour flush dev eth0"));
+        neighbour(&node.web, asked.into());
+        assert_eq!(known(claimed.into()).contains(&colons(web)), believed, "ARP, {arguments:?}");
+
+        let v6 = |pod: &Pod| link_local(pod);
+        let (source, target, to) = (v6(&node.web), v6(&node.other), v6(&node.db));
+        let scoped = |address: Ipv6Addr, pod: &Pod| SocketAddrV6::new(address, 9, 0, pod.sandbox.run(index_of_eth0));
+        node.db.sandbox.run(|| ip(&format!("neighbour replace {target} lladdr {} dev eth0 nud stale", colons(other))));
+        // RFC 4861, section 4.4: solicited and override, the target, and its link-layer address.
+        let mut advertisement = vec![0x60, 0, 0, 0];
+        advertisement.extend(target.octets());
+        advertisement.extend([2, 1]);
+        advertisement.extend(web);
+        let packet = icmpv6_packet(source, to, 136, &advertisement);
+        let frame = [&db[..], &web, &[0x86, 0xdd], &packet].concat();
+        node.web.sandbox.run(|| send_frame("eth0", &frame));
+        node.web.sandbox.run(|| {
+            UdpSocket::bind("[::]:0").unwrap().send_to(b"after", scoped(to, &node.web)).unwrap();
+        });
+        assert_eq!(known(target.into()).contains(&colons(web)), believed, "an advertisement, {arguments:?}");
+        node.end();
+    }
+}
+
+/// The bridge learns from the sender's address of any frame where to send what is for it.
+#[test]
+fn foreign_hardware_address_is_not_learned_by_bridge() {
+    for (arguments, learned) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let (IpAddr::V4(own), IpAddr::V4(to)) = (node.addresses["web"], node.addresses["db"]) else {
+            panic!("IPv4 addresses")
+        };
+        let [db, victim] = [&node.db, &node.other].map(hardware_address);
+        let port_of = |hardware: &[u8]| {
+            let text = hardware.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":");
+            let shown = node.runtime.on_node(|| {
+                let output = Command::new("bridge").args(["fdb", "show", "br", "cni0"]).output().expect("iproute2");
+                String::from_utf8(output.stdout).unwrap()
+            });
+            let line = shown.lines().find(|line| line.starts_with(&text)).map(ToOwned::to_owned);
+            line.and_then(|line| line.split_whitespace().nth(2).map(ToOwned::to_owned))
+        };
+        neighbour(&node.other, GATEWAY4.into());
+        let before = port_of(&victim).expect("the victim has sent something");
+        let packet = ipv4_packet(own.octets(), to.octets(), 17, &[0, 9, 0, 9, 0, 8, 0, 0]);
+        let frame = [&db[..], &victim, &[0x08, 0], &packet].concat();
+        node.web.sandbox.run(|| send_frame("eth0", &frame));
+        assert_eq!(port_of(&victim).expect("an entry") != before, learned, "{arguments:?}");
+        node.end();
+    }
+}
+
+fn pods_find_each_other(network: Network) {
+    for (arguments, _) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), false, arguments);
+        let v6 = |pod: &Pod| -> IpAddr {
+            let shown = pod.sandbox.run(|| ip("-o -6 address show dev eth0 scope global"));
+            let word = shown.split_whitespace().find(|word| word.starts_with("fd00:")).expect("an address");
+            word.split('/').next().unwrap().parse::<IpAddr>().unwrap()
+        };
+        let to = [GATEWAY4.into(), GATEWAY6.into(), node.addresses["db"], v6(&node.db)];
+        for address in to {
+            let from = if address == to[0] || address == to[1] { &node.web } else { &node.other };
+            from.sandbox.run(|| {
+                count_answers();
+                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any).unwrap();
+                until("a closed port answers", || {
+                    // An error is an answer to an earlier datagram, and counted.
+                    let refused = socket.send_to(b"hello", (address, 9)).is_err();
+                    (refused || answers() > 0).then_some(())
+                });
+            });
+        }
+        node.end();
+    }
+}
+
+#[test]
+fn routed_pods_find_gateway_and_each_other() {
+    pods_find_each_other(PTP);
+}
+
+#[test]
+fn bridged_pods_find_gateway_and_each_other() {
+    pods_find_each_other(BRIDGE);
+}
+
+/// Duplicate address detection asks without an address (RFC 4862, section 5.4.2).
+#[test]
+fn solicitation_without_address_passes_on_bridge() {
+    for (arguments, _) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), true, arguments);
+        let count = "table inet seen {\nchain input {\ntype filter hook prerouting priority raw;\n\
+                     ip6 saddr :: icmpv6 type nd-neighbor-solicit counter\n}\n}\n";
+        node.db.sandbox.run(|| load_text(count));
+        let IpAddr::V6(target) = node.addresses["db"] else { panic!("an IPv6 address") };
+        let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        let rest = [&[0; 4][..], &target.octets()].concat();
+        let packet = icmpv6_packet(Ipv6Addr::UNSPECIFIED, all_nodes, 135, &rest);
+        let own = hardware_address(&node.web);
+        let frame = [&[0x33, 0x33, 0, 0, 0, 1], &own[..], &[0x86, 0xdd], &packet].concat();
+        node.web.sandbox.run(|| send_frame("eth0", &frame));
+        node.db.sandbox.run(|| until("the solicitation arrives", || (answers() > 0).then_some(())));
+        node.end();
+    }
+}
+
+#[test]
+fn renamed_interface_stays_guarded() {
+    let place = Place::new();
+    let mut node = Node::start(&place, place.ptp(Families::V4), false, &["--table-owner", "off"]);
+    let IpAddr::V4(other) = node.addresses["other"] else { panic!("an IPv4 address") };
+    let attached = place.attachments().into_iter().find(|attachment| attachment.pod == "web").unwrap();
+    let interface = attached.host_interface.unwrap();
+    neighbour(&node.web, GATEWAY4.into());
+    node.runtime.on_node(|| {
+        let own = node.addresses["web"];
+        for words in [
+            format!("link set {interface} down"),
+            format!("link set {interface} name renamed0 up"),
+            format!("route replace {own} dev renamed0"),
+        ] {
+            assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+        }
+    });
+    let list = || node.runtime.on_node(|| nft("list table netdev ringfence"));
+    until("the chain has the interface's new name", || {
+        let table = list();
+        (table.contains("device \"renamed0\"") && !table.contains(&interface)).then_some(())
+    });
+    node.other.sandbox.run(count_answers);
+    send_echo(&node, other);
+    assert_eq!(node.other.sandbox.run(answers), 0);
+    node.agent.until_ready();
+    node.end();
+}
+
+#[test]
+fn vanished_interface_denies_nobody_else() {
+    let place = Place::new();
+    let mut node = Node::start(&place, place.ptp(Families::V4), false, &["--table-owner", "off"]);
+    let attached = place.attachments().into_iter().find(|attachment| attachment.pod == "other").unwrap();
+    let interface = attached.host_interface.unwrap();
+    node.runtime.on_node(|| ip(&format!("link delete {interface}")));
+    until("the chain goes with the interface", || {
+        let table = node.runtime.on_node(|| nft("list table netdev ringfence"));
+        (!table.contains(&interface) && table.contains("shop/web")).then_some(())
+    });
+    // Another pod starts, which takes a commit, and what is left is checked.
+    let late = Pod::new("late");
+    let added = node.runtime.add(&late.container);
+    assert!(added.is_err(), "nobody knows the pod, so that it waits until its time is over");
+    node.runtime.delete(&late.container).unwrap();
+    assert_eq!(node.arrives_from(node.addresses["other"]), 0);
+    node.agent.until_ready();
+    node.end();
+}
+
+#[test]
+fn edge_chains_are_adopted_without_commit() {
+    let place = Place::new();
+    // The interfaces of the pods end with their sandboxes.
+    let Node { agent, runtime, web: _web, db: _db, other: _other, addresses: _ } =
+        Node::start(&place, BRIDGE(&place), false, &[]);
+    let list = || runtime.on_node(|| nft("-a list table netdev ringfence"));
+    let before = list();
+    agent.stop();
+    let mut command = ringfence();
+    command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(place.path("run")).arg("--manifests");
+    command.arg(place.path("manifests"));
+    let mut second = AgentProcess::start(&place.lab, NODE, command);
+    second.until_ready();
+    assert_eq!(second.metric("ringfence_commits_total"), 0);
+    // Rules that are still there keep the handles that the kernel gave them.
+    assert_eq!(list(), before);
+}
+
+#[test]
+fn source_check_off_leaves_edge_table_out() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), false, &["--source-check", "off"]);
+    let tables = node.runtime.on_node(|| nft("list tables"));
+    assert!(tables.contains("inet ringfence") && !tables.contains("netdev") && !tables.contains("bridge"), "{tables}");
+    let address: SocketAddr = (GATEWAY4, 9).into();
+    node.web.sandbox.run(|| send((node.addresses["web"], 0).into(), address));
+    node.end();
+}
