@@ -92,46 +92,57 @@ fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
         .filter(|(name, _)| filters.is_empty() || filters.iter().any(|filter| name.contains(filter)))
         .collect();
 
-    let cluster = Cluster { number: 1 };
     let images = Images::in_work_folder();
+    let stage = Stage { cluster: Cluster { number: 1 }, images, pod_starts: number_from("POD_STARTS", 100)? };
     if !reuse {
-        images.build()?;
-        let begun = Instant::now();
-        cluster.up()?;
-        println!("cluster up in {:.1} s", begun.elapsed().as_secs_f64());
-        images.load(cluster)?;
+        stage.images.build()?;
     }
-    let stage = Stage { cluster, images, pod_starts: number_from("POD_STARTS", 100)? };
-
-    let mut passed = 0;
-    let mut failed = 0;
-    for (name, step) in chosen {
-        print!("test {name} ... ");
-        std::io::stdout().flush()?;
-        let begun = Instant::now();
-        match step(&stage) {
-            Ok(measured) => {
-                passed += 1;
-                println!("ok ({:.1} s) {measured}", begun.elapsed().as_secs_f64());
-            }
-            Err(error) => {
-                failed += 1;
-                println!("FAILED ({:.1} s)\n{error:#}", begun.elapsed().as_secs_f64());
-                lifecycle::save_diagnostics(&stage)?;
-                break;
-            }
-        }
+    let steps = run_steps(&stage, &chosen, reuse);
+    if !matches!(steps, Ok((_, 0)))
+        && let Err(error) = lifecycle::save_diagnostics(&stage)
+    {
+        println!("cannot save diagnostics: {error:#}");
     }
     if keep {
         println!("the cluster is left up: scripts/cluster down removes it");
     } else {
         provider::other_cluster().down()?;
         let begun = Instant::now();
-        cluster.down()?;
+        stage.cluster.down()?;
         println!("cluster down in {:.1} s", begun.elapsed().as_secs_f64());
     }
+    let (passed, failed) = steps?;
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts the cluster and runs the steps; returns how many passed and failed.
+fn run_steps(stage: &Stage, steps: &[&(&str, Step)], reuse: bool) -> anyhow::Result<(usize, usize)> {
+    if !reuse {
+        // An earlier run may have left its cluster up.
+        stage.cluster.down()?;
+        let begun = Instant::now();
+        stage.cluster.up()?;
+        println!("cluster up in {:.1} s", begun.elapsed().as_secs_f64());
+        stage.images.load(stage.cluster)?;
+    }
+    let mut passed = 0;
+    for (name, step) in steps {
+        print!("test {name} ... ");
+        std::io::stdout().flush()?;
+        let begun = Instant::now();
+        match step(stage) {
+            Ok(measured) => {
+                passed += 1;
+                println!("ok ({:.1} s) {measured}", begun.elapsed().as_secs_f64());
+            }
+            Err(error) => {
+                println!("FAILED ({:.1} s)\n{error:#}", begun.elapsed().as_secs_f64());
+                return Ok((passed, 1));
+            }
+        }
+    }
+    Ok((passed, 0))
 }
 
 fn number_from(variable: &str, default: usize) -> anyhow::Result<usize> {
