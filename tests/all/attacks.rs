@@ -4,6 +4,8 @@
 mod errors;
 // Sources that are the destination.
 mod forged_self;
+// Connection marks of other programs.
+mod marks;
 // Destinations that a router replaces behind conntrack.
 mod source_routes;
 

@@ -129,16 +129,26 @@ impl Stage {
     /// The number that approved flows carry.
     pub(crate) fn policy_generation(&self) -> u32 {
         let mark = self.observed().and_then(|o| o.generation_mark(self.mask)).expect("a table of ours");
-        mark >> self.mask.trailing_zeros()
+        self.layout().at_mark(mark).expect("a mark of ours").generation()
+    }
+
+    /// How many generations have begun since this one.
+    pub(crate) fn generations_since(&self, before: u32) -> u32 {
+        let last = self.layout().last_generation();
+        (last + self.policy_generation() - before) % last
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask")
     }
 
     /// Whether the kernel has the rules that the state asks for, whatever their generation.
     pub(crate) fn enforces(&self, state: &ClusterState) -> bool {
         let Some(observed) = self.observed() else { return false };
         let Some(mark) = observed.generation_mark(self.mask) else { return false };
-        let layout = Layout::new(nft::Name::new("ringfence").expect("a name"), self.mask).expect("a mask");
+        let Some(layout) = self.layout().at_mark(mark) else { return false };
         let owned = observed.flags & NFT_TABLE_F_OWNER != 0;
-        let layout = layout.at_mark(mark).protected(owned).logging_to(observed.log_group());
+        let layout = layout.protected(owned).logging_to(observed.log_group());
         let wanted = translate(state, NODE, &layout).ruleset;
         repair(Some(&observed), &wanted).is_empty()
     }

@@ -418,11 +418,12 @@ impl Enforcer {
     /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
     /// that a generation of ours could be mistaken for.
     fn adopted_layout(&self, observed: Option<&Observed>) -> Result<Layout, Trouble> {
-        match observed.and_then(|o| o.generation_mark(self.layout.mask())) {
-            Some(mark) => Ok(self.layout.at_mark(mark)),
+        let mark = observed.and_then(|o| o.generation_mark(self.layout.mask()));
+        match mark.and_then(|mark| self.layout.at_mark(mark)) {
+            Some(layout) => Ok(layout),
             None => {
                 clear_marks(self.layout.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
-                Ok(if observed.is_some() { self.layout.next() } else { self.layout.at_mark(0) })
+                Ok(self.layout.next())
             }
         }
     }

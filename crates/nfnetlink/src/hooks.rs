@@ -1,6 +1,9 @@
 //! Everything of this network namespace that nf_tables has at a hook, whoever made it.
 
-use crate::decode::{ChainRecord, FlowtableRecord, TableRecord, decode_chains, decode_flowtables, decode_tables};
+use crate::decode::{
+    ChainRecord, FlowtableRecord, MarkWriterRecord, TableRecord, decode_chains, decode_flowtables, decode_mark_writers,
+    decode_tables,
+};
 use crate::message::NFTABLES;
 use crate::observed::ObservedHook;
 use crate::request::{Kernel, RequestError};
@@ -8,6 +11,7 @@ use crate::request::{Kernel, RequestError};
 /// `NFT_MSG_GET*`
 const GET_TABLES: u16 = NFTABLES | 1;
 const GET_CHAINS: u16 = NFTABLES | 4;
+const GET_RULES: u16 = NFTABLES | 7;
 const GET_FLOWTABLES: u16 = NFTABLES | 23;
 
 /// `NFPROTO_UNSPEC`: all families.
@@ -52,6 +56,16 @@ pub struct Flowtable {
     pub devices: Vec<String>,
 }
 
+/// A rule that writes the connection mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkWriter {
+    pub family: &'static str,
+    pub table: String,
+    pub chain: String,
+    /// The bits whose value after the rule may differ from that before it.
+    pub bits: u32,
+}
+
 impl Kernel {
     /// The tables of all families. A dormant one (`NFT_TABLE_F_DORMANT`, 1) has no chain at its hook.
     pub fn tables(&mut self) -> Result<Vec<TableRecord>, RequestError> {
@@ -68,6 +82,15 @@ impl Kernel {
         let chain_name =
             |ChainRecord { family, table, name, .. }| ChainName { family: family_word(family), table, name };
         Ok(self.list(GET_CHAINS, decode_chains)?.into_iter().map(chain_name).collect())
+    }
+
+    /// The rules of all families that write the connection mark, those of iptables-nft too.
+    pub fn mark_writers(&mut self) -> Result<Vec<MarkWriter>, RequestError> {
+        let writer = |MarkWriterRecord { family, table, chain, bits }| {
+            let family = family_word(family);
+            MarkWriter { family, table, chain, bits }
+        };
+        Ok(self.list(GET_RULES, decode_mark_writers)?.into_iter().map(writer).collect())
     }
 
     /// The flowtables of all families.

@@ -28,12 +28,13 @@ pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
     ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowRecord, FlowtableRecord,
-    MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord, decode_chains, decode_changes,
-    decode_elements, decode_flow_count, decode_flow_records, decode_flowtables, decode_generation, decode_logged,
-    decode_marked_flows, decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables,
+    MarkWriterRecord, MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord, decode_chains,
+    decode_changes, decode_elements, decode_flow_count, decode_flow_records, decode_flowtables, decode_generation,
+    decode_logged, decode_mark_writers, decode_marked_flows, decode_replies, decode_rule_counters, decode_rules,
+    decode_sets, decode_tables,
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
-pub use hooks::{BaseChain, ChainName, Flowtable};
+pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};

@@ -173,7 +173,7 @@ fn every_flag_can_be_an_environment_variable() {
     let mut agent = stage.start(command);
     agent.until_logged(&["\"committed\""]);
     assert_eq!(stage.tables(), "table inet policies\n");
-    assert!(stage.nft("list chain inet policies forward").contains("ct mark 0x01000000/8 accept"));
+    assert!(stage.nft("list chain inet policies forward").contains("/8 accept comment \"approved"));
     assert!(stage.run_dir().join("agent.sock").exists());
     stage.lab.node_exec(NODE, || TcpStream::connect_timeout(&"127.0.0.1:9999".parse().unwrap(), WITHIN)).unwrap();
 }

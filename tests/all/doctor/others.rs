@@ -8,7 +8,7 @@ use crate::stage::Stage;
 fn a_node_without_other_tables_has_nothing_to_tell() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     assert_eq!(severities(&stage, "other-tables"), ["ok"]);
-    for id in ["other-engines", "flowtables", "notrack"] {
+    for id in ["other-engines", "flowtables", "notrack", "connection-mark"] {
         assert_eq!(severities(&stage, id), [""; 0], "{id}");
     }
 }
@@ -32,4 +32,33 @@ fn a_drop_policy_a_second_engine_and_raw_rules_are_told_by_name() {
         assert_eq!(findings.len(), 1, "{id}: {findings:?}");
         assert!(findings[0].0 == severity && findings[0].1.contains(words), "{id}: {findings:?}");
     }
+}
+
+#[test]
+fn foreign_connection_marks_are_an_error_by_name() {
+    let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
+    stage.nft("add table ip netbird");
+    stage.nft("add chain ip netbird mark { type filter hook prerouting priority -140; }");
+    stage.nft("add rule ip netbird mark ct mark set ct mark and 0xffff0000 or 0x539");
+    assert_eq!(severities(&stage, "connection-mark"), [""; 0], "only the lower half");
+    stage.nft("add rule ip netbird mark ct mark set 0x1bd10");
+    let findings = found(&stage, "connection-mark");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].0 == "error" && findings[0].1.contains("ip netbird mark"), "{findings:?}");
+}
+
+#[test]
+fn iptables_connmark_is_an_error_by_name() {
+    let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
+    let iptables = |words: &str| {
+        let run = || std::process::Command::new("iptables-nft").args(words.split(' ')).status();
+        assert!(stage.lab.node_exec(crate::stage::NODE, run).expect("iptables is installed").success(), "{words}");
+    };
+    iptables("-t mangle -A PREROUTING -j CONNMARK --restore-mark");
+    iptables("-t mangle -A PREROUTING -j CONNMARK --set-xmark 0x4000/0x4000");
+    assert_eq!(severities(&stage, "connection-mark"), [""; 0], "the packet mark, and another bit");
+    iptables("-t mangle -A FORWARD -j CONNMARK --set-mark 0x1bd10");
+    let findings = found(&stage, "connection-mark");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].0 == "error" && findings[0].1.contains("ip mangle FORWARD"), "{findings:?}");
 }

@@ -22,7 +22,7 @@ fn nft_takes_what_it_prints() {
 fn the_mask_is_in_the_rules() {
     let folder = folder(SHOP);
     let text = say(folder.path(), &["render", "--node-name", "node-a", "--ct-mark-mask", "0xf0000000"]);
-    assert!(text.contains("ct mark & 0xf0000000 == 0x10000000 accept"), "{text}");
+    assert!(text.contains("ct mark & 0xf0000000 == 0x90000000 accept"), "{text}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Stage {
         let read = || Kernel::open().expect("nf_tables").read(&table).expect("the table is readable");
         let observed = self.lab.node_exec(NODE, read)?;
         let mark = observed.generation_mark(DEFAULT_MARK_MASK)?;
-        let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask").at_mark(mark);
+        let layout = Layout::new(name(), DEFAULT_MARK_MASK).expect("a mask").at_mark(mark)?;
         let layout = layout.protected(observed.flags & NFT_TABLE_F_OWNER != 0).logging_to(observed.log_group());
         let wanted = translate(state, NODE, &layout).ruleset;
         Some(repair(Some(&observed), &wanted).len())

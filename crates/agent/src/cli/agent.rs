@@ -113,7 +113,13 @@ impl AgentArguments {
             UnknownPods::Deny => self.pod_cidr.clone(),
         };
         let checks = self.source_check == Switch::On;
-        let layout = self.table.layout()?.denying_unknown(denied).checking_sources(checks).protected(protected);
+        let layout = self
+            .table
+            .layout()?
+            .starting_at(random_number())
+            .denying_unknown(denied)
+            .checking_sources(checks)
+            .protected(protected);
         let layout = layout.with_edge_hook(match self.source_check_hook {
             SourceCheckHook::Ingress => EdgeHook::Ingress,
             SourceCheckHook::Prerouting => EdgeHook::Prerouting,
@@ -160,4 +166,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
         _ => Err("must be 1 to 86400 seconds".into()),
     }
+}
+
+/// From the operating system, which the standard library asks for the keys of its hash tables.
+fn random_number() -> u32 {
+    let random = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), ());
+    (random >> 32) as u32
 }

@@ -1,6 +1,7 @@
 //! Who else has rules where ours are, and what follows from it.
 
-use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel};
+use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel, MarkWriter};
+use policy::DEFAULT_MARK_MASK;
 
 use super::finding::{Check, Finding, list};
 
@@ -14,6 +15,8 @@ pub(crate) struct Others {
     pub(crate) base_chains: Vec<BaseChain>,
     pub(crate) chains: Vec<ChainName>,
     pub(crate) flowtables: Vec<Flowtable>,
+    /// Rules that write the connection mark.
+    pub(crate) mark_writers: Vec<MarkWriter>,
 }
 
 /// Asks the kernel about the network namespace of the calling thread.
@@ -23,6 +26,7 @@ pub(super) fn gather() -> Result<Others, String> {
         base_chains: kernel.base_chains().map_err(|e| e.to_string())?,
         chains: kernel.chain_names().map_err(|e| e.to_string())?,
         flowtables: kernel.flowtables().map_err(|e| e.to_string())?,
+        mark_writers: kernel.mark_writers().map_err(|e| e.to_string())?,
     })
 }
 
@@ -89,7 +93,32 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_po
         findings.push(flowtables(&Ok(others.flowtables.clone()), isolates_pods));
     }
     findings.extend(notrack(others));
+    findings.extend(connection_marks(others, table));
     findings
+}
+
+/// Rules of others that write bits of the connection mark in which the agent keeps approvals: those that its own rules
+/// write, or the default while it has none.
+fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
+    let is_ours = |writer: &&MarkWriter| writer.family == "inet" && writer.table == table;
+    let (ours, foreign): (Vec<&MarkWriter>, Vec<&MarkWriter>) = others.mark_writers.iter().partition(is_ours);
+    let mask = ours.iter().map(|writer| writer.bits).reduce(|all, bits| all | bits).unwrap_or(DEFAULT_MARK_MASK);
+    let mut names: Vec<String> = foreign
+        .into_iter()
+        .filter(|writer| writer.bits & mask != 0)
+        .map(|MarkWriter { family, table, chain, bits }| format!("{family} {table} {chain} (bits {bits:#010x})"))
+        .collect();
+    names.dedup();
+    (!names.is_empty()).then(|| {
+        Finding::error(
+            Check::ConnectionMark,
+            format!(
+                "{} writes bits of the connection mark in which Ringfence keeps approvals ({mask:#010x})",
+                list(&names)
+            ),
+            "give the agent bits that nobody else writes (--ct-mark-mask), or have the other program write under a mask",
+        )
+    })
 }
 
 /// Whether their rules keep packets out of connection tracking is not looked at; it is all that most are for.
@@ -247,6 +276,19 @@ mod tests {
         assert_eq!(only(BaseChain { rules: 0, ..raw.clone() }), [(Check::OtherTables, Fine)]);
         assert_eq!(only(BaseChain { priority: -150, ..raw.clone() }), [(Check::OtherTables, Fine)]);
         assert_eq!(only(BaseChain { family: "bridge", ..raw }), [(Check::OtherTables, Fine)]);
+    }
+
+    #[test]
+    fn foreign_writers_of_approval_bits_are_an_error() {
+        let writer =
+            |table: &str, bits: u32| MarkWriter { family: "inet", table: table.into(), chain: "approve".into(), bits };
+        let of = |mark_writers: Vec<MarkWriter>| found(Others { mark_writers, ..Others::default() });
+        let ours = || writer("ringfence", 0xff00_0000);
+        assert_eq!(of(vec![ours()]), [(Check::OtherTables, Fine)]);
+        assert_eq!(of(vec![ours(), writer("netbird", 0x00ff_ffff)]), [(Check::OtherTables, Fine)]);
+        let error = [(Check::OtherTables, Fine), (Check::ConnectionMark, Severity::Error)];
+        assert_eq!(of(vec![ours(), writer("netbird", u32::MAX)]), error);
+        assert_eq!(of(vec![writer("netbird", 0x0001_0000)]), error, "the default mask");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::userdata;
 /// `NFT_MSG_NEWTABLE` and so on.
 const NEW_TABLE: u16 = NFTABLES;
 const NEW_CHAIN: u16 = NFTABLES | 3;
-const NEW_RULE: u16 = NFTABLES | 6;
+pub(super) const NEW_RULE: u16 = NFTABLES | 6;
 const NEW_SET: u16 = NFTABLES | 9;
 const NEW_GENERATION: u16 = NFTABLES | 15;
 const NEW_FLOWTABLE: u16 = NFTABLES | 22;
@@ -68,7 +68,7 @@ pub struct SetRecord {
 }
 
 /// Gives every message of `kind` to `record`, with its family.
-fn records<T>(
+pub(super) fn records<T>(
     datagram: &[u8],
     kind: u16,
     object: &'static str,

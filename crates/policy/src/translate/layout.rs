@@ -28,6 +28,12 @@ pub const TABLE_COMMENT: &str = "Kubernetes NetworkPolicy, kept by ringfence";
 /// bits that other programs are known to use.
 pub const DEFAULT_MARK_MASK: u32 = 0xffff_0000;
 
+/// The bits at the top of every mark of ours, of which a mask of 16 bits or more holds all, and a smaller one a quarter
+/// of its bits. Other programs write small numbers into connection marks, or single bits: NetBird 0x1bd00 and on,
+/// Tailscale 0x40000 and 0x80000, kube-proxy 0x4000 and 0x8000, wg-quick 0xca6c, Istio 1337. None is an approval.
+const PATTERN: u32 = 0b1010;
+const PATTERN_BITS: u32 = 4;
+
 /// What the ruleset depends on beside the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -49,7 +55,7 @@ pub struct Layout {
 pub struct BadMask(u32);
 
 impl Layout {
-    /// Generation 1 of the table.
+    /// Generation 1 of the table. See [`Layout::starting_at`].
     pub fn new(table: Name, mask: u32) -> Result<Layout, BadMask> {
         let run_from_the_top = mask.leading_ones() + mask.trailing_zeros() == 32;
         if mask.count_ones() < 4 || mask == u32::MAX || !run_from_the_top {
@@ -134,7 +140,25 @@ impl Layout {
     }
 
     pub fn last_generation(&self) -> u32 {
-        self.mask >> self.mask.trailing_zeros()
+        (self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros()
+    }
+
+    /// Starts at a generation that follows from the random number, so that nobody can tell a mark of ours in advance.
+    pub fn starting_at(self, random: u32) -> Layout {
+        Layout { generation: 1 + random % self.last_generation(), ..self }
+    }
+
+    fn pattern_bits(&self) -> u32 {
+        (self.mask.count_ones() / 4).min(PATTERN_BITS)
+    }
+
+    /// The bits of the mask that hold the pattern.
+    fn pattern_mask(&self) -> u32 {
+        !(u32::MAX >> self.pattern_bits())
+    }
+
+    fn pattern(&self) -> u32 {
+        PATTERN << (u32::BITS - PATTERN_BITS) & self.pattern_mask()
     }
 
     /// Whether all approvals but those of this generation have to be cleared before the next one begins. It is so twice
@@ -151,15 +175,17 @@ impl Layout {
         Layout { generation, ..self.clone() }
     }
 
-    /// The same table in the generation that the mark stands for; generation 1 if it stands for none.
-    pub fn at_mark(&self, mark: u32) -> Layout {
-        let generation = ((mark & self.mask) >> self.mask.trailing_zeros()).max(1);
-        Layout { generation, ..self.clone() }
+    /// The same table in the generation that the mark stands for; none if it stands for none, as the marks of releases
+    /// without the pattern do.
+    pub fn at_mark(&self, mark: u32) -> Option<Layout> {
+        let generation = (mark & self.mask & !self.pattern_mask()) >> self.mask.trailing_zeros();
+        let is_ours = mark & self.pattern_mask() == self.pattern() && generation != 0;
+        is_ours.then(|| Layout { generation, ..self.clone() })
     }
 
     /// The connection mark of flows that are approved in this generation.
     pub fn mark(&self) -> u32 {
-        self.generation << self.mask.trailing_zeros()
+        self.pattern() | self.generation << self.mask.trailing_zeros()
     }
 }
 
@@ -556,14 +582,41 @@ mod tests {
             }
             layout = layout.next();
         }
-        assert_eq!(layout.last_generation(), 15);
+        assert_eq!(layout.last_generation(), 7);
     }
 
     #[test]
     fn a_layout_finds_its_generation_in_a_mark() {
         let layout = Layout::for_table("ringfence").unwrap().next().next();
-        assert_eq!(layout.mark(), 0x0003_0000);
-        assert_eq!(layout.at_mark(0x0003_1234), layout);
-        assert_eq!(layout.at_mark(0).generation(), 1);
+        assert_eq!(layout.mark(), 0xa003_0000);
+        assert_eq!(layout.at_mark(0xa003_1234), Some(layout.clone()));
+        for foreign in [0, 0x0003_0000, 0xa000_0000, 0xb003_0000] {
+            assert_eq!(layout.at_mark(foreign), None, "{foreign:#x}");
+        }
+    }
+
+    #[test]
+    fn no_known_foreign_mark_approves_a_flow() {
+        // NetBird, Tailscale, Calico, Cilium, kube-proxy, Istio, wg-quick, AWS VPC CNI.
+        let foreign =
+            (0x1bd00..=0x1bdff).chain([0x40000, 0x80000, 0xff0000, 0x0e00, 0x0f00, 0x4000, 0x8000, 1337, 0xca6c, 0x80]);
+        for mask in [0xffff_0000, 0xff00_0000, 0xf000_0000, 0xffff_ff00] {
+            let layout = Layout::new(fixed("ringfence"), mask).unwrap();
+            for mark in foreign.clone() {
+                assert_eq!(layout.at_mark(mark), None, "{mark:#x} under {mask:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_generation_has_a_mark_within_its_mask() {
+        for mask in [0xf000_0000, 0xff00_0000, 0xffff_0000] {
+            let mut layout = Layout::new(fixed("ringfence"), mask).unwrap();
+            for random in 0..layout.last_generation() {
+                layout = layout.starting_at(random);
+                assert_eq!(layout.mark() & !mask, 0);
+                assert_eq!(layout.at_mark(layout.mark()), Some(layout.clone()));
+            }
+        }
     }
 }

@@ -1,0 +1,91 @@
+//! Rules of any table that write the connection mark.
+
+use super::DecodeError;
+use super::attributes::Fields;
+use super::bytecode::value;
+use super::objects::{NEW_RULE, records};
+use crate::expression::CtKey;
+use crate::message::Attributes;
+
+/// A rule that writes the connection mark, and which bits of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkWriterRecord {
+    pub family: u8,
+    pub table: String,
+    pub chain: String,
+    /// The bits whose value after the rule may differ from that before it.
+    pub bits: u32,
+}
+
+/// The rules in one datagram that write the connection mark.
+pub fn decode_mark_writers(datagram: &[u8]) -> Result<Vec<MarkWriterRecord>, DecodeError> {
+    let rules = records(datagram, NEW_RULE, "a rule", |family, f| {
+        let bits = f.get(4).map_or(Ok(0), |list| written_bits(list.nested()))?;
+        Ok(MarkWriterRecord { family, table: f.need(1)?.text()?.into(), chain: f.need(2)?.text()?.into(), bits })
+    })?;
+    Ok(rules.into_iter().filter(|rule| rule.bits != 0).collect())
+}
+
+/// What a register holds, as far as it matters to a mark that is written from it.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    /// The connection mark, but for these bits.
+    MarkExcept(u32),
+    Other,
+}
+
+fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
+    let mut bits = 0;
+    // nft loads, changes and writes in one register, one right after the other.
+    let mut source = Source::Other;
+    for attribute in list {
+        let fields = Fields::of("an expression", attribute?.nested())?;
+        let name = fields.need(1)?.text()?;
+        let data = Fields::of("an expression's data", fields.get(2).map_or(Attributes(&[]), |a| a.nested()))?;
+        match name {
+            "ct" => {
+                let is_mark = data.number(2)? == Some(CtKey::Mark.number());
+                match (is_mark, data.get(4).is_some(), source) {
+                    (true, true, Source::MarkExcept(changed)) => bits |= changed,
+                    (true, true, Source::Other) => bits = u32::MAX,
+                    (true, false, _) => source = Source::MarkExcept(0),
+                    (false, ..) => source = Source::Other,
+                }
+            }
+            "bitwise" => {
+                source = match (source, constant(&data, 4)?, constant(&data, 5)?) {
+                    (Source::MarkExcept(changed), Some(mask), Some(xor)) => Source::MarkExcept(changed | !mask | xor),
+                    _ => Source::Other,
+                }
+            }
+            "target" if data.need(1)?.text()? == "CONNMARK" => {
+                bits |= written_by_connmark(data.get(3).map(|a| a.value))
+            }
+            "counter" | "cmp" => {}
+            _ => source = Source::Other,
+        }
+    }
+    Ok(bits)
+}
+
+/// A constant of 32 bits, in host order; none if it is anything else.
+fn constant(data: &Fields<'_>, number: u16) -> Result<Option<u32>, DecodeError> {
+    let bytes = data.get(number).map(value).transpose()?.flatten();
+    Ok(bytes.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes))
+}
+
+/// `struct xt_connmark_tginfo1` of `uapi/linux/netfilter/xt_connmark.h`, with which later revisions begin. All bits if it
+/// is not understood.
+fn written_by_connmark(info: Option<&[u8]>) -> u32 {
+    const SET: u8 = 0;
+    const SAVE: u8 = 1;
+    const RESTORE: u8 = 2;
+    let number = |at: usize| info?.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    match (number(0), number(4), number(8), info.and_then(|info| info.get(12))) {
+        (Some(mark), Some(mask), Some(_), Some(&SET)) => mark | mask,
+        (Some(_), Some(mask), Some(packet_mask), Some(&SAVE)) => mask | packet_mask,
+        // It writes the mark of the packet.
+        (Some(_), Some(_), Some(_), Some(&RESTORE)) => 0,
+        _ => u32::MAX,
+    }
+}
