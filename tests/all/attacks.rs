@@ -8,6 +8,8 @@ mod forged_self;
 mod marks;
 // Destinations that a router replaces behind conntrack.
 mod source_routes;
+// What comes out of a tunnel has any source.
+mod tunnels;
 
 use std::net::IpAddr;
 

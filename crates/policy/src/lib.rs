@@ -64,8 +64,8 @@ pub use suggest::{EndSeen, FlowSeen, Note, Scope, Suggestion, Unsuggested, WhoSe
 pub use tally::PolicyCounts;
 pub use translate::{
     BadMask, Cause, DEFAULT_MARK_MASK, Direction, EdgeHook, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES,
-    Layout, Program, Reported, TABLE_COMMENT, Translation, Translator, counting_chains, flow_tables, leave_out,
-    narrows, stamp, translate,
+    Layout, Program, Reported, TABLE_COMMENT, TUNNEL_PORTS, Translation, Translator, counting_chains, flow_tables,
+    leave_out, narrows, stamp, translate,
 };
 pub use uid::Uid;
 

@@ -6,6 +6,7 @@
 //! [`Translator`] keeps a translation up with the state at the cost of what changes; [`translate()`] is its first step.
 
 mod audit;
+mod bridge_ports;
 mod edge;
 mod emit;
 mod frame;
@@ -19,8 +20,8 @@ mod programs;
 mod related;
 mod reporting;
 mod room;
-mod sources;
 mod translator;
+mod tunnels;
 mod unknown;
 
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ pub use reporting::{
     Cause, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,
 };
 pub use translator::Translator;
+pub use tunnels::TUNNEL_PORTS;
 
 pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;

@@ -38,13 +38,13 @@ fn a_drop_policy_a_second_engine_and_raw_rules_are_told_by_name() {
 fn foreign_connection_marks_are_an_error_by_name() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     stage.nft("add table ip netbird");
-    stage.nft("add chain ip netbird mark { type filter hook prerouting priority -140; }");
-    stage.nft("add rule ip netbird mark ct mark set ct mark and 0xffff0000 or 0x539");
+    stage.nft("add chain ip netbird marking { type filter hook prerouting priority -140; }");
+    stage.nft("add rule ip netbird marking ct mark set ct mark and 0xffff0000 or 0x539");
     assert_eq!(severities(&stage, "connection-mark"), [""; 0], "only the lower half");
-    stage.nft("add rule ip netbird mark ct mark set 0x1bd10");
+    stage.nft("add rule ip netbird marking ct mark set 0x1bd10");
     let findings = found(&stage, "connection-mark");
     assert_eq!(findings.len(), 1, "{findings:?}");
-    assert!(findings[0].0 == "error" && findings[0].1.contains("ip netbird mark"), "{findings:?}");
+    assert!(findings[0].0 == "error" && findings[0].1.contains("ip netbird marking"), "{findings:?}");
 }
 
 #[test]

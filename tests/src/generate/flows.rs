@@ -14,7 +14,7 @@ const OUTSIDE: [&str; 7] =
     ["192.0.2.1", "192.0.2.127", "192.0.2.128", "198.51.100.7", "203.0.113.9", "2001:db8::1", "2001:db8::8"];
 
 /// Protocols without ports: GRE, and one for experiments.
-const OTHER_PROTOCOLS: [u8; 2] = [47, 253];
+const OTHER_PROTOCOLS: [u8; 2] = [50, 253];
 
 pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
     let documents = world.documents();

@@ -57,6 +57,14 @@ pub(crate) struct AgentArguments {
     #[arg(long, value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
     pub(crate) source_check_hook: SourceCheckHook,
 
+    /// UDP port at which nodes take tunnels in, beside 4789, 4790, 6081, 6784, 8285 and 8472; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_TUNNEL_PORT", value_name = "PORT", value_delimiter = ',')]
+    pub(crate) tunnel_port: Vec<u16>,
+
+    /// Addresses of nodes that no Node object names, to which pods send no tunnels; repeat it, or separate by commas.
+    #[arg(long, env = "RINGFENCE_NODE_CIDR", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) node_cidr: Vec<IpNet>,
+
     #[command(flatten)]
     pub(crate) reporting: ReportingArguments,
 
@@ -124,7 +132,7 @@ impl AgentArguments {
             SourceCheckHook::Ingress => EdgeHook::Ingress,
             SourceCheckHook::Prerouting => EdgeHook::Prerouting,
         });
-        Ok((layout, words))
+        Ok((layout.with_tunnels(self.tunnel_port.clone(), self.node_cidr.clone()), words))
     }
 }
 

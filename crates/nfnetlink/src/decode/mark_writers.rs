@@ -59,7 +59,7 @@ fn written_bits(list: Attributes<'_>) -> Result<u32, DecodeError> {
                 }
             }
             "target" if data.need(1)?.text()? == "CONNMARK" => {
-                bits |= written_by_connmark(data.get(3).map(|a| a.value))
+                bits |= written_by_connmark(data.number(2)?, data.get(3).map_or(&[], |a| a.value))
             }
             "counter" | "cmp" => {}
             _ => source = Source::Other,
@@ -74,18 +74,23 @@ fn constant(data: &Fields<'_>, number: u16) -> Result<Option<u32>, DecodeError> 
     Ok(bytes.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_ne_bytes))
 }
 
-/// `struct xt_connmark_tginfo1` of `uapi/linux/netfilter/xt_connmark.h`, with which later revisions begin. All bits if it
-/// is not understood.
-fn written_by_connmark(info: Option<&[u8]>) -> u32 {
+/// `struct xt_connmark_tginfo1` and, for revision 2, `xt_connmark_tginfo2` of `uapi/linux/netfilter/xt_connmark.h`. All
+/// bits if it is not understood, or shifts marks.
+fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
     const SET: u8 = 0;
     const SAVE: u8 = 1;
     const RESTORE: u8 = 2;
-    let number = |at: usize| info?.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    match (number(0), number(4), number(8), info.and_then(|info| info.get(12))) {
-        (Some(mark), Some(mask), Some(_), Some(&SET)) => mark | mask,
-        (Some(_), Some(mask), Some(packet_mask), Some(&SAVE)) => mask | packet_mask,
+    let number = |at: usize| info.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let (shift, mode) = match revision {
+        Some(1) => (Some(0), info.get(12)),
+        Some(2) => (info.get(13).copied(), info.get(14)),
+        _ => (None, None),
+    };
+    match (number(0), number(4), number(8), shift, mode) {
         // It writes the mark of the packet.
-        (Some(_), Some(_), Some(_), Some(&RESTORE)) => 0,
+        (.., Some(&RESTORE)) => 0,
+        (Some(mark), Some(mask), _, Some(0), Some(&SET)) => mark | mask,
+        (_, Some(mask), Some(packet_mask), Some(0), Some(&SAVE)) => mask | packet_mask,
         _ => u32::MAX,
     }
 }

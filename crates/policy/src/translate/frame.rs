@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::{Direction, address_key, audit, dispatch_element, related, unknown};
+use super::{Direction, address_key, audit, dispatch_element, related, tunnels, unknown};
 use crate::Enforcement;
 
 /// What the fixed part depends on beside the layout.
@@ -27,6 +27,7 @@ impl Frame {
             audit::add(&mut ruleset, layout, &self.families);
         }
         unknown::add(&mut ruleset, layout);
+        tunnels::add(&mut ruleset, layout, &self.families);
         ruleset
     }
 }

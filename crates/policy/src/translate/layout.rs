@@ -13,12 +13,12 @@ use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use nft::{
     Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Hook, Key, KeyType, Match, Name, NameError,
-    Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
+    Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
 };
 
 use super::edge::{self, EdgeHook};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, related, reporting, sources, unknown};
+use super::{Direction, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
@@ -44,6 +44,10 @@ pub struct Layout {
     denied_cidrs: Vec<IpNet>,
     check_sources: bool,
     edge_hook: EdgeHook,
+    /// Ports of tunnels beside [`super::TUNNEL_PORTS`].
+    tunnel_ports: Vec<u16>,
+    /// Addresses of nodes beside those that Node objects name.
+    node_ranges: Vec<IpNet>,
     protected: bool,
     /// The group of nfnetlink_log that denied packets are logged to.
     log_group: Option<u16>,
@@ -68,6 +72,8 @@ impl Layout {
             denied_cidrs: vec![],
             check_sources: true,
             edge_hook: EdgeHook::Ingress,
+            tunnel_ports: vec![],
+            node_ranges: vec![],
             protected: false,
             log_group: None,
         })
@@ -95,6 +101,12 @@ impl Layout {
         Layout { edge_hook, ..self }
     }
 
+    /// Where nodes take tunnels in, beside the well-known ports, and which addresses they have, beside those that Node
+    /// objects name.
+    pub fn with_tunnels(self, ports: Vec<u16>, node_ranges: Vec<IpNet>) -> Layout {
+        Layout { tunnel_ports: ports, node_ranges, ..self }
+    }
+
     /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
     pub fn protected(self, protected: bool) -> Layout {
         Layout { protected, ..self }
@@ -119,6 +131,14 @@ impl Layout {
 
     pub fn edge_hook(&self) -> EdgeHook {
         self.edge_hook
+    }
+
+    pub fn tunnel_ports(&self) -> &[u16] {
+        &self.tunnel_ports
+    }
+
+    pub fn node_ranges(&self) -> &[IpNet] {
+        &self.node_ranges
     }
 
     pub fn denied_cidrs(&self) -> &[IpNet] {
@@ -191,8 +211,6 @@ impl Layout {
 
 const FORWARD: &str = "forward";
 const APPROVE: &str = "approve";
-/// Where flows are judged that are not approved.
-pub(super) const JUDGE: &str = "judge";
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
@@ -206,9 +224,9 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    let of_sources = [sources::INPUT, sources::FROM_POD];
-    [FORWARD, related::RELATED, JUDGE, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
-        || of_sources.contains(&name)
+    let of_tunnels = [tunnels::INPUT, tunnels::FORWARDED, tunnels::OWN_NODE];
+    [FORWARD, related::RELATED, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || of_tunnels.contains(&name)
         || edge::is_edge_chain(chain)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
@@ -353,24 +371,13 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
     let before_approval = related::before_approval();
-    let judging = judging_rules(&families, ruleset);
+    let (judging, approving) = (judging_rules(&families, ruleset), approve_rules(ruleset, layout));
     let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
-    put(APPROVE, None, approve_rules(layout));
+    put(APPROVE, None, approving);
     put(EGRESS, None, egress_rules(&families));
-    if sources::are_known(&ruleset.sets) {
-        // What is left of the way is the same for the packets of pods and for others.
-        let on = Rule::new(vec![], goto(JUDGE));
-        put(FORWARD, Some(Hook::Forward), vec![before_approval, approved, sources::to_from_pod(), on]);
-        put(sources::FROM_POD, None, sources::tunnel_rules());
-        put(JUDGE, None, judging);
-    } else {
-        put(FORWARD, Some(Hook::Forward), [before_approval, approved].into_iter().chain(judging).collect());
-        for chain in [sources::FROM_POD, JUDGE] {
-            ruleset.chains.remove(&fixed(chain));
-        }
-    }
+    put(FORWARD, Some(Hook::Forward), [before_approval, approved].into_iter().chain(judging).collect());
 }
 
 fn accept() -> Vec<Action> {
@@ -392,6 +399,7 @@ fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Ite
 /// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
 fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
     let mut rules = source_route_rules(families);
+    rules.extend(tunnels::judging_rules(ruleset));
     rules.extend(unknown::rules(ruleset));
     if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
         // Pods whose programs are audited are in the map, and not among the isolated ones.
@@ -449,9 +457,16 @@ fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     rules
 }
 
-fn approve_rules(layout: &Layout) -> Vec<Rule> {
+fn approve_rules(ruleset: &Ruleset, layout: &Layout) -> Vec<Rule> {
     let mark = Action::SetMark { mask: layout.mask, value: layout.mark() };
-    vec![Rule::new(vec![], vec![mark, Action::Verdict(Verdict::Accept)])]
+    let approve = |matches| Rule::new(matches, vec![mark.clone(), Action::Verdict(Verdict::Accept)]);
+    let mut rules = tunnels::unapproved_rules(ruleset);
+    if !rules.is_empty() {
+        // Nearly every flow is one of TCP: it is compared with no tunnel.
+        rules.insert(0, approve(vec![Match::Protocol(Protocol::Tcp)]));
+    }
+    rules.push(approve(vec![]));
+    rules
 }
 
 /// Packets without a connection tracking entry belong to no flow that could be judged: an isolated pod neither sends
@@ -515,8 +530,8 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
-    // What they decide is in the sets that they look at.
-    let stamped = [FORWARD, sources::FROM_POD, JUDGE, APPROVE, EGRESS];
+    // What they decide is in the sets that they look at, and a flow to a tunnel is never approved.
+    let stamped = [FORWARD, APPROVE, EGRESS, tunnels::FORWARDED, tunnels::OWN_NODE];
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
             let judges = !stamped.contains(&name.as_str()) && !edge::is_edge_chain(name);
@@ -529,7 +544,7 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
 
 /// Whether more elements of the set allow less.
 fn restricts(name: &Name) -> bool {
-    is_of_pods(name) || unknown::restricts(name)
+    is_of_pods(name) || unknown::restricts(name) || tunnels::restricts(name)
 }
 
 fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
@@ -539,8 +554,8 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
         ElementChange::Removed(..) => !restricts,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
-    let of_edge = edge::is_edge_set(name) || sources::is_of_interfaces(name);
-    !of_edge && !related::is_of_own_pods(name) && old.elements.changes_to(&new.elements).iter().any(narrows)
+    let always_checked = edge::is_edge_set(name) || related::is_of_own_pods(name) || tunnels::is_of_nodes(name);
+    !always_checked && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
 /// Whether the set says which pods are isolated.
@@ -567,6 +582,25 @@ mod tests {
         let mut ruleset = skeleton(&layout, &Family::BOTH.into());
         stamp(&mut ruleset, &layout);
         assert_eq!(ruleset.validate(), vec![]);
+    }
+
+    #[test]
+    fn tunnels_are_judged_after_the_approval() {
+        let mut state = crate::ClusterState::new();
+        let pod = serde_json::json!({
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"nodeName": "node-a"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        state.apply(crate::Change::Set(crate::lower(crate::Kind::Pod, &pod).unwrap()));
+        let ruleset = crate::translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset;
+        let forward: Vec<String> = ruleset.chains[&fixed(FORWARD)].rules.iter().map(ToString::to_string).collect();
+        let approved = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
+        assert_eq!(forward[..2], ["ct state related jump related", approved]);
+        assert!(forward[2].starts_with("ip option lsrr exists goto deny/source-route"), "{forward:?}");
+        assert!(forward[4..8].iter().all(|rule| rule.ends_with("jump tunnel/forwarded")), "{forward:?}");
+        assert_eq!(forward[8], "ct original ip saddr @isolated-egress4 goto egress");
+        assert_eq!(forward[forward.len() - 1], "ct state invalid,untracked goto stray");
     }
 
     #[test]

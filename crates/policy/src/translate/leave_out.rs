@@ -14,7 +14,7 @@ use nft::{Action, Chain, Element, Family, Key, Name, Named, Operation, Rule, Rul
 
 use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
 use super::names::enforcement_of;
-use super::{Direction, sources, unknown};
+use super::{Direction, edge, related, tunnels, unknown};
 
 /// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible
 /// and anything was there to take out.
@@ -50,7 +50,8 @@ fn allows(set: &Name) -> bool {
     // Packets without a flow are dropped for whom the set of pods with themselves names.
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
-    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !sources::names_checked(set)
+    let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_own_pods(set);
+    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !names_checked
 }
 
 /// Whether the set is one of those that programs look at, rather than of the layout.

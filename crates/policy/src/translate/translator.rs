@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nft::{Family, Hook, Ruleset};
 
 use super::edge::{self, EdgeHook, PodPort};
@@ -16,9 +17,9 @@ use super::job::Job;
 use super::layout::{Layout, deny_chain, stamp};
 use super::programs::Programs;
 use super::room::make_room;
-use super::{Direction, Translation, sources, unknown};
+use super::{Direction, Translation, bridge_ports, tunnels, unknown};
 use crate::changed::Noted;
-use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, ObjectName};
+use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName};
 
 /// A translation that follows the state. It starts without anything; [`Translator::begin`] takes the state in.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Translator {
     ports: Vec<PodPort>,
     bridge: Option<Ruleset>,
     edge: Option<Ruleset>,
+    /// Where nodes have their addresses; none while that is not known.
+    node_ranges: Option<Vec<IpNet>>,
     diagnostics: Arc<[Diagnostic]>,
     /// None before it has begun.
     frame: Option<Frame>,
@@ -72,6 +75,7 @@ impl Translator {
             ports: vec![],
             bridge: None,
             edge: None,
+            node_ranges: None,
             diagnostics: Arc::default(),
             frame: None,
             locals: BTreeMap::new(),
@@ -88,6 +92,7 @@ impl Translator {
     /// Takes the whole state in, whatever it had taken in before.
     pub fn begin(&mut self, state: &ClusterState) {
         *self = Translator::new(&self.node, self.layout.clone());
+        self.node_ranges = node_ranges(state);
         let local = state.pods().filter(|pod| state.is_local(pod, &self.node));
         let concerned = Concerned {
             pods: local.map(|pod| pod.name.clone()).collect(),
@@ -105,6 +110,10 @@ impl Translator {
             return self.begin(state);
         }
         self.programs.follow(&mut self.ruleset.sets, state, changed);
+        if changed.nodes {
+            self.node_ranges = node_ranges(state);
+            tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
+        }
         let concerned = self.concerned(state, changed);
         if !concerned.is_nothing() {
             self.settle(state, &concerned);
@@ -173,6 +182,7 @@ impl Translator {
             // Sets of pods' addresses are up to date as they are.
             let before = std::mem::replace(&mut self.ruleset, frame.ruleset(&self.layout));
             self.programs.settle_anew(&mut self.ruleset, &frame.families, state, &before.sets);
+            tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
             come = self.on_node.keys().copied().collect();
             self.frame = Some(frame);
         }
@@ -279,7 +289,6 @@ impl Translator {
 
     /// The part of the check that is in the table of family `inet`.
     fn place_routed_ports(&mut self) {
-        sources::refresh_routed(&mut self.ruleset, &self.layout, &self.ports);
         match self.layout.edge_hook() {
             EdgeHook::Ingress => {}
             EdgeHook::Prerouting => {
@@ -291,7 +300,7 @@ impl Translator {
 
     /// The tables of the other families.
     fn place_ports(&mut self) {
-        self.bridge = sources::bridged(&self.layout, &self.ports);
+        self.bridge = bridge_ports::bridged(&self.layout, &self.ports);
         self.edge = match self.layout.edge_hook() {
             EdgeHook::Ingress => edge::ingress_table(&self.layout, &self.ports),
             EdgeHook::Prerouting => None,
@@ -306,6 +315,11 @@ impl Translator {
             self.place_ports();
         }
     }
+}
+
+fn node_ranges(state: &ClusterState) -> Option<Vec<IpNet>> {
+    let NodeRanges { v4, v6 } = state.node_ranges()?;
+    Some(v4.into_iter().map(IpNet::V4).chain(v6.into_iter().map(IpNet::V6)).collect())
 }
 
 impl Concerned {

@@ -1,0 +1,132 @@
+//! What passes between the ports of a bridge.
+//!
+//! On a bridge the sender of a frame chooses whom it reaches, whatever address the packet in it has: broadcast,
+//! multicast, or one that a pod gave itself. A pod that is isolated for ingress gets what is sent to its own addresses,
+//! as its policies judge that. Only the family `bridge` sees the port by which a frame leaves.
+
+use std::sync::Arc;
+
+use nft::{
+    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, Hook, Key, KeyType, Match, Name, Rule, Ruleset,
+    Set, Table, Verdict,
+};
+
+use super::edge::{EdgeHook, PodPort, add_prerouting};
+use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
+use super::reporting::{Cause, add_deny_chain, denied_for};
+
+/// Ports of a bridge to pods that are isolated for ingress.
+const CLOSED: &str = "closed-ports";
+
+/// The addresses of the ports to pods that are isolated for ingress.
+fn destinations(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "destinations4",
+        Family::V6 => "destinations6",
+    })
+}
+
+fn deny(matches: Vec<Match>, cause: Cause) -> Rule {
+    Rule::new(matches, denied_for(cause))
+}
+
+fn add_set(ruleset: &mut Ruleset, name: Name, types: &[KeyType], comment: &str, keys: Vec<Key>) {
+    let mut set = Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
+    set.elements = keys.into_iter().map(|key| (key, Element::default())).collect();
+    ruleset.sets.insert(name, Arc::new(set));
+}
+
+/// The table of family `bridge`; none if no pod is known to be on a bridge.
+pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
+    let bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
+    if bridged.is_empty() {
+        return None;
+    }
+    let mut ruleset = Ruleset::new(Table::bridge(layout.table().clone()), Comment::new(TABLE_COMMENT));
+    ruleset.protected = layout.is_protected();
+    let closed = || bridged.iter().filter(|port| port.closed);
+    let interfaces = closed().map(|port| Key::One(Datum::Interface(port.interface))).collect();
+    let comment = "host sides of pods that are isolated for ingress";
+    add_set(&mut ruleset, fixed(CLOSED), &[KeyType::InterfaceName], comment, interfaces);
+    for family in Family::BOTH {
+        let of_port = |port: &&&PodPort| -> Vec<Key> {
+            let own = port.addresses.iter().filter(|address| Family::of(**address) == family);
+            own.map(|address| Key::Two(Datum::Interface(port.interface), Datum::from(*address))).collect()
+        };
+        let keys = closed().flat_map(|port| of_port(&port)).collect();
+        let types = [KeyType::InterfaceName, address_type(family)];
+        add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
+    }
+    let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() };
+    ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
+    add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
+    match layout.edge_hook() {
+        EdgeHook::Ingress => {}
+        EdgeHook::Prerouting => add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting),
+    }
+    Some(ruleset)
+}
+
+/// Neighbour discovery (RFC 4861) and multicast listener discovery (RFC 2710, 3810).
+fn discovery() -> [Rule; 2] {
+    [(130, 136), (143, 143)].map(|(first, last)| {
+        let matches = vec![Match::EtherType(EtherType::Ipv6), Match::Icmpv6Type(first, last)];
+        Rule::new(matches, vec![Action::Verdict(Verdict::Accept)])
+    })
+}
+
+/// What passes from port to port: an isolated pod gets what is sent to its own addresses, also from what else is on the
+/// bridge: an uplink, and routers behind it.
+fn between_ports_rules() -> Vec<Rule> {
+    let mut rules: Vec<Rule> = discovery().into();
+    for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
+        let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
+        let fields = vec![Field::OutInterface, Field::Destination(family)];
+        let others = Match::NotInSet { fields, set: destinations(family) };
+        let rule = deny(vec![Match::EtherType(kind), to_closed, others], Cause::OtherDestination);
+        rules.push(rule.commented("an isolated pod gets what is sent to itself"));
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Attachment, AttachmentId, Change, ClusterState, Enforcement, Kind, ObjectName, lower, translate};
+
+    /// The closed ports where a policy selects a pod on a bridge in both directions.
+    fn closed_ports(enforcement: Enforcement) -> usize {
+        let mut state = ClusterState::new();
+        state.set_default_enforcement(enforcement);
+        let pod = json!({"metadata": {"namespace": "shop", "name": "web"}});
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "closed"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        });
+        for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        state.attach(Attachment {
+            id: AttachmentId { container: "c".into(), interface: "eth0".into() },
+            pod: ObjectName::new("shop", "web"),
+            uid: None,
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
+            bridged: true,
+            hardware_address: None,
+            link_local: vec![],
+            since: 1,
+        });
+        let bridge = translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).bridge.unwrap();
+        bridge.sets[&fixed(CLOSED)].elements.len()
+    }
+
+    #[test]
+    fn a_pod_whose_policies_are_audited_is_not_closed_off_on_its_bridge() {
+        assert_eq!(closed_ports(Enforcement::Enforce), 1);
+        assert_eq!(closed_ports(Enforcement::Audit), 0);
+    }
+}
