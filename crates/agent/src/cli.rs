@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Enforce the policies for the pods of this node, until told to stop; the rules stay in place then.
-    Agent(AgentArguments),
+    Agent(Box<AgentArguments>),
     /// Print the nftables ruleset of a node.
     Render(RenderArguments),
     /// Tell what a policy author should know: what was not understood, what matches nothing.

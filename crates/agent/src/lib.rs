@@ -39,7 +39,7 @@ use clap::CommandFactory;
 pub fn run() -> ExitCode {
     let command = cli::parse();
     let result = match command {
-        cli::Command::Agent(arguments) => verbs::agent(arguments),
+        cli::Command::Agent(arguments) => verbs::agent(*arguments),
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),

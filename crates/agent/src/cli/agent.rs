@@ -54,7 +54,7 @@ pub(crate) struct AgentArguments {
     pub(crate) source_check: Switch,
 
     /// Where the packets of pods are checked. For tests of the fallback.
-    #[arg(long, value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
+    #[arg(long, env = "RINGFENCE_SOURCE_CHECK_HOOK", value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
     pub(crate) source_check_hook: SourceCheckHook,
 
     /// UDP port at which nodes take tunnels in, beside 4789, 4790, 6081, 6784, 8285 and 8472; repeat it, or separate by commas.

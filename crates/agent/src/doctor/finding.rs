@@ -67,7 +67,7 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 31] = [
+    const ALL: [Check; 32] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
