@@ -18,6 +18,7 @@ mod folder;
 mod oracle;
 // YAML in, nft text and diagnostics out.
 mod golden;
+mod growth;
 // Declared edges are what the oracle allows, workload by workload.
 mod declared;
 // Suggested policies allow exactly what was seen.

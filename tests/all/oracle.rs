@@ -427,12 +427,16 @@ fn a_named_port_of_egress_without_peers_resolves_on_any_pod_and_on_nothing_else(
 }
 
 #[test]
-fn a_named_port_matches_no_ip_block_but_the_pods_beside_it() {
-    let everywhere = json!({"ipBlock": {"cidr": "0.0.0.0/0"}});
-    let cache = json!({"podSelector": {"matchLabels": {"app": "cache"}}});
-    let world = world([egress(json!([{"to": [everywhere, cache], "ports": [{"port": "http"}]}]))]);
-    let reach = |pod: &str, port: u16| ask(&world, WEB, pod, TCP, port).egress;
-    assert_eq!([reach(CACHE, 9090), reach(DB, 7070), reach(OUTSIDE, 80)], [Allowed, Denied, Denied]);
+fn named_port_at_ip_block_resolves_on_its_pods() {
+    let world_of =
+        |block: serde_json::Value| world([egress(json!([{"to": [{"ipBlock": block}], "ports": [{"port": "http"}]}]))]);
+    let everywhere = world_of(json!({"cidr": "0.0.0.0/0"}));
+    let reach = |pod: &str, port: u16| ask(&everywhere, WEB, pod, TCP, port).egress;
+    assert_eq!([reach(CACHE, 9090), reach(DB, 7070), reach(DB, 8080)], [Allowed, Allowed, Denied]);
+    assert_eq!([reach(OUTSIDE, 80), reach(OUTSIDE, 7070)], [Denied, Denied]);
+    let excepting = world_of(json!({"cidr": "0.0.0.0/0", "except": [format!("{DB}/32")]}));
+    let reach = |pod: &str, port: u16| ask(&excepting, WEB, pod, TCP, port).egress;
+    assert_eq!([reach(CACHE, 9090), reach(DB, 7070)], [Allowed, Denied]);
 }
 
 #[test]

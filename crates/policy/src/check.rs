@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::ambient;
 use crate::isolating::Isolating;
-use crate::peers::PodPeer;
+use crate::peers::{NamedTargets, PeerUnion, PodPeer, named_endpoints};
 use crate::{
     ClusterState, Diagnostic, Direction, Enforcement, Kind, Peer, Peers, Pod, Policy, PolicyRule, PortRange, Ports,
     Severity,
@@ -161,20 +161,11 @@ fn check_named(
         }
         (Direction::Egress, Peers::Any) => state.pods().filter_map(|p| p.resolve(name, protocol)).collect(),
         (Direction::Egress, Peers::Of(peers)) => {
-            if peers.iter().any(|p| matches!(p, Peer::Block(_))) {
-                warn(
-                    field.clone(),
-                    format!("named port '{name}' matches nothing at an ipBlock: only pods have named ports"),
-                );
-            }
-            let pod_peers: Vec<PodPeer> = peers
-                .iter()
-                .filter_map(|peer| match peer {
-                    Peer::Pods { namespaces, pods } => Some(PodPeer::of(namespaces, pods, &policy.name.namespace)),
-                    Peer::Block(_) => None,
-                })
-                .collect();
-            pod_peers.iter().flat_map(|p| p.members(state)).filter_map(|p| p.resolve(name, protocol)).collect()
+            let PeerUnion { any: _, pods, blocks } = PeerUnion::of_listed(peers, &policy.name.namespace);
+            let selected = pods.iter().flat_map(|peer| peer.members(state)).filter_map(|p| p.resolve(name, protocol));
+            let within = NamedTargets { pods: BTreeSet::new(), blocks };
+            let within = named_endpoints(&within, name, protocol, state).into_iter().map(|(_, number)| number);
+            selected.chain(within).collect()
         }
     };
     if numbers.is_empty() {

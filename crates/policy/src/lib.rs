@@ -10,6 +10,7 @@ mod addresses;
 mod alike;
 mod ambient;
 mod attachment;
+mod budget;
 mod by_name;
 mod changed;
 mod check;

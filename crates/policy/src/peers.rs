@@ -39,23 +39,31 @@ pub(crate) struct PeerUnion {
 impl PeerUnion {
     /// The peers of a rule in a policy of `namespace`.
     pub(crate) fn of(peers: &Peers, namespace: &Arc<str>) -> PeerUnion {
-        let mut union = PeerUnion::default();
         match peers {
-            Peers::Any => union.any = true,
-            Peers::Of(peers) => {
-                for peer in peers {
-                    match peer {
-                        Peer::Pods { namespaces, pods } => {
-                            union.pods.insert(PodPeer::of(namespaces, pods, namespace));
-                        }
-                        Peer::Block(block) => {
-                            union.blocks.insert(block.clone());
-                        }
-                    }
+            Peers::Any => PeerUnion { any: true, ..PeerUnion::default() },
+            Peers::Of(peers) => PeerUnion::of_listed(peers, namespace),
+        }
+    }
+
+    /// The peers that a rule in a policy of `namespace` lists.
+    pub(crate) fn of_listed(peers: &[Peer], namespace: &Arc<str>) -> PeerUnion {
+        let mut union = PeerUnion::default();
+        for peer in peers {
+            match peer {
+                Peer::Pods { namespaces, pods } => {
+                    union.pods.insert(PodPeer::of(namespaces, pods, namespace));
+                }
+                Peer::Block(block) => {
+                    union.blocks.insert(block.clone());
                 }
             }
         }
         union
+    }
+
+    /// How many pod selectors and blocks it consists of.
+    pub(crate) fn len(&self) -> usize {
+        self.pods.len() + self.blocks.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,6 +87,15 @@ impl PodPeer {
             NamespaceScope::Selected(selector) => Namespaces::Selected(selector.clone()),
         };
         PodPeer { namespaces, pods: pods.clone() }
+    }
+
+    /// The peer without its negative requirements (`NotIn`, `DoesNotExist`): it selects at least the same pods.
+    pub(crate) fn base(&self) -> PodPeer {
+        let namespaces = match &self.namespaces {
+            Namespaces::Selected(selector) => Namespaces::Selected(selector.positive()),
+            Namespaces::Named(_) | Namespaces::Every => self.namespaces.clone(),
+        };
+        PodPeer { namespaces, pods: self.pods.positive() }
     }
 
     /// The pods it stands for at present. A pod that was not understood is nobody's peer.
@@ -145,16 +162,47 @@ pub(crate) fn pod_addresses(pods: &BTreeSet<PodPeer>, state: &ClusterState) -> V
     addresses
 }
 
+/// Addresses of the pods and remote sets that `base` stands for and none of `variants` does.
+pub(crate) fn excluded_addresses(base: &PodPeer, variants: &BTreeSet<PodPeer>, state: &ClusterState) -> Vec<IpAddr> {
+    let is_excluded = |pod: &&Arc<Pod>| {
+        let labels = state.namespace_labels(&pod.name.namespace);
+        !variants.iter().any(|variant| variant.selects(pod, labels))
+    };
+    let members = base.members(state).filter(is_excluded);
+    let mut addresses: Vec<IpAddr> = members.flat_map(|pod| state.addresses_of_known(pod)).collect();
+    if base.reaches_remote(state.remote().families()) {
+        let selected = state.remote().iter().filter(|(_, set, _)| base.selects_remote(set));
+        let claimed: BTreeSet<IpAddr> = selected.flat_map(|(_, _, addresses)| addresses.iter().copied()).collect();
+        addresses.extend(claimed.into_iter().filter(|address| {
+            let is_variant =
+                || state.seen_with(*address).any(|(_, set)| variants.iter().any(|v| v.selects_remote(set)));
+            state.holder(*address).is_none() && !is_variant()
+        }));
+    }
+    addresses
+}
+
 /// Addresses with the number that each pod gives to the named port.
 pub(crate) fn named_endpoints(
-    pods: &BTreeSet<PodPeer>,
+    targets: &NamedTargets,
     port: &str,
     protocol: Protocol,
     state: &ClusterState,
 ) -> BTreeSet<(IpAddr, u16)> {
+    let NamedTargets { pods, blocks } = targets;
     let members = pods.iter().flat_map(|peer| peer.members(state));
     let resolved = members.filter_map(|pod| Some((pod, pod.resolve(port, protocol)?)));
-    resolved.flat_map(|(pod, number)| state.addresses_of_known(pod).map(move |address| (address, number))).collect()
+    let mut endpoints: BTreeSet<(IpAddr, u16)> = resolved
+        .flat_map(|(pod, number)| state.addresses_of_known(pod).map(move |address| (address, number)))
+        .collect();
+    if !blocks.is_empty() {
+        let readable = state.pods().filter(|pod| !pod.unreadable);
+        for (pod, number) in readable.filter_map(|pod| Some((pod, pod.resolve(port, protocol)?))) {
+            let within = state.addresses_of_known(pod).filter(|a| blocks.iter().any(|block| block_contains(block, *a)));
+            endpoints.extend(within.map(|address| (address, number)));
+        }
+    }
+    endpoints
 }
 
 /// The addresses of one family in any of the blocks, as disjoint ranges that do not touch, in order. Each block's
@@ -260,7 +308,32 @@ pub(crate) fn block_contains(block: &Block, address: IpAddr) -> bool {
 }
 
 /// The pods on which egress rules look a named port up, by its name and protocol.
-pub(crate) type NamedPeers = BTreeMap<(Arc<str>, Protocol), BTreeSet<PodPeer>>;
+pub(crate) type NamedPeers = BTreeMap<(Arc<str>, Protocol), NamedTargets>;
+
+/// Pods by selector, and pods by an address in a block.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct NamedTargets {
+    pub(crate) pods: BTreeSet<PodPeer>,
+    pub(crate) blocks: BTreeSet<Block>,
+}
+
+impl NamedTargets {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.blocks.is_empty()
+    }
+
+    pub(crate) fn join(&mut self, other: NamedTargets) {
+        self.pods.extend(other.pods);
+        self.blocks.extend(other.blocks);
+    }
+
+    /// Whether the pod, which has the address and whose namespace has these labels, is one of them.
+    pub(crate) fn contain(&self, address: IpAddr, pod: &Pod, namespace: Option<&Labels>) -> bool {
+        let selected = || self.pods.iter().any(|peer| peer.selects(pod, namespace));
+        let within = || !pod.unreadable && self.blocks.iter().any(|block| block_contains(block, address));
+        selected() || within()
+    }
+}
 
 #[cfg(test)]
 mod tests {

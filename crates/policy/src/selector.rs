@@ -85,6 +85,18 @@ impl Selector {
         self.requirements.is_empty()
     }
 
+    /// The requirements that objects without any label do not meet: `In` and `Exists`.
+    pub(crate) fn positive(&self) -> Selector {
+        let is_positive = |requirement: &&Requirement| match requirement.operator {
+            Operator::In(_) | Operator::Exists => true,
+            Operator::NotIn(_) | Operator::DoesNotExist => false,
+        };
+        if self.requirements().all(|requirement| is_positive(&requirement)) {
+            return self.clone();
+        }
+        Selector::of(self.requirements().filter(is_positive).cloned())
+    }
+
     /// Whether nothing without the key can match: it is asked for by a value, by one of several, or to be there at all.
     pub fn requires(&self, key: &str) -> bool {
         self.requirements.iter().any(|requirement| match requirement.operator {

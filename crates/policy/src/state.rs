@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::alike::Alike;
+use crate::budget::{Budgets, Switch};
 use crate::by_name::ByName;
 use crate::directory::Directory;
 use crate::remote::{LabelPrefix, RemoteChange, RemoteSet, RemoteSets, Seen};
@@ -31,6 +32,7 @@ pub struct ClusterState {
     default_enforcement: Enforcement,
     tally: Tally,
     sums: Sums,
+    budgets: Budgets,
 }
 
 impl ClusterState {
@@ -58,7 +60,32 @@ impl ClusterState {
                 }
             }
         }
+        self.balance(&mut changed);
         changed
+    }
+
+    /// Denies the policies that cause more elements than they may.
+    fn balance(&mut self, changed: &mut Changed) {
+        if self.budgets.is_empty() {
+            return;
+        }
+        let mut budgets = std::mem::take(&mut self.budgets);
+        if !changed.relabelled.is_empty() {
+            budgets.recount(self);
+        }
+        let switched = budgets.balance(self.pods.len());
+        self.budgets = budgets;
+        for Switch { name, effective } in switched {
+            let Some(old) = self.policies.get(&name).cloned() else { continue };
+            let in_namespace = self.enforcement_in(&name.namespace);
+            self.tally.take(&old, in_namespace);
+            self.tally.add(&effective, in_namespace);
+            let (old, new) = (Object::Policy(old), Object::Policy(effective.clone()));
+            self.note(changed, Some(&old), Some(&new));
+            self.sums.take(&old);
+            self.sums.add(&new);
+            self.policies.insert(name, effective);
+        }
     }
 
     /// Gives back the room that pods which came in the order of a list leave between them.
@@ -70,7 +97,11 @@ impl ClusterState {
 
     fn set(&mut self, object: Object, changed: &mut Changed) {
         let old = self.object(object.kind(), object.name());
-        if old.as_ref() == Some(&object) {
+        let is_written = match &object {
+            Object::Policy(policy) => self.budgets.written(&policy.name) == Some(policy),
+            Object::Namespace(_) | Object::Pod(_) | Object::Node(_) => false,
+        };
+        if is_written || old.as_ref() == Some(&object) {
             return;
         }
         self.note(changed, old.as_ref(), Some(&object));
@@ -87,12 +118,17 @@ impl ClusterState {
             }
             Object::Policy(new) => {
                 self.tally.add(&new, self.enforcement_in(&new.name.namespace));
+                let mut budgets = std::mem::take(&mut self.budgets);
+                budgets.add(&new, self);
+                self.budgets = budgets;
                 self.policies.insert(new.name.clone(), new);
             }
             Object::Node(new) => {
                 self.nodes.insert(new.name.name.clone(), new);
             }
             Object::Pod(new) => {
+                let labels = self.namespaces.get(&new.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
+                self.budgets.add_pod(&new, labels);
                 self.addresses.claim(&new);
                 self.alike.add(&new);
                 self.pods.insert(new.name.clone(), new);
@@ -119,11 +155,14 @@ impl ClusterState {
             Object::Policy(old) => {
                 self.tally.take(old, self.enforcement_in(&name.namespace));
                 self.policies.remove(name);
+                self.budgets.remove(name);
             }
             Object::Node(_) => {
                 self.nodes.remove(&name.name);
             }
             Object::Pod(old) => {
+                let labels = self.namespaces.get(&old.name.namespace).filter(|n| !n.unreadable).map(|n| &n.labels);
+                self.budgets.remove_pod(old, labels);
                 self.addresses.release(old);
                 self.alike.remove(old);
                 self.pods.remove(name);

@@ -20,6 +20,7 @@ mod programs;
 mod related;
 mod reporting;
 mod room;
+mod segments;
 mod translator;
 mod tunnels;
 mod unknown;
@@ -38,6 +39,7 @@ pub use reporting::{
 pub use translator::Translator;
 pub use tunnels::TUNNEL_PORTS;
 
+pub(crate) use emit::MOST_VARIANTS;
 pub(crate) use job::{NamedPorts, resolved_ports};
 pub(crate) use names::digest;
 pub(crate) use plan::Plan;

@@ -10,10 +10,8 @@ use super::{Direction, Flow, Probe, World, remote, selector};
 /// How the other end of a flow matches the peers of a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Match {
-    /// By its address alone, as in an ipBlock.
-    Address,
-    /// As a pod, or because the rule names no peers at all.
-    Pod,
+    /// As a pod, by its address in an ipBlock, or because the rule names no peers at all.
+    Here,
     /// As a pod of another cluster, of whose ports nothing is known.
     Remote,
 }
@@ -31,16 +29,17 @@ pub(super) fn allows(rule: &Value, policy_namespace: &str, flow: &Flow<'_>) -> R
     let (peers, ports) = (list(peers)?, list(ports)?);
 
     let matches: Vec<Match> = if peers.is_empty() {
-        vec![Match::Pod]
+        vec![Match::Here]
     } else {
         peers.iter().filter_map(|peer| matched_peer(peer, policy_namespace, flow).unwrap_or(None)).collect()
     };
     Ok(matches.iter().any(|how| {
-        // "port names are resolved on the destination pod": on egress that is the peer, if it was met as a pod.
+        // "port can either be a numerical or named port on a pod": on egress on the pod that has the destination, whether
+        // a selector or an ipBlock matched it.
         let resolving = match (flow.direction, how) {
             (Direction::Ingress, _) => Some(flow.subject),
-            (Direction::Egress, Match::Pod) => owner(flow.world, flow.destination),
-            (Direction::Egress, Match::Address | Match::Remote) => None,
+            (Direction::Egress, Match::Here) => owner(flow.world, flow.destination),
+            (Direction::Egress, Match::Remote) => None,
         };
         ports.is_empty() || ports.iter().any(|port| port_matches(port, resolving, flow.probe) == Ok(true))
     }))
@@ -55,7 +54,7 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
         if pods.is_some() || namespaces.is_some() {
             return Err(NotUnderstood);
         }
-        return Ok(block_holds(block, flow)?.then_some(Match::Address));
+        return Ok(block_holds(block, flow)?.then_some(Match::Here));
     }
     if pods.is_none() && namespaces.is_none() {
         return Err(NotUnderstood);
@@ -76,7 +75,7 @@ fn matched_peer(peer: &Value, policy_namespace: &str, flow: &Flow<'_>) -> Result
         None => true,
         Some(wanted) => selector::matches(wanted, &other.metadata.labels.clone().unwrap_or_default())?,
     };
-    Ok((in_namespace && by_labels).then_some(Match::Pod))
+    Ok((in_namespace && by_labels).then_some(Match::Here))
 }
 
 /// "except is a slice of CIDRs that should not be included within an ipBlock": this one's, no other's. Pods'

@@ -7,7 +7,7 @@ use nft::Protocol;
 
 use super::classes::Class;
 use super::{FlowPorts, PortSpan};
-use crate::peers::{Namespaces, PeerUnion, PodPeer};
+use crate::peers::{NamedTargets, Namespaces, PeerUnion, PodPeer};
 use crate::translate::{NamedPorts, Plan, resolved_ports};
 use crate::{Block, Direction, NamedPort, ObjectName, Pod, Policy};
 
@@ -56,14 +56,22 @@ impl Terms {
         };
         let plan = Plan::of(direction, policies, &named);
         let mut collected: BTreeMap<Who, Vec<PortSpan>> = BTreeMap::new();
-        for (protocol, spans) in &plan.spans {
-            for span in spans {
-                let ports = PortSpan { protocol: *protocol, first: span.first, last: span.last };
-                who(&span.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
+        for (protocol, ranges) in &plan.ranges {
+            for range in ranges {
+                let ports = PortSpan { protocol: *protocol, first: range.first, last: range.last };
+                who(&range.allowed.peers).for_each(|who| collected.entry(who).or_default().push(ports));
             }
         }
-        let mut allowed: BTreeMap<Who, FlowPorts> =
-            collected.into_iter().map(|(who, spans)| (who, FlowPorts::of(spans))).collect();
+        let for_any = FlowPorts::of(collected.remove(&Who::Any).unwrap_or_default());
+        // Where every peer is allowed, no other one is mentioned.
+        let mut allowed: BTreeMap<Who, FlowPorts> = collected
+            .into_iter()
+            .map(|(who, spans)| (who, FlowPorts::of(spans).beyond(&for_any)))
+            .filter(|(_, ports)| !ports.is_none())
+            .collect();
+        if !for_any.is_none() {
+            allowed.insert(Who::Any, for_any);
+        }
         allowed.extend(who(&plan.any_port.peers).map(|who| (who, FlowPorts::everything())));
         let mut terms = Terms {
             by: policies.iter().map(|policy| policy.name.clone()).collect(),
@@ -85,9 +93,9 @@ impl Terms {
                 }
             }
         }
-        for ((name, protocol), peers) in plan.named {
-            let one = |peer| (number(Named::Pods(peer)), name.clone(), protocol);
-            terms.named.extend(peers.into_iter().map(one));
+        for ((name, protocol), NamedTargets { pods, blocks }) in plan.named {
+            let targets = pods.into_iter().map(Named::Pods).chain(blocks.into_iter().map(Named::Block));
+            terms.named.extend(targets.map(|target| (number(target), name.clone(), protocol)));
         }
         terms.peers.sort_unstable();
         terms.named.sort_unstable();
@@ -111,7 +119,9 @@ impl Terms {
         for (_, of_peer) in self.peers.iter().filter(|(peer, _)| other.is_matched_by(*peer)) {
             ports = ports.union(of_peer);
         }
-        for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| other.is_matched_by(*peer)) {
+        // A pod that was not understood has no named ports, though a block may hold its address.
+        let resolves = |peer: u32| !other.key.unreadable && other.is_matched_by(peer);
+        for (_, name, protocol) in self.named.iter().filter(|(peer, ..)| resolves(*peer)) {
             if let Some(number) = NamedPort::find(&other.key.ports, name, *protocol) {
                 let one = PortSpan { protocol: *protocol, first: number, last: number };
                 ports = ports.union(&FlowPorts::of([one]));

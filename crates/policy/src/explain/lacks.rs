@@ -35,15 +35,16 @@ impl Flow<'_> {
     /// What keeps the rule from allowing the flow: nothing, its peers, its ports, or both.
     pub(super) fn lack(&self, direction: Direction, policy: &Policy, rule: &PolicyRule, other: &End) -> Lack {
         let peer_fits = |peer: &Peer| self.peer_fits(policy, peer, other);
-        let is_pods = |peer: &Peer| matches!(peer, Peer::Pods { .. });
-        let (any_fits, pods_fit) = match &rule.peers {
-            Peers::Any => (true, other.pod.is_some_and(|p| !p.unreadable)),
-            Peers::Of(peers) => (peers.iter().any(peer_fits), peers.iter().any(|p| is_pods(p) && peer_fits(p))),
+        let any_fits = match &rule.peers {
+            Peers::Any => true,
+            Peers::Of(peers) => peers.iter().any(peer_fits),
         };
+        // A name is resolved on the pod that is met, by a selector or by its address in a block.
+        let is_pod = other.pod.is_some_and(|pod| !pod.unreadable);
         let ports = match &rule.ports {
             Ports::Any => false,
             Ports::Of(ports) => {
-                let named_fits = direction == Direction::Ingress || pods_fit || !any_fits;
+                let named_fits = direction == Direction::Ingress || is_pod || !any_fits;
                 !ports.iter().any(|p| self.port_fits(p, named_fits))
             }
         };

@@ -9,14 +9,20 @@ use nft::{
 
 use super::layout::{address_type, end, go_on, peer_field};
 use super::peer_sets::{PeerSet, PeersOf};
-use super::plan::{Allowed, Plan, Span};
+use super::plan::{Allowed, Plan};
+use super::segments::{Segment, segments};
 use super::{Direction, names};
-use crate::peers::{NamedPeers, PeerUnion, block_ranges, describe, is_whole_family};
-use crate::{Enforcement, ObjectName};
+use crate::peers::{NamedPeers, NamedTargets, PeerUnion, PodPeer, block_ranges, describe, is_whole_family};
+use crate::{Block, Enforcement, ObjectName};
 
 /// Up to this many port spans a program is written as rules, which a person reads at a glance and which cost about
 /// 60 ns each; beyond it verdict maps keep the cost flat.
 const INLINE_SPANS: usize = 4;
+
+/// Beyond this many peers of a program that differ in their negative requirements only, a set holds the pods that meet
+/// the positive ones, and small sets hold the pods that none of the peers selects: each of the peers may select nearly
+/// every pod, so that a set for each would hold the cluster as many times as there are peers.
+pub(crate) const MOST_VARIANTS: usize = 8;
 
 /// Policies named in a comment.
 const NAMED_POLICIES: usize = 3;
@@ -49,14 +55,23 @@ pub(super) fn compile(
     plan: &Plan,
     families: &BTreeSet<Family>,
 ) -> Fragment {
-    let mut emitter = Emitter { families, direction, enforcement, fragment: Fragment::default() };
+    let segments: BTreeMap<nft::Protocol, Vec<Segment>> =
+        plan.ranges.iter().map(|(protocol, ranges)| (*protocol, segments(ranges))).collect();
+    let mut emitter = Emitter {
+        families,
+        direction,
+        enforcement,
+        shared_bases: shared_bases(plan),
+        layers: BTreeMap::new(),
+        fragment: Fragment::default(),
+    };
     let mut rules = emitter.allow(&[], &plan.any_port.peers, &comment(&plan.any_port.by));
     if !plan.any_port.peers.any {
         rules.extend(emitter.named_rules(plan));
-        if plan.spans.values().map(Vec::len).sum::<usize>() <= INLINE_SPANS {
-            rules.extend(emitter.inline_spans(plan));
+        if segments.values().map(Vec::len).sum::<usize>() <= INLINE_SPANS {
+            rules.extend(emitter.inline_segments(&segments));
         } else {
-            rules.extend(emitter.mapped_spans(chain, plan));
+            rules.extend(emitter.mapped_segments(chain, &segments));
         }
         rules.push(end(direction, enforcement));
     }
@@ -70,63 +85,115 @@ struct Emitter<'a> {
     families: &'a BTreeSet<Family>,
     direction: Direction,
     enforcement: Enforcement,
+    /// Positive parts of peers that have a set of their own, without the pods that negative requirements exclude.
+    shared_bases: BTreeSet<PodPeer>,
+    /// What was emitted for a layer, by the address of its value, which the segments keep.
+    layers: BTreeMap<usize, EmittedLayer>,
     fragment: Fragment,
+}
+
+#[derive(Clone)]
+struct EmittedLayer {
+    rules: Vec<Rule>,
+    /// Of all that the rules depend on.
+    digest: String,
+    /// The chain that holds this layer alone.
+    chain: Name,
+}
+
+/// A union of pods by selector, as it is looked up.
+struct PodLookups {
+    /// One set holds the pods of all these.
+    plain: BTreeSet<PodPeer>,
+    /// A set of the pods of each base, and one of those that none of the variants selects.
+    excluding: BTreeMap<PodPeer, BTreeSet<PodPeer>>,
 }
 
 impl Emitter<'_> {
     /// Rules that take a flow on if its peer is in the union.
     fn allow(&mut self, when: &[Match], peers: &PeerUnion, comment: &str) -> Vec<Rule> {
         let go_on = go_on(self.direction);
-        let rule = |condition: Option<Match>| {
-            let matches = when.iter().cloned().chain(condition).collect();
+        let rule = |conditions: Vec<Match>| {
+            let matches = when.iter().cloned().chain(conditions).collect();
             Rule::new(matches, vec![Action::Verdict(go_on.clone())]).commented(comment)
         };
         if peers.any {
-            return vec![rule(None)];
+            return vec![rule(vec![])];
         }
+        let lookups = self.lookups(&peers.pods);
         let mut rules = Vec::new();
         for &family in self.families {
             let field = peer_field(self.direction, family);
-            if !peers.pods.is_empty() {
-                let set = self.pod_set(family, peers);
-                rules.push(rule(Some(Match::InSet { fields: vec![field], set })));
+            if !lookups.plain.is_empty() {
+                let set = self.pod_set(family, &lookups.plain);
+                rules.push(rule(vec![Match::InSet { fields: vec![field], set }]));
+            }
+            for (base, variants) in &lookups.excluding {
+                let within = Match::InSet { fields: vec![field], set: self.pod_set(family, &[base.clone()].into()) };
+                let excluded = self.excluded_set(family, base, variants);
+                let not_excluded = Match::NotInSet { fields: vec![field], set: excluded };
+                // A commit may come between two lookups of a packet. An excluded pod that comes is missing from the
+                // base before it is excluded, and one that goes is missing from it afterwards.
+                rules.push(rule(vec![within.clone(), not_excluded, within]));
             }
             let ranges = block_ranges(&peers.blocks, family);
             if is_whole_family(&ranges, family) {
-                rules.push(rule(Some(Match::Family(family))));
+                rules.push(rule(vec![Match::Family(family)]));
             } else if !ranges.is_empty() {
                 let set = self.block_set(family, peers, &ranges);
-                rules.push(rule(Some(Match::InSet { fields: vec![field], set })));
+                rules.push(rule(vec![Match::InSet { fields: vec![field], set }]));
             }
         }
         rules
     }
 
-    fn inline_spans(&mut self, plan: &Plan) -> Vec<Rule> {
+    fn lookups(&self, pods: &BTreeSet<PodPeer>) -> PodLookups {
+        let mut lookups = PodLookups { plain: BTreeSet::new(), excluding: BTreeMap::new() };
+        for peer in pods {
+            let base = peer.base();
+            match self.shared_bases.contains(&base) {
+                true => lookups.excluding.entry(base).or_default().insert(peer.clone()),
+                false => lookups.plain.insert(peer.clone()),
+            };
+        }
+        // Where the base itself is allowed, its variants add nothing to it.
+        lookups.excluding.retain(|base, variants| {
+            let whole = variants.contains(base);
+            if whole {
+                lookups.plain.insert(base.clone());
+            }
+            !whole
+        });
+        lookups
+    }
+
+    fn inline_segments(&mut self, segments: &BTreeMap<nft::Protocol, Vec<Segment>>) -> Vec<Rule> {
         let mut rules = Vec::new();
-        for (protocol, spans) in &plan.spans {
-            for Span { first, last, allowed } in spans {
+        for (protocol, segments) in segments {
+            for Segment { first, last, layers } in segments {
                 let mut when = vec![Match::Protocol(*protocol)];
                 if (*first, *last) != (0, u16::MAX) {
                     when.push(Match::FlowPort(*first, *last));
                 }
-                rules.extend(self.allow(&when, &allowed.peers, &comment(&allowed.by)));
+                for allowed in layers {
+                    rules.extend(self.allow(&when, &allowed.peers, &comment(&allowed.by)));
+                }
             }
         }
         rules
     }
 
     /// One verdict map a protocol: from the port to the chain of the peers that are allowed there.
-    fn mapped_spans(&mut self, chain: &Name, plan: &Plan) -> Vec<Rule> {
+    fn mapped_segments(&mut self, chain: &Name, segments: &BTreeMap<nft::Protocol, Vec<Segment>>) -> Vec<Rule> {
         let mut rules = Vec::new();
-        for (protocol, spans) in &plan.spans {
-            let ranges = spans.iter().any(|s| s.first != s.last);
+        for (protocol, segments) in segments {
+            let ranges = segments.iter().any(|s| s.first != s.last);
             let mut set = Set { verdicts: true, interval: ranges, ..Set::of(&[KeyType::InetService]) };
-            for Span { first, last, allowed } in spans {
+            for Segment { first, last, layers } in segments {
                 let (first, last) = (Datum::Port(*first), Datum::Port(*last));
                 let key = if ranges { Key::Range(first, last) } else { Key::One(first) };
-                let verdict = self.peers_verdict(allowed);
-                let comment = Some(Comment::new(&comment(&allowed.by)));
+                let verdict = self.peers_verdict(layers);
+                let comment = Some(Comment::new(&layers_comment(layers)));
                 set.elements.insert(key, Element { verdict: Some(verdict), comment });
             }
             let map = names::port_map(chain, *protocol, ranges);
@@ -137,20 +204,46 @@ impl Emitter<'_> {
         rules
     }
 
-    /// Where a flow goes whose port allows the union: straight on, or to the chain that looks its peer up.
-    fn peers_verdict(&mut self, allowed: &Allowed) -> Verdict {
-        if allowed.peers.any {
+    /// Where a flow goes whose port has these layers: straight on, or to the chain that looks its peer up.
+    fn peers_verdict(&mut self, layers: &[Arc<Allowed>]) -> Verdict {
+        if layers.iter().any(|allowed| allowed.peers.any) {
             return go_on(self.direction);
         }
-        let chain = names::peers_chain(self.direction, self.enforcement, &allowed.peers);
+        let emitted: Vec<EmittedLayer> = layers.iter().map(|allowed| self.emit_layer(allowed)).collect();
+        let chain = match &emitted[..] {
+            [layer] => layer.chain.clone(),
+            several => {
+                let digests: Vec<&str> = several.iter().map(|layer| &*layer.digest).collect();
+                names::layered_chain(self.direction, self.enforcement, &digests)
+            }
+        };
         if !self.fragment.chains.contains_key(&chain) {
-            let about = [describe(&allowed.peers.pods), describe(&allowed.peers.blocks)];
-            let about: Vec<String> = about.into_iter().filter(|a| !a.is_empty()).collect();
-            let mut rules = self.allow(&[], &allowed.peers, &about.join("; "));
+            let mut rules: Vec<Rule> = emitted.into_iter().flat_map(|layer| layer.rules).collect();
             rules.push(end(self.direction, self.enforcement));
             self.fragment.chains.insert(chain.clone(), Arc::new(Chain { hook: None, rules }));
         }
         Verdict::Goto(chain)
+    }
+
+    /// Many segments share a layer, so it is emitted once.
+    fn emit_layer(&mut self, allowed: &Arc<Allowed>) -> EmittedLayer {
+        let key = Arc::as_ptr(allowed).addr();
+        if let Some(layer) = self.layers.get(&key) {
+            return layer.clone();
+        }
+        let about = [describe(&allowed.peers.pods), describe(&allowed.peers.blocks)];
+        let about: Vec<String> = about.into_iter().filter(|a| !a.is_empty()).collect();
+        let rules = self.allow(&[], &allowed.peers, &about.join("; "));
+        let shared: BTreeSet<PodPeer> =
+            allowed.peers.pods.iter().map(PodPeer::base).filter(|base| self.shared_bases.contains(base)).collect();
+        let digest = names::digest(&(&allowed.peers.pods, &allowed.peers.blocks, &shared));
+        let chain = match shared.is_empty() {
+            true => names::peers_chain(self.direction, self.enforcement, &allowed.peers),
+            false => names::layered_chain(self.direction, self.enforcement, &[&digest]),
+        };
+        let layer = EmittedLayer { rules, digest, chain };
+        self.layers.insert(key, layer.clone());
+        layer
     }
 
     /// Named ports of egress rules. The set holds addresses with ports, and the flow's destination is the source of
@@ -175,10 +268,18 @@ impl Emitter<'_> {
         rules
     }
 
-    fn pod_set(&mut self, family: Family, peers: &PeerUnion) -> Name {
-        let of = PeersOf::Addresses(peers.pods.clone());
-        let about = describe(&peers.pods);
-        self.shared(names::pod_set(family, &peers.pods), &about, &[address_type(family)], |set| SharedSet {
+    fn pod_set(&mut self, family: Family, pods: &BTreeSet<PodPeer>) -> Name {
+        let about = describe(pods);
+        self.shared(names::pod_set(family, pods), &about, &[address_type(family)], |set| SharedSet {
+            set,
+            peers: Some(PeerSet { family, of: PeersOf::Addresses(pods.clone()) }),
+        })
+    }
+
+    fn excluded_set(&mut self, family: Family, base: &PodPeer, variants: &BTreeSet<PodPeer>) -> Name {
+        let about = format!("{base} without {}", describe(variants));
+        let of = PeersOf::Excluded { base: base.clone(), variants: variants.clone() };
+        self.shared(names::excluded_set(family, base, variants), &about, &[address_type(family)], |set| SharedSet {
             set,
             peers: Some(PeerSet { family, of }),
         })
@@ -193,7 +294,11 @@ impl Emitter<'_> {
     }
 
     fn named_set(&mut self, family: Family, peers: &NamedPeers) -> Name {
-        let about = peers.iter().map(|((name, protocol), pods)| format!("{name}/{protocol} of {}", describe(pods)));
+        let about = peers.iter().map(|((name, protocol), NamedTargets { pods, blocks })| {
+            let targets = [describe(pods), describe_pods_within(blocks)];
+            let targets: Vec<String> = targets.into_iter().filter(|target| !target.is_empty()).collect();
+            format!("{name}/{protocol} of {}", targets.join("; "))
+        });
         let about = about.collect::<Vec<_>>().join("; ");
         let types = [address_type(family), KeyType::InetProto, KeyType::InetService];
         let of = PeersOf::Endpoints(peers.clone());
@@ -209,6 +314,24 @@ impl Emitter<'_> {
         self.fragment.sets.entry(name.clone()).or_insert_with(|| fill(set()));
         name
     }
+}
+
+/// The positive parts that more than [`MOST_VARIANTS`] peers with negative requirements have in common.
+fn shared_bases(plan: &Plan) -> BTreeSet<PodPeer> {
+    let ranges = plan.ranges.values().flatten().map(|range| &range.allowed.peers);
+    let mut variants: BTreeMap<PodPeer, BTreeSet<&PodPeer>> = BTreeMap::new();
+    for peer in ranges.chain([&plan.any_port.peers]).flat_map(|peers| &peers.pods) {
+        let base = peer.base();
+        if base != *peer {
+            variants.entry(base).or_default().insert(peer);
+        }
+    }
+    variants.into_iter().filter(|(_, variants)| variants.len() > MOST_VARIANTS).map(|(base, _)| base).collect()
+}
+
+/// `pods in 10.0.0.0/8; pods in 10.1.0.0/16`
+fn describe_pods_within(blocks: &BTreeSet<Block>) -> String {
+    blocks.iter().map(|block| format!("pods in {block}")).collect::<Vec<_>>().join("; ")
 }
 
 /// Neighbouring ranges may come from different policies and lead to the same chain; the kernel wants one range then.
@@ -247,4 +370,20 @@ fn comment(policies: &BTreeSet<ObjectName>) -> String {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
+}
+
+/// As [`comment`], without walking through the policies of every layer where there are several.
+fn layers_comment(layers: &[Arc<Allowed>]) -> String {
+    let [allowed] = layers else {
+        let mut first: BTreeSet<ObjectName> = BTreeSet::new();
+        for policy in layers.iter().flat_map(|allowed| &allowed.by) {
+            if first.len() == NAMED_POLICIES && !first.contains(policy) {
+                let named: Vec<String> = first.iter().map(ObjectName::to_string).collect();
+                return format!("{} and others", named.join(", "));
+            }
+            first.insert(policy.clone());
+        }
+        return comment(&first);
+    };
+    comment(&allowed.by)
 }

@@ -18,7 +18,7 @@ use nft::{
 
 use super::edge::{self, EdgeHook};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, related, reporting, tunnels, unknown};
+use super::{Direction, names, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
@@ -544,7 +544,7 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
 
 /// Whether more elements of the set allow less.
 fn restricts(name: &Name) -> bool {
-    is_of_pods(name) || unknown::restricts(name) || tunnels::restricts(name)
+    is_of_pods(name) || unknown::restricts(name) || tunnels::restricts(name) || names::is_excluded(name)
 }
 
 fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nft::{Action, Chain, Element, Family, Key, Name, Named, Operation, Rule, Ruleset, TableFamily, Verdict};
 
 use super::layout::{dispatch_map, end, end_chain, go_on, guard_set, is_fixed_chain, self_set};
-use super::names::enforcement_of;
+use super::names::{enforcement_of, is_excluded};
 use super::{Direction, edge, related, tunnels, unknown};
 
 /// Takes out of the ruleset what the operation, which the kernel refused, was to bring. Says whether that was possible
@@ -24,6 +24,8 @@ pub fn leave_out(ruleset: &mut Ruleset, refused: &Operation) -> bool {
     }
     match refused {
         Operation::AddRule { chain, rule, .. } => without_rule(ruleset, chain, rule),
+        // With fewer elements of it more would be allowed, without the rules that look at it less.
+        Operation::AddElements { name, .. } if is_excluded(name) => without_set(ruleset, name),
         Operation::AddElements { name, elements, .. } => {
             let keys = elements.iter().map(|(key, _)| *key).collect();
             without_elements(ruleset, name, &keys)

@@ -18,6 +18,9 @@ const LONGEST_CLEAR: usize = 90;
 /// Longest hint beside a digest.
 const LONGEST_HINT: usize = 40;
 
+/// Begin the names of sets of excluded pods.
+const EXCLUDED: [&str; 2] = ["excluded4", "excluded6"];
+
 /// Begins the names of chains whose end is to audit.
 const AUDIT: &str = "audit-";
 
@@ -84,6 +87,26 @@ pub(super) fn peers_chain(direction: Direction, enforcement: Enforcement, peers:
     }
 }
 
+/// The chain that allows what is in any of the layers with these digests.
+pub(super) fn layered_chain(direction: Direction, enforcement: Enforcement, layers: &[&str]) -> Name {
+    let word = match direction {
+        Direction::Egress => "to",
+        Direction::Ingress => "from",
+    };
+    name(&prefix(enforcement, word), "layers".into(), true, &("layers", layers))
+}
+
+/// The set of the addresses of the pods that `base` stands for and none of `variants` does.
+pub(super) fn excluded_set(family: Family, base: &PodPeer, variants: &BTreeSet<PodPeer>) -> Name {
+    let [v4, v6] = EXCLUDED;
+    name(by_family(family, v4, v6), base.to_string(), true, &(base, variants))
+}
+
+/// Whether rules allow what is not in the set.
+pub(super) fn is_excluded(set: &Name) -> bool {
+    set.as_str().split_once('/').is_some_and(|(prefix, _)| EXCLUDED.contains(&prefix))
+}
+
 /// The set of the pods' addresses.
 pub(super) fn pod_set(family: Family, peers: &BTreeSet<PodPeer>) -> Name {
     pods(by_family(family, "pods4", "pods6"), peers)
@@ -97,7 +120,7 @@ pub(super) fn block_set(family: Family, peers: &BTreeSet<Block>) -> Name {
 /// The set of addresses and ports that pods call by the names.
 pub(super) fn named_set(family: Family, peers: &NamedPeers) -> Name {
     let names: Vec<&str> = peers.keys().map(|(name, _)| &**name).collect();
-    let identity: Vec<_> = peers.iter().map(|((name, protocol), pods)| (name, protocol.word(), pods)).collect();
+    let identity: Vec<_> = peers.iter().map(|((name, protocol), targets)| (name, protocol.word(), targets)).collect();
     name(by_family(family, "named4", "named6"), names.join("-"), true, &identity)
 }
 
@@ -167,8 +190,10 @@ fn name(prefix: &str, clear: String, mistakable: bool, identity: &impl Serialize
     fixed(&format!("{prefix}/_/{}/{}", hint.trim_matches('-'), digest(identity)))
 }
 
-/// 65 bits of SHA-256 over the JSON form, as 13 characters of base32: enough that nobody can make a name collide with
-/// a name that exists.
+/// Characters of a digest: 128 bits, five to a character.
+const DIGEST_CHARACTERS: u32 = 26;
+
+/// 128 bits of SHA-256 over the JSON form, in base32: finding two selectors with the same digest takes some 2^64 attempts.
 pub(crate) fn digest(identity: &impl Serialize) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let json = match serde_json::to_vec(identity) {
@@ -177,7 +202,12 @@ pub(crate) fn digest(identity: &impl Serialize) -> String {
     };
     let hash = Sha256::digest(&json);
     let bits = hash[..16].iter().fold(0u128, |acc, byte| acc << 8 | u128::from(*byte));
-    (0..13).map(|i| char::from(ALPHABET[(bits >> (123 - 5 * i)) as usize & 31])).collect()
+    // The last character holds the three lowest bits, followed by two zeros.
+    let character = |i: u32| match 123_u32.checked_sub(5 * i) {
+        Some(shift) => bits >> shift,
+        None => bits << 2,
+    };
+    (0..DIGEST_CHARACTERS).map(|i| char::from(ALPHABET[character(i) as usize & 31])).collect()
 }
 
 #[cfg(test)]
@@ -190,6 +220,30 @@ mod tests {
         let pods = Selector::of([Requirement { key: key.into(), operator }]);
         let peer = PodPeer { namespaces: Namespaces::Named("shop".into()), pods };
         pod_set(Family::V4, &[peer].into()).to_string()
+    }
+
+    #[test]
+    fn digest_holds_every_bit_of_128() {
+        let decode = |digest: &str| {
+            let value = |c: u8| u128::from(if c.is_ascii_lowercase() { c - b'a' } else { c - b'2' + 26 });
+            let (last, rest) = digest.as_bytes().split_last().unwrap();
+            rest.iter().fold(0u128, |bits, c| bits << 5 | value(*c)) << 3 | value(*last) >> 2
+        };
+        for identity in ["a", "b", "shop"] {
+            let hash = Sha256::digest(serde_json::to_vec(identity).unwrap());
+            assert_eq!(decode(&digest(&identity)).to_be_bytes(), hash[..16]);
+        }
+    }
+
+    #[test]
+    fn longest_name_with_digest_fits_nft() {
+        let namespace = "n".repeat(63);
+        let values: crate::selector::Values =
+            (0..9).map(|n| format!("{n}{}", "v".repeat(62)).as_str().into()).collect();
+        let pods = Selector::of([Requirement { key: "k".repeat(63).as_str().into(), operator: Operator::In(values) }]);
+        let peers = BTreeSet::from([PodPeer { namespaces: Namespaces::Named(namespace.as_str().into()), pods }]);
+        let name = pod_set(Family::V4, &peers);
+        assert!(name.as_str().len() <= 127 && name.as_str().rsplit('/').next().unwrap().len() == 26, "{name}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use nft::{Datum, Element, Elements, Family, Key, Name, Named, Protocol, Set};
 use super::address_key;
 use super::room::room_for_peers;
 use crate::changed::Noted;
-use crate::peers::{NamedPeers, Namespaces, PodPeer, named_endpoints, pod_addresses};
+use crate::peers::{NamedPeers, NamedTargets, Namespaces, PodPeer, excluded_addresses, named_endpoints, pod_addresses};
 use crate::remote::{Families, Seen};
 use crate::{Changed, ClusterState, Holder, Labels, Pod};
 
@@ -29,6 +29,9 @@ pub(super) struct PeerSet {
 pub(super) enum PeersOf {
     /// The pods' addresses.
     Addresses(BTreeSet<PodPeer>),
+    /// The addresses of the pods that `base` stands for and none of the variants does, which have all of its
+    /// requirements and more.
+    Excluded { base: PodPeer, variants: BTreeSet<PodPeer> },
     /// The pods' addresses, with the numbers of ports that they call by a name.
     Endpoints(NamedPeers),
 }
@@ -56,9 +59,12 @@ impl PeersOf {
         };
         match self {
             PeersOf::Addresses(pods) => pod_addresses(pods, state).into_iter().for_each(|a| put(a, address_key(a))),
+            PeersOf::Excluded { base, variants } => {
+                excluded_addresses(base, variants, state).into_iter().for_each(|a| put(a, address_key(a)));
+            }
             PeersOf::Endpoints(named) => {
-                for ((name, protocol), pods) in named {
-                    for (address, number) in named_endpoints(pods, name, *protocol, state) {
+                for ((name, protocol), targets) in named {
+                    for (address, number) in named_endpoints(targets, name, *protocol, state) {
                         put(address, endpoint_key(address, *protocol, number));
                     }
                 }
@@ -69,12 +75,22 @@ impl PeersOf {
 }
 
 impl PeerSet {
-    fn peers(&self) -> impl Iterator<Item = &PodPeer> {
-        let (addresses, named) = match &self.of {
-            PeersOf::Addresses(pods) => (Some(pods), None),
-            PeersOf::Endpoints(named) => (None, Some(named)),
-        };
-        addresses.into_iter().flatten().chain(named.into_iter().flat_map(BTreeMap::values).flatten())
+    /// The peers whose pods it may hold, beside those that have an address in a block.
+    fn peers(&self) -> Vec<&PodPeer> {
+        match &self.of {
+            PeersOf::Addresses(pods) => pods.iter().collect(),
+            // The variants select none but pods of the base.
+            PeersOf::Excluded { base, variants: _ } => vec![base],
+            PeersOf::Endpoints(named) => named.values().flat_map(|targets| &targets.pods).collect(),
+        }
+    }
+
+    /// Whether it holds pods by their addresses, whatever their namespace is.
+    fn has_blocks(&self) -> bool {
+        match &self.of {
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } => false,
+            PeersOf::Endpoints(named) => named.values().any(|targets| !targets.blocks.is_empty()),
+        }
     }
 
     /// What it has to hold for the address that the pod has.
@@ -83,9 +99,13 @@ impl PeerSet {
         match &self.of {
             PeersOf::Addresses(pods) if selected(pods) => vec![address_key(address)],
             PeersOf::Addresses(_) => vec![],
+            PeersOf::Excluded { base, variants } => {
+                let excluded = base.selects(pod, namespace) && !selected(variants);
+                if excluded { vec![address_key(address)] } else { vec![] }
+            }
             PeersOf::Endpoints(named) => {
-                let resolved = |((name, protocol), pods): (&(Arc<str>, Protocol), &BTreeSet<PodPeer>)| {
-                    let number = pod.resolve(name, *protocol).filter(|_| selected(pods))?;
+                let resolved = |((name, protocol), targets): (&(Arc<str>, Protocol), &NamedTargets)| {
+                    let number = pod.resolve(name, *protocol).filter(|_| targets.contain(address, pod, namespace))?;
                     Some(endpoint_key(address, *protocol, number))
                 };
                 named.iter().filter_map(resolved).collect()
@@ -97,14 +117,27 @@ impl PeerSet {
     fn reaching(&self, families: &Families) -> BTreeSet<PodPeer> {
         match &self.of {
             PeersOf::Addresses(pods) => pods.iter().filter(|peer| peer.reaches_remote(families)).cloned().collect(),
+            PeersOf::Excluded { base, variants: _ } => {
+                Some(base).filter(|base| base.reaches_remote(families)).cloned().into_iter().collect()
+            }
             PeersOf::Endpoints(_) => BTreeSet::new(),
+        }
+    }
+
+    /// Whether no requirement keeps it from holding an address of these remote sets, one of which a peer of it stands for.
+    fn keeps_remote(&self, remote: &[&Seen]) -> bool {
+        match &self.of {
+            PeersOf::Addresses(_) | PeersOf::Endpoints(_) => true,
+            PeersOf::Excluded { base: _, variants } => {
+                !remote.iter().any(|set| variants.iter().any(|variant| variant.selects_remote(set)))
+            }
         }
     }
 
     /// What it holds for the address.
     fn held(&self, address: IpAddr, elements: &Elements) -> Vec<Key> {
         match &self.of {
-            PeersOf::Addresses(_) => {
+            PeersOf::Addresses(_) | PeersOf::Excluded { .. } => {
                 Some(address_key(address)).filter(|key| elements.contains(key)).into_iter().collect()
             }
             PeersOf::Endpoints(_) => {
@@ -147,6 +180,9 @@ impl PeerSets {
 
     pub(super) fn add(&mut self, name: Name, set: PeerSet, families: &Families) {
         let set = Arc::new(set);
+        if set.has_blocks() {
+            self.anywhere.insert(name.clone(), set.clone());
+        }
         for peer in set.peers() {
             let sets = match &peer.namespaces {
                 Namespaces::Named(namespace) => self.by_namespace.entry(namespace.clone()).or_default(),
@@ -221,10 +257,10 @@ impl PeerSets {
     }
 
     /// What the set of that name has to hold for an address that is one of these remote sets'.
-    fn wanted_of_remote(&self, name: &Name, address: IpAddr, remote: &[&Seen]) -> Vec<Key> {
+    fn wanted_of_remote(&self, name: &Name, of: &PeerSet, address: IpAddr, remote: &[&Seen]) -> Vec<Key> {
         let stands_for = |peer: &PodPeer| remote.iter().any(|set| peer.selects_remote(set));
         match self.reaching.get(name) {
-            Some(peers) if peers.iter().any(stands_for) => vec![address_key(address)],
+            Some(peers) if peers.iter().any(stands_for) && of.keeps_remote(remote) => vec![address_key(address)],
             Some(_) | None => vec![],
         }
     }
@@ -246,7 +282,7 @@ impl PeerSets {
             let wanted = match holder {
                 Some(Holder::Pod(pod)) => of.wanted(address, pod, labels),
                 Some(Holder::Unknown(_)) => vec![],
-                None => self.wanted_of_remote(name, address, &remote),
+                None => self.wanted_of_remote(name, of, address, &remote),
             };
             if held == Held::Nowhere && wanted.is_empty() {
                 continue;

@@ -1,0 +1,285 @@
+//! Overlapping port ranges become disjoint segments, each with what is allowed there.
+//!
+//! One union of peers per segment keeps the cost of a first packet flat, but with ranges that overlap each peer is copied
+//! into every segment that its range covers. Where that would multiply the peers, segments share *layers* instead:
+//! segments are grouped by eights, groups by eights again, and a range is held by the largest groups that it covers.
+//! A peer is then copied at most 14 times per level, and a first packet looks at one layer per level.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::plan::Allowed;
+use crate::peers::PeerUnion;
+
+/// Segments in a group, and groups in a group of the next level.
+const GROUP: usize = 8;
+
+/// As long as unions hold at most so many peers in all, they are not worth sharing.
+const FEW_PEERS: usize = 64;
+
+/// Unions are kept while they hold at most this multiple of the peers that the ranges name.
+const MOST_COPIES: usize = 4;
+
+/// Ports from the first to the last, both included, and what is allowed there.
+#[derive(Debug, Clone)]
+pub(crate) struct PortRangeOf {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) allowed: Arc<Allowed>,
+}
+
+impl PortRangeOf {
+    fn start(&self) -> u32 {
+        self.first.into()
+    }
+
+    fn end(&self) -> u32 {
+        u32::from(self.last) + 1
+    }
+}
+
+/// A part of the ports, disjoint from all others.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    /// What is allowed is the union of all layers. At least one.
+    pub(super) layers: Vec<Arc<Allowed>>,
+}
+
+/// Disjoint segments in the order of the ports; ports that no range covers are in none.
+pub(super) fn segments(ranges: &[PortRangeOf]) -> Vec<Segment> {
+    match unions_are_cheap(ranges) {
+        true => unions(ranges),
+        false => layers(ranges),
+    }
+}
+
+/// The ports at which a range begins or ends, each once, in order.
+fn cuts(ranges: &[PortRangeOf]) -> Vec<u32> {
+    let cuts: BTreeSet<u32> = ranges.iter().flat_map(|range| [range.start(), range.end()]).collect();
+    cuts.into_iter().collect()
+}
+
+/// Counts the peers of all distinct unions without making them: a union is known by the exclusive or of its members'
+/// digests. Two unions that were taken for one would only make the layout more expensive.
+fn unions_are_cheap(ranges: &[PortRangeOf]) -> bool {
+    let mut numbers: BTreeMap<&PeerUnion, usize> = BTreeMap::new();
+    let mut events: BTreeMap<u32, Vec<(usize, isize)>> = BTreeMap::new();
+    for range in ranges {
+        let next = numbers.len();
+        let number = *numbers.entry(&range.allowed.peers).or_insert(next);
+        events.entry(range.start()).or_default().push((number, 1));
+        events.entry(range.end()).or_default().push((number, -1));
+    }
+    let named: usize = numbers.keys().map(|peers| peers.len()).sum();
+    let mut sizes = vec![0; numbers.len()];
+    numbers.iter().for_each(|(peers, number)| sizes[*number] = peers.len());
+    let mut open = vec![0_isize; sizes.len()];
+    let (mut union, mut size, mut copied) = (0_u128, 0, 0);
+    let mut seen = BTreeSet::new();
+    for changes in events.values() {
+        for (number, change) in changes {
+            let was_open = open[*number] > 0;
+            open[*number] += change;
+            match (was_open, open[*number] > 0) {
+                (false, true) => size += sizes[*number],
+                (true, false) => size -= sizes[*number],
+                (true, true) | (false, false) => continue,
+            }
+            union ^= fingerprint(*number);
+        }
+        if seen.insert(union) {
+            copied += size;
+        }
+    }
+    copied <= FEW_PEERS || copied <= MOST_COPIES * named
+}
+
+fn fingerprint(number: usize) -> u128 {
+    let hash = Sha256::digest(number.to_be_bytes());
+    hash[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
+}
+
+/// One layer per segment; neighbours that allow the same become one.
+fn unions(ranges: &[PortRangeOf]) -> Vec<Segment> {
+    let mut opening: Vec<&PortRangeOf> = ranges.iter().collect();
+    opening.sort_by_key(|range| range.start());
+    let mut next = opening.into_iter().peekable();
+    let mut open: Vec<&PortRangeOf> = Vec::new();
+    let mut joined = Unions::default();
+    let mut result: Vec<Segment> = Vec::new();
+    for pair in cuts(ranges).windows(2) {
+        open.retain(|range| range.end() > pair[0]);
+        while let Some(range) = next.next_if(|range| range.start() == pair[0]) {
+            open.push(range);
+        }
+        if open.is_empty() {
+            continue;
+        }
+        let allowed = joined.of(open.iter().map(|range| &range.allowed));
+        // Cuts are port numbers, or one past the last one.
+        let (first, last) = (pair[0] as u16, (pair[1] - 1) as u16);
+        match result.last_mut() {
+            Some(previous) if u32::from(previous.last) + 1 == pair[0] && previous.layers[0] == allowed => {
+                previous.last = last;
+            }
+            _ => result.push(Segment { first, last, layers: vec![allowed] }),
+        }
+    }
+    result
+}
+
+/// Unions that were made, by the addresses of their parts, which the ranges keep: a rule with many ports is joined with
+/// another one once.
+#[derive(Default)]
+struct Unions(BTreeMap<BTreeSet<usize>, Arc<Allowed>>);
+
+impl Unions {
+    fn of<'a>(&mut self, parts: impl Iterator<Item = &'a Arc<Allowed>>) -> Arc<Allowed> {
+        let parts: BTreeMap<usize, &Arc<Allowed>> = parts.map(|part| (Arc::as_ptr(part).addr(), part)).collect();
+        let make = || match (parts.len(), parts.values().next()) {
+            (1, Some(only)) => Arc::clone(only),
+            _ => {
+                let mut union = Allowed::default();
+                parts.values().for_each(|part| union.join(part));
+                Arc::new(union)
+            }
+        };
+        self.0.entry(parts.keys().copied().collect()).or_insert_with(make).clone()
+    }
+}
+
+/// Layers by level (0 are the segments themselves) and place in it.
+fn layers(ranges: &[PortRangeOf]) -> Vec<Segment> {
+    let cuts = cuts(ranges);
+    let place = |port: u32| cuts.partition_point(|cut| *cut < port);
+    let mut parts: BTreeMap<(usize, usize), Vec<&Arc<Allowed>>> = BTreeMap::new();
+    for range in ranges {
+        for group in groups(place(range.start()), place(range.end())) {
+            parts.entry(group).or_default().push(&range.allowed);
+        }
+    }
+    let levels = parts.keys().map(|(level, _)| level + 1).max().unwrap_or(0);
+    let mut joined = Unions::default();
+    let layers: BTreeMap<(usize, usize), Arc<Allowed>> =
+        parts.into_iter().map(|(group, parts)| (group, joined.of(parts.into_iter()))).collect();
+    let segment = |(place, pair): (usize, &[u32])| {
+        let mut group = place;
+        let mut covering = Vec::new();
+        for level in 0..levels {
+            covering.extend(layers.get(&(level, group)).cloned());
+            group /= GROUP;
+        }
+        let (first, last) = (pair[0] as u16, (pair[1] - 1) as u16);
+        (!covering.is_empty()).then_some(Segment { first, last, layers: covering })
+    };
+    cuts.windows(2).enumerate().filter_map(segment).collect()
+}
+
+/// The largest groups that make up the segments from `first` up to, and without, `end`: level and place of each.
+fn groups(mut first: usize, mut end: usize) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut level = 0;
+    while first < end {
+        // Beyond the last whole group of the next level nothing is gained by going on.
+        let is_within_one = first / GROUP == (end - 1) / GROUP && (first % GROUP != 0 || end % GROUP != 0);
+        if is_within_one {
+            found.extend((first..end).map(|place| (level, place)));
+            break;
+        }
+        while first % GROUP != 0 {
+            found.push((level, first));
+            first += 1;
+        }
+        while end % GROUP != 0 {
+            end -= 1;
+            found.push((level, end));
+        }
+        (first, end, level) = (first / GROUP, end / GROUP, level + 1);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Selector;
+    use crate::peers::{Namespaces, PodPeer};
+
+    fn range(first: u16, last: u16, namespace: &str) -> PortRangeOf {
+        let peer = PodPeer { namespaces: Namespaces::Named(namespace.into()), pods: Selector::everything() };
+        let peers = PeerUnion { pods: [peer].into(), ..PeerUnion::default() };
+        PortRangeOf { first, last, allowed: Arc::new(Allowed { peers, by: BTreeSet::new() }) }
+    }
+
+    fn shape(ranges: &[PortRangeOf]) -> Vec<(u16, u16, usize)> {
+        segments(ranges).iter().map(|s| (s.first, s.last, s.layers[0].peers.pods.len())).collect()
+    }
+
+    #[test]
+    fn overlapping_ranges_are_cut_where_the_peers_change() {
+        assert_eq!(shape(&[range(10, 30, "a"), range(20, 40, "b")]), [(10, 19, 1), (20, 30, 2), (31, 40, 1)]);
+        assert_eq!(shape(&[range(0, 65535, "a"), range(80, 80, "b")]), [(0, 79, 1), (80, 80, 2), (81, 65535, 1)]);
+    }
+
+    #[test]
+    fn touching_ranges_for_the_same_peers_are_one() {
+        assert_eq!(shape(&[range(1, 5, "a"), range(6, 9, "a"), range(3, 7, "a")]), [(1, 9, 1)]);
+        assert_eq!(shape(&[range(1, 5, "a"), range(7, 9, "a")]), [(1, 5, 1), (7, 9, 1)]);
+        assert_eq!(shape(&[]), []);
+    }
+
+    #[test]
+    fn exact_ports_with_their_own_peers_keep_unions() {
+        let ranges: Vec<PortRangeOf> = (0..1000).map(|n| range(n, n, &format!("n{n}"))).collect();
+        assert!(unions_are_cheap(&ranges));
+        let nested: Vec<PortRangeOf> = (0..100).map(|n| range(n, 1000 - n, &format!("n{n}"))).collect();
+        assert!(!unions_are_cheap(&nested));
+    }
+
+    /// Namespaces allowed at a port, one by one.
+    fn at(segments: &[Segment], port: u16) -> BTreeSet<PodPeer> {
+        let covering = segments.iter().filter(|s| (s.first..=s.last).contains(&port));
+        covering.flat_map(|s| &s.layers).flat_map(|layer| layer.peers.pods.clone()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn unions_and_layers_allow_what_ranges_say(
+            drawn in prop::collection::vec((0..120_u16, 0..120_u16, 0..20_usize), 1..60)
+        ) {
+            let ranges: Vec<PortRangeOf> =
+                drawn.iter().map(|(a, b, n)| range(*a.min(b), *a.max(b), &format!("n{n}"))).collect();
+            for found in [unions(&ranges), layers(&ranges)] {
+                for pair in found.windows(2) {
+                    prop_assert!(pair[0].last < pair[1].first);
+                }
+                for port in 0..125 {
+                    let covering = ranges.iter().filter(|r| (r.first..=r.last).contains(&port));
+                    let expected: BTreeSet<PodPeer> = covering.flat_map(|r| r.allowed.peers.pods.clone()).collect();
+                    prop_assert_eq!(at(&found, port), expected, "port {}", port);
+                }
+            }
+        }
+
+        #[test]
+        fn groups_cover_a_range_exactly_and_few(first in 0..5_000_usize, length in 1..5_000_usize) {
+            let found = groups(first, first + length);
+            let mut covered: Vec<usize> = found
+                .iter()
+                .flat_map(|(level, place)| {
+                    let width = GROUP.pow(*level as u32);
+                    place * width..(place + 1) * width
+                })
+                .collect();
+            covered.sort_unstable();
+            prop_assert!(covered.into_iter().eq(first..first + length));
+            prop_assert!(found.len() <= 2 * (GROUP - 1) * 5, "{} groups", found.len());
+        }
+    }
+}
