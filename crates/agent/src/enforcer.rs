@@ -10,7 +10,7 @@ pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use crate::api::TableVerdict;
 use crate::isolation::Release;
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
+use crate::translation_check::TranslationCheck;
 use live::Live;
 use tables::{Held, Mending, Tables};
 
@@ -34,6 +35,10 @@ const MOST_RACES: usize = 16;
 
 /// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
 const MOST_ROUNDS: usize = 64;
+
+/// Of a transaction that exceeds the limit at least this part is left out at a time (1 in 16), so that the rounds above
+/// suffice for one that exceeds it many times.
+const PART_LEFT_OUT: usize = 16;
 
 /// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel
 /// more than one that it takes.
@@ -55,6 +60,9 @@ pub(crate) struct Enforcer {
     commit: CommitWith,
     /// Follows the state.
     translator: Translator,
+    /// What the translator was made for.
+    node: Arc<str>,
+    translated_layout: Layout,
     layout: Layout,
     /// Tables of an earlier agent are protected again.
     pub(crate) claimed: bool,
@@ -121,9 +129,21 @@ impl Enforcer {
         let left_out = LeftOut::default();
         let commit = Kernel::commit;
         let translator = Translator::new(node, layout.clone());
-        let ended_ports = BTreeSet::new();
-        let (live, left) = (None, None);
-        Ok(Enforcer { kernel, commit, translator, layout, claimed, live, left, left_out, ended_ports, metrics })
+        let (node, translated_layout) = (node.into(), layout.clone());
+        Ok(Enforcer {
+            kernel,
+            commit,
+            translator,
+            node,
+            translated_layout,
+            layout,
+            claimed,
+            live: None,
+            left: None,
+            left_out,
+            ended_ports: BTreeSet::new(),
+            metrics,
+        })
     }
 
     /// A subscription to the commits that others make.
@@ -173,6 +193,22 @@ impl Enforcer {
             self.ended_ports.clear();
         }
         self.translator.update(state, changed);
+    }
+
+    /// A comparison of what was followed with a fresh translation of the state, which has been followed to the last
+    /// change.
+    pub(crate) fn translation_check(&self, state: &ClusterState) -> TranslationCheck {
+        TranslationCheck {
+            state: state.clone(),
+            node: self.node.clone(),
+            layout: self.translated_layout.clone(),
+            followed: self.translator.translation(),
+        }
+    }
+
+    /// Translates the whole state afresh and goes on from there. Nothing is enforced by it yet.
+    pub(crate) fn retranslate(&mut self, state: &ClusterState) {
+        self.translator.begin(state);
     }
 
     /// Whether it follows the state, and has to be told of every change.
@@ -341,7 +377,11 @@ impl Enforcer {
                 Err(error) => {
                     rounds += 1;
                     self.metrics.refused_commits.inc();
-                    if self.leave_out(translation, &error) {
+                    let left_out = match error {
+                        CommitError::TooBig => self.leave_out_largest(translation, &operations),
+                        _ => self.leave_out(translation, &error),
+                    };
+                    if left_out {
                         continue;
                     }
                     if mending == Mending::Whole || !observed.is_there() {
@@ -393,8 +433,7 @@ impl Enforcer {
             }
         }
         if any {
-            let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
-            self.left_out.trial = Some((Instant::now() + wait, wait));
+            self.plan_trial();
         }
         any
     }
@@ -407,12 +446,40 @@ impl Enforcer {
         );
         self.translator.check_at_prerouting();
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        self.translated_layout = self.translated_layout.clone().with_edge_hook(EdgeHook::Prerouting);
         *translation = self.translation();
     }
 
     /// Where the packets of pods are checked.
     pub(crate) fn edge_hook(&self) -> EdgeHook {
         self.layout.edge_hook()
+    }
+
+    /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether there was one
+    /// that can be left out.
+    fn leave_out_largest(&mut self, translation: &mut Translation, operations: &[Operation]) -> bool {
+        let total: usize = operations.iter().map(Operation::weight).sum();
+        let mut left_out = 0;
+        for (weight, part) in parts_by_weight(operations) {
+            if left_out * PART_LEFT_OUT >= total && left_out > 0 {
+                break;
+            }
+            if take_out(translation, &part) {
+                left_out += weight;
+                let reason = format!("the transaction exceeds the limit of one; `{part}` is among its largest parts");
+                tracing::error!(weight, "left out and denied, since {reason}");
+                self.left_out.parts.push((part, reason));
+            }
+        }
+        if left_out > 0 {
+            self.plan_trial();
+        }
+        left_out > 0
+    }
+
+    fn plan_trial(&mut self) {
+        let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
+        self.left_out.trial = Some((Instant::now() + wait, wait));
     }
 
     /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
@@ -473,6 +540,36 @@ fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> 
     };
     let edge = translation.edge.as_mut().filter(|edge| edge.table == *table && refusal.errno == libc::ENOENT)?;
     edge.chains.remove(chain).map(|_| chain.clone())
+}
+
+/// The sets and chains of a table of family `inet` that operations fill, as the operations that would create them, the
+/// largest first.
+fn parts_by_weight(operations: &[Operation]) -> Vec<(usize, Operation)> {
+    let mut parts: BTreeMap<(bool, &Name), (usize, Operation)> = BTreeMap::new();
+    for operation in operations.iter().filter(|operation| operation.table().family == TableFamily::Inet) {
+        let (key, create) = match operation {
+            Operation::AddElements { table, name, set, elements: _ } => {
+                let (table, set) = (table.clone(), set.clone());
+                ((true, name), Operation::AddSet { table, name: name.clone(), set })
+            }
+            Operation::AddRule { table, chain, rule: _ } => {
+                ((false, chain), Operation::AddChain { table: table.clone(), chain: chain.clone(), hook: None })
+            }
+            Operation::AddTable { .. }
+            | Operation::DeleteTable { .. }
+            | Operation::AddChain { .. }
+            | Operation::FlushChain { .. }
+            | Operation::DeleteChain { .. }
+            | Operation::AddSet { .. }
+            | Operation::DeleteSet { .. }
+            | Operation::DeleteElements { .. } => continue,
+        };
+        parts.entry(key).or_insert((0, create)).0 += operation.weight();
+    }
+    let mut parts: Vec<(usize, Operation)> = parts.into_values().collect();
+    // The order of equal ones is that of their names.
+    parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+    parts
 }
 
 /// Claims the tables. The sockets of an agent that was killed may live on for a moment, as owners of the tables.

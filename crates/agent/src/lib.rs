@@ -29,6 +29,7 @@ mod reports;
 mod run_dir;
 mod state_loop;
 mod status;
+mod translation_check;
 mod verbs;
 
 use std::process::ExitCode;

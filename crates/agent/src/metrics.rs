@@ -42,6 +42,10 @@ pub(crate) struct Metrics {
     pub(crate) commits: Counter,
     pub(crate) refused_commits: Counter,
     pub(crate) comparisons: Counter,
+    /// Comparisons of the followed translation with a fresh one.
+    pub(crate) translation_checks: Counter,
+    /// Those that found a difference.
+    pub(crate) translation_differences: Counter,
     pub(crate) events: Counter,
     /// Commits of others that touched our tables.
     pub(crate) drift_events: Counter,
@@ -96,6 +100,10 @@ impl Metrics {
         let commits = counter("commits", "Transactions that the kernel took");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
         let comparisons = counter("comparisons", "Times that the tables were read and compared whole");
+        let help = "Comparisons of the translation that follows changes with a fresh one";
+        let translation_checks = counter("translation_checks", help);
+        let help = "Comparisons that found a difference, upon which the rules were translated afresh";
+        let translation_differences = counter("translation_differences", help);
         let events = counter("events", "Reports of the source, each of which may hold many changes");
         let drift_events = counter("drift_events", "Commits of other programs that touched the agent's tables");
         let lost_announcements =
@@ -138,6 +146,8 @@ impl Metrics {
             commits,
             refused_commits,
             comparisons,
+            translation_checks,
+            translation_differences,
             events,
             drift_events,
             lost_announcements,

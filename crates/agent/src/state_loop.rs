@@ -4,6 +4,8 @@ mod attached;
 pub(crate) mod denied;
 pub(crate) mod questions;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use crate::reports::Observed;
 use crate::state_loop::denied::Denied;
 use crate::state_loop::questions::Question;
 use crate::status::Status;
+use crate::translation_check::Schedule;
 
 /// Everything that reaches the loop.
 pub(crate) enum Event {
@@ -122,6 +125,8 @@ pub(crate) struct StateLoop {
     measured: Option<Instant>,
     /// Denied packets.
     denied: Denied,
+    /// Comparisons of the followed translation with a fresh one.
+    checks: Schedule,
 }
 
 /// What the loop works with beside the enforcer.
@@ -130,6 +135,8 @@ pub(crate) struct Parts {
     /// Pods to be asked for; none where there is nobody to ask.
     pub(crate) lookups: Option<mpsc::UnboundedSender<Wanted>>,
     pub(crate) resync: Duration,
+    /// Comparisons of the followed translation with a fresh one.
+    pub(crate) checks: Schedule,
     /// Of policies of which nobody says whether they are enforced.
     pub(crate) enforcement: Enforcement,
     pub(crate) denied: Denied,
@@ -150,7 +157,7 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { run_dir, lookups, resync, enforcement, denied, prefixes, remote } = parts;
+        let Parts { run_dir, lookups, resync, checks, enforcement, denied, prefixes, remote } = parts;
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         state.set_remote_prefixes(prefixes);
@@ -181,6 +188,7 @@ impl StateLoop {
             unmeasured: true,
             measured: None,
             denied,
+            checks,
         };
         if let Some(news) = remote {
             state_loop.note_remote(news);
@@ -198,7 +206,8 @@ impl StateLoop {
             let deadline = self.gate.next_deadline().map(Tick::from);
             let heal = self.heal.map(Tick::from);
             let sign_of_life = Tick::now() + SIGN_OF_LIFE;
-            let wake = [retry, deadline, heal].into_iter().flatten().fold(tick.min(sign_of_life), Tick::min);
+            let check = self.checks.next.filter(|_| self.checks.running.is_none()).map(Tick::from);
+            let wake = [retry, deadline, heal, check].into_iter().flatten().fold(tick.min(sign_of_life), Tick::min);
             let first = tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => Some(event),
@@ -208,6 +217,10 @@ impl StateLoop {
                 // kernel.
                 Some(observed) = observations.recv(), if self.sync.is_complete() => {
                     self.tell_all(&observed, &mut observations);
+                    None
+                }
+                outcome = self.checks.outcome() => {
+                    self.note_check(outcome);
                     None
                 }
                 () = sleep_until(wake) => None,
@@ -247,6 +260,9 @@ impl StateLoop {
             }
             self.settle();
             self.release_isolated();
+            if self.checks.is_due(now.into_std()) {
+                self.check_translation();
+            }
             self.publish();
         }
     }

@@ -81,6 +81,15 @@ pub(crate) struct Status {
     pub(crate) stores: Stores,
     /// None where no context provider is asked.
     pub(crate) remote: Option<Arc<RemoteStanding>>,
+    /// The last time that the followed translation differed from a fresh one.
+    pub(crate) translation_difference: Option<TranslationDifference>,
+}
+
+/// A followed translation differed from a fresh one, which took its place.
+#[derive(Debug, Clone)]
+pub(crate) struct TranslationDifference {
+    pub(crate) at: Instant,
+    pub(crate) differences: Vec<String>,
 }
 
 /// A problem, and since when it has been there.
@@ -140,8 +149,16 @@ impl Status {
         let unserved = (!self.unserved.is_empty()).then(|| {
             format!("the API server does not serve the kind {}; stricter rules apply", self.unserved.join(", "))
         });
+        let difference = self.translation_difference.iter().map(|TranslationDifference { at, differences }| {
+            let (age, differences) = (in_words(at.elapsed()), differences.join("; "));
+            format!(
+                "{age} ago the rules differed from a fresh translation and were translated afresh; please report this: \
+                 {differences}"
+            )
+        });
         let unchecked = unchecked.iter().cloned();
-        problems.iter().map(note).chain(unserved).chain(unchecked).chain(self.port_problem.clone()).collect()
+        let others = unchecked.chain(self.port_problem.clone()).chain(difference);
+        problems.iter().map(note).chain(unserved).chain(others).collect()
     }
 }
 

@@ -87,6 +87,10 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_RESYNC_SECS", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) resync_secs: Duration,
 
+    /// Seconds between two comparisons of the rules, which follow changes, with a fresh translation; 0 for none.
+    #[arg(long, env = "RINGFENCE_TRANSLATION_CHECK_SECS", value_name = "SECONDS", default_value_t = 600)]
+    translation_check_secs: u32,
+
     /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -96,6 +100,11 @@ pub(crate) struct AgentArguments {
 }
 
 impl AgentArguments {
+    /// How far apart comparisons with a fresh translation are; none if they are off.
+    pub(crate) fn translation_check(&self) -> Option<Duration> {
+        (self.translation_check_secs > 0).then(|| Duration::from_secs(self.translation_check_secs.into()))
+    }
+
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
         console::source::choose(given, &mut self.kubeconfig, &mut self.manifests)
             .map_err(|message| Cli::command().error(ErrorKind::ArgumentConflict, message))

@@ -223,3 +223,37 @@ fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
         assert_eq!(compare(&mut enforcer, &new), TableVerdict::Equal);
     });
 }
+
+/// A kernel to which a transaction with as many elements as the large set has is too big.
+fn limits_size(kernel: &mut Kernel, operations: &[Operation], generation: u32) -> Result<Committed, CommitError> {
+    match operations.iter().map(Operation::weight).sum::<usize>() > 300 {
+        true => Err(CommitError::TooBig),
+        false => kernel.commit(operations, generation),
+    }
+}
+
+#[test]
+fn transaction_too_big_leaves_out_its_largest_set() {
+    in_new_namespace(|| {
+        let mut enforcer = enforcer(limits_size);
+        let addresses: Vec<String> = (0..400).map(|n| format!("10.2.{}.{}", n / 200, n % 200)).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        enforce(&mut enforcer, &state(&addresses[..1])).unwrap();
+        assert_eq!(in_kernel(&mut enforcer), texts(&addresses[..1]));
+
+        let large = state(&addresses);
+        enforce(&mut enforcer, &large).unwrap();
+        let table = Table::inet(enforcer.layout.table().clone());
+        let observed = enforcer.kernel.read(&table).unwrap().expect("a table");
+        assert!(observed.addresses(WEB).is_empty(), "the largest set is left out");
+        assert!(observed.addresses("isolated-ingress4").contains(&"10.1.0.1".parse::<IpAddr>().unwrap()));
+        let left_out = enforcer.left_out();
+        assert!(left_out.len() == 1 && left_out[0].contains(WEB) && left_out[0].contains("limit"), "{left_out:?}");
+        assert_eq!(compare(&mut enforcer, &large), TableVerdict::Equal);
+
+        enforcer.left_out.trial = Some((Instant::now(), FIRST_TRIAL));
+        verify(&mut enforcer, &state(&addresses[..2])).unwrap().expect("a trial");
+        assert_eq!(in_kernel(&mut enforcer), texts(&addresses[..2]));
+        assert_eq!(enforcer.left_out(), Vec::<String>::new());
+    });
+}

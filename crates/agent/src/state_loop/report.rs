@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use policy::{Diagnostic, EdgeHook, Enforcement, Kind, ObjectName, Translation};
+use policy::{Changed, Diagnostic, EdgeHook, Enforcement, Kind, ObjectName, Translation};
+use tokio::sync::oneshot::error::RecvError;
 
 use super::{FIRST_RETRY, MEASURES_APART, StateLoop};
 use crate::enforcer::{Enforced, Trouble};
 use crate::memory::Stores;
 use crate::metrics::labels::RepairCause;
-use crate::status::{Aged, Counts, LastCommit};
+use crate::status::{Aged, Counts, LastCommit, TranslationDifference};
+use crate::translation_check::Differences;
 
 /// Nodes named in a message about a node that is not known.
 const NODES_NAMED: usize = 5;
@@ -81,6 +83,41 @@ impl StateLoop {
                 self.status.in_force = false;
             }
         }
+    }
+
+    /// Starts a comparison of the followed translation with a fresh one.
+    pub(super) fn check_translation(&mut self) {
+        if !self.enforced || !self.enforcer.follows() {
+            self.checks.postpone();
+            return;
+        }
+        self.follow();
+        let check = self.enforcer.translation_check(&self.state);
+        if let Err(error) = self.checks.start(check) {
+            tracing::warn!("the rules cannot be compared with a fresh translation: {error}");
+        }
+    }
+
+    /// Takes the outcome of a comparison in. What was followed wrongly is translated afresh and enforced.
+    pub(super) fn note_check(&mut self, outcome: Result<Differences, RecvError>) {
+        let differences = match outcome {
+            Ok(differences) => differences,
+            Err(_) => vec!["the comparison panicked".into()],
+        };
+        self.metrics.translation_checks.inc();
+        if differences.is_empty() {
+            return;
+        }
+        self.metrics.translation_differences.inc();
+        tracing::error!(
+            "the rules differ from a fresh translation and are translated afresh; please report this: {}",
+            differences.join("; ")
+        );
+        self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
+        // The whole state is taken in, with all that has changed up to now.
+        self.changed = Changed::default();
+        self.enforcer.retranslate(&self.state);
+        self.enforce();
     }
 
     pub(super) fn clear_trouble(&mut self) {

@@ -24,6 +24,7 @@ use crate::run_dir::{RunDir, TableLock};
 use crate::state_loop::denied::Denied;
 use crate::state_loop::{EVENTS_QUEUED, Event, Parts, StateLoop};
 use crate::status::Status;
+use crate::translation_check::Schedule;
 use crate::{cni_socket, kernel_support, kernel_watch, link_watch, port};
 
 /// Reports of the source between it and the loop's queue.
@@ -110,6 +111,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
+        checks: Schedule::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
         denied: Denied::new(place, drops.clone()),
         prefixes: arguments.remote.remote_label_prefix.clone(),

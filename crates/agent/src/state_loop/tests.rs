@@ -1,0 +1,174 @@
+//! The loop with a real kernel, in network namespaces of their own.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use policy::{Layout, lower};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::reports::{Place, Stream};
+use crate::translation_check::{Differences, TranslationCheck};
+
+/// How long the loop may take for what it is asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// No comparison runs on its own while a test looks at one.
+const RARELY: Duration = Duration::from_secs(3600);
+
+fn in_new_namespace(work: impl FnOnce() + Send) {
+    let ended = std::thread::scope(|scope| {
+        let in_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
+            work();
+        };
+        scope.spawn(in_namespace).join()
+    });
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn pod(name: &str, app: &str, node: &str, address: &str) -> Object {
+    let object = json!({
+        "metadata": {"name": name, "namespace": "shop", "labels": {"app": app}},
+        "spec": {"nodeName": node}, "status": {"podIPs": [{"ip": address}]},
+    });
+    lower(Kind::Pod, &object).unwrap()
+}
+
+fn object(kind: Kind, object: &Value) -> Object {
+    lower(kind, object).unwrap()
+}
+
+/// A loop that has enforced the policy of a database, which its web servers reach.
+fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::Receiver<Arc<Status>>, Arc<Metrics>) {
+    let metrics = Arc::new(Metrics::new());
+    let layout = Layout::for_table("ringfence").unwrap();
+    let enforcer = Enforcer::start("node-a", layout, metrics.clone()).unwrap();
+    let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
+    let parts = Parts {
+        run_dir: run_dir.to_owned(),
+        lookups: None,
+        resync: RARELY,
+        checks,
+        enforcement: Enforcement::Enforce,
+        denied: Denied::new(place, Arc::new(Stream::new())),
+        prefixes: vec![],
+        remote: None,
+    };
+    let status = Status { node: "node-a".into(), ..Status::default() };
+    let (mut state_loop, statuses) = StateLoop::new(enforcer, status, parts, metrics.clone());
+    let policy = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "shop"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
+        },
+    });
+    let pods = vec![pod("db", "db", "node-a", "10.1.0.1"), pod("web-1", "web", "node-b", "10.2.0.1")];
+    let changes = [
+        Change::Replace(Kind::Namespace, vec![object(Kind::Namespace, &json!({"metadata": {"name": "shop"}}))]),
+        Change::Replace(Kind::Pod, pods),
+        Change::Replace(Kind::NetworkPolicy, vec![object(Kind::NetworkPolicy, &policy)]),
+    ];
+    assert!(state_loop.take(told(changes)));
+    state_loop.enforce();
+    assert_eq!(web_servers(&state_loop.enforcer), ["10.2.0.1"]);
+    (state_loop, statuses, metrics)
+}
+
+fn told(changes: impl IntoIterator<Item = Change>) -> Event {
+    let told = |change| Told { change, at: Instant::now() };
+    Event::Source(cluster::Event::Changes(changes.into_iter().map(told).collect()))
+}
+
+/// In the rules that were committed last.
+fn web_servers(enforcer: &Enforcer) -> Vec<String> {
+    let ruleset = enforcer.rulesets().next().expect("rules in force");
+    let (_, set) = ruleset.sets.iter().find(|(name, _)| name.as_str() == "pods4/shop/app/web").unwrap();
+    set.elements.iter().map(|(key, _)| key.to_string()).collect()
+}
+
+fn in_kernel() -> Vec<String> {
+    let table = nft::Table::inet(nft::Name::new("ringfence").unwrap());
+    let observed = nfnetlink::Kernel::open().unwrap().read(&table).unwrap().expect("a table");
+    observed.addresses("pods4/shop/app/web").iter().map(IpAddr::to_string).collect()
+}
+
+/// Runs the loop and, beside it, the work, whose end ends the loop.
+fn run_beside(state_loop: StateLoop, work: impl AsyncFnOnce(mpsc::Sender<Event>)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let (events, queue) = mpsc::channel(EVENTS_QUEUED);
+        let (observations, observed) = mpsc::channel(1);
+        tokio::join!(state_loop.run(queue, observed), async {
+            work(events).await;
+            drop(observations);
+        });
+    });
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn lost_change_is_found_reported_and_mended() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let checks = Schedule::new(Some(Duration::from_millis(50)));
+        let (mut state_loop, statuses, metrics) = enforcing(checks, folder.path());
+        // The translation does not follow this change.
+        let lost = state_loop.state.apply(Change::Set(pod("web-2", "web", "node-b", "10.2.0.2")));
+        assert!(lost.any());
+        assert_eq!(in_kernel(), ["10.2.0.1"]);
+        run_beside(state_loop, async |_events| {
+            until("the difference is mended", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
+            let checks = metrics.translation_checks.get();
+            until("another check has run", || metrics.translation_checks.get() > checks).await;
+            assert_eq!(metrics.translation_differences.get(), 1, "it is mended once");
+            let notes = statuses.borrow().notes();
+            assert!(notes.len() == 1 && notes[0].contains("10.2.0.2") && notes[0].contains("afresh"), "{notes:?}");
+        });
+    });
+}
+
+static RELEASED: AtomicBool = AtomicBool::new(false);
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Takes until it is released.
+fn take_long(check: TranslationCheck) -> Differences {
+    STARTED.store(true, Ordering::SeqCst);
+    let deadline = Instant::now() + PATIENCE;
+    while !RELEASED.load(Ordering::SeqCst) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    check.run()
+}
+
+#[test]
+fn event_loop_enforces_while_translations_are_compared() {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let checks = Schedule::new(Some(Duration::from_millis(50))).running_with(take_long);
+        let (state_loop, statuses, metrics) = enforcing(checks, folder.path());
+        run_beside(state_loop, async |events| {
+            until("a check runs", || STARTED.load(Ordering::SeqCst)).await;
+            events.send(told([Change::Set(pod("web-2", "web", "node-b", "10.2.0.2"))])).await.unwrap();
+            until("the change is in force", || in_kernel() == ["10.2.0.1", "10.2.0.2"]).await;
+            assert_eq!(metrics.translation_checks.get(), 0, "the check still runs");
+            RELEASED.store(true, Ordering::SeqCst);
+            until("the check has ended", || metrics.translation_checks.get() > 0).await;
+            assert_eq!(metrics.translation_differences.get(), 0, "what came during the check is no difference");
+            assert_eq!(statuses.borrow().notes(), Vec::<String>::new());
+        });
+    });
+}

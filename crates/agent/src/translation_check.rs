@@ -1,0 +1,134 @@
+//! Compares the translation that followed the state with one of a fresh start, on a thread of its own.
+//!
+//! The event loop only copies the state, whose objects the copy shares; translating and comparing take no time from it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nft::{Operation, Ruleset, difference};
+use policy::{ClusterState, Layout, Translation, translate};
+use tokio::sync::oneshot;
+
+/// Differences that are named.
+const DIFFERENCES_NAMED: usize = 5;
+
+/// A moment's state, and the translation that followed it to there.
+pub(crate) struct TranslationCheck {
+    pub(crate) state: ClusterState,
+    pub(crate) node: Arc<str>,
+    pub(crate) layout: Layout,
+    pub(crate) followed: Translation,
+}
+
+/// What a fresh translation has and the followed one lacks, or the other way round; empty if they are equal.
+pub(crate) type Differences = Vec<String>;
+
+impl TranslationCheck {
+    pub(crate) fn run(self) -> Differences {
+        let TranslationCheck { state, node, layout, followed } = self;
+        let fresh = translate(&state, &node, &layout);
+        let mut found: Differences = operations(&followed.ruleset, &fresh.ruleset);
+        for (family, followed, fresh) in
+            [("bridge", &followed.bridge, &fresh.bridge), ("netdev", &followed.edge, &fresh.edge)]
+        {
+            match (followed, fresh) {
+                (Some(followed), Some(fresh)) => found.extend(operations(followed, fresh)),
+                (None, None) => {}
+                (Some(_), None) | (None, Some(_)) => {
+                    found.push(format!("only one of them has a table of family {family}"));
+                }
+            }
+        }
+        if followed.programs != fresh.programs {
+            found.push("the policies and pods of programs are different".into());
+        }
+        if followed.diagnostics != fresh.diagnostics {
+            found.push("the diagnostics are different".into());
+        }
+        if followed.pods_on_node != fresh.pods_on_node {
+            found.push(format!("pods on the node: followed {}, fresh {}", followed.pods_on_node, fresh.pods_on_node));
+        }
+        found
+    }
+}
+
+fn operations(followed: &Ruleset, fresh: &Ruleset) -> Vec<String> {
+    let operations = difference(followed, fresh);
+    let mut found: Vec<String> = operations.iter().take(DIFFERENCES_NAMED).map(Operation::to_string).collect();
+    if let Some(more @ 1..) = operations.len().checked_sub(DIFFERENCES_NAMED) {
+        found.push(format!("and {more} more operations"));
+    }
+    // A difference that no operation expresses is one all the same.
+    if found.is_empty() && followed != fresh {
+        found.push(format!("the rulesets of table {} are different", fresh.table));
+    }
+    found
+}
+
+/// When checks run, and the one that does.
+pub(crate) struct Schedule {
+    /// None if checks are off.
+    every: Option<Duration>,
+    pub(crate) next: Option<Instant>,
+    pub(crate) running: Option<oneshot::Receiver<Differences>>,
+    /// [`TranslationCheck::run`], but in tests of the loop.
+    run: fn(TranslationCheck) -> Differences,
+}
+
+impl Schedule {
+    pub(crate) fn new(every: Option<Duration>) -> Schedule {
+        let mut schedule = Schedule { every, next: None, running: None, run: TranslationCheck::run };
+        schedule.plan();
+        schedule
+    }
+
+    #[cfg(test)]
+    pub(crate) fn running_with(self, run: fn(TranslationCheck) -> Differences) -> Schedule {
+        Schedule { run, ..self }
+    }
+
+    /// The next one comes after 3/4 to 5/4 of the interval, so that the nodes of a cluster do not work in step.
+    fn plan(&mut self) {
+        self.next = self.every.map(|every| Instant::now() + every.mul_f64(0.75 + 0.5 * drawn()));
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.running.is_none() && self.next.is_some_and(|next| now >= next)
+    }
+
+    /// # Errors
+    /// If there can be no thread. The next check is planned all the same.
+    pub(crate) fn start(&mut self, check: TranslationCheck) -> std::io::Result<()> {
+        self.plan();
+        let (sender, receiver) = oneshot::channel();
+        let run = self.run;
+        std::thread::Builder::new().name("check".into()).spawn(move || {
+            let differences = run(check);
+            if sender.send(differences).is_err() {
+                tracing::debug!("nobody waits for the comparison of translations any more");
+            }
+        })?;
+        self.running = Some(receiver);
+        Ok(())
+    }
+
+    /// Postpones a check that there is nothing for yet.
+    pub(crate) fn postpone(&mut self) {
+        self.plan();
+    }
+
+    /// The differences of the check that runs, an error if it panicked; never, while none runs.
+    pub(crate) async fn outcome(&mut self) -> Result<Differences, oneshot::error::RecvError> {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let outcome = running.await;
+        self.running = None;
+        outcome
+    }
+}
+
+/// A number from 0 up to 1, another one in each process and at each call.
+fn drawn() -> f64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let bits = RandomState::new().build_hasher().finish();
+    f64::from((bits >> 32) as u32) / f64::from(u32::MAX)
+}
