@@ -118,7 +118,12 @@ impl Site {
         let stored = store::read_all(&self.stage.run_dir().join("cni")).unwrap();
         assert_eq!(stored.unreadable, []);
         for attachment in stored.attachments {
-            state.attach(lowered(attachment));
+            let mut attachment = lowered(attachment);
+            // An interface that is gone has no chain.
+            attachment.host_interface = attachment
+                .host_interface
+                .filter(|name| self.stage.lab.node_exec(NODE, || nix::net::if_::if_nametoindex(name.as_str()).is_ok()));
+            state.attach(attachment);
         }
         state
     }

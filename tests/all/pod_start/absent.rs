@@ -116,7 +116,7 @@ fn of_pods_that_started_without_an_agent_those_that_nobody_knows_stay_denied() {
 
 #[test]
 fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
-    for kind in Kind::ALL {
+    for kind in Kind::NEEDED {
         let site = Site::with(&objects());
         site.api.faults(|f| f.refuse(kind, &[Verb::List, Verb::Watch], 403));
         let mut agent = site.stage.start(site.agent());
