@@ -185,16 +185,17 @@ fn groups(mut first: usize, mut end: usize) -> Vec<(usize, usize)> {
     let mut level = 0;
     while first < end {
         // Beyond the last whole group of the next level nothing is gained by going on.
-        let is_within_one = first / GROUP == (end - 1) / GROUP && (first % GROUP != 0 || end % GROUP != 0);
+        let is_within_one =
+            first / GROUP == (end - 1) / GROUP && (!first.is_multiple_of(GROUP) || !end.is_multiple_of(GROUP));
         if is_within_one {
             found.extend((first..end).map(|place| (level, place)));
             break;
         }
-        while first % GROUP != 0 {
+        while !first.is_multiple_of(GROUP) {
             found.push((level, first));
             first += 1;
         }
-        while end % GROUP != 0 {
+        while !end.is_multiple_of(GROUP) {
             end -= 1;
             found.push((level, end));
         }
