@@ -16,7 +16,8 @@ fn listed() -> Value {
 }
 
 fn without_generation(listed: Value) -> Value {
-    let is_mark = |number: u64| number >> 28 == 0b1010 && number & 0xffff == 0;
+    // nft folds the mask of a rule that sets the mark into the value.
+    let is_mark = |number: u64| number >> 28 == 0b1010 && matches!(number & 0xffff, 0 | 0xffff);
     match listed {
         Value::Number(number) if number.as_u64().is_some_and(is_mark) => "generation".into(),
         Value::Array(values) => values.into_iter().map(without_generation).collect(),
