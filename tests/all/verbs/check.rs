@@ -35,11 +35,10 @@ fn warnings_end_with_0_unless_strict() {
     let doubtful = folder(&format!("{SHOP}{DOUBTFUL}"));
     expect![[r#"
         warning: NetworkPolicy shop/doubtful spec.egress[0].ports: named port 'grpc' (tcp) resolves to nothing, so the entry matches nothing
-        warning: NetworkPolicy shop/doubtful spec.egress[0].ports: named port 'grpc' matches nothing at an ipBlock: only pods have named ports
         warning: NetworkPolicy shop/doubtful spec.egress[0].to: 'pods app=nobody in shop' matches no pod
         warning: NetworkPolicy shop/doubtful spec.egress[0].to: except 192.168.0.0/16 is not inside 10.0.0.0/8: it takes nothing away
         warning: NetworkPolicy shop/doubtful spec.podSelector: selects no pod
-        2 policies checked: 0 errors, 5 warnings
+        2 policies checked: 0 errors, 4 warnings
         exit status 0
     "#]].assert_eq(&say(doubtful.path(), &["check"]));
     assert!(say(doubtful.path(), &["check", "--strict"]).ends_with("exit status 1\n"));
