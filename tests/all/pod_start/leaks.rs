@@ -213,6 +213,12 @@ fn on_a_bridge_not_one_packet_comes_through_either() {
     assert_eq!(range.arrived(), BTreeMap::new());
 }
 
+/// Pods whose packets have to come through without the plugin. One start proves nothing: on a fast machine the agent may have
+/// the rules in force before the pod's first packet.
+const LEAKING: usize = 10;
+const ROUND: usize = 20;
+const ROUNDS: usize = 5;
+
 #[test]
 fn without_the_plugin_the_first_packets_do_come_through() {
     for network in [Network::Routed, Network::Bridged] {
@@ -221,8 +227,11 @@ fn without_the_plugin_the_first_packets_do_come_through() {
         let _agent = site.start_agent();
         let range = Range::new(&site, &runtime);
         let without = site.chain("1.0.0", &[site.entry(network)]);
-        let tally = range.starts(&without, 20, 2);
-        tally.print("without the plugin", range.leaked());
-        assert_eq!(range.arrived().len(), 20, "{network:?}: each of them");
+        let enough = (1..=ROUNDS).any(|_| {
+            range.starts(&without, ROUND, 2).print("without the plugin", range.leaked());
+            range.arrived().len() >= LEAKING
+        });
+        let (leaking, starts) = (range.arrived().len(), range.started.into_inner());
+        assert!(enough, "{network:?}: packets of {leaking} of {starts} pods came through");
     }
 }
