@@ -1,6 +1,8 @@
 //! What happens when the kernel refuses, in network namespaces of their own: a real kernel, which takes whatever is not
 //! refused before it is asked.
 
+mod edge;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
