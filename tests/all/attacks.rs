@@ -8,6 +8,8 @@ mod forged_self;
 mod marks;
 // Destinations that a router replaces behind conntrack.
 mod source_routes;
+// Ports and nodes that flags and Node objects name.
+mod tunnel_places;
 // What comes out of a tunnel has any source.
 mod tunnels;
 
