@@ -5,21 +5,29 @@ use super::template::render;
 use super::{VERSION, at, documents, list, read, root, texts};
 
 const CHART: &str = "deploy/helm/ringfence";
+/// What Helm prints after an installation.
+const NOTES: &str = "NOTES.txt";
+
+/// What the templates speak of.
+fn context(values: &Value) -> Value {
+    let chart = documents(&read(&format!("{CHART}/Chart.yaml"))).remove(0);
+    json!({
+        "Values": values,
+        "Chart": {"AppVersion": chart["appVersion"]},
+        "Release": {"Name": "ringfence", "Namespace": "ringfence"},
+    })
+}
 
 /// The chart's objects, with its own values changed by `change`.
 fn rendered(change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let mut values = documents(&read(&format!("{CHART}/values.yaml"))).remove(0);
     change(&mut values);
-    let chart = documents(&read(&format!("{CHART}/Chart.yaml"))).remove(0);
-    let context = json!({
-        "Values": values,
-        "Chart": {"AppVersion": chart["appVersion"]},
-        "Release": {"Namespace": "ringfence"},
-    });
+    let context = context(&values);
     let mut files: Vec<_> = std::fs::read_dir(root().join(CHART).join("templates"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
+    files.retain(|file| file != NOTES);
     files.sort();
     files.iter().flat_map(|file| documents(&render(&read(&format!("{CHART}/templates/{file}")), &context))).collect()
 }
@@ -168,6 +176,16 @@ fn its_values_reach_the_objects() {
     assert_eq!(paths, [&json!("/run/ringfence"), &json!("/conf"), &json!("/bin")]);
     assert_eq!(texts(at(pod, "initContainers.0.securityContext.capabilities.add")), ["DAC_OVERRIDE"]);
     assert_eq!(at(pod, "nodeSelector.pool"), "x");
+}
+
+#[test]
+fn its_notes_say_how_to_uninstall() {
+    let notes = render(&read(&format!("{CHART}/templates/{NOTES}")), &context(&json!({})));
+    let page = read("docs/install.md");
+    let (_, section) = page.split_once("## Uninstalling").expect("a section");
+    for command in ["helm uninstall ringfence --namespace ringfence", "kubectl apply -f deploy/uninstall.yaml"] {
+        assert!(notes.contains(&format!("\n  {command}\n")) && section.contains(command), "{command}: {notes}");
+    }
 }
 
 #[test]
