@@ -1,14 +1,18 @@
 //! YAML in, nft text and diagnostics out: `tests/golden/<case>/`. `UPDATE_EXPECT=1` writes what comes out.
 //!
 //! The first line of a case names lines of docs/semantics.md, and a line `# options: …` what else the agent is told. Beside
-//! the manifests may be `remote-sets.json`, as the feed of remote sets begins.
+//! the manifests may be `remote-sets.json`, as the feed of remote sets begins, and `attachments.json`, interfaces of pods. With
+//! these, the tables of families `netdev` and `bridge` have texts of their own.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
 use policy::remote::wire::Baseline;
-use policy::{ClusterState, Enforcement, Layout, Translation, check, translate};
+use policy::{
+    Attachment, AttachmentId, ClusterState, EdgeHook, Enforcement, Layout, ObjectName, Translation, check, translate,
+};
+use serde_json::Value;
 use tests::kernel_table::{listing_after_netlink, listing_after_text};
 use tests::netns::in_new_namespace;
 
@@ -41,11 +45,35 @@ pub(crate) fn state_of(case: &Path) -> ClusterState {
         let baseline: Baseline = serde_json::from_slice(&told).unwrap();
         state.apply_remote(baseline.change());
     }
+    if let Ok(reported) = std::fs::read(case.join("attachments.json")) {
+        let reported: Vec<Value> = serde_json::from_slice(&reported).unwrap();
+        for (container, attachment) in reported.iter().enumerate() {
+            state.attach(attachment_of(container, attachment));
+        }
+    }
     state
 }
 
+fn attachment_of(container: usize, reported: &Value) -> Attachment {
+    let texts = |key: &str| reported[key].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    let text = |key: &str| reported[key].as_str();
+    let (namespace, pod) = text("pod").unwrap().split_once('/').unwrap();
+    Attachment {
+        id: AttachmentId { container: format!("c{container}").into(), interface: "eth0".into() },
+        pod: ObjectName::new(namespace, pod),
+        uid: None,
+        addresses: texts("addresses").map(|address| address.parse().unwrap()).collect(),
+        host_interface: text("hostInterface").map(|name| name.parse().unwrap()),
+        bridged: text("bridge").is_some(),
+        hardware_address: text("hardwareAddress").map(|address| address.parse().unwrap()),
+        link_local: texts("linkLocal").map(|address| address.parse().unwrap()).collect(),
+        since: 1,
+    }
+}
+
 fn translation_of(case: &Path) -> Translation {
-    let layout = Layout::for_table("ringfence").unwrap().logging_to(Options::of(case).log_group);
+    let Options { enforcement: _, log_group, edge_hook } = Options::of(case);
+    let layout = Layout::for_table("ringfence").unwrap().logging_to(log_group).with_edge_hook(edge_hook);
     translate(&state_of(case), NODE, &layout)
 }
 
@@ -53,6 +81,7 @@ fn translation_of(case: &Path) -> Translation {
 struct Options {
     enforcement: Enforcement,
     log_group: Option<u16>,
+    edge_hook: EdgeHook,
 }
 
 impl Options {
@@ -60,11 +89,12 @@ impl Options {
         let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("# options: ")).unwrap_or_default();
         let mut words = line.split_whitespace();
-        let mut options = Options { enforcement: Enforcement::Enforce, log_group: None };
+        let mut options = Options { enforcement: Enforcement::Enforce, log_group: None, edge_hook: EdgeHook::Ingress };
         while let Some(option) = words.next() {
             match (option, words.next()) {
                 ("--enforcement", Some("audit")) => options.enforcement = Enforcement::Audit,
                 ("--nflog-group", Some(group)) => options.log_group = Some(group.parse().unwrap()),
+                ("--source-check-hook", Some("prerouting")) => options.edge_hook = EdgeHook::Prerouting,
                 (option, value) => panic!("{}: {option} {value:?}", case.display()),
             }
         }
@@ -77,6 +107,15 @@ fn every_case_gives_its_text_and_its_diagnostics() {
     for case in cases() {
         let translation = translation_of(&case);
         assert_eq!(translation.ruleset.validate(), vec![], "{}", case.display());
+        for (table, file) in [(&translation.bridge, "bridge.nft"), (&translation.edge, "netdev.nft")] {
+            match table {
+                Some(table) => {
+                    assert_eq!(table.validate(), vec![], "{}", case.display());
+                    expect_file![case.join(file)].assert_eq(&table.to_string());
+                }
+                None => assert!(!case.join(file).exists(), "{} has no table for {file}", case.display()),
+            }
+        }
         let findings: String = check(&state_of(&case)).iter().map(|d| format!("{}: {d}\n", d.severity)).collect();
         expect_file![case.join("ruleset.nft")].assert_eq(&translation.ruleset.to_string());
         let about_errors = ERRONEOUS.iter().any(|name| case.ends_with(name));

@@ -34,7 +34,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Enforce the policies for the pods of this node, until told to stop; the rules stay in place then.
     Agent(Box<AgentArguments>),
-    /// Print the nftables ruleset of a node.
+    /// Print the nftables ruleset of a node: with --run-dir all of its tables, else the one of family inet.
     Render(RenderArguments),
     /// Tell what a policy author should know: what was not understood, what matches nothing.
     Check(CheckArguments),
@@ -102,6 +102,11 @@ pub(crate) struct RenderArguments {
     /// Name of the node, as in `spec.nodeName` of its pods.
     #[arg(long, env = "NODE_NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) node_name: String,
+
+    /// Run directory of the agent on this node. With it, the interfaces that the CNI plugin has reported are known, and the
+    /// tables that check what pods send are printed too (families netdev and bridge); manifests name no interfaces.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) table: TableArguments,

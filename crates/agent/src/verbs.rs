@@ -32,20 +32,27 @@ pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
 
 pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
-    let manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
+    let mut manifests = manifests::read(&arguments.manifests, arguments.enforcement.by_default())?;
     manifests.require_node(&arguments.node_name)?;
+    if let Some(run_dir) = &arguments.run_dir {
+        manifests.attach(run_dir)?;
+    }
     manifests.report_problems();
     let layout = arguments.table.layout()?.logging_to(arguments.reporting.nflog_group.group());
     let translation = translate(&manifests.state, &arguments.node_name, &layout);
     for diagnostic in translation.diagnostics.iter() {
         anstream::eprintln!("{BAD}not understood:{BAD:#} {diagnostic}");
     }
-    let defects = translation.ruleset.validate();
-    if let Some(defect) = defects.first() {
-        bail!("the ruleset is not valid, please report this: {defect}");
+    let tables = [Some(&translation.ruleset), translation.bridge.as_ref(), translation.edge.as_ref()];
+    let mut text = String::new();
+    for table in tables.into_iter().flatten() {
+        if let Some(defect) = table.validate().first() {
+            bail!("the ruleset is not valid, please report this: {defect}");
+        }
+        write!(text, "{table}")?;
     }
     let status = if manifests.problems.is_empty() { YES } else { NO };
-    output::answer(&translation.ruleset.to_string(), status)
+    output::answer(&text, status)
 }
 
 /// What `check --output json` prints.

@@ -18,6 +18,50 @@ fn nft_takes_what_it_prints() {
     }
 }
 
+fn attachment(interface: &str) -> cni::Attachment {
+    cni::Attachment {
+        id: cni::AttachmentId::new("c1", "eth0").expect("an identity"),
+        sandbox: "/run/netns/c1".into(),
+        network: "pods".into(),
+        namespace: "shop".into(),
+        pod: "db".into(),
+        uid: None,
+        addresses: vec!["10.1.0.2".parse().expect("an address")],
+        host_interface: Some(interface.into()),
+        bridge: Some("cni0".into()),
+        host_interface_index: None,
+        hardware_address: None,
+        link_local: vec![],
+        added_nanos: 1,
+    }
+}
+
+#[test]
+fn tables_of_interfaces_are_printed_with_run_dir() {
+    let (shop, run_dir) = (folder(SHOP), tempfile::tempdir().expect("a folder"));
+    let rendered = || {
+        let folders = [shop.path(), run_dir.path()].map(|path| path.to_str().expect("UTF-8").to_owned());
+        run(["render", "--node-name", "node-a", "--manifests", &folders[0], "--run-dir", &folders[1]])
+    };
+    let without = rendered();
+    assert_eq!(without.code, Some(2), "{without:?}");
+    assert!(without.stderr.contains("keeps no attachments in"), "{without:?}");
+
+    cni::store::write(&run_dir.path().join("cni"), &attachment("lo")).expect("a folder of ours");
+    let with = rendered();
+    assert_eq!((with.code, with.stderr.as_str()), (Some(0), ""));
+    for table in ["table inet ringfence {", "table bridge ringfence {", "table netdev ringfence {"] {
+        assert!(with.stdout.contains(&format!("\n{table}")) || with.stdout.starts_with(table), "{table}");
+    }
+    assert!(with.stdout.contains("hook ingress device \"lo\""), "{}", with.stdout);
+    in_new_namespace(|| try_nft(&["-c", "-f", "-"], &with.stdout)).unwrap();
+
+    std::fs::write(run_dir.path().join("cni/c2@eth0.json"), "{").expect("a folder of ours");
+    let problem = rendered();
+    assert_eq!(problem.code, Some(1), "{problem:?}");
+    assert!(problem.stderr.contains("error: attachments: ") && problem.stdout == with.stdout, "{problem:?}");
+}
+
 #[test]
 fn the_mask_is_in_the_rules() {
     let folder = folder(SHOP);

@@ -7,6 +7,8 @@ use anyhow::bail;
 use console::BAD;
 use policy::{ClusterState, Enforcement};
 
+use crate::attachments::{self, Attached};
+
 pub(super) struct Manifests {
     pub(super) state: ClusterState,
     pub(super) problems: Vec<cluster::Problem>,
@@ -26,6 +28,24 @@ pub(super) fn read(folder: &Path, enforcement: Enforcement) -> anyhow::Result<Ma
 }
 
 impl Manifests {
+    /// Takes in what the CNI plugin has reported of this node's pods.
+    ///
+    /// # Errors
+    /// If the run directory has no attachments. One that cannot be read is a problem.
+    pub(super) fn attach(&mut self, run_dir: &Path) -> anyhow::Result<()> {
+        let folder = attachments::folder(run_dir);
+        if !folder.is_dir() {
+            bail!("the CNI plugin keeps no attachments in {}", folder.display());
+        }
+        let Attached { attachments, problems, unchecked } = attachments::read(&folder).map_err(anyhow::Error::msg)?;
+        for attachment in attachments {
+            self.state.attach(attachment);
+        }
+        let problem = |message| cluster::Problem { origin: "attachments".into(), message };
+        self.problems.extend(problems.into_iter().chain(unchecked).map(problem));
+        Ok(())
+    }
+
     pub(super) fn report_problems(&self) {
         for problem in &self.problems {
             anstream::eprintln!("{BAD}error:{BAD:#} {problem}");
