@@ -8,6 +8,8 @@ mod others;
 mod services;
 // Interfaces whose source addresses nobody checks.
 mod sources;
+// Tunnels of the node at ports that the agent does not know.
+mod tunnels;
 // Real packets through rules that are right, and through rules that are not.
 mod self_test;
 // What a person sees, and with which status it ends.

@@ -14,6 +14,7 @@ pub(crate) mod rtnetlink;
 pub mod self_test;
 mod services;
 mod sysctl;
+mod tunnels;
 
 use std::path::Path;
 
@@ -28,7 +29,8 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     let (attachments, stored) = cni_side::attachments(places.run_dir);
     let mut findings = kernel::findings(&kernel::gather_and_try(root));
     findings.extend(network::findings(&network::gather(root, attachments)));
-    findings.extend(others::findings(&others::gather(), &enforcement.table_name, enforcement.isolates_pods()));
+    findings.extend(tunnels::finding(&tunnels::gather(), enforcement.tunnel_ports()));
+    findings.extend(others::findings(&others::gather(root), &enforcement.table_name, enforcement.isolates_pods()));
     findings.extend(enforcement::findings(&enforcement));
     findings.extend(cni_side::findings(&cni_side::gather(places, stored)));
     Ok(findings)

@@ -70,6 +70,8 @@ pub(crate) struct Status {
     pub(crate) bridge_table: bool,
     /// Where sources are checked, in the words of the API.
     pub(crate) source_check_hook: &'static str,
+    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    pub(crate) tunnel_ports: Vec<u16>,
     /// The group in which the kernel reports denied packets.
     pub(crate) drop_log_group: Option<u16>,
     /// Why it does or does not.

@@ -10,6 +10,7 @@ mod decode;
 mod encode;
 mod expression;
 mod hooks;
+mod legacy;
 mod lower;
 mod message;
 mod notifications;
@@ -35,6 +36,7 @@ pub use decode::{
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
 pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
+pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};
 pub use notifications::{Foreign, Notification, NotificationError, Notifications};
 pub use observed::{Observed, ObservedChain, ObservedHook, ObservedRule, ObservedSet, RawElement};

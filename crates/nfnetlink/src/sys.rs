@@ -10,10 +10,12 @@ mod buffer;
 mod interface;
 mod namespace;
 mod objects;
+mod option;
 mod socket;
 
 pub(crate) use buffer::Buffer;
 pub use interface::interface_name;
 pub(crate) use namespace::enter_new_network_namespace;
 pub(crate) use objects::{ChainObject, Header, RuleObject, SetObject, TableObject};
+pub(crate) use option::read_socket_option;
 pub(crate) use socket::{Socket, SocketOption};

@@ -48,6 +48,31 @@ fn foreign_connection_marks_are_an_error_by_name() {
 }
 
 #[test]
+fn legacy_connmark_is_an_error_by_name() {
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
+        let iptables = |words: &str| {
+            let run = || std::process::Command::new(program).args(words.split(' ')).status();
+            assert!(stage.lab.node_exec(crate::stage::NODE, run).expect("iptables is installed").success(), "{words}");
+        };
+        iptables("-t mangle -A PREROUTING -j CONNMARK --restore-mark");
+        iptables("-t mangle -A PREROUTING -j CONNMARK --set-xmark 0x4000/0x4000");
+        iptables("-t mangle -N marking");
+        iptables("-t mangle -A marking -m comment --comment another -j CONNMARK --set-xmark 0x2000/0x2000");
+        assert_eq!(severities(&stage, "connection-mark"), [""; 0], "the packet mark, and other bits");
+        iptables("-t mangle -A marking -p udp -j CONNMARK --set-mark 0x1bd10");
+        let findings = found(&stage, "connection-mark");
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        let named = format!("{program} mangle marking (bits 0xffffffff)");
+        assert!(findings[0].0 == "error" && findings[0].1.contains(&named), "{findings:?}");
+        iptables("-t mangle -F marking");
+        iptables("-t mangle -A FORWARD -j CONNMARK --save-mark");
+        let findings = found(&stage, "connection-mark");
+        assert!(findings[0].1.contains(&format!("{program} mangle FORWARD ")), "{findings:?}");
+    }
+}
+
+#[test]
 fn iptables_connmark_is_an_error_by_name() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     let iptables = |words: &str| {

@@ -224,6 +224,9 @@ pub(crate) struct Features {
     /// Where pods are held to their own source addresses: `ingress` of their interfaces, or `prerouting`.
     #[serde(default)]
     pub(crate) source_check_hook: String,
+    /// UDP ports of tunnels to which pods send nothing, where they are nodes'; empty if this is not checked.
+    #[serde(default)]
+    pub(crate) tunnel_ports: Vec<u16>,
     /// The group in which the kernel reports denied packets; null if it does not.
     pub(crate) drop_log_group: Option<u16>,
     /// Why it does or does not.
@@ -308,6 +311,7 @@ mod tests {
                 source_check: true,
                 bridge_table: false,
                 source_check_hook: "ingress".into(),
+                tunnel_ports: vec![4789, 8472],
                 drop_log_group: Some(9470),
                 drop_log_reason: "on".into(),
             },
@@ -341,7 +345,7 @@ mod tests {
         golden(
             &full(),
             expect![[
-                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"remote":{"problem":"no","secondsWithout":5,"unkept":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
+                r#"{"node":"node-a","version":"0.1.0","kernel":"6.18.5","secondsUp":3600,"ready":false,"unready":"no","notes":["a note"],"source":{"kind":"cluster","waitingFor":["Pod"],"secondsSinceSynced":3599,"secondsSinceChange":4,"namespaces":3,"pods":40,"networkPolicies":5,"problems":[{"origin":"pods watch","message":"no","seconds":9}]},"rules":{"table":"ringfence","inForce":false,"trouble":"refused","kernelGeneration":17,"policyGeneration":3,"elements":120,"programs":6,"leftOut":["add element"]},"lastCommit":{"time":"2026-05-04T03:02:01.000Z","secondsAgo":12,"micros":1300,"operations":2},"commits":{"taken":41,"refused":1},"repairs":{"changed":2,"removed":1,"atStart":0},"policies":{"enforced":3,"audit":1,"notUnderstood":1},"diagnostics":[{"severity":"error","kind":"NetworkPolicy","object":"shop/db","field":"spec","message":"no"}],"pods":{"onNode":30,"isolated":12,"audited":5,"unknown":1},"unenforced":["no"],"attachmentProblems":["no"],"portProblem":"no","features":{"protection":true,"protectionReason":"on","sourceCheck":true,"bridgeTable":false,"sourceCheckHook":"ingress","tunnelPorts":[4789,8472],"dropLogGroup":9470,"dropLogReason":"on"},"drops":{"denied":120,"wouldDeny":3,"deniedPerMinute":4.5,"wouldDenyPerMinute":0.0,"lost":0,"unnamed":2},"remote":{"problem":"no","secondsWithout":5,"unkept":"no room","clusters":[{"cluster":"east","fresh":false,"secondsStale":7,"held":true,"dropped":false,"sets":2,"addresses":3}]}}"#
             ]],
         );
     }

@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
 use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
-use policy::{EdgeHook, Layout};
+use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
 use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
 use crate::protection::protection;
@@ -103,6 +103,14 @@ impl AgentArguments {
     /// How far apart comparisons with a fresh translation are; none if they are off.
     pub(crate) fn translation_check(&self) -> Option<Duration> {
         (self.translation_check_secs > 0).then(|| Duration::from_secs(self.translation_check_secs.into()))
+    }
+
+    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    pub(crate) fn tunnel_ports(&self) -> Vec<u16> {
+        match self.source_check {
+            Switch::On => TUNNEL_PORTS.iter().chain(&self.tunnel_port).copied().collect(),
+            Switch::Off => vec![],
+        }
     }
 
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {

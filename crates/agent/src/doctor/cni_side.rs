@@ -11,7 +11,7 @@ use cni::Attachment;
 use cni::protocol::{Request, Response, read_response, write_request};
 use serde::Deserialize;
 
-use super::finding::{Check, Finding};
+use super::finding::{Check, Finding, list};
 use crate::attachments::unchecked;
 
 /// What our plugin is called in a chain, and as a file.
@@ -34,6 +34,8 @@ pub(crate) struct CniFacts {
     pub(crate) folder: PathBuf,
     /// The first configuration of the folder, which is the one that runtimes use.
     pub(crate) chain: Result<Option<CniChain>, String>,
+    /// Files of Multus in the folders of configurations and plugins.
+    pub(crate) multus: Vec<String>,
     pub(crate) plugin: PathBuf,
     pub(crate) plugin_state: PluginState,
     pub(crate) socket: PathBuf,
@@ -96,6 +98,7 @@ pub(super) fn gather(places: &CniPlaces, attachments: Result<Stored, String>) ->
     CniFacts {
         folder: places.configurations.to_owned(),
         chain: first_chain(places.configurations).map_err(|e| e.to_string()),
+        multus: files_of_multus(places),
         plugin,
         plugin_state,
         answer: ask(&socket),
@@ -153,6 +156,20 @@ fn first_chain(folder: &Path) -> io::Result<Option<CniChain>> {
     Ok(Some(CniChain { file: name, plugins }))
 }
 
+/// Multus need not be in the chain that the runtime uses now: its own agent writes `00-multus.conf` when it starts, and a
+/// chain behind it may have become the first one meanwhile. A folder that cannot be read names no file; `first_chain` says
+/// so.
+fn files_of_multus(places: &CniPlaces) -> Vec<String> {
+    let mut found: Vec<String> = [places.configurations, places.binaries]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().contains("multus"))
+        .map(|entry| entry.path().display().to_string())
+        .collect();
+    found.sort();
+    found
+}
+
 pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
     let mut findings = vec![configuration(facts)];
     if let Ok(Some(chain)) = &facts.chain
@@ -167,14 +184,19 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
             "use a network plugin that routes or bridges the traffic of pods on the node, such as ptp or bridge",
         ));
     }
-    if let Ok(Some(chain)) = &facts.chain
-        && chain.plugins.iter().any(|plugin| SECONDARY_NETWORKS.contains(&plugin.as_str()))
-    {
+    let in_chain = match &facts.chain {
+        Ok(Some(chain)) if chain.plugins.iter().any(|plugin| SECONDARY_NETWORKS.contains(&plugin.as_str())) => {
+            Some(chain.file.clone())
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let signs: Vec<String> = in_chain.into_iter().chain(facts.multus.iter().cloned()).collect();
+    if !signs.is_empty() {
         findings.push(Finding::note(
             Check::PodNetwork,
             format!(
                 "Multus attaches pods to further networks ({}): policies judge the traffic of the first one only",
-                chain.file
+                list(&signs)
             ),
             "see the pods' annotation k8s.v1.cni.cncf.io/network-status; use a policy engine for these networks, or none of \
              them for pods that policies isolate",
@@ -293,6 +315,7 @@ mod tests {
         CniFacts {
             folder: "/etc/cni/net.d".into(),
             chain: chain(&["bridge", "portmap", PLUGIN]),
+            multus: vec![],
             plugin: "/opt/cni/bin/ringfence-cni".into(),
             plugin_state: PluginState::Runs,
             socket: "/run/ringfence/cni.sock".into(),
@@ -332,6 +355,25 @@ mod tests {
             let facts = CniFacts { chain: chain(&[plugin, PLUGIN]), ..installed() };
             assert_eq!(wrong(&facts), [(Check::PodNetwork, Severity::Note)]);
         }
+    }
+
+    #[test]
+    fn files_of_multus_are_noted_beside_another_chain() {
+        let folder = tempfile::tempdir().unwrap();
+        let [configurations, binaries] = ["net.d", "bin"].map(|name| folder.path().join(name));
+        let places = CniPlaces { configurations: &configurations, binaries: &binaries, run_dir: folder.path() };
+        assert_eq!(files_of_multus(&places), Vec::<String>::new(), "no folder");
+        for path in [configurations.join("multus.d"), binaries.clone()] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(configurations.join("05-pods.conflist"), "{}").unwrap();
+        fs::write(binaries.join("multus-shim"), "").unwrap();
+        let found = files_of_multus(&places);
+        let names = ["bin/multus-shim", "net.d/multus.d"].map(|name| folder.path().join(name).display().to_string());
+        assert_eq!(found, names);
+        let facts = CniFacts { multus: found, ..installed() };
+        assert_eq!(wrong(&facts), [(Check::PodNetwork, Severity::Note)]);
+        assert!(findings(&facts).iter().any(|finding| finding.finding.contains("multus-shim")));
     }
 
     #[test]

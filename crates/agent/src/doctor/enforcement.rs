@@ -47,6 +47,8 @@ pub(crate) struct AgentStatus {
     pub(crate) seconds_since_commit: Option<u64>,
     /// Pods of this node that some policy isolates.
     pub(crate) isolated_pods: usize,
+    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    pub(crate) tunnel_ports: Vec<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +82,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
 
 impl AgentStatus {
     fn of(report: StatusReport) -> AgentStatus {
-        let StatusReport { version, unready, rules, last_commit, port_problem, pods, .. } = report;
+        let StatusReport { version, unready, rules, last_commit, port_problem, pods, features, .. } = report;
         AgentStatus {
             version,
             port_problem,
@@ -89,6 +91,7 @@ impl AgentStatus {
             kernel_generation: rules.kernel_generation,
             seconds_since_commit: last_commit.map(|commit| commit.seconds_ago),
             isolated_pods: pods.isolated,
+            tunnel_ports: features.tunnel_ports,
         }
     }
 }
@@ -97,6 +100,11 @@ impl EnforcementFacts {
     /// Whether some pod of this node may be isolated: an agent that does not answer has left its rules in force.
     pub(super) fn isolates_pods(&self) -> bool {
         self.agent.as_ref().map_or(true, |status| status.isolated_pods > 0)
+    }
+
+    /// The ports that the agent knows; none without an agent that answers.
+    pub(super) fn tunnel_ports(&self) -> &[u16] {
+        self.agent.as_ref().map_or(&[], |status| &status.tunnel_ports)
     }
 }
 
@@ -263,6 +271,7 @@ mod tests {
             kernel_generation: Some(7),
             seconds_since_commit: Some(5),
             isolated_pods: 0,
+            tunnel_ports: vec![8472],
         }
     }
 

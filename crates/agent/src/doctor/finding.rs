@@ -47,6 +47,7 @@ pub enum Check {
     RpFilter,
     PodNetwork,
     ServiceProxy,
+    TunnelPorts,
     OtherTables,
     OtherEngines,
     Flowtables,
@@ -67,7 +68,7 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 32] = [
+    const ALL: [Check; 33] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
@@ -84,6 +85,7 @@ impl Check {
         Check::RpFilter,
         Check::PodNetwork,
         Check::ServiceProxy,
+        Check::TunnelPorts,
         Check::OtherTables,
         Check::OtherEngines,
         Check::Flowtables,
@@ -120,6 +122,7 @@ impl Check {
             Check::RpFilter => "rp-filter",
             Check::PodNetwork => "pod-network",
             Check::ServiceProxy => "service-proxy",
+            Check::TunnelPorts => "tunnel-ports",
             Check::OtherTables => "other-tables",
             Check::OtherEngines => "other-engines",
             Check::Flowtables => "flowtables",

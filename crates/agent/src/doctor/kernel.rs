@@ -112,7 +112,7 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
             }
             Feature::BridgedFrames => Finding::warning(
                 Check::KernelFeatures,
-                format!("{finding}; pods of a bridge can forge each other's source addresses"),
+                format!("{finding}; an isolated pod of a bridge gets frames that are not sent to its addresses"),
                 advice,
             ),
             Feature::InterfaceIngress => Finding::warning(

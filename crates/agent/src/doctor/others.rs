@@ -1,6 +1,9 @@
 //! Who else has rules where ours are, and what follows from it.
 
-use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel, MarkWriter};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nfnetlink::{BaseChain, ChainName, Flowtable, Kernel, LegacyTables, MarkWriter, legacy_mark_writers};
 use policy::DEFAULT_MARK_MASK;
 
 use super::finding::{Check, Finding, list};
@@ -17,16 +20,56 @@ pub(crate) struct Others {
     pub(crate) flowtables: Vec<Flowtable>,
     /// Rules that write the connection mark.
     pub(crate) mark_writers: Vec<MarkWriter>,
+    /// Those of the legacy iptables backend.
+    pub(crate) legacy: Legacy,
+}
+
+/// What was read of the tables of the legacy iptables backend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Legacy {
+    pub(crate) mark_writers: Vec<MarkWriter>,
+    /// What could not be read, and why.
+    pub(crate) unreadable: Vec<String>,
+}
+
+impl Legacy {
+    /// Reads the tables that the network namespace of the calling thread has.
+    fn gather(root: &Path) -> Legacy {
+        let mut legacy = Legacy::default();
+        for family in LegacyTables::BOTH {
+            let file = match family {
+                LegacyTables::Ip => "ip_tables_names",
+                LegacyTables::Ip6 => "ip6_tables_names",
+            };
+            let path = root.join("proc/thread-self/net").join(file);
+            let names = match std::fs::read_to_string(&path) {
+                Ok(names) => names,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => {
+                    legacy.unreadable.push(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
+            for table in names.lines() {
+                match legacy_mark_writers(family, table) {
+                    Ok(writers) => legacy.mark_writers.extend(writers),
+                    Err(error) => legacy.unreadable.push(format!("table {table} of {file}: {error}")),
+                }
+            }
+        }
+        legacy
+    }
 }
 
 /// Asks the kernel about the network namespace of the calling thread.
-pub(super) fn gather() -> Result<Others, String> {
+pub(super) fn gather(root: &Path) -> Result<Others, String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     Ok(Others {
         base_chains: kernel.base_chains().map_err(|e| e.to_string())?,
         chains: kernel.chain_names().map_err(|e| e.to_string())?,
         flowtables: kernel.flowtables().map_err(|e| e.to_string())?,
         mark_writers: kernel.mark_writers().map_err(|e| e.to_string())?,
+        legacy: Legacy::gather(root),
     })
 }
 
@@ -94,6 +137,7 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_po
     }
     findings.extend(notrack(others));
     findings.extend(connection_marks(others, table));
+    findings.extend(unreadable_legacy_rules(&others.legacy));
     findings
 }
 
@@ -105,6 +149,7 @@ fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
     let mask = ours.iter().map(|writer| writer.bits).reduce(|all, bits| all | bits).unwrap_or(DEFAULT_MARK_MASK);
     let mut names: Vec<String> = foreign
         .into_iter()
+        .chain(&others.legacy.mark_writers)
         .filter(|writer| writer.bits & mask != 0)
         .map(|MarkWriter { family, table, chain, bits }| format!("{family} {table} {chain} (bits {bits:#010x})"))
         .collect();
@@ -117,6 +162,16 @@ fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
                 list(&names)
             ),
             "give the agent bits that nobody else writes (--ct-mark-mask), or have the other program write under a mask",
+        )
+    })
+}
+
+fn unreadable_legacy_rules(legacy: &Legacy) -> Option<Finding> {
+    (!legacy.unreadable.is_empty()).then(|| {
+        Finding::warning(
+            Check::ConnectionMark,
+            format!("rules of the legacy iptables backend cannot be read: {}", list(&legacy.unreadable)),
+            "run this as root; look for CONNMARK in iptables-legacy-save and ip6tables-legacy-save",
         )
     })
 }
@@ -289,6 +344,15 @@ mod tests {
         let error = [(Check::OtherTables, Fine), (Check::ConnectionMark, Severity::Error)];
         assert_eq!(of(vec![ours(), writer("netbird", u32::MAX)]), error);
         assert_eq!(of(vec![writer("netbird", 0x0001_0000)]), error, "the default mask");
+        let legacy = Legacy { mark_writers: vec![writer("mangle", u32::MAX)], unreadable: vec![] };
+        assert_eq!(found(Others { mark_writers: vec![ours()], legacy, ..Others::default() }), error);
+    }
+
+    #[test]
+    fn legacy_rules_that_cannot_be_read_are_a_warning() {
+        let legacy = Legacy { mark_writers: vec![], unreadable: vec!["no".into()] };
+        let findings = found(Others { legacy, ..Others::default() });
+        assert_eq!(findings, [(Check::OtherTables, Fine), (Check::ConnectionMark, Warning)]);
     }
 
     #[test]

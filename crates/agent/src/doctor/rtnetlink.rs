@@ -26,6 +26,12 @@ const TYPE_MASK: u16 = 0x3fff;
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
 const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
+const IFLA_VXLAN_PORT: u16 = 15;
+const IFLA_GENEVE_PORT: u16 = 5;
+const IFLA_BAREUDP_PORT: u16 = 1;
+/// `linux/if_tunnel.h`: the UDP port of a tunnel in FOU or GUE, 0 without them.
+const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
+const IFLA_GRE_ENCAP_DPORT: u16 = 17;
 const RTNH_F_ONLINK: u32 = 4;
 
 /// An interface that is up.
@@ -45,6 +51,9 @@ pub(crate) struct Link {
     /// `nf_call_iptables` and `nf_call_ip6tables` of this one bridge.
     pub(crate) calls_iptables: bool,
     pub(crate) calls_ip6tables: bool,
+    pub(crate) is_up: bool,
+    /// The UDP port of a tunnel: VXLAN, Geneve, bareudp, or FOU and GUE.
+    pub(crate) tunnel_port: Option<u16>,
 }
 
 pub(crate) struct Rtnetlink {
@@ -225,7 +234,8 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
 
 fn link(body: &[u8]) -> io::Result<Link> {
     let (header, attributes) = body.split_at_checked(INTERFACE_HEADER).ok_or_else(malformed)?;
-    let mut link = Link { index: number(&header[4..8])?, ..Link::default() };
+    let is_up = number(&header[8..12])? & UP != 0;
+    let mut link = Link { index: number(&header[4..8])?, is_up, ..Link::default() };
     for attribute in Attributes(attributes) {
         let (kind, value) = attribute?;
         match kind {
@@ -248,11 +258,18 @@ fn describe(link: &mut Link, info: &[u8]) -> io::Result<()> {
             _ => {}
         }
     }
-    let (Some(data), "bridge") = (data, &*link.kind) else { return Ok(()) };
+    let Some(data) = data else { return Ok(()) };
     for attribute in Attributes(data) {
-        match attribute? {
-            (IFLA_BR_NF_CALL_IPTABLES, value) => link.calls_iptables = value != [0],
-            (IFLA_BR_NF_CALL_IP6TABLES, value) => link.calls_ip6tables = value != [0],
+        match (&*link.kind, attribute?) {
+            ("bridge", (IFLA_BR_NF_CALL_IPTABLES, value)) => link.calls_iptables = value != [0],
+            ("bridge", (IFLA_BR_NF_CALL_IP6TABLES, value)) => link.calls_ip6tables = value != [0],
+            ("vxlan", (IFLA_VXLAN_PORT, value))
+            | ("geneve", (IFLA_GENEVE_PORT, value))
+            | ("bareudp", (IFLA_BAREUDP_PORT, value))
+            | ("ipip" | "sit" | "ip6tnl", (IFLA_IPTUN_ENCAP_DPORT, value))
+            | ("gre" | "gretap" | "ip6gre" | "ip6gretap", (IFLA_GRE_ENCAP_DPORT, value)) => {
+                link.tunnel_port = Some(port(value)?).filter(|port| *port != 0);
+            }
             _ => {}
         }
     }
@@ -348,6 +365,11 @@ fn number(value: &[u8]) -> io::Result<u32> {
     value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed())
 }
 
+/// A port, in network order.
+fn port(value: &[u8]) -> io::Result<u16> {
+    value.try_into().map(u16::from_be_bytes).map_err(|_| malformed())
+}
+
 /// A name, without its closing NUL.
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
@@ -395,6 +417,28 @@ mod tests {
         let expected =
             Link { name: "veth1".into(), index: 8, master: Some(7), leads_elsewhere: true, ..Link::default() };
         assert_eq!(link(&port.0).unwrap(), expected);
+    }
+
+    #[test]
+    fn udp_port_of_a_tunnel_is_read() {
+        let tunnel = |kind: &str, attribute: u16, port: u16| {
+            let mut data = Body::default();
+            data.bytes(attribute, &port.to_be_bytes());
+            let mut info = Body::default();
+            info.text(libc::IFLA_INFO_KIND, kind);
+            info.bytes(libc::IFLA_INFO_DATA, &data.0);
+            let mut body = Body::interface(9, UP);
+            body.bytes(libc::IFLA_LINKINFO, &info.0);
+            link(&body.0).unwrap()
+        };
+        for (kind, attribute) in
+            [("vxlan", 15), ("geneve", 5), ("bareudp", 1), ("ipip", 18), ("sit", 18), ("ip6tnl", 18), ("gretap", 17)]
+        {
+            let link = tunnel(kind, attribute, 5555);
+            assert_eq!((link.tunnel_port, link.is_up), (Some(5555), true), "{kind}");
+        }
+        assert_eq!(tunnel("ipip", 18, 0).tunnel_port, None, "without FOU");
+        assert_eq!(tunnel("veth", 15, 5555).tunnel_port, None);
     }
 
     #[test]

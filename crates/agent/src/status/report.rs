@@ -61,6 +61,7 @@ impl Status {
                 source_check: self.source_check,
                 bridge_table: self.bridge_table,
                 source_check_hook: self.source_check_hook.into(),
+                tunnel_ports: self.tunnel_ports.clone(),
                 drop_log_group: self.drop_log_group,
                 drop_log_reason: self.drop_log.clone(),
             },

@@ -73,6 +73,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         protected: layout.is_protected(),
         protection: protection.clone(),
         source_check: layout.checks_sources(),
+        tunnel_ports: arguments.tunnel_ports(),
         from_folder: arguments.manifests.is_some(),
         ..Status::default()
     };

@@ -76,7 +76,7 @@ fn constant(data: &Fields<'_>, number: u16) -> Result<Option<u32>, DecodeError> 
 
 /// `struct xt_connmark_tginfo1` and, for revision 2, `xt_connmark_tginfo2` of `uapi/linux/netfilter/xt_connmark.h`. All
 /// bits if it is not understood, or shifts marks.
-fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
+pub(crate) fn written_by_connmark(revision: Option<u32>, info: &[u8]) -> u32 {
     const SET: u8 = 0;
     const SAVE: u8 = 1;
     const RESTORE: u8 = 2;

@@ -221,6 +221,7 @@ fn features(screen: &mut Screen, features: &Features) {
         source_check,
         bridge_table,
         source_check_hook,
+        tunnel_ports: _,
         drop_log_group: _,
         drop_log_reason,
     } = features;
@@ -302,6 +303,7 @@ mod tests {
                 source_check: true,
                 bridge_table: true,
                 source_check_hook: "ingress".into(),
+                tunnel_ports: vec![4789, 8472],
                 drop_log_group: Some(9470),
                 drop_log_reason: "on: the kernel reports to log group 9470".into(),
             },

@@ -1,0 +1,77 @@
+//! Does the agent know the UDP ports at which the node takes tunnels in?
+//!
+//! What a pod wraps into a tunnel comes out with any source, so the rules keep pods from sending to the ports that the agent
+//! knows.
+
+use super::finding::{Check, Finding, list};
+use super::rtnetlink::{Link, Rtnetlink};
+
+/// The tunnels in the network namespace of the calling thread that are up, each with its UDP port.
+pub(super) fn gather() -> Result<Vec<Link>, String> {
+    let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string())?;
+    Ok(links.into_iter().filter(|link| link.is_up && link.tunnel_port.is_some()).collect())
+}
+
+/// `known` are the ports of the agent; empty if it does not check what pods send into tunnels.
+pub(super) fn finding(tunnels: &Result<Vec<Link>, String>, known: &[u16]) -> Option<Finding> {
+    if known.is_empty() {
+        return None;
+    }
+    let tunnels = match tunnels {
+        Ok(tunnels) => tunnels,
+        Err(error) => {
+            let finding = format!("the tunnels of the node cannot be listed: {error}");
+            return Some(Finding::warning(
+                Check::TunnelPorts,
+                finding,
+                "run this on the node, in its network namespace",
+            ));
+        }
+    };
+    let unknown = |link: &&Link| link.tunnel_port.is_some_and(|port| !known.contains(&port));
+    let mut names: Vec<String> = Vec::new();
+    let mut ports: Vec<u16> = Vec::new();
+    for (link, port) in tunnels.iter().filter(unknown).filter_map(|link| Some((link, link.tunnel_port?))) {
+        names.push(format!("{} ({}, UDP port {port})", link.name, link.kind));
+        ports.push(port);
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    Some(match names.is_empty() {
+        true => Finding::ok(Check::TunnelPorts, "the agent knows the UDP ports of the node's tunnels"),
+        false => Finding::warning(
+            Check::TunnelPorts,
+            format!(
+                "the agent does not know the ports of {}: what a pod sends there comes out of the tunnel with any source",
+                list(&names)
+            ),
+            format!("start the agents of all nodes with --tunnel-port {}", ports.join(",")),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity;
+    use super::*;
+
+    fn tunnel(name: &str, port: u16) -> Link {
+        Link { name: name.into(), kind: "vxlan".into(), is_up: true, tunnel_port: Some(port), ..Link::default() }
+    }
+
+    #[test]
+    fn unknown_tunnel_ports_are_named_with_their_flag() {
+        let known = [4789, 8472];
+        let severity = |tunnels: &[Link]| finding(&Ok(tunnels.to_vec()), &known).map(|finding| finding.severity);
+        assert_eq!(severity(&[]), Some(Severity::Ok));
+        assert_eq!(severity(&[tunnel("flannel.1", 8472)]), Some(Severity::Ok));
+        let tunnels = [tunnel("flannel.1", 8472), tunnel("b", 8473), tunnel("c", 4800), tunnel("d", 8473)];
+        assert_eq!(severity(&tunnels), Some(Severity::Warning));
+        let found = finding(&Ok(tunnels.to_vec()), &known).expect("a warning");
+        assert!(found.finding.contains("b (vxlan, UDP port 8473), c (vxlan, UDP port 4800)"), "{found}");
+        assert!(found.advice.is_some_and(|advice| advice.ends_with("--tunnel-port 4800,8473")));
+        assert_eq!(finding(&Err("no".into()), &known).map(|f| f.severity), Some(Severity::Warning));
+        assert_eq!(finding(&Ok(tunnels.to_vec()), &[]), None, "the agent checks no tunnels");
+    }
+}
