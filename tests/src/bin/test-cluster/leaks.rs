@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::Stage;
 use crate::cluster::{Cluster, PodName, at, wait_for};
 use crate::objects::{deny_all, list, namespace, pod, server};
-use crate::policies::{Client, POD_START};
+use crate::policies::{Client, Flow, IN_FORCE, POD_START, check};
 
 /// The namespace that denies everything.
 const DENIED: &str = "denied";
@@ -176,10 +176,10 @@ fn prepare(stage: &Stage) -> anyhow::Result<()> {
     for node in [1, 2] {
         for address in cluster.addresses(&receiver(3 - node))? {
             let client = Client::Pod(PodName::new(DENIED, &format!("guard-{node}")));
-            flows.push(crate::policies::Flow { client, protocol: "tcp", target: at(&address, 8080), allowed: false });
+            flows.push(Flow { client, protocol: "tcp", target: at(&address, 8080), allowed: false });
         }
     }
-    wait_for("deny-all is in force", Duration::from_secs(30), || crate::policies::check(stage, &flows).map(Some))
+    wait_for("deny-all is in force", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
 fn run_batch(

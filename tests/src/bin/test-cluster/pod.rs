@@ -22,7 +22,11 @@ const SEND: &str = "send ";
 /// Asks a server how much of a group arrived: `count GROUP`.
 const COUNT: &str = "count ";
 
-/// Runs `pod serve NAME PORT...`, `pod get tcp|udp ADDRESS:PORT [REQUEST]` or `pod send GROUP SECONDS ADDRESS:PORT...`.
+/// What `probe` says of a target that answered.
+pub(crate) const ANSWERED: &str = "answered";
+
+/// Runs `pod serve NAME PORT...`, `pod get tcp|udp ADDRESS:PORT [REQUEST]`, `pod probe tcp|udp/ADDRESS:PORT...` or
+/// `pod send GROUP SECONDS ADDRESS:PORT...`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -30,7 +34,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
         ["serve", name, ports @ ..] if !ports.is_empty() => serve(name, ports),
         ["get", protocol, target] => get(protocol, target, "get"),
         ["get", protocol, target, request] => get(protocol, target, request),
-        _ => bail!("invalid arguments: expected serve, get or send, got {words:?}"),
+        ["probe", targets @ ..] => probe(targets),
+        _ => bail!("invalid arguments: expected serve, get, probe or send, got {words:?}"),
     }
 }
 
@@ -160,13 +165,7 @@ fn answer(request: &[u8], name: &str) -> Option<String> {
 
 /// Prints the answer to one request; exit status 1 if there is none.
 fn get(protocol: &str, target: &str, request: &str) -> anyhow::Result<ExitCode> {
-    let target = address(target)?;
-    let answer = match protocol {
-        "tcp" => get_tcp(target, request),
-        "udp" => get_udp(target, request),
-        _ => bail!("invalid protocol '{protocol}': expected tcp or udp"),
-    };
-    match answer {
+    match exchange(protocol, target, request)? {
         Ok(answer) => {
             println!("{answer}");
             Ok(ExitCode::SUCCESS)
@@ -176,6 +175,35 @@ fn get(protocol: &str, target: &str, request: &str) -> anyhow::Result<ExitCode> 
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Sends a request to every target at once and prints a line for each: `TARGET answered` or `TARGET no answer: ERROR`.
+fn probe(targets: &[&str]) -> anyhow::Result<ExitCode> {
+    let lines = thread::scope(|scope| {
+        let probes: Vec<_> = targets.iter().map(|target| scope.spawn(|| probe_target(target))).collect();
+        probes.into_iter().map(|probe| probe.join().expect("no probe panics")).collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    println!("{}", lines.join("\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn probe_target(target: &str) -> anyhow::Result<String> {
+    let (protocol, address) =
+        target.split_once('/').with_context(|| format!("invalid target '{target}': expected PROTOCOL/ADDRESS:PORT"))?;
+    Ok(match exchange(protocol, address, "get")? {
+        Ok(_) => format!("{target} {ANSWERED}"),
+        Err(error) => format!("{target} no answer: {error}"),
+    })
+}
+
+/// The answer to one request; the inner error says why there is none.
+fn exchange(protocol: &str, target: &str, request: &str) -> anyhow::Result<std::io::Result<String>> {
+    let target = address(target)?;
+    Ok(match protocol {
+        "tcp" => get_tcp(target, request),
+        "udp" => get_udp(target, request),
+        _ => bail!("invalid protocol '{protocol}': expected tcp or udp"),
+    })
 }
 
 fn get_tcp(target: SocketAddr, request: &str) -> std::io::Result<String> {

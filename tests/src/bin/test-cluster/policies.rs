@@ -1,5 +1,6 @@
 //! Policies on the real data path: pods, Services, node ports, named ports, both families.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,6 +12,7 @@ use serde_json::json;
 use crate::Stage;
 use crate::cluster::{PodName, at, wait_for};
 use crate::objects::{list, namespace, pod, policy, server, service};
+use crate::pod::ANSWERED;
 
 /// The namespace of these tests. Its pods start before the agent is installed.
 pub(crate) const SHOP: &str = "shop";
@@ -20,8 +22,11 @@ const LOCAL_NODE_PORT: u16 = 30081;
 /// Enough for an image that is there and for a busy machine.
 pub(crate) const POD_START: Duration = Duration::from_secs(180);
 
+/// Enough for rules and Services to be programmed on a busy machine, with the requests that find out.
+pub(crate) const IN_FORCE: Duration = Duration::from_secs(120);
+
 /// Who sends a request.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Pod(PodName),
     /// The host of the control plane, which is outside of the cluster.
@@ -45,6 +50,13 @@ pub(crate) struct Flow {
     pub(crate) allowed: bool,
 }
 
+impl Flow {
+    /// The target as `pod probe` expects it.
+    fn probe(&self) -> String {
+        format!("{}/{}", self.protocol, self.target)
+    }
+}
+
 pub(crate) fn web(node: u8) -> PodName {
     PodName::new(SHOP, &format!("web-{node}"))
 }
@@ -53,19 +65,21 @@ pub(crate) fn client(role: &str, node: u8) -> PodName {
     PodName::new(SHOP, &format!("{role}-{node}"))
 }
 
-/// Sends all requests, a few at a time, and says which did not end as expected.
+/// Sends all requests, every client its own at once, and says which did not end as expected.
 pub(crate) fn check(stage: &Stage, flows: &[Flow]) -> anyhow::Result<()> {
+    let clients: BTreeSet<&Client> = flows.iter().map(|flow| &flow.client).collect();
+    let answered: BTreeMap<&Client, BTreeSet<String>> = thread::scope(|scope| {
+        let running: Vec<_> = clients
+            .into_iter()
+            .map(|client| scope.spawn(move || probe(stage, client, flows).map(|answered| (client, answered))))
+            .collect();
+        running.into_iter().map(|thread| thread.join().expect("no request panics")).collect::<anyhow::Result<_>>()
+    })?;
     let mut wrong = Vec::new();
-    for some in flows.chunks(8) {
-        let answers: Vec<anyhow::Result<bool>> = thread::scope(|scope| {
-            let running: Vec<_> = some.iter().map(|flow| scope.spawn(move || is_answered(stage, flow))).collect();
-            running.into_iter().map(|thread| thread.join().expect("no request panics")).collect()
-        });
-        for (flow, answered) in some.iter().zip(answers) {
-            if answered? != flow.allowed {
-                let verb = if flow.allowed { "is denied" } else { "reaches" };
-                wrong.push(format!("{} {verb} {} {}", flow.client, flow.protocol, flow.target));
-            }
+    for flow in flows {
+        if answered[&flow.client].contains(&flow.probe()) != flow.allowed {
+            let verb = if flow.allowed { "is denied" } else { "reaches" };
+            wrong.push(format!("{} {verb} {} {}", flow.client, flow.protocol, flow.target));
         }
     }
     let some = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("; ");
@@ -73,17 +87,17 @@ pub(crate) fn check(stage: &Stage, flows: &[Flow]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_answered(stage: &Stage, flow: &Flow) -> anyhow::Result<bool> {
-    let words = ["pod", "get", flow.protocol, &flow.target];
-    let answer = match &flow.client {
-        Client::Pod(pod) => stage.cluster.exec(pod, &[&["/test-cluster"], &words[..]].concat()),
-        Client::Lan => stage.cluster.on_node(0, &[&[stage.images.pod_program().as_str()], &words[..]].concat()),
+/// Sends the requests of one client and returns the targets that answered.
+fn probe(stage: &Stage, client: &Client, flows: &[Flow]) -> anyhow::Result<BTreeSet<String>> {
+    let targets: BTreeSet<String> = flows.iter().filter(|flow| flow.client == *client).map(Flow::probe).collect();
+    let words: Vec<&str> = ["pod", "probe"].into_iter().chain(targets.iter().map(String::as_str)).collect();
+    let printed = match client {
+        Client::Pod(pod) => stage.cluster.exec(pod, &[&["/test-cluster"], &words[..]].concat())?,
+        Client::Lan => stage.cluster.on_node(0, &[&[stage.images.pod_program().as_str()], &words[..]].concat())?,
     };
-    match answer {
-        Ok(_) => Ok(true),
-        Err(error) if format!("{error:#}").contains("no answer:") => Ok(false),
-        Err(error) => Err(error),
-    }
+    let results: BTreeMap<&str, &str> = printed.lines().filter_map(|line| line.split_once(' ')).collect();
+    ensure!(results.len() == targets.len(), "{client} probed {} targets and printed: {printed}", targets.len());
+    Ok(targets.into_iter().filter(|target| results.get(target.as_str()) == Some(&ANSWERED)).collect())
 }
 
 /// Every way to the servers: addresses of pods and Services of both families, and ports of nodes.
@@ -154,7 +168,7 @@ pub(crate) fn pods_reach_each_other_before_install(stage: &Stage) -> anyhow::Res
     stage.cluster.apply(&list(&objects.split_off(1)))?;
     start_pods(stage)?;
     let flows = flows(stage, |_, _, _| true)?;
-    wait_for("kube-proxy programs the Services", Duration::from_secs(30), || check(stage, &flows).map(Some))?;
+    wait_for("kube-proxy programs the Services", IN_FORCE, || check(stage, &flows).map(Some))?;
     Ok(format!("{} flows", flows.len()))
 }
 
@@ -176,7 +190,7 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
     // A cluster that was left up has the policies of the last run.
     stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicies", "--all"])?;
     let open = flows(stage, |_, _, _| true)?;
-    wait_for("nothing is denied without policies", Duration::from_secs(20), || check(stage, &open).map(Some))?;
+    wait_for("nothing is denied without policies", IN_FORCE, || check(stage, &open).map(Some))?;
 
     // 'http' is a TCP port of the pods by its name; UDP has a number.
     let web = json!({"matchLabels": {"app": "web"}});
@@ -192,11 +206,7 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
             }],
         }),
     )]))?;
-    let may = |client: &Client, _: &str, port: u16| {
-        port == 8080 && matches!(client, Client::Pod(pod) if pod.name.starts_with("friend"))
-    };
-    let with_policy = flows(stage, may)?;
-    wait_for("the policy is in force", Duration::from_secs(20), || check(stage, &with_policy).map(Some))?;
+    policy_is_in_force(stage)?;
 
     // A host outside of the cluster by its address, which a node port with the policy Local keeps.
     stage.cluster.apply(&list(&[policy(
@@ -215,17 +225,30 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
             from_lan.push(Flow { client: Client::Lan, protocol: "tcp", target, allowed: true });
         }
     }
-    wait_for("the block is in force", Duration::from_secs(20), || check(stage, &from_lan).map(Some))?;
+    wait_for("the block is in force", IN_FORCE, || check(stage, &from_lan).map(Some))?;
     stage.cluster.kubectl(&["--namespace", SHOP, "delete", "networkpolicy", "lan"])?;
 
     // So far the pods were older than the agent. Their successors start through the CNI plugin.
-    stage.cluster.kubectl(&["--namespace", SHOP, "delete", "pods", "--all", "--timeout=120s"])?;
-    start_pods(stage)?;
-    let with_policy = flows(stage, may)?;
-    wait_for("kube-proxy has the new endpoints", Duration::from_secs(30), || check(stage, &with_policy).map(Some))?;
+    restart_pods(stage)?;
+    let checked = policy_is_in_force(stage)?;
 
     egress_to_a_named_port(stage)?;
-    Ok(format!("{} flows with the policy", with_policy.len()))
+    Ok(format!("{checked} flows with the policy"))
+}
+
+/// The servers and clients are deleted, and started by the CNI plugin that is installed.
+pub(crate) fn restart_pods(stage: &Stage) -> anyhow::Result<()> {
+    stage.cluster.kubectl(&["--namespace", SHOP, "delete", "pods", "--all", "--timeout=180s"])?;
+    start_pods(stage)
+}
+
+/// Waits until friends reach the servers at their port `http`, and nobody anything else; returns how many flows were tried.
+pub(crate) fn policy_is_in_force(stage: &Stage) -> anyhow::Result<usize> {
+    let flows = flows(stage, |client, _, port| {
+        port == 8080 && matches!(client, Client::Pod(pod) if pod.name.starts_with("friend"))
+    })?;
+    wait_for("the policy is in force", IN_FORCE, || check(stage, &flows).map(Some))?;
+    Ok(flows.len())
 }
 
 /// An egress rule with a port's name: the port of the destination pod that has this name.
@@ -249,28 +272,32 @@ fn egress_to_a_named_port(stage: &Stage) -> anyhow::Result<()> {
             }
         }
     }
-    check(stage, &flows)
+    // A pod behind ptp has no IPv6 gateway until duplicate address detection has ended on the node's side.
+    wait_for("the egress rule is in force", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
 /// Requests that friends send while something happens; the first one that is not answered is an error.
-pub(crate) fn allowed_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<u64> {
+pub(crate) fn allowed_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<usize> {
     repeat(stage, done, "friend", true)
 }
 
 /// Requests that strangers send while something happens; the first one that is answered is an error.
-pub(crate) fn denied_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<u64> {
+pub(crate) fn denied_flows_hold(stage: &Stage, done: &AtomicBool) -> anyhow::Result<usize> {
     repeat(stage, done, "stranger", false)
 }
 
-fn repeat(stage: &Stage, done: &AtomicBool, role: &str, allowed: bool) -> anyhow::Result<u64> {
+fn repeat(stage: &Stage, done: &AtomicBool, role: &str, allowed: bool) -> anyhow::Result<usize> {
     let mut requests = 0;
-    let servers = [stage.cluster.addresses(&web(1))?, stage.cluster.addresses(&web(2))?];
-    while !done.load(Ordering::Relaxed) {
-        for (index, address) in servers.iter().flatten().enumerate() {
-            let client = Client::Pod(client(role, if index % 2 == 0 { 2 } else { 1 }));
-            check(stage, &[Flow { client, protocol: "udp", target: at(address, 8080), allowed }])?;
-            requests += 1;
+    let mut flows = Vec::new();
+    for server in [web(1), web(2)] {
+        for (address, node) in stage.cluster.addresses(&server)?.iter().zip([2, 1]) {
+            let client = Client::Pod(client(role, node));
+            flows.push(Flow { client, protocol: "udp", target: at(address, 8080), allowed });
         }
+    }
+    while !done.load(Ordering::Relaxed) {
+        check(stage, &flows)?;
+        requests += flows.len();
     }
     Ok(requests)
 }

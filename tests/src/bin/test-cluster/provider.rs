@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
@@ -12,7 +11,7 @@ use crate::cluster::{Cluster, PodName, at, run, wait_for};
 use crate::images::work_folder;
 use crate::lifecycle::{agents, manifest};
 use crate::objects::{list, namespace, policy, server};
-use crate::policies::POD_START;
+use crate::policies::{IN_FORCE, POD_START};
 
 /// The other cluster's name in policies.
 const EAST: &str = "east";
@@ -62,13 +61,13 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
         east.exec(&PodName::new(NAMESPACE, name), &["/test-cluster", "pod", "get", "tcp", target])
     };
     for target in &targets {
-        wait_for("the offered pod is admitted", Duration::from_secs(60), || get("web", target).map(Some))?;
+        wait_for("the offered pod is admitted", IN_FORCE, || get("web", target).map(Some))?;
         ensure!(get("other", target).is_err(), "a pod that offers nothing reached {target}");
     }
     // Without its label the pod is out.
     east.kubectl(&["--namespace", NAMESPACE, "label", "pod", "web", "semaphore.uw.systems/name-"])?;
     for target in &targets {
-        wait_for("the pod is no longer admitted", Duration::from_secs(60), || Ok(get("web", target).err().map(drop)))?;
+        wait_for("the pod is no longer admitted", IN_FORCE, || Ok(get("web", target).err().map(drop)))?;
     }
     remove_provider(cluster)?;
     east.down()?;
@@ -116,7 +115,7 @@ fn install_provider(cluster: Cluster, east: Cluster) -> anyhow::Result<()> {
     cluster.rollout("ringfence", "deployment/ringfence-context", POD_START)?;
     cluster.rollout("ringfence", "daemonset/ringfence", POD_START)?;
     for agent in agents(cluster)? {
-        wait_for("the agent follows the provider", Duration::from_secs(60), || {
+        wait_for("the agent follows the provider", IN_FORCE, || {
             let status = cluster.exec(&agent, &["ringfence", "status"])?;
             ensure!(status.contains(&format!("{EAST}: 1 set, 2 addresses, fresh")), "{status}");
             Ok(Some(()))

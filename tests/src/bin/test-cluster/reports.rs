@@ -1,14 +1,12 @@
 //! What the program says about the cluster: denied packets, status, and the doctor.
 
-use std::time::Duration;
-
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::Stage;
 use crate::cluster::{at, wait_for};
 use crate::lifecycle::agents;
-use crate::policies::{client, web};
+use crate::policies::{IN_FORCE, client, web};
 
 pub(crate) fn drops_status_and_doctor_match_the_cluster(stage: &Stage) -> anyhow::Result<String> {
     let cluster = stage.cluster;
@@ -16,7 +14,7 @@ pub(crate) fn drops_status_and_doctor_match_the_cluster(stage: &Stage) -> anyhow
     // Denied by the policy of the step before: no answer is what is expected.
     let denied = cluster.exec(&client("stranger", 1), &["/test-cluster", "pod", "get", "tcp", &target]);
     ensure!(denied.is_err(), "a stranger reached {target}");
-    wait_for("ringfence drops names the denied flow", Duration::from_secs(20), || {
+    wait_for("ringfence drops names the denied flow", IN_FORCE, || {
         let mut events = String::new();
         for agent in agents(cluster)? {
             events += &cluster.exec(&agent, &["ringfence", "drops"])?;
