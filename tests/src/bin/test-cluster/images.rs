@@ -15,9 +15,17 @@ const PREVIOUS: &str = "ringfence:previous";
 /// The image of the test's pods.
 pub(crate) const PODS: &str = "ringfence-test-pod:1";
 
+/// The revision from which an upgrade starts.
+pub(crate) struct Previous {
+    pub(crate) commit: String,
+    /// Its install.yaml, with the name of its image.
+    pub(crate) manifests: String,
+}
+
 /// Folders with what the images contain.
 pub(crate) struct Images {
     current: PathBuf,
+    /// A folder for each commit and profile.
     previous: PathBuf,
     pods: PathBuf,
 }
@@ -33,7 +41,7 @@ impl Images {
         for folder in [&self.current, &self.pods] {
             empty(folder)?;
         }
-        build_image(&root(), &self.current)?;
+        build_image(&root(), &self.current, &root().join("target"))?;
         build_pods(&self.pods)
     }
 
@@ -42,16 +50,23 @@ impl Images {
         self.load_pods(cluster)
     }
 
-    /// Builds the earlier revision and loads it; returns its install.yaml.
-    pub(crate) fn load_previous(&self, cluster: Cluster) -> anyhow::Result<String> {
-        let revision = previous_revision();
-        empty(&self.previous)?;
-        build_revision(&revision, &work_folder().join("tree"), &self.previous)
-            .with_context(|| format!("cannot build the image of revision {revision}"))?;
-        cluster.image(PREVIOUS, &self.previous, "/usr/local/bin/ringfence")?;
-        let manifest = format!("{revision}:deploy/install.yaml");
-        let manifests = run(Command::new("git").current_dir(root()).args(["show", &manifest]))?;
-        Ok(manifests.replace(CURRENT, PREVIOUS))
+    /// Builds the earlier revision, unless an earlier run did, and loads it.
+    pub(crate) fn load_previous(&self, cluster: Cluster) -> anyhow::Result<Previous> {
+        let revision = std::env::var("PREVIOUS_REVISION").unwrap_or_else(|_| "HEAD~1".to_owned());
+        let git = |words: &[&str]| run(Command::new("git").current_dir(root()).args(words));
+        let commit = git(&["rev-parse", "--verify", &format!("{revision}^{{commit}}")])?.trim().to_owned();
+        let profile = std::env::var("IMAGE_PROFILE").unwrap_or_else(|_| "release".to_owned());
+        let image = self.previous.join(format!("{commit}-{profile}"));
+        if !image.exists() {
+            let unfinished = self.previous.join("unfinished");
+            empty(&unfinished)?;
+            build_revision(&commit, &work_folder().join("tree"), &unfinished)
+                .with_context(|| format!("cannot build the image of revision {revision}"))?;
+            fs::rename(&unfinished, &image).context("cannot keep the image of the earlier revision")?;
+        }
+        cluster.image(PREVIOUS, &image, "/usr/local/bin/ringfence")?;
+        let manifests = git(&["show", &format!("{commit}:deploy/install.yaml")])?.replace(CURRENT, PREVIOUS);
+        Ok(Previous { commit, manifests })
     }
 
     pub(crate) fn load_pods(&self, cluster: Cluster) -> anyhow::Result<()> {
@@ -62,11 +77,6 @@ impl Images {
     pub(crate) fn pod_program(&self) -> String {
         self.pods.join("test-cluster").display().to_string()
     }
-}
-
-/// The commit from which an upgrade starts.
-pub(crate) fn previous_revision() -> String {
-    std::env::var("PREVIOUS_REVISION").unwrap_or_else(|_| "HEAD~1".to_owned())
 }
 
 /// Where this test keeps its files.
@@ -81,8 +91,8 @@ fn empty(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-fn build_image(tree: &Path, folder: &Path) -> anyhow::Result<()> {
-    run(Command::new(tree.join("scripts/image")).arg(folder).env("CARGO_TARGET_DIR", root().join("target"))).map(drop)
+fn build_image(tree: &Path, folder: &Path, target: &Path) -> anyhow::Result<()> {
+    run(Command::new(tree.join("scripts/image")).arg(folder).env("CARGO_TARGET_DIR", target)).map(drop)
 }
 
 /// Builds an earlier revision with the steps of this one, in a work tree that is removed afterwards.
@@ -98,7 +108,8 @@ fn build_revision(revision: &str, tree: &Path, folder: &Path) -> anyhow::Result<
     }
     run(git().args(["worktree", "add", "--detach"]).arg(tree).arg(revision))?;
     fs::copy(root().join("scripts/image"), tree.join("scripts/image"))?;
-    let built = build_image(tree, folder);
+    // Cargo takes what another tree of the same packages has built for up to date: each has a target folder of its own.
+    let built = build_image(tree, folder, &work_folder().join("previous-target"));
     run(git().args(["worktree", "remove", "--force"]).arg(tree))?;
     built
 }

@@ -1,6 +1,7 @@
 //! Installation, upgrade and removal with the manifests of `deploy/`.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,9 +10,10 @@ use anyhow::{Context, ensure};
 
 use crate::Stage;
 use crate::cluster::{Cluster, PodName, root, run, wait_for};
-use crate::images::{previous_revision, work_folder};
+use crate::images::work_folder;
 use crate::objects::{list, server};
-use crate::policies::{POD_START, SHOP, allowed_flows_hold};
+use crate::policies::{POD_START, SHOP, allowed_flows_hold, denied_flows_hold, policy_is_in_force, restart_pods};
+use crate::provider::other_cluster;
 
 pub(crate) fn manifest(name: &str) -> anyhow::Result<String> {
     let path = root().join("deploy").join(name);
@@ -55,32 +57,45 @@ pub(crate) fn install_yaml_rolls_out_on_every_node(stage: &Stage) -> anyhow::Res
     Ok(format!("ready after {took:.1} s"))
 }
 
-/// From an earlier revision to this one, while allowed flows go on and a denied pod keeps trying.
+/// From an earlier revision to this one, while allowed flows go on and a denied pod keeps trying. The tables and the running
+/// pods' attachments are those of the earlier revision alone: nothing of this one is left before it comes.
 pub(crate) fn upgrade_keeps_denials_and_allowed_flows(stage: &Stage) -> anyhow::Result<String> {
-    roll_out(stage.cluster, &stage.images.load_previous(stage.cluster)?)?;
+    let cluster = stage.cluster;
+    let previous = stage.images.load_previous(cluster)?;
+    uninstall(cluster)?;
+    roll_out(cluster, &previous.manifests)?;
+    restart_pods(stage)?;
+    policy_is_in_force(stage)?;
     let current = manifest("install.yaml")?;
     let done = AtomicBool::new(false);
-    let answered = thread::scope(|scope| {
+    let (answered, tried) = thread::scope(|scope| {
         let allowed = scope.spawn(|| allowed_flows_hold(stage, &done));
-        let denied = scope.spawn(|| crate::policies::denied_flows_hold(stage, &done));
-        let upgraded = roll_out(stage.cluster, &current);
+        let denied = scope.spawn(|| denied_flows_hold(stage, &done));
+        let upgraded = roll_out(cluster, &current);
         done.store(true, Ordering::Relaxed);
         let answered = allowed.join().expect("no request panics")?;
         let tried = denied.join().expect("no request panics")?;
         upgraded.map(|()| (answered, tried))
     })?;
-    let revision = previous_revision();
-    Ok(format!("from {revision}: {} allowed requests answered, {} denied ones not", answered.0, answered.1))
+    let checked = policy_is_in_force(stage)?;
+    let commit = &previous.commit[..12];
+    Ok(format!(
+        "from {commit}: {answered} allowed requests answered, {tried} denied ones not; {checked} flows afterwards"
+    ))
 }
 
 /// The steps of docs/install.md.
-pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::Result<String> {
-    let cluster = stage.cluster;
+fn uninstall(cluster: Cluster) -> anyhow::Result<()> {
     let path = |name: &str| root().join("deploy").join(name).display().to_string();
     cluster.kubectl(&["delete", "--filename", &path("install.yaml"), "--timeout=180s"])?;
     cluster.apply(&manifest("uninstall.yaml")?)?;
     cluster.rollout("ringfence-uninstall", "daemonset/ringfence-uninstall", POD_START)?;
-    cluster.kubectl(&["delete", "--filename", &path("uninstall.yaml"), "--timeout=180s"])?;
+    cluster.kubectl(&["delete", "--filename", &path("uninstall.yaml"), "--timeout=180s"]).map(drop)
+}
+
+pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::Result<String> {
+    let cluster = stage.cluster;
+    uninstall(cluster)?;
     for node in [1, 2] {
         let left = cluster.on_node(
             node,
@@ -114,12 +129,14 @@ pub(crate) fn uninstall_leaves_nothing_and_pods_start(stage: &Stage) -> anyhow::
 pub(crate) fn save_diagnostics(stage: &Stage) -> anyhow::Result<()> {
     let folder = work_folder().join("diagnostics");
     fs::create_dir_all(&folder)?;
-    let logs = std::env::var("CLUSTER_DIR").unwrap_or_else(|_| "/var/tmp/ringfence-cluster".to_owned());
-    run(Command::new("cp")
-        .arg("--recursive")
-        .arg("--no-target-directory")
-        .arg(format!("{logs}/1/log"))
-        .arg(folder.join("log")))?;
+    let clusters = std::env::var("CLUSTER_DIR").unwrap_or_else(|_| "/var/tmp/ringfence-cluster".to_owned());
+    for number in [stage.cluster.number, other_cluster().number] {
+        let logs = Path::new(&clusters).join(number.to_string()).join("log");
+        if logs.exists() {
+            let kept = folder.join(format!("log-{number}"));
+            run(Command::new("cp").args(["--recursive", "--no-target-directory"]).arg(logs).arg(kept))?;
+        }
+    }
     let asked: [(&str, &[&str]); 3] = [
         ("pods.txt", &["get", "pods", "--all-namespaces", "--output", "wide"]),
         ("objects.yaml", &["get", "pods,daemonsets,networkpolicies,services", "--all-namespaces", "--output", "yaml"]),

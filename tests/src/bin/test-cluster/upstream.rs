@@ -13,6 +13,8 @@ pub(crate) fn upstream_network_policy_suite_passes(stage: &Stage) -> anyhow::Res
     let Some(suite) = std::env::var_os("E2E_TEST") else {
         return Ok("SKIPPED: E2E_TEST is not set".to_owned());
     };
+    // It is started from the root folder of the control plane's host.
+    let suite = std::fs::canonicalize(&suite).with_context(|| format!("E2E_TEST: no program {}", suite.display()))?;
     let archive = std::env::var("AGNHOST").context("E2E_TEST needs AGNHOST, a docker archive of the agnhost image")?;
     let script = root().join("scripts/cluster");
     stage.cluster.load_archive(&archive)?;
