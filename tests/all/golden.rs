@@ -65,6 +65,7 @@ fn attachment_of(container: usize, reported: &Value) -> Attachment {
         addresses: texts("addresses").map(|address| address.parse().unwrap()).collect(),
         host_interface: text("hostInterface").map(|name| name.parse().unwrap()),
         bridged: text("bridge").is_some(),
+        input_interface: text("inputInterface").map(|name| name.parse().unwrap()),
         hardware_address: text("hardwareAddress").map(|address| address.parse().unwrap()),
         link_local: texts("linkLocal").map(|address| address.parse().unwrap()).collect(),
         since: 1,

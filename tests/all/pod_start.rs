@@ -149,6 +149,7 @@ impl Site {
 fn lowered(attachment: cni::Attachment) -> Attachment {
     let cni::Attachment { id, namespace, pod, uid, addresses, host_interface, bridge, added_nanos, .. } = attachment;
     let (hardware_address, link_local) = (attachment.hardware_address, attachment.link_local);
+    let input_interface = attachment.input_interface.map(|name| name.parse().unwrap());
     Attachment {
         id: policy::AttachmentId { container: id.container_id().into(), interface: id.interface().into() },
         pod: ObjectName::new(&namespace, &pod),
@@ -156,6 +157,7 @@ fn lowered(attachment: cni::Attachment) -> Attachment {
         addresses,
         host_interface: host_interface.map(|name| name.parse().unwrap()),
         bridged: bridge.is_some(),
+        input_interface,
         hardware_address: hardware_address.map(|address| address.parse().unwrap()),
         link_local,
         since: added_nanos,

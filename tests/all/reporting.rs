@@ -118,6 +118,7 @@ fn attached(mut state: ClusterState) -> ClusterState {
             addresses: pod.addresses.iter().collect(),
             host_interface: Some(interface.parse().expect("a name")),
             bridged: index % 2 == 0,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

@@ -194,6 +194,11 @@ fn carry_out(link: &Link, number: u64, objects: &[Object], state: &mut ClusterSt
                 addresses: pod.addresses.iter().collect(),
                 host_interface: nft::InterfaceName::new(&format!("veth{interface}")).ok(),
                 bridged: *bridged,
+                input_interface: match (bridged, interface) {
+                    (true, _) => nft::InterfaceName::new("cni0").ok(),
+                    (false, 0) => None,
+                    (false, interface) => nft::InterfaceName::new(&format!("veth{interface}")).ok(),
+                },
                 hardware_address: interface
                     .is_multiple_of(2)
                     .then_some(nft::HardwareAddress([2, 0, 0, 0, 0, *interface])),

@@ -61,6 +61,7 @@ pub(crate) fn lower(attachment: &cni::Attachment) -> Attachment {
         // A name that rules cannot hold is none that they could check; `unchecked` tells of it.
         host_interface: present_name(attachment).and_then(|name| name.parse().ok()),
         bridged: attachment.bridge.is_some(),
+        input_interface: input_interface(attachment),
         hardware_address: attachment.hardware_address.as_deref().and_then(|address| address.parse().ok()),
         link_local: attachment.link_local.clone(),
         since: attachment.added_nanos,
@@ -81,15 +82,26 @@ fn present_name(attachment: &cni::Attachment) -> Option<String> {
     }
 }
 
-/// Why the pod's source addresses cannot be checked although its interface is known.
+/// The input interface of the pod's packets at the forward hook by its present name. That of a routed pod is the host's
+/// side, which may have been renamed.
+fn input_interface(attachment: &cni::Attachment) -> Option<InterfaceName> {
+    let reported = attachment.input_interface.as_ref()?;
+    let name = match attachment.host_interface.as_ref() == Some(reported) {
+        true => present_name(attachment)?,
+        false => reported.clone(),
+    };
+    name.parse().ok()
+}
+
+/// Why the pod's source addresses cannot be checked, or not all of them, although its interface is known.
 pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
-    let error = attachment.host_interface.as_deref()?.parse::<InterfaceName>().err()?;
     let cni::Attachment { id, namespace, pod, .. } = attachment;
-    Some(format!(
-        "pod {namespace}/{pod} (attachment {}@{}) is not held to its own source addresses: {error}",
-        id.container_id(),
-        id.interface()
-    ))
+    let attached = format!("pod {namespace}/{pod} (attachment {}@{})", id.container_id(), id.interface());
+    if let Err(error) = attachment.host_interface.as_deref()?.parse::<InterfaceName>() {
+        return Some(format!("{attached} is not held to its own source addresses: {error}"));
+    }
+    let error = attachment.link_local_error.as_deref()?;
+    Some(format!("{attached} may not be held to its own link-local addresses, which could not be read: {error}"))
 }
 
 pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
@@ -100,23 +112,38 @@ pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_interface_that_rules_cannot_name_is_told_of() {
-        let mut attachment = cni::Attachment {
-            id: cni::AttachmentId::new("c1", "eth0").unwrap(),
-            sandbox: "/run/netns/x".into(),
-            network: "pods".into(),
-            namespace: "shop".into(),
-            pod: "web".into(),
-            uid: None,
+    fn attachment() -> cni::Attachment {
+        let id = cni::AttachmentId::new("c1", "eth0").unwrap();
+        cni::Attachment {
             addresses: vec!["10.1.0.5".parse().unwrap()],
             host_interface: Some("veth1234".into()),
-            bridge: None,
-            host_interface_index: None,
-            hardware_address: None,
-            link_local: vec![],
-            added_nanos: 1,
+            ..cni::Attachment::new(id, "shop", "web")
+        }
+    }
+
+    #[test]
+    fn unreadable_link_local_addresses_are_reported() {
+        let attachment = cni::Attachment { link_local_error: Some("permission denied".into()), ..attachment() };
+        let reported = unchecked(&attachment).unwrap();
+        assert!(reported.contains("pod shop/web") && reported.ends_with("permission denied"), "{reported}");
+    }
+
+    #[test]
+    fn input_interface_follows_the_host_interface() {
+        let of = |reported: Option<&str>, index| {
+            let input_interface = reported.map(str::to_owned);
+            lower(&cni::Attachment { input_interface, host_interface_index: index, ..attachment() }).input_interface
         };
+        let name = |text: &str| Some(InterfaceName::new(text).unwrap());
+        assert_eq!(of(Some("veth1234"), None), name("veth1234"));
+        assert_eq!(of(Some("veth1234"), Some(1)), name("lo"), "interface 1 is always lo");
+        assert_eq!(of(Some("cni0"), Some(1)), name("cni0"));
+        assert_eq!(of(None, Some(1)), None);
+    }
+
+    #[test]
+    fn an_interface_that_rules_cannot_name_is_told_of() {
+        let mut attachment = attachment();
         assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));
         attachment.host_interface = Some("veth\"12".into());
         let told = unchecked(&attachment).unwrap();

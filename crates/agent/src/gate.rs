@@ -176,6 +176,7 @@ mod tests {
             addresses: vec![ADDRESS.parse().unwrap()],
             host_interface: None,
             bridged: false,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

@@ -87,10 +87,13 @@ pub(crate) fn is_interface(text: &str) -> bool {
         && !text.chars().any(|c| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control())
 }
 
-/// What one CNI ADD reported.
+/// What one CNI ADD reported. The fields are written in this order, the version first, so that a reader refuses another
+/// version before a field whose meaning it does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Fields", into = "Fields")]
+#[serde(rename_all = "camelCase")]
 pub struct Attachment {
+    pub version: FormatVersion,
+    #[serde(flatten)]
     pub id: AttachmentId,
     /// The network namespace of the pod, as a path (CNI_NETNS).
     pub sandbox: String,
@@ -99,30 +102,82 @@ pub struct Attachment {
     /// Of Kubernetes.
     pub namespace: String,
     pub pod: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The pod's addresses on this interface.
     pub addresses: Vec<IpAddr>,
     /// The host's end of the pod's veth, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host_interface: Option<String>,
     /// The bridge that `host_interface` is a port of.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
     /// The index of `host_interface`, which it keeps when it is renamed. Plugins before 0.2 do not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host_interface_index: Option<u32>,
+    /// The input interface of the pod's packets at the forward hook: `host_interface`, or the bridge that it is a port
+    /// of. `None` where the plugin cannot tell (VLANs on the bridge, another kind of master), and from earlier plugins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_interface: Option<String>,
     /// The hardware address of the pod's interface, where it is known, such as `02:00:5e:10:00:01`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
     /// The link-local addresses of the pod's interface, as far as they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub link_local: Vec<Ipv6Addr>,
+    /// Why the plugin could not read the link-local addresses; `None` if `link_local` holds all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_local_error: Option<String>,
     /// When, by CLOCK_BOOTTIME: of several attachments that claim an address, the newest has it.
     pub added_nanos: u64,
 }
 
-/// Why a text is no attachment, although it is JSON with an attachment's fields.
+impl Attachment {
+    /// An attachment of the pod without an address, whose interface is not known. The caller adds what it knows.
+    pub fn new(id: AttachmentId, namespace: impl Into<String>, pod: impl Into<String>) -> Attachment {
+        Attachment {
+            version: FormatVersion,
+            id,
+            sandbox: String::new(),
+            network: String::new(),
+            namespace: namespace.into(),
+            pod: pod.into(),
+            uid: None,
+            addresses: Vec::new(),
+            host_interface: None,
+            bridge: None,
+            host_interface_index: None,
+            input_interface: None,
+            hardware_address: None,
+            link_local: Vec::new(),
+            link_local_error: None,
+            added_nanos: 0,
+        }
+    }
+}
+
+/// [`VERSION`], the only version that this program reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct FormatVersion;
+
+/// The version of a document that this program does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    #[error("it is of version {0}, and this program reads version {VERSION}")]
-    Version(u32),
-    #[error(transparent)]
-    Id(#[from] IdError),
+#[error("unsupported version {0}: expected {VERSION}")]
+pub struct UnsupportedVersion(u32);
+
+impl TryFrom<u32> for FormatVersion {
+    type Error = UnsupportedVersion;
+
+    fn try_from(version: u32) -> Result<FormatVersion, UnsupportedVersion> {
+        if version == VERSION { Ok(FormatVersion) } else { Err(UnsupportedVersion(version)) }
+    }
+}
+
+impl From<FormatVersion> for u32 {
+    fn from(FormatVersion: FormatVersion) -> u32 {
+        VERSION
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -146,112 +201,29 @@ impl From<AttachmentId> for IdFields {
     }
 }
 
-/// An attachment as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Fields {
-    version: u32,
-    container_id: String,
-    interface: String,
-    sandbox: String,
-    network: String,
-    namespace: String,
-    pod: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<String>,
-    addresses: Vec<IpAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host_interface: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bridge: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host_interface_index: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hardware_address: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    link_local: Vec<Ipv6Addr>,
-    added_nanos: u64,
-}
-
-impl TryFrom<Fields> for Attachment {
-    type Error = FormatError;
-
-    fn try_from(fields: Fields) -> Result<Attachment, FormatError> {
-        let Fields { version, container_id, interface, sandbox, network, namespace, pod, .. } = fields;
-        if version != VERSION {
-            return Err(FormatError::Version(version));
-        }
-        let id = AttachmentId::new(container_id, interface)?;
-        let Fields { uid, addresses, host_interface, bridge, added_nanos, .. } = fields;
-        let Fields { host_interface_index, hardware_address, link_local, .. } = fields;
-        Ok(Attachment {
-            id,
-            sandbox,
-            network,
-            namespace,
-            pod,
-            uid,
-            addresses,
-            host_interface,
-            bridge,
-            host_interface_index,
-            hardware_address,
-            link_local,
-            added_nanos,
-        })
-    }
-}
-
-impl From<Attachment> for Fields {
-    fn from(attachment: Attachment) -> Fields {
-        let Attachment { id, sandbox, network, namespace, pod, uid, addresses, host_interface, bridge, .. } =
-            attachment;
-        let (host_interface_index, hardware_address) = (attachment.host_interface_index, attachment.hardware_address);
-        let (link_local, added_nanos) = (attachment.link_local, attachment.added_nanos);
-        let AttachmentId { container_id, interface } = id;
-        Fields {
-            version: VERSION,
-            container_id,
-            interface,
-            sandbox,
-            network,
-            namespace,
-            pod,
-            uid,
-            addresses,
-            host_interface,
-            bridge,
-            host_interface_index,
-            hardware_address,
-            link_local,
-            added_nanos,
-        }
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn example() -> Attachment {
+        let id = AttachmentId::new("4f1c", "eth0").unwrap();
         Attachment {
-            id: AttachmentId::new("4f1c", "eth0").unwrap(),
             sandbox: "/run/netns/pod".into(),
             network: "pods".into(),
-            namespace: "shop".into(),
-            pod: "api-0".into(),
             uid: Some("7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10".into()),
             addresses: vec!["10.1.0.7".parse().unwrap(), "fd00:1::7".parse().unwrap()],
             host_interface: Some("veth1a2b".into()),
             bridge: Some("cni0".into()),
             host_interface_index: Some(7),
+            input_interface: Some("cni0".into()),
             hardware_address: Some("02:00:5e:10:00:01".into()),
             link_local: vec!["fe80::5eff:fe10:1".parse().unwrap()],
             added_nanos: 1_234_567_890_123,
+            ..Attachment::new(id, "shop", "api-0")
         }
     }
 
-    pub(crate) const EXAMPLE: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/run/netns/pod","network":"pods","namespace":"shop","pod":"api-0","uid":"7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10","addresses":["10.1.0.7","fd00:1::7"],"hostInterface":"veth1a2b","bridge":"cni0","hostInterfaceIndex":7,"hardwareAddress":"02:00:5e:10:00:01","linkLocal":["fe80::5eff:fe10:1"],"addedNanos":1234567890123}"#;
+    pub(crate) const EXAMPLE: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/run/netns/pod","network":"pods","namespace":"shop","pod":"api-0","uid":"7d2c0b6e-0d0c-4b8e-9a53-3f6c4a1e2f10","addresses":["10.1.0.7","fd00:1::7"],"hostInterface":"veth1a2b","bridge":"cni0","hostInterfaceIndex":7,"inputInterface":"cni0","hardwareAddress":"02:00:5e:10:00:01","linkLocal":["fe80::5eff:fe10:1"],"addedNanos":1234567890123}"#;
 
     const SHORTEST: &str = r#"{"version":1,"containerId":"4f1c","interface":"eth0","sandbox":"/n","network":"pods","namespace":"shop","pod":"api-0","addresses":[],"addedNanos":0}"#;
 
@@ -269,7 +241,18 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<Attachment>(&later).unwrap(), example());
         let other = EXAMPLE.replace(r#""version":1"#, r#""version":2"#);
         let refusal = serde_json::from_str::<Attachment>(&other).unwrap_err().to_string();
-        assert!(refusal.contains("version 2"), "{refusal}");
+        assert!(refusal.contains("unsupported version 2"), "{refusal}");
+        let renamed_field = other.replace(r#""pod":"api-0""#, r#""pod":{}"#);
+        let refusal = serde_json::from_str::<Attachment>(&renamed_field).unwrap_err().to_string();
+        assert!(refusal.contains("unsupported version 2"), "{refusal}");
+    }
+
+    #[test]
+    fn unreadable_link_local_addresses_are_recorded() {
+        let attachment = Attachment { link_local_error: Some("permission denied".into()), ..example() };
+        let text = serde_json::to_string(&attachment).unwrap();
+        assert!(text.contains(r#""linkLocalError":"permission denied""#), "{text}");
+        assert_eq!(serde_json::from_str::<Attachment>(&text).unwrap(), attachment);
     }
 
     #[test]

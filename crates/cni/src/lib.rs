@@ -10,4 +10,4 @@ pub mod plugin;
 pub mod protocol;
 pub mod store;
 
-pub use attachment::{Attachment, AttachmentId, FormatError, IdError, VERSION};
+pub use attachment::{Attachment, AttachmentId, FormatVersion, IdError, UnsupportedVersion, VERSION};

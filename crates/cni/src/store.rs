@@ -227,7 +227,7 @@ mod tests {
             "folder@eth0.json: it is no regular file",
             "link@eth0.json: it is no regular file",
             "long@eth0.json: it is longer than 32768 bytes",
-            "newer@eth0.json: it is of version 9, and this program reads version 1",
+            "newer@eth0.json: unsupported version 9: expected 1 at line 1 column 12",
             "other@eth0.json: it holds the attachment 4f1c@eth0",
         ];
         assert_eq!(told, expected);

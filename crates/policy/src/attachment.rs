@@ -32,6 +32,9 @@ pub struct Attachment {
     pub host_interface: Option<nft::InterfaceName>,
     /// The host's side is a port of a bridge, so that the forward hook does not see its name.
     pub bridged: bool,
+    /// The input interface of the pod's packets at the forward hook: the host's side, or the bridge that it is a port of.
+    /// `None` where it is not known.
+    pub input_interface: Option<nft::InterfaceName>,
     /// The hardware address of the pod's interface; none where it was not reported.
     pub hardware_address: Option<nft::HardwareAddress>,
     /// The link-local addresses of the pod's interface, as far as they were reported.

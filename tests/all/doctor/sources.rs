@@ -27,21 +27,30 @@ fn uplink_of_a_node_is_no_unchecked_pod() {
     assert_eq!(unreported.len(), 1, "{unreported:?}");
     assert!(unreported[0].0 == "note" && unreported[0].1.contains(&format!("comes from {port}:")), "{unreported:?}");
     let attachment = Attachment {
-        id: AttachmentId::new("c1", "eth0").expect("an identity"),
-        sandbox: "/run/netns/c1".into(),
-        network: "pods".into(),
-        namespace: "shop".into(),
-        pod: "a".into(),
-        uid: None,
         addresses: vec![ADDRESS.parse().expect("an address")],
         host_interface: Some(port),
-        bridge: None,
-        host_interface_index: None,
-        hardware_address: None,
-        link_local: vec![],
-        added_nanos: 1,
+        ..Attachment::new(AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "a")
     };
     store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
     let reported = found(&stage, "rp-filter");
     assert!(reported.iter().all(|(severity, _)| severity == "ok"), "{reported:?}");
+}
+
+#[test]
+fn unreadable_link_local_addresses_are_a_warning() {
+    let stage = Stage::with_pods(&[("shop/a", &[ADDRESS])]);
+    let mut attachment = Attachment {
+        addresses: vec![ADDRESS.parse().expect("an address")],
+        host_interface: Some(port(&stage)),
+        ..Attachment::new(AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "a")
+    };
+    for (error, warnings) in [(None, 0), (Some("permission denied"), 1)] {
+        attachment.link_local_error = error.map(str::to_owned);
+        store::write(&stage.run_dir().join("cni"), &attachment).expect("a folder of ours");
+        let reported = found(&stage, "attachments");
+        let names_pod = |(severity, text): &&(String, String)| {
+            severity == "warning" && text.contains("pod shop/a") && text.contains("permission denied")
+        };
+        assert_eq!(reported.iter().filter(names_pod).count(), warnings, "{reported:?}");
+    }
 }

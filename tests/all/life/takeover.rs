@@ -14,21 +14,8 @@ use crate::stage::{NODE, Stage, ingress, pod, state_of};
 
 /// What the plugin has stored of a pod with the client's addresses.
 fn attachment(container: &str, of: &str, added_nanos: u64) -> Attachment {
-    Attachment {
-        id: AttachmentId::new(container, "eth0").expect("an identity"),
-        sandbox: format!("/run/netns/{container}"),
-        network: "pods".into(),
-        namespace: "shop".into(),
-        pod: of.into(),
-        uid: None,
-        addresses: CLIENT.map(ip).to_vec(),
-        host_interface: None,
-        bridge: None,
-        host_interface_index: None,
-        hardware_address: None,
-        link_local: vec![],
-        added_nanos,
-    }
+    let id = AttachmentId::new(container, "eth0").expect("an identity");
+    Attachment { addresses: CLIENT.map(ip).to_vec(), added_nanos, ..Attachment::new(id, "shop", of) }
 }
 
 fn ask(stage: &Stage, request: &Request) -> Response {

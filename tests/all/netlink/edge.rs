@@ -14,6 +14,7 @@ fn attachment(pod: &str, bridged: bool, reported: bool) -> Attachment {
         addresses: vec![format!("10.1.0.{last}").parse().unwrap(), format!("fd00:1::{last}").parse().unwrap()],
         host_interface: Some("lo".parse().unwrap()).filter(|_| last == 1).or_else(|| pod.parse().ok()),
         bridged,
+        input_interface: reported.then(|| if bridged { "cni0" } else { pod }.parse().expect("a name")),
         hardware_address: reported.then_some(nft::HardwareAddress([2, 0, 0x5e, 0x10, 0, last as u8])),
         link_local: vec![],
         since: 1,

@@ -20,19 +20,10 @@ fn nft_takes_what_it_prints() {
 
 fn attachment(interface: &str) -> cni::Attachment {
     cni::Attachment {
-        id: cni::AttachmentId::new("c1", "eth0").expect("an identity"),
-        sandbox: "/run/netns/c1".into(),
-        network: "pods".into(),
-        namespace: "shop".into(),
-        pod: "db".into(),
-        uid: None,
         addresses: vec!["10.1.0.2".parse().expect("an address")],
         host_interface: Some(interface.into()),
         bridge: Some("cni0".into()),
-        host_interface_index: None,
-        hardware_address: None,
-        link_local: vec![],
-        added_nanos: 1,
+        ..cni::Attachment::new(cni::AttachmentId::new("c1", "eth0").expect("an identity"), "shop", "db")
     }
 }
 

@@ -210,8 +210,9 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
     {
         findings.push(Finding::warning(
             Check::Attachments,
-            format!("{} attachments have interfaces that rules cannot name, as {first}", unchecked.len()),
-            "use a network plugin that gives the host's side of pods an ordinary name",
+            format!("the source addresses of {} attachments are not fully checked: {first}", unchecked.len()),
+            "use a network plugin that gives the host's side of pods an ordinary name; where addresses could not be read, \
+             start the pod again",
         ));
     }
     findings

@@ -368,19 +368,10 @@ mod tests {
 
     fn attachment(addresses: &[&str], host_interface: Option<&str>, bridge: Option<&str>) -> Attachment {
         Attachment {
-            id: AttachmentId::new("c1", "eth0").unwrap(),
-            sandbox: "/run/netns/c1".into(),
-            network: "pods".into(),
-            namespace: "shop".into(),
-            pod: "web".into(),
-            uid: None,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host_interface: host_interface.map(Into::into),
             bridge: bridge.map(Into::into),
-            host_interface_index: None,
-            hardware_address: None,
-            link_local: vec![],
-            added_nanos: 1,
+            ..Attachment::new(AttachmentId::new("c1", "eth0").unwrap(), "shop", "web")
         }
     }
 

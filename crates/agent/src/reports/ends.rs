@@ -99,6 +99,7 @@ mod tests {
                 addresses: vec![address.parse().unwrap()],
                 host_interface: Some(interface.parse().unwrap()),
                 bridged: false,
+                input_interface: None,
                 hardware_address: None,
                 link_local: vec![],
                 since: 1,

@@ -155,6 +155,7 @@ mod tests {
             addresses: vec![WEB.parse().unwrap()],
             host_interface: Some("veth1".parse().unwrap()),
             bridged: false,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

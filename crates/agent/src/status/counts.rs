@@ -117,6 +117,7 @@ mod tests {
                 addresses: vec![address.parse().unwrap()],
                 host_interface: None,
                 bridged: false,
+                input_interface: None,
                 hardware_address: None,
                 link_local: vec![],
                 since: 1,

@@ -24,23 +24,30 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     };
     let Pod { namespace, name: pod, uid } = pod;
     let PrevResult { addresses, host_interfaces } = PrevResult::parse(prev_result)?;
-    let HostInterface { name: host_interface, index: host_interface_index, bridge } =
+    let HostInterface { name: host_interface, index: host_interface_index, bridge, input: input_interface } =
         host_interface::find(&host_interfaces, sandbox, id.interface());
     let PodInterface { hardware_address, link_local } = pod_interface::read(sandbox, id.interface());
+    let (link_local, link_local_error) = match link_local {
+        Ok(addresses) => (addresses, None),
+        Err(error) => {
+            say(format_args!("cannot read the link-local addresses of pod {namespace}/{pod}: {error}"));
+            (Vec::new(), Some(error))
+        }
+    };
     let attachment = Attachment {
-        id,
         sandbox: sandbox.into(),
         network: config.network.clone(),
-        namespace,
-        pod,
         uid,
         addresses,
         host_interface,
         bridge,
         host_interface_index,
+        input_interface,
         hardware_address,
         link_local,
+        link_local_error,
         added_nanos: nanos_since_boot(),
+        ..Attachment::new(id, namespace, pod)
     };
     // Before the agent is asked: if it ends after its answer, the next one finds the attachment in the folder.
     store::write(&config.state_dir, &attachment).map_err(|error| {

@@ -3,6 +3,7 @@
 pub(super) mod peer;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::attachment::is_interface;
@@ -13,6 +14,8 @@ pub(super) struct HostInterface {
     pub(super) name: Option<String>,
     pub(super) index: Option<u32>,
     pub(super) bridge: Option<String>,
+    /// The input interface of the pod's packets at the forward hook.
+    pub(super) input: Option<String>,
 }
 
 /// Looks among the interfaces of the host that a result names.
@@ -35,7 +38,25 @@ fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u3
     }
     let [name] = ends[..] else { return HostInterface::default() };
     let path = sysfs.join(name);
-    HostInterface { name: Some(name.clone()), index: index(&path), bridge: bridge_of(&path) }
+    let bridge = bridge_of(&path);
+    let input = input_of(&path, name, bridge.as_deref());
+    HostInterface { name: Some(name.clone()), index: index(&path), bridge, input }
+}
+
+/// The forward hook sees a port's packets come from its bridge (`brnf_get_logical_dev`, `br_pass_frame_up`). With VLANs
+/// they may also come from an interface of the VLAN, and those of a VRF come from the VRF: then it is not known.
+fn input_of(interface: &Path, name: &str, bridge: Option<&str>) -> Option<String> {
+    match bridge {
+        Some(bridge) => {
+            let has_vlans = match fs::read_to_string(interface.join("master/bridge/vlan_filtering")) {
+                Ok(filtering) => filtering.trim() != "0",
+                // A kernel without CONFIG_BRIDGE_VLAN_FILTERING lacks the file.
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            };
+            (!has_vlans).then(|| bridge.to_owned())
+        }
+        None => (!interface.join("master").exists()).then(|| name.to_owned()),
+    }
 }
 
 fn index(interface: &Path) -> Option<u32> {
@@ -66,21 +87,37 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        file("cni0/bridge/bridge_id", "");
+        file("cni0/bridge/vlan_filtering", "0\n");
+        file("tagged0/bridge/vlan_filtering", "1\n");
+        file("plain0/bridge/bridge_id", "");
         file("ens3/device/vendor", "");
-        for (name, index) in [("veth1", "2\n"), ("veth2", "3\n")] {
+        for (name, index) in [("veth1", "2\n"), ("veth2", "3\n"), ("veth3", "4\n"), ("veth4", "5\n"), ("veth5", "6\n")]
+        {
             file(&format!("{name}/ifindex"), index);
         }
-        symlink("../cni0", folder.path().join("veth1/master")).unwrap();
         file("vrf0/ifindex", "9\n");
-        symlink("../vrf0", folder.path().join("veth2/master")).unwrap();
+        for (port, master) in [("veth1", "cni0"), ("veth2", "vrf0"), ("veth3", "tagged0"), ("veth5", "plain0")] {
+            symlink(format!("../{master}"), folder.path().join(port).join("master")).unwrap();
+        }
         folder
     }
 
     fn found(named: &[&str], other_end: Option<u32>) -> (Option<String>, Option<String>) {
         let named: Vec<String> = named.iter().map(|name| (*name).into()).collect();
-        let HostInterface { name, index: _, bridge } = find_in(sysfs().path(), &named, || other_end);
+        let HostInterface { name, index: _, bridge, input: _ } = find_in(sysfs().path(), &named, || other_end);
         (name, bridge)
+    }
+
+    #[test]
+    fn input_interface_is_host_interface_or_its_bridge() {
+        let sysfs = sysfs();
+        let input = |name: &str| find_in(sysfs.path(), &[name.into()], || None).input;
+        assert_eq!(input("veth4").as_deref(), Some("veth4"));
+        assert_eq!(input("veth1").as_deref(), Some("cni0"));
+        assert_eq!(input("veth5").as_deref(), Some("plain0"), "a kernel without VLANs on bridges");
+        assert_eq!(input("veth2"), None, "a port of a VRF");
+        assert_eq!(input("veth3"), None, "a port of a bridge with VLANs");
+        assert_eq!(input("gone"), None);
     }
 
     #[test]

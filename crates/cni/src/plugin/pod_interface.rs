@@ -1,43 +1,63 @@
 //! What the kernel says of a pod's interface: the addresses of its link, which no result of a plugin has to name.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// As the kernel has them, as far as they can be read. Without them the agent is less strict.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The network settings and tables of the calling thread's network namespace.
+const PROC_NET: &str = "/proc/thread-self/net";
+
+/// The link of a pod's interface. Where a part is not known the agent is less strict.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct PodInterface {
     pub(super) hardware_address: Option<String>,
-    pub(super) link_local: Vec<Ipv6Addr>,
+    /// Or why they cannot be read.
+    pub(super) link_local: Result<Vec<Ipv6Addr>, String>,
 }
 
 /// Reads the interface in the network namespace of that path.
 pub(super) fn read(sandbox: &str, interface: &str) -> PodInterface {
     let ask = || {
-        let namespace = File::open(sandbox).ok()?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+        let namespace = File::open(sandbox).map_err(|error| format!("cannot open {sandbox}: {error}"))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|error| format!("cannot enter {sandbox}: {error}"))?;
         let hardware_address = super::host_interface::peer::hardware_address(interface);
-        // IPv6 may be switched off.
-        let addresses = fs::read_to_string(Path::new("/proc/thread-self/net/if_inet6")).unwrap_or_default();
-        Some(PodInterface { hardware_address, link_local: link_local(&addresses, interface) })
+        Ok(PodInterface { hardware_address, link_local: read_link_local(Path::new(PROC_NET), interface) })
     };
     // Only the thread moves into the pod.
-    std::thread::scope(|scope| scope.spawn(ask).join().ok().flatten()).unwrap_or_default()
+    let asked = std::thread::scope(|scope| scope.spawn(ask).join());
+    let asked = asked.unwrap_or_else(|_| Err("the thread that reads them panicked".into()));
+    asked.unwrap_or_else(|error: String| PodInterface { hardware_address: None, link_local: Err(error) })
+}
+
+fn read_link_local(proc_net: &Path, interface: &str) -> Result<Vec<Ipv6Addr>, String> {
+    let path = proc_net.join("if_inet6");
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            parse_link_local(&text, interface).map_err(|line| format!("{}: invalid line {line:?}", path.display()))
+        }
+        // A kernel without IPv6 lacks the file, not the folder.
+        Err(error) if error.kind() == ErrorKind::NotFound && proc_net.join("dev").exists() => Ok(Vec::new()),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
 }
 
 /// The link-local addresses of the interface in the text of `/proc/net/if_inet6` (`if6_seq_show`): lines of address,
-/// index, prefix length, scope, flags and name.
-fn link_local(text: &str, interface: &str) -> Vec<Ipv6Addr> {
-    let address = |line: &str| {
+/// index, prefix length, scope, flags and name. The error is the first line that is none.
+fn parse_link_local(text: &str, interface: &str) -> Result<Vec<Ipv6Addr>, String> {
+    let parse = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [address, _, _, _, _, name] = words[..] else { return None };
-        let address = Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?);
-        (name == interface && address.is_unicast_link_local()).then_some(address)
+        let [address, _, _, _, _, name] = words[..] else { return Err(line.to_owned()) };
+        let address = u128::from_str_radix(address, 16).map_err(|_| line.to_owned())?;
+        Ok((Ipv6Addr::from(address), name == interface))
     };
-    text.lines().filter_map(address).collect()
+    let addresses = text.lines().map(parse).collect::<Result<Vec<_>, String>>()?;
+    let own = addresses.into_iter().filter(|(address, is_own)| *is_own && address.is_unicast_link_local());
+    Ok(own.map(|(address, _)| address).collect())
 }
 
 #[cfg(test)]
@@ -50,7 +70,20 @@ mod tests {
                     fe80000000000000005efffffe100001 02 40 20 80     eth0\n\
                     fe80000000000000005efffffe100002 03 40 20 80     net1\n\
                     00000000000000000000000000000001 01 80 10 80       lo\n";
-        assert_eq!(link_local(text, "eth0"), ["fe80::5e:ffff:fe10:1".parse::<Ipv6Addr>().unwrap()]);
-        assert_eq!(link_local("", "eth0"), Vec::<Ipv6Addr>::new());
+        assert_eq!(parse_link_local(text, "eth0"), Ok(vec!["fe80::5e:ffff:fe10:1".parse().unwrap()]));
+        assert_eq!(parse_link_local("", "eth0"), Ok(vec![]));
+        let changed = "fe80::1 02 40 20 80 eth0";
+        assert_eq!(parse_link_local(changed, "eth0"), Err(changed.into()));
+    }
+
+    #[test]
+    fn unreadable_if_inet6_is_an_error() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let missing = read_link_local(folder.path(), "eth0").unwrap_err();
+        assert!(missing.contains("if_inet6"), "{missing}");
+        fs::write(folder.path().join("dev"), "").unwrap();
+        assert_eq!(read_link_local(folder.path(), "eth0"), Ok(vec![]), "a kernel without IPv6");
+        fs::create_dir(folder.path().join("if_inet6")).unwrap();
+        assert!(read_link_local(folder.path(), "eth0").is_err());
     }
 }

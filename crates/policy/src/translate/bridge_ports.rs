@@ -116,6 +116,7 @@ mod tests {
             addresses: vec!["10.0.0.1".parse().unwrap()],
             host_interface: Some(nft::InterfaceName::new("veth0").unwrap()),
             bridged: true,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

@@ -462,6 +462,7 @@ mod tests {
             addresses: vec!["10.9.0.1".parse().unwrap()],
             host_interface: None,
             bridged: false,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

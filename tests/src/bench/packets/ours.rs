@@ -123,6 +123,7 @@ impl Cluster {
             addresses: addresses.into_iter().map(Into::into).collect(),
             host_interface: Some(interface.parse().expect("a short name")),
             bridged: false,
+            input_interface: None,
             hardware_address: None,
             link_local: vec![],
             since: 1,

@@ -17,6 +17,7 @@ fn attachment(number: u8, interface: &str, bridged: bool) -> Attachment {
         addresses: vec![IpAddr::from([10, 1, 1, number])],
         host_interface: Some(interface.parse().expect("an interface name")),
         bridged,
+        input_interface: None,
         hardware_address: None,
         link_local: vec![],
         since: number.into(),
