@@ -12,6 +12,8 @@ mod forged;
 mod edge;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
+// Pods that reach themselves.
+mod hairpin;
 // What the plugin does not take.
 mod refusals;
 

@@ -430,6 +430,11 @@ impl ClusterState {
         self.addresses.attachments()
     }
 
+    /// The latest attachment with the address.
+    pub(crate) fn attached(&self, address: IpAddr) -> Option<&Arc<Attachment>> {
+        self.addresses.attached(address)
+    }
+
     /// Who has the address. What is attached to this node counts more than what pods say of themselves, the later
     /// attachment more than the earlier one. When several pods claim the address: one that is not terminating before
     /// one that is, then the later start, the later creation, the greater UID, the greater name.

@@ -10,6 +10,7 @@ mod bridge_ports;
 mod edge;
 mod emit;
 mod frame;
+mod hairpin;
 mod job;
 mod layout;
 mod leave_out;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nft::{Datum, Element, Family, Key, Name, Ruleset};
+use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::{Direction, address_key, audit, dispatch_element, related, tunnels, unknown};
+use super::{Direction, address_key, audit, dispatch_element, hairpin, related, tunnels, unknown};
 use crate::Enforcement;
 
 /// What the fixed part depends on beside the layout.
@@ -40,9 +40,19 @@ pub(super) struct Judge {
     pub(super) chain: Name,
 }
 
-/// The address is a pod's: sends its flows to what judges them.
-pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, judges: &[Judge]) {
+/// The address is a pod's: sends its flows to what judges them. `input` is the interface that the pod's packets come in
+/// by, where it is known.
+pub(super) fn dispatch(
+    ruleset: &mut Ruleset,
+    address: IpAddr,
+    about: &str,
+    judges: &[Judge],
+    input: Option<InterfaceName>,
+) {
     let family = Family::of(address);
+    if !judges.is_empty() {
+        hairpin::add_pod(ruleset, address, input);
+    }
     let mut add = |set: Name, key: Key, element: Element| {
         if let Some(set) = ruleset.sets.get_mut(&set) {
             Arc::make_mut(set).elements.insert(key, element);
@@ -53,28 +63,24 @@ pub(super) fn dispatch(ruleset: &mut Ruleset, address: IpAddr, about: &str, judg
     add(related::own_pods(family), with_itself, Element::default());
     for Judge { direction, enforcement, chain } in judges {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
-        let pairs = match enforcement {
+        match enforcement {
             Enforcement::Enforce => {
                 add(guard_set(*direction, family), alone, Element::default());
-                self_set(family)
+                add(self_set(family), with_itself, Element::default());
             }
-            Enforcement::Audit => audit::self_set(family),
-        };
-        add(pairs, with_itself, Element::default());
+            Enforcement::Audit => {}
+        }
     }
 }
 
-/// The address is nobody's any more.
-pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr) {
+/// The address is nobody's any more. `input` is what [`dispatch`] was called with.
+pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
     let family = Family::of(address);
+    hairpin::remove_pod(ruleset, address, input);
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
-    let others = [
-        (self_set(family), with_itself),
-        (audit::self_set(family), with_itself),
-        (related::own_pods(family), with_itself),
-        (unknown::known(family), alone),
-    ];
+    let others =
+        [(self_set(family), with_itself), (related::own_pods(family), with_itself), (unknown::known(family), alone)];
     for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
         if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
             Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);

@@ -18,7 +18,7 @@ use nft::{
 
 use super::edge::{self, EdgeHook};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, names, related, reporting, tunnels, unknown};
+use super::{Direction, hairpin, names, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
@@ -210,7 +210,7 @@ impl Layout {
 }
 
 const FORWARD: &str = "forward";
-const APPROVE: &str = "approve";
+pub(super) const APPROVE: &str = "approve";
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
 const STRAY: &str = "stray";
@@ -285,8 +285,8 @@ pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     })
 }
 
-/// The addresses of isolated pods, each paired with itself: a lookup of a flow's two ends finds a pod that reaches
-/// itself, and a lookup of one end twice finds whether it is isolated at all.
+/// The addresses of pods that are isolated in any direction, each paired with itself: a packet without a flow has one end
+/// looked up twice.
 pub(super) fn self_set(family: Family) -> Name {
     fixed(match family {
         Family::V4 => "self4",
@@ -332,6 +332,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         }
         let set = of(&[address, address], "isolated pods of this node, each with itself");
         ruleset.sets.insert(self_set(family), Arc::new(set));
+        hairpin::add_sets(&mut ruleset, family);
         let set = of(&[address, address], "pods of this node, each with itself");
         ruleset.sets.insert(related::own_pods(family), Arc::new(set));
     }
@@ -504,19 +505,8 @@ fn stray_of_isolated_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().flat_map(ends).map(drop_isolated).collect()
 }
 
-/// Approves the flows of pods that reach themselves. Such a flow leaves its pod through a Service only; without a
-/// translated destination somebody else has forged the pod's address.
-pub(super) fn to_itself(families: &BTreeSet<Family>, pairs: fn(Family) -> Name) -> Vec<Rule> {
-    let rule = |&family: &Family| {
-        let fields = vec![Field::FlowSource(family), Field::FlowDestination(family)];
-        let itself = Match::InSet { fields, set: pairs(family) };
-        Rule::new(vec![Match::DestinationTranslated, itself], goto(APPROVE))
-    };
-    families.iter().map(rule).collect()
-}
-
 fn deny_rules(layout: &Layout, direction: Direction, families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules = to_itself(families, self_set);
+    let mut rules = hairpin::rules(families);
     rules.extend(reporting::flow_rules(layout, Judgement::Denied, direction, families));
     rules.push(counted_drop());
     rules

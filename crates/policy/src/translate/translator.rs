@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nft::{Family, Hook, Ruleset};
+use nft::{Family, Hook, InterfaceName, Ruleset};
 
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, dispatch, forget};
@@ -39,6 +39,8 @@ pub struct Translator {
     /// Pods of the node that have an address.
     locals: BTreeMap<ObjectName, Local>,
     on_node: BTreeMap<IpAddr, OnNode>,
+    /// The input interfaces of addresses in `on_node`, where they are known.
+    inputs: BTreeMap<IpAddr, InterfaceName>,
     programs: Programs,
 }
 
@@ -80,6 +82,7 @@ impl Translator {
             frame: None,
             locals: BTreeMap::new(),
             on_node: BTreeMap::new(),
+            inputs: BTreeMap::new(),
             programs: Programs::default(),
         }
     }
@@ -188,7 +191,7 @@ impl Translator {
         }
         for address in come {
             let (about, judges) = self.judges_of(address);
-            dispatch(&mut self.ruleset, address, &about, &judges);
+            dispatch(&mut self.ruleset, address, &about, &judges, self.inputs.get(&address).copied());
         }
         self.check_sources(state);
         make_room(&mut self.ruleset);
@@ -199,17 +202,20 @@ impl Translator {
         for name in &concerned.pods {
             let Some(local) = self.locals.remove(name) else { continue };
             for address in local.addresses {
-                self.on_node.remove(&address);
-                forget(&mut self.ruleset, address);
+                self.forget_address(address);
             }
             local.judges.iter().for_each(|judge| self.programs.withdraw(name, &judge.chain));
         }
         for address in &concerned.addresses {
             if let Some(OnNode::Unknown(_)) = self.on_node.get(address) {
-                self.on_node.remove(address);
-                forget(&mut self.ruleset, *address);
+                self.forget_address(*address);
             }
         }
+    }
+
+    fn forget_address(&mut self, address: IpAddr) {
+        self.on_node.remove(&address);
+        forget(&mut self.ruleset, address, self.inputs.remove(&address));
     }
 
     /// Gives the addresses that have come.
@@ -238,6 +244,8 @@ impl Translator {
                 come.push(*address);
             }
         }
+        let input = |address: &IpAddr| Some((*address, state.attached(*address)?.input_interface?));
+        self.inputs.extend(come.iter().filter_map(input));
         come
     }
 

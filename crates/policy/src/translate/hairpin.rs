@@ -1,0 +1,78 @@
+//! Pods that reach themselves through a Service, whatever their policies.
+//!
+//! Source and destination alone do not prove it: a host outside that forges the pod's address as its source gets the same
+//! two ends over a translated destination. A packet of the pod itself, of either direction of the flow, also enters the
+//! node by the pod's own interface, where its source is checked.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nft::{Comment, Datum, Element, Family, Field, InterfaceName, Key, KeyType, Match, Name, Rule, Ruleset, Set};
+
+use super::layout::{APPROVE, address_type, fixed, goto};
+
+/// Pods whose input interface is known: the address twice, and the interface.
+fn with_interface(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "hairpin4",
+        Family::V6 => "hairpin6",
+    })
+}
+
+/// Pods whose input interface is not known: the address twice.
+fn without_interface(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "hairpin-any-interface4",
+        Family::V6 => "hairpin-any-interface6",
+    })
+}
+
+/// Adds the sets without any pod.
+pub(super) fn add_sets(ruleset: &mut Ruleset, family: Family) {
+    let mut add = |name: Name, types: &[KeyType], comment: &str| {
+        let set = Set { comment: Some(Comment::new(comment)), ..Set::of(types) };
+        ruleset.sets.insert(name, Arc::new(set));
+    };
+    let address = address_type(family);
+    let comment = "pods with policies, each with itself and the interface that its packets come in by";
+    add(with_interface(family), &[address, address, KeyType::InterfaceName], comment);
+    let comment = "pods with policies whose interface is not known, each with itself";
+    add(without_interface(family), &[address, address], comment);
+}
+
+fn element(address: IpAddr, input: Option<InterfaceName>) -> (Name, Key) {
+    let (family, datum) = (Family::of(address), Datum::from(address));
+    match input {
+        Some(interface) => (with_interface(family), Key::Three(datum, datum, Datum::Interface(interface))),
+        None => (without_interface(family), Key::Two(datum, datum)),
+    }
+}
+
+pub(super) fn add_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
+    let (set, key) = element(address, input);
+    if let Some(set) = ruleset.sets.get_mut(&set) {
+        Arc::make_mut(set).elements.insert(key, Element::default());
+    }
+}
+
+pub(super) fn remove_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<InterfaceName>) {
+    let (set, key) = element(address, input);
+    if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
+        Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);
+    }
+}
+
+/// Approves the flows of pods that reach themselves. These rules are where programs end, so that no flow that a policy
+/// allows is asked for it. Without a translated destination the packet is not from the pod: one that a pod sends to its
+/// own address does not leave it.
+pub(super) fn rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let rules_of = |&family: &Family| {
+        let ends = vec![Field::FlowSource(family), Field::FlowDestination(family)];
+        let with_input = [&ends[..], &[Field::InInterface]].concat();
+        let approve =
+            |fields, set| Rule::new(vec![Match::DestinationTranslated, Match::InSet { fields, set }], goto(APPROVE));
+        [approve(with_input, with_interface(family)), approve(ends, without_interface(family))]
+    };
+    families.iter().flat_map(rules_of).collect()
+}
