@@ -10,6 +10,8 @@ mod isolation;
 mod forged;
 // What leaves a pod towards its node and its neighbours.
 mod edge;
+// Checksums that the kernel completes after a packet was judged.
+mod checksum_offload;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
 // Pods that reach themselves.

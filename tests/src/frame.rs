@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
@@ -15,7 +15,65 @@ use nix::sys::socket::{
 /// # Panics
 /// If it cannot be sent. That needs root.
 pub fn send_frame(interface: &str, frame: &[u8]) {
-    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("a packet socket");
+    send_from_packet_socket(&packet_socket(), interface, frame);
+}
+
+/// Sends the frame with a checksum that the kernel is to complete (`PACKET_VNET_HDR`): it sums the frame from `start` on,
+/// and writes the checksum at `start`.
+///
+/// # Panics
+/// If it cannot be sent. That needs root.
+pub fn send_frame_with_checksum_at(interface: &str, frame: &[u8], start: u16) {
+    const PACKET_VNET_HDR: libc::c_int = 15;
+    const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
+    let socket = packet_socket();
+    let on: libc::c_int = 1;
+    // SAFETY: setsockopt reads a number of the given size at the pointer, which outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            PACKET_VNET_HDR,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    // struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
+    let mut bytes = vec![VIRTIO_NET_HDR_F_NEEDS_CSUM, 0, 0, 0, 0, 0];
+    bytes.extend(start.to_ne_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(frame);
+    send_from_packet_socket(&socket, interface, &bytes);
+}
+
+/// Switches the transmit checksum offload of an interface of this thread's network namespace off, as `ethtool -K` does.
+///
+/// # Panics
+/// If it cannot be. That needs root.
+pub fn switch_checksum_offload_off(interface: &str) {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    // struct ethtool_value: the command, and the value.
+    let mut value = [ETHTOOL_STXCSUM, 0];
+    // SAFETY: an ifreq is a plain structure of the C library, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    // SAFETY: the kernel reads the ifreq and the two numbers that it points to, which both outlive the call
+    // (netdevice(7)).
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    assert_eq!(done, 0, "{interface}: {}", io::Error::last_os_error());
+}
+
+fn packet_socket() -> OwnedFd {
+    socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("a packet socket")
+}
+
+fn send_from_packet_socket(socket: &OwnedFd, interface: &str, bytes: &[u8]) {
     let index = if_nametoindex(interface).expect("the interface is there");
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -26,19 +84,19 @@ pub fn send_frame(interface: &str, frame: &[u8]) {
         sll_halen: 0,
         sll_addr: [0; 8],
     };
-    // SAFETY: sendto reads `frame.len()` bytes at the frame and the size of a sockaddr_ll at the address, which both
+    // SAFETY: sendto reads `bytes.len()` bytes at the frame and the size of a sockaddr_ll at the address, which both
     // outlive the call, and keeps neither (packet(7)).
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
-            frame.as_ptr().cast(),
-            frame.len(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
             0,
             (&raw const address).cast(),
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    assert!(usize::try_from(sent) == Ok(frame.len()), "{interface}: {}", io::Error::last_os_error());
+    assert!(usize::try_from(sent) == Ok(bytes.len()), "{interface}: {}", io::Error::last_os_error());
 }
 
 /// Sends packets, each from the IP header on, out of this thread's network namespace by its routes.

@@ -16,7 +16,8 @@ use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::{AgentArguments, Switch};
 pub(crate) use node::{
-    DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, StatusArguments, UninstallArguments,
+    ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, StatusArguments,
+    UninstallArguments,
 };
 pub(crate) use remote::RemoteArguments;
 pub(crate) use reports::{AuditArguments, DropsArguments, EnforcementArguments, ReportingArguments};

@@ -30,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) state_dir: PathBuf,
     pub(crate) timeout_seconds: u64,
     pub(crate) on_timeout: &'static str,
+    /// `txChecksumOffload`; the key is left out where it has its default.
+    pub(crate) checksum_offload: Option<&'static str>,
 }
 
 /// Why a configuration stays as it is.
@@ -44,15 +46,17 @@ pub(crate) enum Unusable {
 }
 
 impl Entry {
-    fn fields(&self) -> [(&'static str, Value); 5] {
+    fn fields(&self) -> Vec<(&'static str, Value)> {
         let text = |path: &Path| json!(path.to_string_lossy());
-        [
+        let mut fields = vec![
             ("type", json!(PLUGIN)),
             ("agentSocket", text(&self.agent_socket)),
             ("stateDir", text(&self.state_dir)),
             ("timeoutSeconds", json!(self.timeout_seconds)),
             ("onTimeout", json!(self.on_timeout)),
-        ]
+        ];
+        fields.extend(self.checksum_offload.map(|offload| ("txChecksumOffload", json!(offload))));
+        fields
     }
 
     fn value(&self) -> Value {

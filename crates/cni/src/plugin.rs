@@ -6,6 +6,7 @@
 mod add;
 mod agent;
 mod check;
+mod checksum_offload;
 mod config;
 mod delete;
 mod environment;

@@ -57,7 +57,7 @@ fn ip(words: &str) -> String {
 }
 
 /// The hardware address of a neighbour, which the pod asks for.
-fn neighbour(pod: &Pod, address: IpAddr) -> [u8; 6] {
+pub(super) fn neighbour(pod: &Pod, address: IpAddr) -> [u8; 6] {
     pod.sandbox.run(|| {
         let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).unwrap();

@@ -44,6 +44,7 @@ impl Folder {
             state_dir: "/run/ringfence/cni".into(),
             timeout_seconds: 10,
             on_timeout: "fail",
+            checksum_offload: None,
         };
         install_entry(self.0.path(), &entry, &["1.0.0".to_owned()]).unwrap()
     }

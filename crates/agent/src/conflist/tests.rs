@@ -10,6 +10,7 @@ fn entry() -> Entry {
         state_dir: "/run/ringfence/cni".into(),
         timeout_seconds: 10,
         on_timeout: "fail",
+        checksum_offload: None,
     }
 }
 
@@ -321,6 +322,9 @@ fn other_settings_are_replaced_where_the_entry_stands() {
     let isolate = Entry { on_timeout: "isolate", ..entry() };
     let other = with_entry(&after, &isolate, &speaks()).unwrap().unwrap();
     assert_eq!(other, after.replace("fail", "isolate"));
+    let without_offload = Entry { checksum_offload: Some("off"), ..entry() };
+    let other = with_entry(&after, &without_offload, &speaks()).unwrap().unwrap();
+    assert!(other.contains(r#""onTimeout":"fail","txChecksumOffload":"off"}"#), "{other}");
 }
 
 #[test]

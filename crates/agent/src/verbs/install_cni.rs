@@ -10,7 +10,7 @@ use console::YES;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::runtime;
-use crate::cli::{InstallCniArguments, OnTimeout};
+use crate::cli::{ChecksumOffload, InstallCniArguments, OnTimeout};
 use crate::cni_install::{Plugin, Watched, watch};
 use crate::conflist::{Entry, PLUGIN};
 use crate::lock_file::{self, Lock, LockKind};
@@ -27,6 +27,7 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         state_dir,
         timeout_seconds,
         on_timeout,
+        tx_checksum_offload,
         watch: kept,
         log_format,
     } = arguments;
@@ -42,6 +43,10 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         on_timeout: match on_timeout {
             OnTimeout::Fail => "fail",
             OnTimeout::Isolate => "isolate",
+        },
+        checksum_offload: match tx_checksum_offload {
+            ChecksumOffload::On => None,
+            ChecksumOffload::Off => Some("off"),
         },
     };
     let plugin = Plugin::read(&plugin)?;

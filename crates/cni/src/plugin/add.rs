@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::plugin::agent::{ask_until, tell};
-use crate::plugin::config::{Config, OnTimeout};
+use crate::plugin::checksum_offload;
+use crate::plugin::config::{ChecksumOffload, Config, OnTimeout};
 use crate::plugin::environment::{Environment, Pod};
 use crate::plugin::host_interface::{self, HostInterface};
 use crate::plugin::pod_interface::{self, PodInterface};
@@ -23,6 +24,13 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
         return Ok(result());
     };
     let Pod { namespace, name: pod, uid } = pod;
+    match config.checksum_offload {
+        ChecksumOffload::Unchanged => {}
+        ChecksumOffload::Off => checksum_offload::switch_off(sandbox, id.interface()).map_err(|error| {
+            let message = format!("cannot switch off the transmit checksum offload of pod {namespace}/{pod}");
+            Failure::new(Code::Io, message).because(error)
+        })?,
+    }
     let PrevResult { addresses, host_interfaces } = PrevResult::parse(prev_result)?;
     let HostInterface { name: host_interface, index: host_interface_index, bridge, input: input_interface } =
         host_interface::find(&host_interfaces, sandbox, id.interface());

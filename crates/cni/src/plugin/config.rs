@@ -26,6 +26,14 @@ pub(super) enum OnTimeout {
     Isolate,
 }
 
+/// What becomes of the transmit checksum offload of pods' interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChecksumOffload {
+    /// It stays as the plugins before left it.
+    Unchanged,
+    Off,
+}
+
 /// The configuration, each value checked or its default.
 #[derive(Debug)]
 pub(super) struct Config {
@@ -35,6 +43,7 @@ pub(super) struct Config {
     pub(super) state_dir: PathBuf,
     pub(super) timeout: Duration,
     pub(super) on_timeout: OnTimeout,
+    pub(super) checksum_offload: ChecksumOffload,
     /// Just as it was given.
     pub(super) prev_result: Option<Box<RawValue>>,
     pub(super) valid_attachments: ValidAttachments,
@@ -57,6 +66,7 @@ struct Fields {
     state_dir: Option<PathBuf>,
     timeout_seconds: Option<u64>,
     on_timeout: Option<String>,
+    tx_checksum_offload: Option<String>,
     prev_result: Option<Box<RawValue>>,
     #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "given")]
     valid_attachments: Option<Option<Vec<ValidAttachment>>>,
@@ -102,6 +112,13 @@ impl Config {
                 return Err(invalid(format!("onTimeout {other:?} is unknown: use \"fail\" or \"isolate\"")));
             }
         };
+        let checksum_offload = match fields.tx_checksum_offload.as_deref() {
+            None | Some("on") => ChecksumOffload::Unchanged,
+            Some("off") => ChecksumOffload::Off,
+            Some(other) => {
+                return Err(invalid(format!("txChecksumOffload {other:?} is unknown: use \"on\" or \"off\"")));
+            }
+        };
         let seconds = fields.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
         if !(1..=TIMEOUT_SECONDS_MOST).contains(&seconds) {
             return Err(invalid(format!("timeoutSeconds {seconds} is not from 1 to {TIMEOUT_SECONDS_MOST}")));
@@ -124,6 +141,7 @@ impl Config {
             state_dir: absolute("stateDir", fields.state_dir, STATE_DIR)?,
             timeout: Duration::from_secs(seconds),
             on_timeout,
+            checksum_offload,
             prev_result: fields.prev_result,
             valid_attachments,
         })
@@ -138,6 +156,7 @@ impl Config {
             state_dir: STATE_DIR.into(),
             timeout: Duration::from_secs(TIMEOUT_SECONDS),
             on_timeout: OnTimeout::Fail,
+            checksum_offload: ChecksumOffload::Unchanged,
             prev_result: None,
             valid_attachments: ValidAttachments::NotGiven,
         }
@@ -188,6 +207,7 @@ mod tests {
         assert_eq!(config.agent_socket.to_str(), Some("/run/ringfence/cni.sock"));
         assert_eq!(config.state_dir.to_str(), Some("/run/ringfence/cni"));
         assert_eq!((config.timeout, config.on_timeout), (Duration::from_secs(10), OnTimeout::Fail));
+        assert_eq!(config.checksum_offload, ChecksumOffload::Unchanged);
         assert_eq!(config.valid_attachments, ValidAttachments::NotGiven);
         assert!(config.prev_result.is_none());
     }
@@ -224,6 +244,8 @@ mod tests {
             r#","timeoutSeconds":"10""#,
             r#","onTimeout":"allow""#,
             r#","onTimeout":true"#,
+            r#","txChecksumOffload":"of""#,
+            r#","txChecksumOffload":false"#,
             r#","agentSocket":"cni.sock""#,
             r#","stateDir":"""#,
             r#","cni.dev/valid-attachments":[{"containerID":"/","ifname":"eth0"}]"#,
