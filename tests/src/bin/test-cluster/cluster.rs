@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
+use crate::objects::{list, namespace};
+use crate::policies::POD_START;
+
 /// How often a condition is looked at.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
@@ -110,6 +113,17 @@ impl Cluster {
         let mut child = command.spawn().context("cannot run scripts/cluster")?;
         child.stdin.take().expect("stdin is a pipe").write_all(manifests.as_bytes())?;
         printed(&command, &child.wait_with_output()?).map(drop)
+    }
+
+    /// Creates namespaces and waits for the service account that pods need in them.
+    pub(crate) fn create_namespaces(self, names: &[&str]) -> anyhow::Result<()> {
+        self.apply(&list(&names.iter().map(|name| namespace(name)).collect::<Vec<_>>()))?;
+        for name in names {
+            wait_for("default service account", POD_START, || {
+                self.kubectl(&["--namespace", name, "get", "serviceaccount", "default"]).map(Some)
+            })?;
+        }
+        Ok(())
     }
 
     pub(crate) fn rollout(self, namespace: &str, object: &str, within: Duration) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Stage;
 use crate::cluster::{Cluster, PodName, at, wait_for};
-use crate::objects::{deny_all, list, namespace, pod, server};
+use crate::objects::{deny_all, list, pod, server};
 use crate::policies::{Client, Flow, IN_FORCE, POD_START, check};
 
 /// The namespace that denies everything.
@@ -155,13 +155,7 @@ fn receiver(node: u8) -> PodName {
 /// Receivers on both nodes, and namespaces of which one denies everything already.
 fn prepare(stage: &Stage) -> anyhow::Result<()> {
     let cluster = stage.cluster;
-    let names = [RECEIVERS, OPEN, DENIED];
-    cluster.apply(&list(&names.map(namespace)))?;
-    for name in names {
-        wait_for("default service account", POD_START, || {
-            cluster.kubectl(&["--namespace", name, "get", "serviceaccount", "default"]).map(Some)
-        })?;
-    }
+    cluster.create_namespaces(&[RECEIVERS, OPEN, DENIED])?;
     cluster.apply(&list(&[
         deny_all(DENIED),
         server(RECEIVERS, "receiver-1", 1, &[("app", "receiver")]),

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::Stage;
 use crate::cluster::{PodName, at, wait_for};
-use crate::objects::{list, namespace, pod, policy, server, service};
+use crate::objects::{deny_all, list, pod, policy, server, service};
 use crate::pod::ANSWERED;
 
 /// The namespace of these tests. Its pods start before the agent is installed.
@@ -142,8 +142,7 @@ fn node_addresses(node: u8) -> [String; 2] {
 
 /// Nobody is denied anything: without this, the tests of denials could pass on a network that is broken.
 pub(crate) fn pods_reach_each_other_before_install(stage: &Stage) -> anyhow::Result<String> {
-    let mut objects = vec![
-        namespace(SHOP),
+    let objects = [
         service(SHOP, "web", "web", &json!({})),
         service(
             SHOP,
@@ -160,12 +159,8 @@ pub(crate) fn pods_reach_each_other_before_install(stage: &Stage) -> anyhow::Res
             {"name": "http", "port": 80, "targetPort": "http", "nodePort": LOCAL_NODE_PORT}]}),
         ),
     ];
-    // Pods of a namespace need its service account.
-    stage.cluster.apply(&list(&objects[..1]))?;
-    wait_for("default service account", POD_START, || {
-        stage.cluster.kubectl(&["--namespace", SHOP, "get", "serviceaccount", "default"]).map(Some)
-    })?;
-    stage.cluster.apply(&list(&objects.split_off(1)))?;
+    stage.cluster.create_namespaces(&[SHOP])?;
+    stage.cluster.apply(&list(&objects))?;
     start_pods(stage)?;
     let flows = flows(stage, |_, _, _| true)?;
     wait_for("kube-proxy programs the Services", IN_FORCE, || check(stage, &flows).map(Some))?;
@@ -233,6 +228,7 @@ pub(crate) fn policy_holds_for_pods_services_and_node_ports(stage: &Stage) -> an
     let checked = policy_is_in_force(stage)?;
 
     egress_to_a_named_port(stage)?;
+    isolated_pods_reach_themselves(stage)?;
     Ok(format!("{checked} flows with the policy"))
 }
 
@@ -274,6 +270,31 @@ fn egress_to_a_named_port(stage: &Stage) -> anyhow::Result<()> {
     }
     // A pod behind ptp has no IPv6 gateway until duplicate address detection has ended on the node's side.
     wait_for("the egress rule is in force", IN_FORCE, || check(stage, &flows).map(Some))
+}
+
+/// A pod that everything is denied passes the kubelet's probe and reaches itself through its Service, and nobody else does.
+fn isolated_pods_reach_themselves(stage: &Stage) -> anyhow::Result<()> {
+    const ALONE: &str = "alone";
+    let names = ["alone-1", "alone-2"];
+    stage.cluster.create_namespaces(&[ALONE])?;
+    let mut objects = vec![deny_all(ALONE)];
+    for (name, node) in names.into_iter().zip([1, 2]) {
+        let mut isolated = server(ALONE, name, node, &[("app", name)]);
+        isolated["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
+        objects.extend([isolated, service(ALONE, name, name, &json!({}))]);
+    }
+    stage.cluster.apply(&list(&objects))?;
+    stage.cluster.pods_ready(ALONE, "app", POD_START)?;
+    let mut flows = Vec::new();
+    for client in names {
+        for service in names {
+            for address in stage.cluster.service_addresses(ALONE, service)? {
+                let (client, allowed) = (Client::Pod(PodName::new(ALONE, client)), client == service);
+                flows.push(Flow { client, protocol: "tcp", target: at(&address, 80), allowed });
+            }
+        }
+    }
+    wait_for("isolated pods reach themselves alone", IN_FORCE, || check(stage, &flows).map(Some))
 }
 
 /// Requests that friends send while something happens; the first one that is not answered is an error.

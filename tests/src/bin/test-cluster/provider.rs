@@ -10,7 +10,7 @@ use crate::Stage;
 use crate::cluster::{Cluster, PodName, at, run, wait_for};
 use crate::images::work_folder;
 use crate::lifecycle::{agents, manifest};
-use crate::objects::{list, namespace, policy, server};
+use crate::objects::{list, policy, server};
 use crate::policies::{IN_FORCE, POD_START};
 
 /// The other cluster's name in policies.
@@ -28,10 +28,7 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
     east.up()?;
     stage.images.load_pods(east)?;
     for cluster in [cluster, east] {
-        cluster.apply(&list(&[namespace(NAMESPACE)]))?;
-        wait_for("default service account", POD_START, || {
-            cluster.kubectl(&["--namespace", NAMESPACE, "get", "serviceaccount", "default"]).map(Some)
-        })?;
+        cluster.create_namespaces(&[NAMESPACE])?;
     }
     let offered = [("app", "client"), ("semaphore.uw.systems/name", "web")];
     east.apply(&list(&[server(NAMESPACE, "web", 1, &offered), server(NAMESPACE, "other", 2, &[("app", "client")])]))?;
