@@ -199,6 +199,12 @@ pub enum Expression {
         length: u32,
         to: Register,
     },
+    /// One byte of an IPv6 extension header (`nft_exthdr`).
+    HeaderByte {
+        kind: u8,
+        offset: u32,
+        to: Register,
+    },
     /// Whether the packet has the IPv4 option or the IPv6 extension header (`nft_exthdr`, flag `present`).
     HeaderPresent {
         family: Family,

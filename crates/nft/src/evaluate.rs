@@ -202,19 +202,30 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
             Some(Datum::Port(port)) => (*first..=*last).contains(&port),
             _ => false,
         },
+        Match::SourcePort(first, last) => packet.source_port.is_some_and(|port| (*first..=*last).contains(&port)),
+        Match::DestinationPort(first, last) => {
+            packet.destination_port.is_some_and(|port| (*first..=*last).contains(&port))
+        }
+        Match::Ipv4Options => packet.rerouting.is_some_and(|rerouting| rerouting.family() == Family::V4),
         Match::InSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(true),
         Match::NotInSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(false),
         Match::IpProtocol(number) => packet.protocol == *number,
         Match::EtherType(kind) => kind.family() == Some(Family::of(packet.source)),
         Match::NotEtherType(kind) => kind.family() != Some(Family::of(packet.source)),
         Match::SourceIs(address) => packet.source == *address,
-        Match::NotIpProtocol(number) => packet.protocol != *number,
-        // Packets here have no link header (as if their sender's were the expected one), are never ARP, and show no
-        // more of ICMPv6 than its type.
+        Match::NotIpProtocol(number) => packet.source.is_ipv4() && packet.protocol != *number,
+        Match::NextHeader(number) => packet.source.is_ipv6() && packet.protocol == *number,
+        Match::NotFragment(family) => Family::of(packet.source) == *family,
+        // Packets here have no link header (as if their sender's were the expected one), are never ARP or fragments, and
+        // show no more of ICMP than the type of ICMPv6.
         Match::NotFromHardware(_)
         | Match::ArpRequest
         | Match::ArpSender(_)
         | Match::NotArpSenderHardware(_)
+        | Match::IcmpType(..)
+        | Match::Fragment(_)
+        | Match::FragmentOfOther(_)
+        | Match::QuotedDestination(_)
         | Match::NeighbourTarget(_) => false,
     }
 }

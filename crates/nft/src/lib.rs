@@ -13,6 +13,7 @@ mod interface;
 mod key;
 mod name;
 mod operation;
+mod reads;
 mod rule;
 mod ruleset;
 mod set;

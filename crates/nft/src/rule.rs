@@ -167,14 +167,25 @@ pub enum Match {
     DestinationTranslated,
     Family(Family),
     Protocol(Protocol),
+    /// An ICMP type (IPv4) in a range, both ends included.
+    IcmpType(u8, u8),
     /// An ICMPv6 type in a range, both ends included.
     Icmpv6Type(u8, u8),
+    /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after a
+    /// condition on the ICMP type.
+    QuotedDestination(IpAddr),
     /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
     /// hook, a bridge does not.
     HopLimit(u8),
     Rerouting(Rerouting),
     /// The port that answers the flow is in a range, both ends included.
     FlowPort(u16, u16),
+    /// The source port of this packet is in a range, both ends included.
+    SourcePort(u16, u16),
+    /// The destination port of this packet is in a range, both ends included.
+    DestinationPort(u16, u16),
+    /// The IPv4 header carries options.
+    Ipv4Options,
     /// The concatenated fields are a key of the named set.
     InSet {
         fields: Vec<Field>,
@@ -194,8 +205,17 @@ pub enum Match {
     NotEtherType(EtherType),
     /// The packet's source address is this one.
     SourceIs(IpAddr),
-    /// The IP packet carries something else than this protocol, after the extension headers of IPv6.
+    /// The IPv4 packet carries something else than this protocol.
     NotIpProtocol(u8),
+    /// This header follows the IPv6 header at once, without extension headers between.
+    NextHeader(u8),
+    /// The packet is a fragment: the first, a later or, in IPv6, the only one (RFC 6946).
+    Fragment(Family),
+    /// The packet is no fragment.
+    NotFragment(Family),
+    /// The packet is a fragment of an IPv6 packet whose part behind the fragment header begins with another header than
+    /// this one.
+    FragmentOfOther(u8),
     /// The frame's sender is another one than this. In tables of frames only.
     NotFromHardware(HardwareAddress),
     /// The ARP packet is a request. In tables of frames only, as the other conditions on ARP.
@@ -328,29 +348,7 @@ impl Rule {
 
     /// The sets and maps that the rule names.
     pub fn sets(&self) -> impl Iterator<Item = &Name> {
-        let matched = self.matches.iter().filter_map(|condition| match condition {
-            Match::InSet { set, .. } | Match::NotInSet { set, .. } => Some(set),
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::DestinationTranslated
-            | Match::Family(_)
-            | Match::Protocol(_)
-            | Match::Icmpv6Type(..)
-            | Match::HopLimit(_)
-            | Match::Rerouting(_)
-            | Match::IpProtocol(_)
-            | Match::EtherType(_)
-            | Match::NotEtherType(_)
-            | Match::SourceIs(_)
-            | Match::NotIpProtocol(_)
-            | Match::NotFromHardware(_)
-            | Match::ArpRequest
-            | Match::ArpSender(_)
-            | Match::NotArpSenderHardware(_)
-            | Match::NeighbourTarget(_)
-            | Match::FlowPort(..) => None,
-        });
+        let matched = self.matches.iter().filter_map(Match::set);
         let acted_on = self.actions.iter().filter_map(|action| match action {
             Action::VerdictMap { map: set, .. } | Action::Record { set, .. } => Some(set),
             Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => None,

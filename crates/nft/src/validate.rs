@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    Action, Chain, EtherType, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict,
-};
+use crate::reads::Source;
+use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Ruleset, Set, TableFamily, Verdict};
 
 /// A defect of a ruleset. A valid ruleset has none and the kernel takes it, memory permitting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +28,8 @@ pub enum Invalid {
     NotOnFrames { user: String },
     #[error("{user} asks for the link header or ARP, which only rules of bridge and netdev tables can")]
     OnlyOnFrames { user: String },
-    #[error("{user} reads the target of neighbour discovery before a match on the ICMPv6 type")]
-    TargetWithoutType { user: String },
+    #[error("{user} reads the body of an ICMP message before a match on its type")]
+    IcmpBodyWithoutType { user: String },
     #[error("chain {chain} can come back to itself")]
     Loop { chain: Name },
     #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
@@ -124,11 +123,11 @@ impl Ruleset {
             if family != TableFamily::Inet && rule.is_for_routed_packets() {
                 found.push(Invalid::NotOnFrames { user: user.clone() });
             }
-            if family == TableFamily::Inet && rule.matches.iter().any(Match::is_on_frame) {
+            if family == TableFamily::Inet && rule.matches.iter().any(|m| m.reads().source == Source::Frame) {
                 found.push(Invalid::OnlyOnFrames { user: user.clone() });
             }
-            if rule.reads_target_without_type() {
-                found.push(Invalid::TargetWithoutType { user: user.clone() });
+            if rule.reads_icmp_body_without_type() {
+                found.push(Invalid::IcmpBodyWithoutType { user: user.clone() });
             }
             if rule.families().len() > 1 {
                 found.push(Invalid::MixedFamilies { user: user.clone() });
@@ -145,26 +144,7 @@ impl Ruleset {
                     Match::Mark { mask, .. } if mask_is_bad(*mask) => {
                         found.push(Invalid::Mask { user: user.clone(), mask: *mask });
                     }
-                    Match::Mark { .. }
-                    | Match::State(_)
-                    | Match::Direction(_)
-                    | Match::DestinationTranslated
-                    | Match::Family(_)
-                    | Match::Protocol(_)
-                    | Match::Icmpv6Type(..)
-                    | Match::HopLimit(_)
-                    | Match::Rerouting(_)
-                    | Match::IpProtocol(_)
-                    | Match::EtherType(_)
-                    | Match::NotEtherType(_)
-                    | Match::SourceIs(_)
-                    | Match::NotIpProtocol(_)
-                    | Match::NotFromHardware(_)
-                    | Match::ArpRequest
-                    | Match::ArpSender(_)
-                    | Match::NotArpSenderHardware(_)
-                    | Match::NeighbourTarget(_)
-                    | Match::FlowPort(..) => {}
+                    _ => {}
                 }
             }
             if rule.actions.iter().any(Action::reports) && !rule.only_reports() {
@@ -261,175 +241,47 @@ impl Ruleset {
     }
 }
 
-impl Match {
-    /// Whether the condition reads what only a frame has: its link header, or ARP.
-    fn is_on_frame(&self) -> bool {
-        match self {
-            Match::NotEtherType(_)
-            | Match::NotFromHardware(_)
-            | Match::ArpRequest
-            | Match::ArpSender(_)
-            | Match::NotArpSenderHardware(_)
-            | Match::EtherType(EtherType::Arp) => true,
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::Family(_)
-            | Match::Protocol(_)
-            | Match::Icmpv6Type(..)
-            | Match::HopLimit(_)
-            | Match::FlowPort(..)
-            | Match::InSet { .. }
-            | Match::NotInSet { .. }
-            | Match::IpProtocol(_)
-            | Match::EtherType(EtherType::Ipv4 | EtherType::Ipv6)
-            | Match::SourceIs(_)
-            | Match::NotIpProtocol(_)
-            | Match::NeighbourTarget(_)
-            | Match::Rerouting(_)
-            | Match::DestinationTranslated => false,
-        }
-    }
-}
-
 impl Rule {
-    fn reads_target_without_type(&self) -> bool {
-        let of_type = self.matches.iter().position(|m| matches!(m, Match::Icmpv6Type(..)));
-        let target = self.matches.iter().position(|m| matches!(m, Match::NeighbourTarget(_)));
-        target.is_some_and(|target| of_type.is_none_or(|of_type| target < of_type))
+    /// Whether it reads the body of an ICMP message before it has asked for its type.
+    fn reads_icmp_body_without_type(&self) -> bool {
+        self.matches.iter().enumerate().any(|(position, condition)| {
+            let before = &self.matches[..position];
+            condition.reads_icmp_body().is_some_and(|family| !before.iter().any(|m| m.is_icmp_type_of(family)))
+        })
     }
 
     fn reads_port_without_protocol(&self) -> bool {
         let protocol = self.matches.iter().position(|m| matches!(m, Match::Protocol(_)));
-        let in_match = self.matches.iter().position(|m| match m {
-            Match::FlowPort(..) => true,
-            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
-                fields.iter().any(|f| matches!(f, Field::FlowPort | Field::FlowSourcePort))
-            }
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::DestinationTranslated
-            | Match::Family(_)
-            | Match::Protocol(_)
-            | Match::Icmpv6Type(..)
-            | Match::HopLimit(_)
-            | Match::Rerouting(_)
-            | Match::IpProtocol(_)
-            | Match::EtherType(_)
-            | Match::NotEtherType(_)
-            | Match::SourceIs(_)
-            | Match::NotIpProtocol(_)
-            | Match::NotFromHardware(_)
-            | Match::ArpRequest
-            | Match::ArpSender(_)
-            | Match::NotArpSenderHardware(_)
-            | Match::NeighbourTarget(_) => false,
+        let in_match = self.matches.iter().position(Match::reads_flow_port);
+        let in_action = self.actions.iter().any(|a| match a {
+            Action::VerdictMap { field, .. } => field.is_port_of_flow(),
+            _ => false,
         });
-        let in_action = self
-            .actions
-            .iter()
-            .any(|a| matches!(a, Action::VerdictMap { field: Field::FlowPort | Field::FlowSourcePort, .. }));
         let port = in_match.or(in_action.then_some(self.matches.len()));
         port.is_some_and(|port| protocol.is_none_or(|protocol| port < protocol))
     }
 
-    /// Whether the rule needs connection tracking, which does not see frames on a bridge before its other hooks, or
-    /// something that nft refuses or says in another way in tables of the family `bridge`.
     fn is_for_routed_packets(&self) -> bool {
-        let of_flow = |field: &Field| match field {
-            Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort | Field::FlowSourcePort => true,
-            Field::Source(_)
-            | Field::Destination(_)
-            | Field::L4Proto
-            | Field::SourcePort
-            | Field::DestinationPort
-            | Field::InInterface
-            | Field::OutInterface => false,
-        };
-        let in_match = self.matches.iter().any(|m| match m {
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::DestinationTranslated
-            | Match::Family(_)
-            | Match::FlowPort(..) => true,
-            Match::Protocol(_)
-            | Match::Icmpv6Type(..)
-            | Match::HopLimit(_)
-            | Match::Rerouting(_)
-            | Match::IpProtocol(_)
-            | Match::EtherType(_)
-            | Match::NotEtherType(_)
-            | Match::SourceIs(_)
-            | Match::NotIpProtocol(_)
-            | Match::NotFromHardware(_)
-            | Match::ArpRequest
-            | Match::ArpSender(_)
-            | Match::NotArpSenderHardware(_)
-            | Match::NeighbourTarget(_) => false,
-            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => fields.iter().any(of_flow),
-        });
-        in_match
+        self.matches.iter().any(|m| m.reads().source == Source::RoutedPacket)
             || self.actions.iter().any(|a| match a {
                 Action::SetMark { .. } => true,
-                Action::VerdictMap { field, .. } => of_flow(field),
-                Action::Record { fields, .. } => fields.iter().any(of_flow),
+                Action::VerdictMap { field, .. } => field.is_of_flow(),
+                Action::Record { fields, .. } => fields.iter().any(|field| field.is_of_flow()),
                 Action::Counter | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => false,
             })
     }
 
     fn families(&self) -> BTreeSet<Family> {
-        let of_match = self.matches.iter().flat_map(|m| match m {
-            Match::Family(family) => vec![*family],
-            Match::Icmpv6Type(..) | Match::HopLimit(_) | Match::NeighbourTarget(_) => vec![Family::V6],
-            Match::SourceIs(address) => vec![Family::of(*address)],
-            Match::Rerouting(rerouting) => vec![rerouting.family()],
-            Match::EtherType(kind) => kind.family().into_iter().collect(),
-            Match::InSet { fields, .. } | Match::NotInSet { fields, .. } => {
-                fields.iter().filter_map(|f| f.family()).collect()
-            }
-            Match::Mark { .. }
-            | Match::State(_)
-            | Match::Direction(_)
-            | Match::DestinationTranslated
-            | Match::Protocol(_)
-            | Match::IpProtocol(_)
-            | Match::NotEtherType(_)
-            | Match::NotIpProtocol(_)
-            | Match::NotFromHardware(_)
-            | Match::ArpRequest
-            | Match::ArpSender(_)
-            | Match::NotArpSenderHardware(_)
-            | Match::FlowPort(..) => vec![],
-        });
         let of_action = self.actions.iter().flat_map(|a| match a {
             Action::VerdictMap { field, .. } => field.family().into_iter().collect(),
             Action::Record { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
             Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => vec![],
         });
-        of_match.chain(of_action).collect()
+        self.matches.iter().flat_map(Match::families).chain(of_action).collect()
     }
 }
 
 impl Field {
-    /// The address family of the field, if it has one.
-    fn family(self) -> Option<Family> {
-        match self {
-            Field::FlowSource(family)
-            | Field::FlowDestination(family)
-            | Field::Source(family)
-            | Field::Destination(family) => Some(family),
-            Field::L4Proto
-            | Field::FlowPort
-            | Field::FlowSourcePort
-            | Field::SourcePort
-            | Field::DestinationPort
-            | Field::InInterface
-            | Field::OutInterface => None,
-        }
-    }
-
     /// The data type of the field.
     pub fn key_type(self) -> KeyType {
         match self {

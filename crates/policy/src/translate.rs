@@ -12,6 +12,7 @@ mod emit;
 mod frame;
 mod hairpin;
 mod job;
+mod judging;
 mod layout;
 mod leave_out;
 mod names;
@@ -32,7 +33,8 @@ use std::sync::Arc;
 use nft::{Comment, Datum, Element, Key, Name, Named, Ruleset, Verdict};
 
 pub use edge::EdgeHook;
-pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows, stamp};
+pub use judging::stamp;
+pub use layout::{BadMask, DEFAULT_MARK_MASK, Layout, TABLE_COMMENT, narrows};
 pub use leave_out::leave_out;
 pub use reporting::{
     Cause, FLOW_KEPT_SECONDS, FlowTable, Judgement, LOGGED_BYTES, Reported, counting_chains, flow_tables,

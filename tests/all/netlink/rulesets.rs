@@ -1,9 +1,15 @@
 //! Rulesets that use every form of the language.
 
+use std::net::IpAddr;
+
 use super::*;
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
 }
 
 pub(crate) fn all() -> Vec<Ruleset> {
@@ -267,6 +273,13 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Icmpv6Type(143, 143)], vec![accept()]).commented("MLD"),
         Rule::new(vec![Match::Icmpv6Type(0, 255)], vec![accept()]),
         Rule::new(vec![Match::HopLimit(255)], vec![accept()]),
+        Rule::new(vec![Match::Ipv4Options], vec![accept()]),
+        Rule::new(vec![Match::Protocol(Protocol::Udp), Match::DestinationPort(4789, 8472)], vec![accept()]),
+        Rule::new(
+            vec![Match::Protocol(Protocol::Udp), Match::SourcePort(4789, 8472), within(&[Field::SourcePort], "ports")],
+            vec![accept()],
+        ),
+        Rule::new(vec![Match::SourceIs(ip("10.1.0.5")), Match::NotIpProtocol(1)], vec![accept()]),
         Rule::new(vec![Match::Rerouting(Rerouting::LooseSourceRoute)], vec![accept()]),
         Rule::new(vec![Match::Family(V4), Match::Rerouting(Rerouting::StrictSourceRoute)], vec![accept()]),
         Rule::new(vec![Match::Rerouting(Rerouting::RoutingHeader)], vec![accept()]),
@@ -351,6 +364,7 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
     let beyond = |fields: &[Field], set: &str| Match::NotInSet { fields: fields.to_vec(), set: name(set) };
     let other = Match::NotEtherType;
     let drop = || vec![Action::Counter, Action::Verdict(Verdict::Drop)];
+    let (ipv4, ipv6) = (|| Match::EtherType(EtherType::Ipv4), || Match::EtherType(EtherType::Ipv6));
     let of_ports = || within(&[Field::InInterface], "interfaces");
     let rules = vec![
         Rule::new(vec![of_ports(), other(EtherType::Arp), other(EtherType::Ipv4), other(EtherType::Ipv6)], drop()),
@@ -360,6 +374,14 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
         Rule::new(vec![Match::EtherType(EtherType::Ipv6), of_ports(), Match::Icmpv6Type(130, 136)], drop()),
         Rule::new(vec![Match::EtherType(EtherType::Ipv4), of_ports()], drop()),
         Rule::new(vec![Match::EtherType(EtherType::Arp)], drop()),
+        Rule::new(vec![ipv4(), Match::IcmpType(3, 5), Match::QuotedDestination(ip("10.1.0.5"))], drop()),
+        Rule::new(vec![Match::NotFragment(V4), Match::IcmpType(11, 11)], drop()),
+        Rule::new(vec![Match::Fragment(V4)], drop()),
+        Rule::new(vec![ipv6(), Match::Icmpv6Type(0, 127), Match::QuotedDestination(ip("fd00::5"))], drop()),
+        Rule::new(vec![ipv6(), Match::NotFragment(V6), Match::Icmpv6Type(1, 1)], drop()),
+        Rule::new(vec![ipv6(), Match::Fragment(V6), Match::FragmentOfOther(6), Match::FragmentOfOther(17)], drop()),
+        Rule::new(vec![Match::NextHeader(6)], drop()),
+        Rule::new(vec![Match::SourceIs(ip("fd00::5")), Match::NextHeader(17)], drop()),
         Rule::new(vec![within(&[Field::Source(V4)], "blocks4"), beyond(&[Field::Destination(V4)], "blocks4")], drop())
             .commented("one family"),
         Rule::new(vec![Match::HopLimit(255), within(&[Field::Source(V6)], "peers6")], drop()),

@@ -47,7 +47,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let base = Base::ALL.into_iter().find(|b| b.number() == base);
             Ok(base.map(|base| Expression::Payload { base, offset, length, to: Register(to) }))
         }
-        "exthdr" if f.has_only(&[1, 2, 3, 4, 5, 6]) => header_present(&f),
+        "exthdr" if f.has_only(&[1, 2, 3, 4, 5, 6]) => header(&f),
         "cmp" if f.has_only(&[1, 2, 3]) => {
             let (Some(from), Some(operator), Some(data)) = (f.number(1)?, f.number(2)?, f.get(3)) else {
                 return Ok(None);
@@ -108,8 +108,8 @@ fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     Ok(counts_and_limits.map(|limit| Expression::Record { set, from: Register(from), limit }))
 }
 
-/// `NFTA_EXTHDR_*`; the presence of a whole header or option only.
-fn header_present(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+/// `NFTA_EXTHDR_*`; the presence of a whole header or option, or one byte of an IPv6 extension header.
+fn header(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     const PRESENT: u32 = 1;
     let (Some(to), Some(kind)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
     let family = match f.number(6)?.unwrap_or(EXTHDR_IPV6) {
@@ -117,9 +117,12 @@ fn header_present(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
         EXTHDR_IPV4 => Family::V4,
         _ => return Ok(None),
     };
-    let whole = (f.number(3)?, f.number(4)?, f.number(5)?) == (Some(0), Some(1), Some(PRESENT));
-    let kind = kind.byte()?;
-    Ok(whole.then_some(Expression::HeaderPresent { family, kind, to: Register(to) }))
+    let (kind, to) = (kind.byte()?, Register(to));
+    Ok(match (f.number(3)?, f.number(4)?, f.number(5)?, family) {
+        (Some(0), Some(1), Some(PRESENT), family) => Some(Expression::HeaderPresent { family, kind, to }),
+        (Some(offset), Some(1), None | Some(0), Family::V6) => Some(Expression::HeaderByte { kind, offset, to }),
+        _ => None,
+    })
 }
 
 fn ct(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {

@@ -11,8 +11,11 @@ use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Ver
 
 /// `IPS_DST_NAT` of `nf_conntrack_common.h`.
 const IPS_DST_NAT: u32 = 1 << 5;
-/// `IPPROTO_ICMPV6`
+/// `IPPROTO_ICMP` and `IPPROTO_ICMPV6`
+const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+/// `IPPROTO_FRAGMENT`
+const FRAGMENT: u8 = 44;
 /// `ARPHRD_ETHER`
 const ETHERNET: u16 = 1;
 
@@ -65,29 +68,17 @@ impl Code {
                 self.compare(Compare::NotEqual, &[0; 4]);
             }
             Match::Rerouting(rerouting) => {
-                if self.family != Some(rerouting.family()) {
-                    self.settle_family(rerouting.family());
-                }
+                self.require_family(rerouting.family());
                 let (family, kind) = (rerouting.family(), rerouting.number());
                 self.expressions.push(Expression::HeaderPresent { family, kind, to: Register::FIRST });
                 self.compare(Compare::Equal, &[1]);
             }
             Match::Family(family) => self.settle_family(*family),
             Match::Protocol(protocol) => self.settle_protocol(protocol.number()),
-            Match::Icmpv6Type(first, last) => {
-                if self.family != Some(Family::V6) {
-                    self.settle_family(Family::V6);
-                }
-                if self.protocol != Some(ICMPV6) {
-                    self.settle_protocol(ICMPV6);
-                }
-                self.payload(Base::Transport, 0, 1, Register::FIRST);
-                self.compare_range(&[*first], &[*last]);
-            }
+            Match::IcmpType(first, last) => self.icmp_type(Family::V4, ICMP, (*first, *last)),
+            Match::Icmpv6Type(first, last) => self.icmp_type(Family::V6, ICMPV6, (*first, *last)),
             Match::HopLimit(limit) => {
-                if self.family != Some(Family::V6) {
-                    self.settle_family(Family::V6);
-                }
+                self.require_family(Family::V6);
                 // RFC 8200, section 3: the eighth byte.
                 self.payload(Base::Network, 7, 1, Register::FIRST);
                 self.compare(Compare::Equal, &[*limit]);
@@ -95,6 +86,22 @@ impl Code {
             Match::FlowPort(first, last) => {
                 self.load(Field::FlowPort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
+            }
+            Match::SourcePort(first, last) => {
+                self.load(Field::SourcePort, Register::FIRST);
+                self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
+            }
+            Match::DestinationPort(first, last) => {
+                self.load(Field::DestinationPort, Register::FIRST);
+                self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
+            }
+            Match::Ipv4Options => {
+                self.require_family(Family::V4);
+                // RFC 791: the length of the header in words, 5 without options.
+                self.payload(Base::Network, 0, 1, Register::FIRST);
+                let (from, to) = (Register::FIRST, Register::FIRST);
+                self.expressions.push(Expression::Bitwise { from, to, mask: vec![0x0f], xor: vec![0] });
+                self.compare(Compare::NotEqual, &[5]);
             }
             Match::InSet { fields, set } => {
                 self.load_key(fields);
@@ -120,17 +127,29 @@ impl Code {
             }
             Match::SourceIs(address) => {
                 let family = Family::of(*address);
-                if self.family != Some(family) {
-                    self.settle_family(family);
-                }
+                self.require_family(family);
                 self.load(Field::Source(family), Register::FIRST);
-                match address {
-                    IpAddr::V4(address) => self.compare(Compare::Equal, &address.octets()),
-                    IpAddr::V6(address) => self.compare(Compare::Equal, &address.octets()),
-                }
+                self.compare_address(address);
             }
             Match::NotIpProtocol(number) => {
-                self.meta(MetaKey::L4proto, Register::FIRST);
+                self.require_family(Family::V4);
+                // RFC 791: the tenth byte.
+                self.payload(Base::Network, 9, 1, Register::FIRST);
+                self.compare(Compare::NotEqual, &[*number]);
+            }
+            Match::NextHeader(number) => {
+                self.require_family(Family::V6);
+                // RFC 8200, section 3: the seventh byte.
+                self.payload(Base::Network, 6, 1, Register::FIRST);
+                self.compare(Compare::Equal, &[*number]);
+                // To nft this settles the protocol of the packet.
+                self.protocol = Some(*number);
+            }
+            Match::Fragment(family) => self.fragment(*family, true),
+            Match::NotFragment(family) => self.fragment(*family, false),
+            Match::FragmentOfOther(number) => {
+                self.require_family(Family::V6);
+                self.expressions.push(Expression::HeaderByte { kind: FRAGMENT, offset: 0, to: Register::FIRST });
                 self.compare(Compare::NotEqual, &[*number]);
             }
             Match::NotFromHardware(address) => {
@@ -154,10 +173,53 @@ impl Code {
                 self.payload(Base::Network, 8, 6, Register::FIRST);
                 self.compare(Compare::NotEqual, &address.0);
             }
+            Match::QuotedDestination(address) => {
+                match address {
+                    IpAddr::V4(_) => self.payload(Base::Transport, 24, 4, Register::FIRST),
+                    IpAddr::V6(_) => self.payload(Base::Transport, 32, 16, Register::FIRST),
+                }
+                self.compare_address(address);
+            }
             Match::NeighbourTarget(address) => {
                 self.payload(Base::Transport, 8, 16, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
+        }
+    }
+
+    fn icmp_type(&mut self, family: Family, protocol: u8, (first, last): (u8, u8)) {
+        self.require_family(family);
+        if self.protocol != Some(protocol) {
+            self.settle_protocol(protocol);
+        }
+        self.payload(Base::Transport, 0, 1, Register::FIRST);
+        self.compare_range(&[first], &[last]);
+    }
+
+    /// RFC 791: a packet that is followed by more fragments or does not begin at offset 0. RFC 8200, section 4.5: one
+    /// with a fragment header.
+    fn fragment(&mut self, family: Family, wanted: bool) {
+        self.require_family(family);
+        match family {
+            Family::V4 => {
+                self.payload(Base::Network, 6, 2, Register::FIRST);
+                let mask = 0x3fffu16.to_be_bytes().to_vec();
+                let (from, to) = (Register::FIRST, Register::FIRST);
+                self.expressions.push(Expression::Bitwise { from, to, mask, xor: vec![0; 2] });
+                self.compare(if wanted { Compare::NotEqual } else { Compare::Equal }, &[0; 2]);
+            }
+            Family::V6 => {
+                let (kind, to) = (FRAGMENT, Register::FIRST);
+                self.expressions.push(Expression::HeaderPresent { family, kind, to });
+                self.compare(Compare::Equal, &[u8::from(wanted)]);
+            }
+        }
+    }
+
+    fn compare_address(&mut self, address: &IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.compare(Compare::Equal, &address.octets()),
+            IpAddr::V6(address) => self.compare(Compare::Equal, &address.octets()),
         }
     }
 
@@ -207,6 +269,12 @@ impl Code {
         }
     }
 
+    fn require_family(&mut self, family: Family) {
+        if self.family != Some(family) {
+            self.settle_family(family);
+        }
+    }
+
     fn settle_family(&mut self, family: Family) {
         match self.table {
             TableFamily::Inet => {
@@ -242,9 +310,7 @@ impl Code {
         for field in fields {
             match field {
                 Field::Source(family) | Field::Destination(family) => {
-                    if self.family != Some(*family) {
-                        self.settle_family(*family);
-                    }
+                    self.require_family(*family);
                 }
                 Field::FlowSource(_)
                 | Field::FlowDestination(_)

@@ -353,6 +353,12 @@ impl ExpressionObject {
                 .number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number())
                 .number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, *offset)
                 .number(sys::NFTNL_EXPR_PAYLOAD_LEN, *length),
+            Expression::HeaderByte { kind, offset, to } => ExpressionObject::new("exthdr")
+                .number(sys::NFTNL_EXPR_EXTHDR_DREG, to.0)
+                .byte(sys::NFTNL_EXPR_EXTHDR_TYPE, *kind)
+                .number(sys::NFTNL_EXPR_EXTHDR_OFFSET, *offset)
+                .number(sys::NFTNL_EXPR_EXTHDR_LEN, 1)
+                .number(sys::NFTNL_EXPR_EXTHDR_OP, EXTHDR_IPV6),
             Expression::HeaderPresent { family, kind, to } => {
                 let operation = match family {
                     Family::V4 => EXTHDR_IPV4,

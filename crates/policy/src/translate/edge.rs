@@ -91,10 +91,21 @@ const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
 /// Begins the names of the chains of one interface.
 const POD: &str = "pod/";
+const ICMP_OF: &str = "icmp/";
 const NEIGHBOURS: &str = "neighbours/";
-const CAUSES: [Cause; 3] = [Cause::ForgedSource, Cause::OtherProtocol, Cause::RouterAdvertisement];
+const CAUSES: [Cause; 4] = [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement];
 
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
+/// What fragments of IPv6 packets may carry: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
+const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
+/// ICMP errors: destination unreachable, source quench and redirect; time exceeded and parameter problem
+/// (`icmp_is_err`).
+const ICMP_ERRORS: [(u8, u8); 2] = [(3, 5), (11, 12)];
+/// RFC 4443, section 2.1.
+const ICMPV6_ERRORS: (u8, u8) = (0, 127);
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -106,7 +117,8 @@ const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
 /// Whether the chain is of one pod's interface, or shared by them.
 pub(super) fn is_edge_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    [PREROUTING, EDGE_DISCOVERY].contains(&name) || name.starts_with(POD) || name.starts_with(NEIGHBOURS)
+    let of_port = [POD, ICMP_OF, NEIGHBOURS].iter().any(|prefix| name.starts_with(prefix));
+    of_port || [PREROUTING, EDGE_DISCOVERY].contains(&name)
 }
 
 /// Whether the set is looked up for every packet, approved or not.
@@ -227,6 +239,8 @@ fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
     let table = ruleset.table.family;
     let neighbours = Chain { hook: None, rules: neighbour_rules(port, table) };
     ruleset.chains.insert(chain_name(NEIGHBOURS, port.interface), Arc::new(neighbours));
+    let icmp = Chain { hook: None, rules: icmp_rules(port, ruleset.table.family) };
+    ruleset.chains.insert(chain_name(ICMP_OF, port.interface), Arc::new(icmp));
     let chain = Chain { hook, rules: port_rules(port, table) };
     ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
 }
@@ -243,22 +257,86 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     if port.bridged && sees_frames {
         rules.extend(frame_rules(port));
     }
-    rules.extend(of(Family::V4).map(|address| accept(vec![Match::SourceIs(address)]).commented(&pod)));
-    // On a bridge an advertisement with the pod's own source could speak for another pod's address. Nobody but the node
-    // sees what a routed pod advertises, and the node asks it for its own addresses only.
-    let but_discovery = port.bridged.then_some(Match::NotIpProtocol(ICMPV6));
-    rules.extend(of(Family::V6).map(|address| {
-        accept([Match::SourceIs(address)].into_iter().chain(but_discovery.clone()).collect()).commented(&pod)
-    }));
+    let plain = |address, condition| accept(vec![Match::SourceIs(address), condition]).commented(&pod);
+    rules.extend(of(Family::V4).map(|address| plain(address, Match::NotIpProtocol(ICMP))));
+    for next in [TCP, UDP] {
+        rules.extend(of(Family::V6).map(|address| plain(address, Match::NextHeader(next))));
+    }
     if sees_frames {
         rules.extend(arp_rules(port));
     }
+    let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(ICMP_OF, port));
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
+    rules.extend(of(Family::V4).map(to_icmp));
     rules.push(forged(Family::V4).commented("a pod sends with its own addresses only"));
+    rules.extend(fragment_rules(table));
+    rules.extend(router_rules(table));
+    rules.extend(of(Family::V6).map(to_icmp));
     rules.extend(discovery_of(port, table));
     rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
     rules.push(deny(vec![], Cause::OtherProtocol).commented("no policy judges other protocols"));
     rules
+}
+
+fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
+    vec![Action::Verdict(Verdict::Goto(chain_name(prefix, port.interface)))]
+}
+
+/// A fragment is checked before the node or a bridge joins it with the others, and what it shows may be cut off before
+/// that: a packet can be longer than it says. So nothing passes here of which the first fragment does not show the
+/// transport header at its place, and no fragmented discovery (RFC 6980).
+fn fragment_rules(table: TableFamily) -> Vec<Rule> {
+    let fragment = || vec![of_family(table, Family::V6), Match::Fragment(Family::V6)];
+    let other = fragment().into_iter().chain(FRAGMENTED.map(Match::FragmentOfOther));
+    let discovery = Match::Icmpv6Type(ROUTER_SOLICITATION, REDIRECT);
+    vec![
+        deny(other.collect(), Cause::ForgedSource).commented("extension headers behind the fragment header"),
+        deny(fragment().into_iter().chain([discovery]).collect(), Cause::ForgedSource)
+            .commented("fragmented discovery"),
+    ]
+}
+
+fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
+    [ROUTER_ADVERTISEMENT, REDIRECT].into_iter().map(move |kind| {
+        let of_router = vec![of_family(table, Family::V6), Match::Icmpv6Type(kind, kind)];
+        deny(of_router, Cause::RouterAdvertisement).commented("a pod is no router")
+    })
+}
+
+/// What a pod sends with its own addresses that is not plain TCP or UDP. An ICMP error is about a packet that came to the
+/// pod: conntrack attaches it to the flow that it quotes, whoever sends it, and the node takes from it how large packets
+/// to the quoted destination may be. Errors are small, so that none is fragmented.
+fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let of = |family: Family| port.addresses.iter().copied().filter(move |address| Family::of(*address) == family);
+    let mut rules = Vec::new();
+    let mut check = |family: Family, error: Match| {
+        let is_error = || vec![of_family(table, family), error.clone()];
+        for address in of(family) {
+            let quoted = [Match::NotFragment(family), Match::QuotedDestination(address)];
+            rules.push(accept(is_error().into_iter().chain(quoted).collect()));
+        }
+        let foreign = deny(is_error(), Cause::ForeignError);
+        rules.push(foreign.commented("a pod reports errors of its own flows only"));
+    };
+    if of(Family::V4).next().is_some() {
+        for (first, last) in ICMP_ERRORS {
+            check(Family::V4, Match::IcmpType(first, last));
+        }
+    }
+    if of(Family::V6).next().is_some() {
+        check(Family::V6, Match::Icmpv6Type(ICMPV6_ERRORS.0, ICMPV6_ERRORS.1));
+        if port.bridged {
+            // Nobody but the node sees what a routed pod advertises, and the node asks it for its own addresses only.
+            let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
+            rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
+        }
+    }
+    rules.push(accept(vec![]));
+    rules
+}
+
+fn neighbour_advertisement() -> Match {
+    Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT)
 }
 
 /// A bridge learns where to send frames from the hardware addresses of their senders, and passes tagged frames on by all
@@ -291,40 +369,31 @@ fn arp_rules(port: &PodPort) -> Vec<Rule> {
     rules
 }
 
-/// ICMPv6 of the pod. Where its link-local addresses are not known, discovery passes with any.
+/// ICMPv6 of the pod with other addresses than its own. Where its link-local addresses are not known, discovery passes
+/// with any.
 fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    let is_v6 = || of_family(table, Family::V6);
-    for kind in [ROUTER_ADVERTISEMENT, REDIRECT] {
-        let rule = deny(vec![is_v6(), Match::Icmpv6Type(kind, kind)], Cause::RouterAdvertisement);
-        rules.push(rule.commented("a pod is no router"));
-    }
-    let advertisement = Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT);
-    let neighbours = || vec![Action::Verdict(Verdict::Goto(chain_name(NEIGHBOURS, port.interface)))];
-    if port.bridged {
-        for address in port.addresses.iter().filter(|address| address.is_ipv6()) {
-            rules.push(Rule::new(vec![Match::SourceIs(*address), advertisement.clone()], neighbours()));
-            rules.push(accept(vec![Match::SourceIs(*address), Match::IpProtocol(ICMPV6)]));
-        }
-    }
     let link_local = match &port.link_local[..] {
         [] => vec![Match::InSet { fields: vec![Field::Source(Family::V6)], set: fixed(LINK_LOCAL) }],
         known => known.iter().map(|address| Match::SourceIs((*address).into())).collect(),
     };
+    let mut rules = Vec::new();
     for own in link_local {
-        rules.push(Rule::new(vec![own.clone(), advertisement.clone()], neighbours()));
+        rules.push(Rule::new(vec![own.clone(), neighbour_advertisement()], goto_chain(NEIGHBOURS, port)));
         rules.push(Rule::new(vec![own], goto(discovery_chain(table))));
     }
-    let nobody = Match::SourceIs(Ipv6Addr::UNSPECIFIED.into());
-    rules.push(Rule::new(vec![nobody], goto(discovery_chain(table))).commented("a pod without an address yet"));
+    let nobody = || Match::SourceIs(Ipv6Addr::UNSPECIFIED.into());
+    let asks = Match::Icmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_SOLICITATION);
+    rules.push(Rule::new(vec![nobody(), asks], goto_chain(NEIGHBOURS, port)).commented("whether its address is free"));
+    rules.push(Rule::new(vec![nobody()], goto(discovery_chain(table))).commented("a pod without an address yet"));
     rules
 }
 
-/// Advertisements for the pod's own addresses.
+/// Advertisements for the pod's own addresses, and its questions whether they are free (RFC 4862, section 5.4): who asks
+/// for another's address keeps that one from using it.
 fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
-    let advertises = |more: Option<Match>| {
-        let kind = Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT);
-        let conditions = [of_family(table, Family::V6), Match::HopLimit(255), kind];
+    let speaks = |more: Option<Match>| {
+        let kinds = Match::Icmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);
+        let conditions = [of_family(table, Family::V6), Match::HopLimit(255), kinds];
         accept(conditions.into_iter().chain(more).collect())
     };
     let own = port.addresses.iter().filter_map(|address| match address {
@@ -332,9 +401,9 @@ fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         IpAddr::V4(_) => None,
     });
     let targets = own.chain(port.link_local.iter().copied());
-    let mut rules: Vec<Rule> = targets.map(|target| advertises(Some(Match::NeighbourTarget(target)))).collect();
+    let mut rules: Vec<Rule> = targets.map(|target| speaks(Some(Match::NeighbourTarget(target)))).collect();
     if port.link_local.is_empty() {
-        rules.push(advertises(None).commented("the pod's link-local addresses are not known"));
+        rules.push(speaks(None).commented("the pod's link-local addresses are not known"));
     }
     rules.push(deny(vec![], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
     rules

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nft::{Datum, Element, Family, InterfaceName, Key, Name, Ruleset};
 
 use super::layout::{Layout, dispatch_map, guard_set, self_set, skeleton};
-use super::{Direction, address_key, audit, dispatch_element, hairpin, related, tunnels, unknown};
+use super::{Direction, address_key, audit, dispatch_element, hairpin, tunnels, unknown};
 use crate::Enforcement;
 
 /// What the fixed part depends on beside the layout.
@@ -60,7 +60,7 @@ pub(super) fn dispatch(
     };
     let (alone, with_itself) = keys(address);
     add(unknown::known(family), alone, Element::default());
-    add(related::own_pods(family), with_itself, Element::default());
+    add(tunnels::own_pods(family), with_itself, Element::default());
     for Judge { direction, enforcement, chain } in judges {
         add(dispatch_map(*direction, family), alone, dispatch_element(chain, about));
         match enforcement {
@@ -80,7 +80,7 @@ pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr, input: Option<Inter
     let (alone, with_itself) = keys(address);
     let of_direction = |d: Direction| [(dispatch_map(d, family), alone), (guard_set(d, family), alone)];
     let others =
-        [(self_set(family), with_itself), (related::own_pods(family), with_itself), (unknown::known(family), alone)];
+        [(self_set(family), with_itself), (tunnels::own_pods(family), with_itself), (unknown::known(family), alone)];
     for (set, key) in Direction::BOTH.into_iter().flat_map(of_direction).chain(others) {
         if ruleset.sets.get(&set).is_some_and(|set| set.elements.contains(&key)) {
             Arc::make_mut(&mut ruleset.sets[&set]).elements.remove(&key);
@@ -89,5 +89,10 @@ pub(super) fn forget(ruleset: &mut Ruleset, address: IpAddr, input: Option<Inter
 }
 
 fn keys(address: IpAddr) -> (Key, Key) {
-    (address_key(address), Key::Two(Datum::from(address), Datum::from(address)))
+    (address_key(address), pair_key(address))
+}
+
+/// The address paired with itself.
+pub(super) fn pair_key(address: IpAddr) -> Key {
+    Key::Two(Datum::from(address), Datum::from(address))
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Family, Field, InterfaceName, Key, KeyType, Match, Name, Rule, Ruleset, Set};
 
-use super::layout::{APPROVE, address_type, fixed, goto};
+use super::judging::APPROVE;
+use super::layout::{address_type, fixed, goto};
 
 /// Pods whose input interface is known: the address twice, and the interface.
 fn with_interface(family: Family) -> Name {

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use nft::{
-    Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Hook, Key, KeyType, Match, Name, NameError,
-    Protocol, Rerouting, Rule, Ruleset, Set, State, Table, Verdict,
+    Action, Chain, Comment, Datum, Element, ElementChange, Family, Field, Key, KeyType, Match, Name, NameError, Rule,
+    Ruleset, Set, Table, Verdict,
 };
 
 use super::edge::{self, EdgeHook};
 use super::reporting::{Cause, Judgement, audit_chain, chain_of, counted_drop, denied_for};
-use super::{Direction, hairpin, names, related, reporting, tunnels, unknown};
+use super::{Direction, hairpin, judging, names, related, reporting, tunnels, unknown};
 use crate::Enforcement;
 
 /// Marks a table as Ringfence's.
@@ -209,11 +209,7 @@ impl Layout {
     }
 }
 
-const FORWARD: &str = "forward";
-pub(super) const APPROVE: &str = "approve";
-const EGRESS: &str = "egress";
-const INGRESS: &str = "ingress";
-const STRAY: &str = "stray";
+pub(super) const STRAY: &str = "stray";
 /// Drops strays of isolated pods.
 pub(super) const STRAY_OF_ISOLATED: &str = "stray/isolated";
 const DISCOVERY: &str = "discovery";
@@ -224,9 +220,10 @@ const LINK_SCOPE: &str = "link6";
 /// Whether the chain is of the layout, rather than a program.
 pub(super) fn is_fixed_chain(chain: &Name) -> bool {
     let name = chain.as_str();
-    let of_tunnels = [tunnels::INPUT, tunnels::FORWARDED, tunnels::OWN_NODE];
-    [FORWARD, related::RELATED, APPROVE, EGRESS, INGRESS, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
-        || of_tunnels.contains(&name)
+    judging::CHAINS.contains(&name)
+        || [related::RELATED, STRAY, STRAY_OF_ISOLATED, DISCOVERY].contains(&name)
+        || name == tunnels::INPUT
+        || tunnels::is_chain(chain)
         || edge::is_edge_chain(chain)
         || name.starts_with("deny/")
         || name.starts_with("audit/")
@@ -246,8 +243,8 @@ pub(super) fn deny_chain(direction: Direction) -> Name {
 /// The verdict that takes a flow on when a direction's program allows it.
 pub(super) fn go_on(direction: Direction) -> Verdict {
     Verdict::Goto(fixed(match direction {
-        Direction::Egress => INGRESS,
-        Direction::Ingress => APPROVE,
+        Direction::Egress => judging::INGRESS,
+        Direction::Ingress => judging::APPROVE,
     }))
 }
 
@@ -309,7 +306,7 @@ pub(super) fn peer_field(direction: Direction, family: Family) -> Field {
     }
 }
 
-fn own_field(direction: Direction, family: Family) -> Field {
+pub(super) fn own_field(direction: Direction, family: Family) -> Field {
     match direction {
         Direction::Egress => Field::FlowSource(family),
         Direction::Ingress => Field::FlowDestination(family),
@@ -334,7 +331,9 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         ruleset.sets.insert(self_set(family), Arc::new(set));
         hairpin::add_sets(&mut ruleset, family);
         let set = of(&[address, address], "pods of this node, each with itself");
-        ruleset.sets.insert(related::own_pods(family), Arc::new(set));
+        ruleset.sets.insert(tunnels::own_pods(family), Arc::new(set));
+        let set = of(&[address, address], "pods of this node whose interfaces are not known, each with itself");
+        ruleset.sets.insert(related::unchecked_pods(family), Arc::new(set));
     }
     if families.contains(&Family::V6) {
         let mut link = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
@@ -347,7 +346,7 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     let mut chain = |name: Name, rules: Vec<Rule>| {
         ruleset.chains.insert(name, Arc::new(Chain { hook: None, rules }));
     };
-    chain(fixed(INGRESS), ingress_rules(families));
+    chain(fixed(judging::INGRESS), judging::ingress_rules(families));
     chain(fixed(related::RELATED), related::rules(families));
     chain(fixed(STRAY), stray_rules(families));
     chain(fixed(STRAY_OF_ISOLATED), stray_of_isolated_rules(families));
@@ -364,110 +363,12 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
     ruleset
 }
 
-/// Completes the ruleset in the layout's generation; one that is complete is put into that generation, and nothing else
-/// about it changes.
-pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
-    let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
-    let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
-    let approved = Match::Mark { mask: layout.mask, value: layout.mark() };
-    let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
-    let before_approval = related::before_approval();
-    let (judging, approving) = (judging_rules(&families, ruleset), approve_rules(ruleset, layout));
-    let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
-        ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
-    };
-    put(APPROVE, None, approving);
-    put(EGRESS, None, egress_rules(&families));
-    put(FORWARD, Some(Hook::Forward), [before_approval, approved].into_iter().chain(judging).collect());
-}
-
-fn accept() -> Vec<Action> {
+pub(super) fn accept() -> Vec<Action> {
     vec![Action::Verdict(Verdict::Accept)]
 }
 
 pub(super) fn goto(chain: &str) -> Vec<Action> {
     vec![Action::Verdict(Verdict::Goto(fixed(chain)))]
-}
-
-fn dispatch_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Iterator<Item = Rule> {
-    families.iter().map(move |&family| {
-        let (field, map) = (own_field(direction, family), dispatch_map(direction, family));
-        Rule::new(vec![], vec![Action::VerdictMap { field, map }])
-    })
-}
-
-/// For flows that are not approved yet. What is no packet of a flow comes through to the last rule: the others ask for
-/// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
-fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
-    let mut rules = source_route_rules(families);
-    rules.extend(tunnels::judging_rules(ruleset));
-    rules.extend(unknown::rules(ruleset));
-    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
-        // Pods whose programs are audited are in the map, and not among the isolated ones.
-        rules.extend(dispatch_rules(Direction::Egress, families));
-        rules.extend(guard_rules(Direction::Egress, families));
-    } else {
-        // Most flows come from pods that nothing isolates for egress: they are asked about once.
-        rules.extend(families.iter().map(|&family| isolated_rule(Direction::Egress, family, goto(EGRESS))));
-    }
-    rules.extend(dispatch_rules(Direction::Ingress, families));
-    rules.extend(guard_rules(Direction::Ingress, families));
-    rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
-    rules
-}
-
-/// A source route or a routing header makes this node replace the destination between the prerouting and the forward
-/// hook, or, for IPv4, behind the forward hook (`ip_forward_options`): conntrack names a destination that is not the
-/// packet's. These rules come behind the approval, and cost established packets nothing: the destination is replaced
-/// only where it is an address (or a segment) of this node, to which flows are not forwarded otherwise, so that no
-/// packet of such a flow gets to the approval.
-fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    let present = Rerouting::ALL.into_iter().filter(|rerouting| families.contains(&rerouting.family()));
-    let deny = |rerouting| {
-        Rule::new(vec![Match::Rerouting(rerouting)], denied_for(Cause::SourceRoute))
-            .commented("policies judge the destination that conntrack knows")
-    };
-    present.map(deny).collect()
-}
-
-/// For flows of pods that are isolated for egress.
-fn egress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = dispatch_rules(Direction::Egress, families).collect();
-    rules.push(Rule::new(vec![], denied_for(Cause::Commit)));
-    rules
-}
-
-/// Nothing comes here of a pod that is isolated, since its program decides; except in the very moment of a commit. A
-/// packet goes by the rules of the generation that it met first, and by the elements of the one that it meets at each
-/// look (`nft_do_chain`, `nft_set_elem_active`): so one that is under way when a program takes the place of another may
-/// find the new chain without the rules that it does not have yet, or no element at all.
-fn guard_rules(direction: Direction, families: &BTreeSet<Family>) -> impl Iterator<Item = Rule> {
-    families.iter().map(move |&family| isolated_rule(direction, family, denied_for(Cause::Commit)))
-}
-
-fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> Rule {
-    let fields = vec![own_field(direction, family)];
-    Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
-}
-
-/// Where a flow goes on that its source's egress program allows.
-fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families).collect();
-    rules.extend(guard_rules(Direction::Ingress, families));
-    rules.push(Rule::new(vec![], goto(APPROVE)));
-    rules
-}
-
-fn approve_rules(ruleset: &Ruleset, layout: &Layout) -> Vec<Rule> {
-    let mark = Action::SetMark { mask: layout.mask, value: layout.mark() };
-    let approve = |matches| Rule::new(matches, vec![mark.clone(), Action::Verdict(Verdict::Accept)]);
-    let mut rules = tunnels::unapproved_rules(ruleset);
-    if !rules.is_empty() {
-        // Nearly every flow is one of TCP: it is compared with no tunnel.
-        rules.insert(0, approve(vec![Match::Protocol(Protocol::Tcp)]));
-    }
-    rules.push(approve(vec![]));
-    rules
 }
 
 /// Packets without a connection tracking entry belong to no flow that could be judged: an isolated pod neither sends
@@ -520,12 +421,11 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
         DiffItem::Update { old: (_, old), new: (name, new) } => elements_narrow(name, old, new),
         DiffItem::Remove(..) => false,
     };
-    // What they decide is in the sets that they look at, and a flow to a tunnel is never approved.
-    let stamped = [FORWARD, APPROVE, EGRESS, tunnels::FORWARDED, tunnels::OWN_NODE];
+    // What these decide is in the sets that they look at, and a flow to a tunnel is never approved.
+    let always_judged = |name: &Name| judging::is_stamped(name) || tunnels::is_chain(name) || edge::is_edge_chain(name);
     let chain_narrows = |item: DiffItem<'_, '_, Name, Arc<Chain>>| match item {
         DiffItem::Update { old: (_, old), new: (name, new) } => {
-            let judges = !stamped.contains(&name.as_str()) && !edge::is_edge_chain(name);
-            judges && !is_subsequence(&old.rules, &new.rules)
+            !always_judged(name) && !is_subsequence(&old.rules, &new.rules)
         }
         DiffItem::Add(..) | DiffItem::Remove(..) => false,
     };
@@ -544,7 +444,8 @@ fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {
         ElementChange::Removed(..) => !restricts,
         ElementChange::Replaced { key: _, old, new } => old.verdict != new.verdict,
     };
-    let always_checked = edge::is_edge_set(name) || related::is_of_own_pods(name) || tunnels::is_of_nodes(name);
+    let always_checked =
+        edge::is_edge_set(name) || related::is_of_unchecked_pods(name) || tunnels::is_of_addresses(name);
     !always_checked && old.elements.changes_to(&new.elements).iter().any(narrows)
 }
 
@@ -564,6 +465,7 @@ fn is_subsequence(old: &[Rule], new: &[Rule]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stamp;
 
     #[test]
     fn the_layout_names_its_own_chains() {
@@ -584,7 +486,7 @@ mod tests {
         });
         state.apply(crate::Change::Set(crate::lower(crate::Kind::Pod, &pod).unwrap()));
         let ruleset = crate::translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset;
-        let forward: Vec<String> = ruleset.chains[&fixed(FORWARD)].rules.iter().map(ToString::to_string).collect();
+        let forward: Vec<String> = ruleset.chains[&fixed("forward")].rules.iter().map(ToString::to_string).collect();
         let approved = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
         assert_eq!(forward[..2], ["ct state related jump related", approved]);
         assert!(forward[2].starts_with("ip option lsrr exists goto deny/source-route"), "{forward:?}");

@@ -52,7 +52,7 @@ fn allows(set: &Name) -> bool {
     // Packets without a flow are dropped for whom the set of pods with themselves names.
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
-    let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_own_pods(set);
+    let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_unchecked_pods(set);
     !isolates && !guards && !names_isolated && !unknown::restricts(set) && !names_checked
 }
 

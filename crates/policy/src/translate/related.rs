@@ -3,45 +3,65 @@
 //! Conntrack attaches an error to the flow that it quotes, whoever sends it, and its state is `related`: it carries the
 //! flow's approval. Routers send errors from addresses of their own, so only the pods of this node are held to the ends
 //! of the flow; those of other nodes are held to it there.
+//!
+//! What leaves a known interface is checked there ([`super::edge`]), at no cost for others. The rules here are for pods
+//! whose interface is not known, and in the table only while there are any.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use nft::{Action, Family, Field, Match, Name, Rule, State, Verdict};
+use nft::{Action, Element, Elements, Family, Field, Match, Name, Rule, Ruleset, State, Verdict};
 
+use super::frame::pair_key;
 use super::layout::fixed;
 use super::reporting::{Cause, denied_for};
 
 pub(super) const RELATED: &str = "related";
-const OWN_PODS4: &str = "own-pods4";
-const OWN_PODS6: &str = "own-pods6";
+const UNCHECKED_PODS4: &str = "unchecked-pods4";
+const UNCHECKED_PODS6: &str = "unchecked-pods6";
 
-/// The addresses of this node's pods, each paired with itself: nft cannot compare two fields of a packet, but it finds
-/// them in a set of pairs when they are equal.
-pub(super) fn own_pods(family: Family) -> Name {
+/// The addresses of this node's pods whose interfaces are not known, each paired with itself: nft cannot compare two
+/// fields of a packet, but it finds them in a set of pairs when they are equal.
+pub(super) fn unchecked_pods(family: Family) -> Name {
     fixed(match family {
-        Family::V4 => OWN_PODS4,
-        Family::V6 => OWN_PODS6,
+        Family::V4 => UNCHECKED_PODS4,
+        Family::V6 => UNCHECKED_PODS6,
     })
 }
 
-/// Whether the set is one of [`own_pods`]. What it decides holds for approved flows too, so that no flow has to be judged
-/// again when it changes.
-pub(super) fn is_of_own_pods(set: &Name) -> bool {
-    [OWN_PODS4, OWN_PODS6].contains(&set.as_str())
+/// Whether the set is one of [`unchecked_pods`]. What it decides holds for approved flows too, so that no flow has to be
+/// judged again when it changes.
+pub(super) fn is_of_unchecked_pods(set: &Name) -> bool {
+    [UNCHECKED_PODS4, UNCHECKED_PODS6].contains(&set.as_str())
 }
 
-/// The rule in front of the approval.
-pub(super) fn before_approval() -> Rule {
+/// Names the pods whose errors are checked here.
+pub(super) fn place_unchecked_pods(ruleset: &mut Ruleset, unchecked: &BTreeSet<IpAddr>) {
+    for family in Family::BOTH {
+        let Some(set) = ruleset.sets.get_mut(&unchecked_pods(family)) else { continue };
+        let of_family = unchecked.iter().filter(|address| Family::of(**address) == family);
+        let elements: Elements = of_family.map(|address| (pair_key(*address), Element::default())).collect();
+        if set.elements != elements {
+            Arc::make_mut(set).elements = elements;
+        }
+    }
+}
+
+/// The rule in front of the approval; none while every pod is checked at its interface.
+pub(super) fn before_approval(ruleset: &Ruleset) -> Option<Rule> {
+    let holds_any = |family| ruleset.sets.get(&unchecked_pods(family)).is_some_and(|set| !set.elements.is_empty());
     let check = Verdict::Jump(fixed(RELATED));
-    Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(check)])
+    let rule = || Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(check)]);
+    Family::BOTH.into_iter().any(holds_any).then(rule)
 }
 
 /// The chain [`RELATED`]. Packets that it does not deny go on to the approval.
 pub(super) fn rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let deny = |&family: &Family| {
         let source = Field::Source(family);
-        let from_own_pod = Match::InSet { fields: vec![source, source], set: own_pods(family) };
-        let is_no = |end| Match::NotInSet { fields: vec![end, source], set: own_pods(family) };
+        let from_own_pod = Match::InSet { fields: vec![source, source], set: unchecked_pods(family) };
+        let is_no = |end| Match::NotInSet { fields: vec![end, source], set: unchecked_pods(family) };
         let no_end = [Field::FlowSource(family), Field::FlowDestination(family)].map(is_no);
         let matches = std::iter::once(from_own_pod).chain(no_end).collect();
         Rule::new(matches, denied_for(Cause::ForeignError)).commented("a pod reports errors of its own flows only")

@@ -14,10 +14,11 @@ use nft::{Family, Hook, InterfaceName, Ruleset};
 use super::edge::{self, EdgeHook, PodPort};
 use super::frame::{Frame, Judge, dispatch, forget};
 use super::job::Job;
-use super::layout::{Layout, deny_chain, stamp};
+use super::judging::stamp;
+use super::layout::{Layout, deny_chain};
 use super::programs::Programs;
 use super::room::make_room;
-use super::{Direction, Translation, bridge_ports, tunnels, unknown};
+use super::{Direction, Translation, bridge_ports, related, tunnels, unknown};
 use crate::changed::Noted;
 use crate::{Changed, ClusterState, Diagnostic, Enforcement, Holder, NodeRanges, ObjectName};
 
@@ -289,6 +290,9 @@ impl Translator {
         let ports = edge::pod_ports(state, isolated);
         let changed = ports != self.ports;
         self.ports = ports;
+        let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
+        let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
+        related::place_unchecked_pods(&mut self.ruleset, &unchecked);
         self.place_routed_ports();
         if changed {
             self.place_ports();

@@ -16,16 +16,15 @@ use nft::{
 };
 
 use super::layout::{Layout, address_type, fixed};
-use super::related::own_pods;
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use crate::Block;
 use crate::peers::block_ranges;
 
 pub(super) const INPUT: &str = "input";
 /// Packets to tunnels that this node forwards.
-pub(super) const FORWARDED: &str = "tunnel/forwarded";
+const FORWARDED: &str = "tunnel/forwarded";
 /// Packets to tunnels of this node.
-pub(super) const OWN_NODE: &str = "tunnel/own-node";
+const OWN_NODE: &str = "tunnel/own-node";
 const PORTS: &str = "tunnel-ports";
 
 /// Where nodes take tunnels in over UDP: VXLAN as registered (4789), with GPE (4790) and as Linux began it (8472, which
@@ -41,9 +40,21 @@ fn nodes(family: Family) -> Name {
     })
 }
 
+/// The addresses of this node's pods, each paired with itself.
+pub(super) fn own_pods(family: Family) -> Name {
+    fixed(match family {
+        Family::V4 => "own-pods4",
+        Family::V6 => "own-pods6",
+    })
+}
+
+pub(super) fn is_chain(chain: &Name) -> bool {
+    [FORWARDED, OWN_NODE].contains(&chain.as_str())
+}
+
 /// Whether fewer elements of the set check less.
 pub(super) fn names_checked(set: &Name) -> bool {
-    set.as_str() == PORTS || Family::BOTH.map(nodes).contains(set)
+    set.as_str() == PORTS || is_of_addresses(set)
 }
 
 /// Whether flows could be approved before a port was among those of tunnels.
@@ -51,9 +62,9 @@ pub(super) fn restricts(set: &Name) -> bool {
     set.as_str() == PORTS
 }
 
-/// Whether the set says where nodes are: no flow to a tunnel is approved, wherever it goes.
-pub(super) fn is_of_nodes(set: &Name) -> bool {
-    Family::BOTH.map(nodes).contains(set)
+/// Whether the set says where nodes or this node's pods are: no flow to a tunnel is approved, whoever its ends are.
+pub(super) fn is_of_addresses(set: &Name) -> bool {
+    Family::BOTH.into_iter().any(|family| *set == nodes(family) || *set == own_pods(family))
 }
 
 /// Adds what does not depend on the nodes. The chain at the input hook is there even if it is empty: base chains do not
@@ -72,7 +83,8 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
         add_deny_chain(ruleset, layout, Cause::Tunnel);
         let own_node = families.iter().map(|&family| deny(family, vec![])).collect();
         ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: None, rules: own_node }));
-        at_input = to_tunnels(OWN_NODE);
+        at_input =
+            to_tunnels(ruleset, OWN_NODE).map_or_else(Vec::new, |rules| [rules.over_udp, rules.wrapped].concat());
         place_nodes(ruleset, layout, None);
     }
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules: at_input }));
@@ -118,34 +130,51 @@ fn deny(family: Family, there: Vec<Match>) -> Rule {
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
 }
 
+/// Rules about tunnels, by the protocol that carries these.
+pub(super) struct ByProtocol {
+    pub(super) over_udp: Vec<Rule>,
+    /// In IP itself.
+    pub(super) wrapped: Vec<Rule>,
+}
+
+fn rules_of_wrappers(actions: &[Action]) -> Vec<Rule> {
+    WRAPPERS.map(|number| Rule::new(vec![Match::IpProtocol(number)], actions.to_vec())).into()
+}
+
 /// Leads the packets to tunnels into the chain.
-fn to_tunnels(chain: &str) -> Vec<Rule> {
-    let to_port = Match::InSet { fields: vec![Field::DestinationPort], set: fixed(PORTS) };
-    let over_udp = vec![Match::Protocol(Protocol::Udp), to_port];
-    let wrapped = WRAPPERS.map(|number| vec![Match::IpProtocol(number)]);
-    let jump = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Jump(fixed(chain)))]);
-    std::iter::once(over_udp).chain(wrapped).map(jump).collect()
+fn to_tunnels(ruleset: &Ruleset, chain: &str) -> Option<ByProtocol> {
+    let jump = [Action::Verdict(Verdict::Jump(fixed(chain)))];
+    let over_udp = over_udp(ruleset, Field::DestinationPort)?;
+    Some(ByProtocol { over_udp: vec![Rule::new(over_udp, jump.to_vec())], wrapped: rules_of_wrappers(&jump) })
+}
+
+/// UDP with one of the tunnels' ports; none if sources are not checked. A range costs less than a look into a set, and
+/// most packets are beyond it.
+fn over_udp(ruleset: &Ruleset, field: Field) -> Option<Vec<Match>> {
+    let ports = &ruleset.sets.get(&fixed(PORTS))?.elements;
+    let numbers =
+        || ports.keys().filter_map(|key| if let Key::One(Datum::Port(port)) = key { Some(port) } else { None });
+    let (first, last) = (numbers().min()?, numbers().max()?);
+    let within = match field {
+        Field::SourcePort => Match::SourcePort(first, last),
+        _ => Match::DestinationPort(first, last),
+    };
+    Some(vec![Match::Protocol(Protocol::Udp), within, Match::InSet { fields: vec![field], set: fixed(PORTS) }])
 }
 
 /// For packets of flows that are not approved.
-pub(super) fn judging_rules(ruleset: &Ruleset) -> Vec<Rule> {
-    if ruleset.sets.contains_key(&fixed(PORTS)) { to_tunnels(FORWARDED) } else { vec![] }
+pub(super) fn judging_rules(ruleset: &Ruleset) -> Option<ByProtocol> {
+    to_tunnels(ruleset, FORWARDED)
 }
 
-/// What is allowed and never approved: flows with a packet to a tunnel in one of their directions. Their packets go to
-/// the port that answers, or to the client's.
-pub(super) fn unapproved_rules(ruleset: &Ruleset) -> Vec<Rule> {
-    if !ruleset.sets.contains_key(&fixed(PORTS)) {
-        return vec![];
-    }
-    let port = |field| {
-        let at_tunnel = Match::InSet { fields: vec![field], set: fixed(PORTS) };
-        vec![Match::Protocol(Protocol::Udp), at_tunnel]
-    };
-    let over_udp = [Field::FlowPort, Field::FlowSourcePort].map(port);
-    let wrapped = WRAPPERS.map(|number| vec![Match::IpProtocol(number)]);
+/// What is allowed and never approved: flows with a packet to a tunnel in one of their directions. The ports of a packet
+/// are those of its flow in the forward hook, where the destination is translated already and the source not yet.
+pub(super) fn unapproved_rules(ruleset: &Ruleset) -> Option<ByProtocol> {
+    let accept = [Action::Verdict(Verdict::Accept)];
+    let of = |field| over_udp(ruleset, field).map(|matches| Rule::new(matches, accept.to_vec()));
+    let over_udp = vec![of(Field::DestinationPort)?, of(Field::SourcePort)?];
     // An ICMP error is a packet of the flow that it quotes, and of another protocol.
-    let error = vec![Match::State(vec![State::Related])];
-    let accept = |matches| Rule::new(matches, vec![Action::Verdict(Verdict::Accept)]);
-    std::iter::once(error).chain(over_udp).chain(wrapped).map(accept).collect()
+    let error = Rule::new(vec![Match::State(vec![State::Related])], accept.to_vec());
+    let wrapped = [vec![error], rules_of_wrappers(&accept)].concat();
+    Some(ByProtocol { over_udp, wrapped })
 }

@@ -1,0 +1,136 @@
+//! What a condition reads of a packet, from which follows where it may stand.
+
+use std::net::IpAddr;
+
+use crate::{EtherType, Family, Field, Match, Name};
+
+/// Where a condition finds what it compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The IP packet, which every table sees.
+    Packet,
+    /// Connection tracking, which does not see frames on a bridge before its other hooks, or something that nft refuses
+    /// or says in another way in tables of frames.
+    RoutedPacket,
+    /// The link header, or ARP: tables of frames only.
+    Frame,
+}
+
+/// What a condition reads.
+pub(crate) struct Reads<'a> {
+    pub(crate) source: Source,
+    /// The only address family whose packets it can hold for, beside those of its fields.
+    pub(crate) family: Option<Family>,
+    /// The fields that are looked up in the set.
+    pub(crate) fields: &'a [Field],
+    pub(crate) set: Option<&'a Name>,
+}
+
+impl Match {
+    pub(crate) fn reads(&self) -> Reads<'_> {
+        let of = |source, family| Reads { source, family, fields: &[], set: None };
+        match self {
+            Match::Mark { .. }
+            | Match::State(_)
+            | Match::Direction(_)
+            | Match::DestinationTranslated
+            | Match::FlowPort(..) => of(Source::RoutedPacket, None),
+            Match::Family(family) => of(Source::RoutedPacket, Some(*family)),
+            Match::Protocol(_) | Match::IpProtocol(_) | Match::SourcePort(..) | Match::DestinationPort(..) => {
+                of(Source::Packet, None)
+            }
+            Match::IcmpType(..) | Match::Ipv4Options | Match::NotIpProtocol(_) => of(Source::Packet, Some(Family::V4)),
+            Match::Icmpv6Type(..)
+            | Match::HopLimit(_)
+            | Match::NeighbourTarget(_)
+            | Match::NextHeader(_)
+            | Match::FragmentOfOther(_) => of(Source::Packet, Some(Family::V6)),
+            Match::SourceIs(address) | Match::QuotedDestination(address) => {
+                of(Source::Packet, Some(Family::of(*address)))
+            }
+            Match::Rerouting(rerouting) => of(Source::Packet, Some(rerouting.family())),
+            Match::Fragment(family) | Match::NotFragment(family) => of(Source::Packet, Some(*family)),
+            Match::EtherType(kind @ (EtherType::Ipv4 | EtherType::Ipv6)) => of(Source::Packet, kind.family()),
+            Match::EtherType(EtherType::Arp)
+            | Match::NotEtherType(_)
+            | Match::NotFromHardware(_)
+            | Match::ArpRequest
+            | Match::ArpSender(_)
+            | Match::NotArpSenderHardware(_) => of(Source::Frame, None),
+            Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
+                let tracked = fields.iter().any(|field| field.is_of_flow());
+                let source = if tracked { Source::RoutedPacket } else { Source::Packet };
+                Reads { source, family: None, fields, set: Some(set) }
+            }
+        }
+    }
+
+    /// The set that it looks something up in.
+    pub(crate) fn set(&self) -> Option<&Name> {
+        self.reads().set
+    }
+
+    pub(crate) fn families(&self) -> impl Iterator<Item = Family> {
+        let Reads { family, fields, .. } = self.reads();
+        family.into_iter().chain(fields.iter().filter_map(|field| field.family()))
+    }
+
+    /// Whether it reads the port of a flow, which only a flow of a protocol with ports has.
+    pub(crate) fn reads_flow_port(&self) -> bool {
+        matches!(self, Match::FlowPort(..)) || self.reads().fields.iter().any(|field| field.is_port_of_flow())
+    }
+
+    pub(crate) fn is_icmp_type_of(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => matches!(self, Match::IcmpType(..)),
+            Family::V6 => matches!(self, Match::Icmpv6Type(..)),
+        }
+    }
+
+    /// The family of the ICMP message whose body it reads.
+    pub(crate) fn reads_icmp_body(&self) -> Option<Family> {
+        match self {
+            Match::NeighbourTarget(_) => Some(Family::V6),
+            Match::QuotedDestination(IpAddr::V4(_)) => Some(Family::V4),
+            Match::QuotedDestination(IpAddr::V6(_)) => Some(Family::V6),
+            _ => None,
+        }
+    }
+}
+
+impl Field {
+    /// Whether connection tracking knows it.
+    pub(crate) fn is_of_flow(self) -> bool {
+        match self {
+            Field::FlowSource(_) | Field::FlowDestination(_) | Field::FlowPort | Field::FlowSourcePort => true,
+            Field::Source(_)
+            | Field::Destination(_)
+            | Field::L4Proto
+            | Field::SourcePort
+            | Field::DestinationPort
+            | Field::InInterface
+            | Field::OutInterface => false,
+        }
+    }
+
+    pub(crate) fn is_port_of_flow(self) -> bool {
+        matches!(self, Field::FlowPort | Field::FlowSourcePort)
+    }
+
+    /// The address family of the field, if it has one.
+    pub(crate) fn family(self) -> Option<Family> {
+        match self {
+            Field::FlowSource(family)
+            | Field::FlowDestination(family)
+            | Field::Source(family)
+            | Field::Destination(family) => Some(family),
+            Field::L4Proto
+            | Field::FlowPort
+            | Field::FlowSourcePort
+            | Field::SourcePort
+            | Field::DestinationPort
+            | Field::InInterface
+            | Field::OutInterface => None,
+        }
+    }
+}

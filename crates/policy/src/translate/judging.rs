@@ -1,0 +1,160 @@
+//! How a packet in the forward hook gets to the programs that judge its flow, and how a flow is approved.
+//!
+//! Every rule costs each first packet of a flow some 10 to 60 ns, so that a rule is there only while it can apply: the
+//! dispatch of a direction while a pod is isolated in it, the rules of tunnels while sources are checked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nft::{Action, Chain, Family, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
+
+use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
+use super::reporting::{Cause, audit_chain, denied_for};
+use super::tunnels::ByProtocol;
+use super::{Direction, related, tunnels, unknown};
+
+const FORWARD: &str = "forward";
+/// The way to the programs, behind the rules of tunnels.
+const JUDGE: &str = "judge";
+pub(super) const APPROVE: &str = "approve";
+const EGRESS: &str = "egress";
+pub(super) const INGRESS: &str = "ingress";
+const SOURCE_ROUTE: &str = "source-route";
+
+pub(super) const CHAINS: [&str; 6] = [FORWARD, JUDGE, APPROVE, EGRESS, INGRESS, SOURCE_ROUTE];
+
+/// The chains of which [`stamp`] makes the rules. What they decide is in the sets that they look at.
+pub(super) fn is_stamped(chain: &Name) -> bool {
+    CHAINS.contains(&chain.as_str()) && chain.as_str() != INGRESS
+}
+
+/// Completes the ruleset in the layout's generation; one that is complete is put into that generation, and nothing else
+/// about it changes.
+pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
+    let present = |family: &Family| ruleset.sets.contains_key(&dispatch_map(Direction::Egress, *family));
+    let families: BTreeSet<Family> = Family::BOTH.into_iter().filter(present).collect();
+    let approved = Match::Mark { mask: layout.mask(), value: layout.mark() };
+    let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
+    let mut forward: Vec<Rule> = related::before_approval(ruleset).into_iter().chain([approved]).collect();
+    forward.extend(to_source_route(&families));
+    let judging = judging_rules(&families, ruleset);
+    let approving = approve_rules(ruleset, layout);
+    let to_tunnels = tunnels::judging_rules(ruleset);
+    ruleset.chains.remove(&fixed(JUDGE));
+    let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
+        ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
+    };
+    match to_tunnels {
+        None => forward.extend(judging),
+        Some(ByProtocol { over_udp, wrapped }) => {
+            // Nearly every packet is of TCP or UDP: it is not compared with the other protocols of tunnels.
+            let judge = |protocol| Rule::new(vec![Match::Protocol(protocol)], goto(JUDGE));
+            forward.push(judge(Protocol::Tcp));
+            forward.extend(over_udp);
+            forward.push(judge(Protocol::Udp));
+            forward.extend(wrapped);
+            forward.push(Rule::new(vec![], goto(JUDGE)));
+            put(JUDGE, None, judging);
+        }
+    }
+    put(APPROVE, None, approving);
+    put(EGRESS, None, egress_rules(&families));
+    put(SOURCE_ROUTE, None, source_route_rules(&families));
+    put(FORWARD, Some(Hook::Forward), forward);
+}
+
+/// Leads packets on to the programs of the direction, in the families that have any.
+fn dispatch_rules(direction: Direction, families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
+    families.into_iter().map(move |family| {
+        let (field, map) = (own_field(direction, family), dispatch_map(direction, family));
+        Rule::new(vec![], vec![Action::VerdictMap { field, map }])
+    })
+}
+
+/// For flows that are not approved yet. What is no packet of a flow comes through to the last rule: the others ask for
+/// the ends of its flow, and a rule that asks for what is not there does not match (`nft_ct_get_eval`).
+fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
+    let filled = |set: fn(Direction, Family) -> Name, direction: Direction| {
+        let is_filled = move |family: &Family| {
+            ruleset.sets.get(&set(direction, *family)).is_some_and(|set| !set.elements.is_empty())
+        };
+        families.iter().copied().filter(is_filled)
+    };
+    let mut rules = unknown::rules(ruleset);
+    if ruleset.chains.contains_key(&audit_chain(Direction::Egress)) {
+        // Pods whose programs are audited are in the map, and not among the isolated ones.
+        rules.extend(dispatch_rules(Direction::Egress, filled(dispatch_map, Direction::Egress)));
+        rules.extend(guard_rules(Direction::Egress, filled(guard_set, Direction::Egress)));
+    } else {
+        // Most flows come from pods that nothing isolates for egress: they are asked about once.
+        let to_egress = |family| isolated_rule(Direction::Egress, family, goto(EGRESS));
+        rules.extend(filled(guard_set, Direction::Egress).map(to_egress));
+    }
+    rules.extend(dispatch_rules(Direction::Ingress, filled(dispatch_map, Direction::Ingress)));
+    rules.extend(guard_rules(Direction::Ingress, filled(guard_set, Direction::Ingress)));
+    rules.push(Rule::new(vec![Match::State(vec![State::Invalid, State::Untracked])], goto(STRAY)));
+    rules
+}
+
+/// Leads on what may carry a source route or a routing header, by which this node replaces the destination between the
+/// prerouting and the forward hook, or, for IPv4, behind the forward hook (`ip_forward_options`): conntrack names a
+/// destination that is not the packet's. These rules come behind the approval, and cost established packets nothing: the
+/// destination is replaced only where it is an address (or a segment) of this node, to which flows are not forwarded
+/// otherwise, so that no packet of such a flow gets to the approval.
+fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let of = |&family: &Family| match family {
+        Family::V4 => Rule::new(vec![Match::Ipv4Options], vec![Action::Verdict(Verdict::Jump(fixed(SOURCE_ROUTE)))]),
+        Family::V6 => deny_source_route(Rerouting::RoutingHeader),
+    };
+    families.iter().map(of).collect()
+}
+
+fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    match families.contains(&Family::V4) {
+        true => [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute].map(deny_source_route).into(),
+        false => vec![],
+    }
+}
+
+fn deny_source_route(rerouting: Rerouting) -> Rule {
+    Rule::new(vec![Match::Rerouting(rerouting)], denied_for(Cause::SourceRoute))
+        .commented("policies judge the destination that conntrack knows")
+}
+
+/// For flows of pods that are isolated for egress.
+fn egress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = dispatch_rules(Direction::Egress, families.iter().copied()).collect();
+    rules.push(Rule::new(vec![], denied_for(Cause::Commit)));
+    rules
+}
+
+/// Nothing comes here of a pod that is isolated, since its program decides; except in the very moment of a commit. A
+/// packet goes by the rules of the generation that it met first, and by the elements of the one that it meets at each
+/// look (`nft_do_chain`, `nft_set_elem_active`): so one that is under way when a program takes the place of another may
+/// find the new chain without the rules that it does not have yet, or no element at all.
+fn guard_rules(direction: Direction, families: impl IntoIterator<Item = Family>) -> impl Iterator<Item = Rule> {
+    families.into_iter().map(move |family| isolated_rule(direction, family, denied_for(Cause::Commit)))
+}
+
+fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> Rule {
+    let fields = vec![own_field(direction, family)];
+    Rule::new(vec![Match::InSet { fields, set: guard_set(direction, family) }], actions)
+}
+
+/// Where a flow goes on that its source's egress program allows.
+pub(super) fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families.iter().copied()).collect();
+    rules.extend(guard_rules(Direction::Ingress, families.iter().copied()));
+    rules.push(Rule::new(vec![], goto(APPROVE)));
+    rules
+}
+
+fn approve_rules(ruleset: &Ruleset, layout: &Layout) -> Vec<Rule> {
+    let mark = Action::SetMark { mask: layout.mask(), value: layout.mark() };
+    let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
+    let Some(ByProtocol { over_udp, wrapped }) = tunnels::unapproved_rules(ruleset) else {
+        return vec![approve(vec![])];
+    };
+    let of = |protocol| approve(vec![Match::Protocol(protocol)]);
+    [vec![of(Protocol::Tcp)], over_udp, vec![of(Protocol::Udp)], wrapped, vec![approve(vec![])]].concat()
+}
