@@ -40,6 +40,11 @@ impl NetworkSet {
         labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
+    /// The value of the label with this key.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.0["metadata"]["labels"][key].as_str()
+    }
+
     /// As they are written. None if they are not a list of texts.
     pub fn nets(&self) -> Option<Vec<&str>> {
         match &self.0["spec"]["nets"] {
@@ -49,7 +54,7 @@ impl NetworkSet {
     }
 
     fn is_managed_by(&self, manager: &str) -> bool {
-        self.labels().any(|label| label == (MANAGED_BY, manager))
+        self.label(MANAGED_BY) == Some(manager)
     }
 }
 

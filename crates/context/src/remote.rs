@@ -14,7 +14,7 @@ mod report;
 pub mod state;
 mod table;
 
-pub(crate) use calico::{Export, Failures, Snapshot};
+pub(crate) use calico::{Export, Exporter, Failures, Snapshot};
 pub(crate) use policy::remote::wire::FEED;
 pub(crate) use publisher::{Outlet, Publisher, Settings};
 pub(crate) use report::Report;

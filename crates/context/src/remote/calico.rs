@@ -3,6 +3,7 @@
 
 mod export;
 mod names;
+mod ownership;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,16 +15,17 @@ use policy::remote::{LabelPrefix, RemoteSet};
 use super::table::Table;
 pub(crate) use export::{Export, Failures};
 use names::names;
+pub(crate) use ownership::Exporter;
 
-/// Whose objects these are.
+/// Value of the `managed-by` label, which other operators use too: alone it does not make an object ours.
 pub(super) const MANAGER: &str = "calico-global-network-sync-operator";
 
 /// What is published, as far as it decides what is written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(super) table: Table,
-    /// The family of the labels of each cluster's objects.
-    pub(super) families: BTreeMap<Arc<str>, LabelPrefix>,
+    /// The families of labels of each cluster in the file. Its objects get labels of the first one.
+    pub(super) families: BTreeMap<Arc<str>, Vec<LabelPrefix>>,
     /// Clusters of which nothing is known yet: their objects stay as they are.
     pub(super) unknown: BTreeSet<Arc<str>>,
 }
@@ -40,21 +42,29 @@ pub(super) enum Step<'a> {
 type Wanted = BTreeMap<String, (Arc<str>, WantedSet)>;
 
 impl Snapshot {
-    pub(super) fn wanted(&self) -> Wanted {
+    pub(super) fn wanted(&self, exporter: &Exporter) -> Wanted {
         let keys: Vec<&RemoteSet> = self.table.iter().map(|(set, _)| set).collect();
         let names = names(&keys);
         let sets = self.table.iter().zip(names);
         let wanted = |((set, addresses), name): ((&RemoteSet, &Arc<[IpAddr]>), String)| {
-            let family = self.families.get(&set.cluster)?;
-            Some((name.clone(), (set.cluster.clone(), wanted_set(set, addresses, family, name))))
+            let family = self.families.get(&set.cluster)?.first()?;
+            let wanted = wanted_set(set, addresses, family, exporter, name);
+            Some((wanted.name.clone(), (set.cluster.clone(), wanted)))
         };
         sets.filter_map(wanted).collect()
     }
 }
 
-fn wanted_set(set: &RemoteSet, addresses: &[IpAddr], family: &LabelPrefix, name: String) -> WantedSet {
+fn wanted_set(
+    set: &RemoteSet,
+    addresses: &[IpAddr],
+    family: &LabelPrefix,
+    exporter: &Exporter,
+    name: String,
+) -> WantedSet {
     let label = |key: Arc<str>, value: &Arc<str>| (key.to_string(), value.to_string());
     let labels = vec![
+        exporter.label(),
         label(family.cluster_label(), &set.cluster),
         label(family.namespace_label(), &set.namespace),
         label(family.name_label(), &set.name),
@@ -72,25 +82,32 @@ fn net(address: &IpAddr) -> String {
     }
 }
 
-/// What is to be done so that what is there becomes what is wanted. Of each step the cluster whose it is.
+/// The steps that turn the existing objects into the wanted ones, each with its cluster. Objects of other operators are
+/// neither replaced nor deleted; if one has a wanted name, the step is a creation, which fails and is reported.
 pub(super) fn plan<'a>(
+    snapshot: &Snapshot,
+    exporter: &Exporter,
     wanted: &Wanted,
-    there: &'a BTreeMap<String, NetworkSet>,
-    unknown: &BTreeSet<Arc<str>>,
+    existing: &'a BTreeMap<String, NetworkSet>,
 ) -> Vec<(Arc<str>, Step<'a>)> {
+    let (owned, foreign): (BTreeMap<&str, &NetworkSet>, BTreeMap<&str, &NetworkSet>) =
+        existing.iter().map(|(name, set)| (&**name, set)).partition(|(_, set)| snapshot.owns(exporter, set));
+    for (name, set) in foreign {
+        tracing::debug!(name, cluster = &*snapshot.cluster_of(set), "GlobalNetworkSet of another operator is left");
+    }
     let mut steps = vec![];
     for (name, (cluster, wanted)) in wanted {
-        match there.get(name) {
+        match owned.get(&**name) {
             None => steps.push((cluster.clone(), Step::Create(wanted.clone()))),
             Some(set) if is_as(set, wanted) => {}
             Some(set) => steps.push((cluster.clone(), Step::Replace(set, wanted.clone()))),
         }
     }
-    for (name, set) in there.iter().filter(|(name, _)| !wanted.contains_key(*name)) {
-        let cluster = cluster_of(set).unwrap_or("");
-        match unknown.contains(cluster) {
-            true => tracing::debug!(name, cluster, "its cluster is not known yet: it stays"),
-            false => steps.push((cluster.into(), Step::Delete(set))),
+    for (name, set) in owned.into_iter().filter(|(name, _)| !wanted.contains_key(*name)) {
+        let cluster = snapshot.cluster_of(set);
+        match snapshot.unknown.contains(&cluster) {
+            true => tracing::debug!(name, cluster = &*cluster, "its cluster is not known yet: it stays"),
+            false => steps.push((cluster, Step::Delete(set))),
         }
     }
     steps
@@ -98,14 +115,8 @@ pub(super) fn plan<'a>(
 
 /// Whatever else it holds is somebody else's concern.
 fn is_as(set: &NetworkSet, wanted: &WantedSet) -> bool {
-    let labels: BTreeMap<&str, &str> = set.labels().collect();
-    let has = |(key, value): &(String, String)| labels.get(key.as_str()) == Some(&value.as_str());
+    let has = |(key, value): &(String, String)| set.label(key) == Some(value);
     wanted.labels.iter().all(has) && set.nets().is_some_and(|nets| nets == wanted.nets)
-}
-
-/// Of whichever family.
-fn cluster_of(set: &NetworkSet) -> Option<&str> {
-    set.labels().find(|(key, _)| key.ends_with("/cluster")).map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -122,58 +133,117 @@ mod tests {
         for (cluster, namespace, name, addresses) in sets {
             let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
             snapshot.table.set(RemoteSet::new(cluster, namespace, name), &addresses, &mut Difference::default());
-            snapshot.families.insert((*cluster).into(), FAMILY.parse().unwrap());
+            snapshot.families.insert((*cluster).into(), vec![FAMILY.parse().unwrap()]);
         }
-        snapshot.unknown = unknown.iter().map(|cluster| (*cluster).into()).collect();
+        for cluster in unknown {
+            snapshot.families.insert((*cluster).into(), vec![FAMILY.parse().unwrap()]);
+            snapshot.unknown.insert((*cluster).into());
+        }
         snapshot
     }
 
-    fn there(cluster: &str, name: &str, nets: &[&str]) -> (String, NetworkSet) {
+    fn exporter() -> Exporter {
+        Exporter::of_lease("ringfence", "ringfence-context")
+    }
+
+    /// An object that this provider has exported.
+    fn exported(cluster: &str, name: &str, nets: &[&str]) -> (String, NetworkSet) {
+        labelled(cluster, name, nets, &[exporter().label()])
+    }
+
+    fn labelled(cluster: &str, name: &str, nets: &[&str], more: &[(String, String)]) -> (String, NetworkSet) {
         let label = |part: &str| format!("{FAMILY}/{part}");
-        let labels = json!({
+        let mut labels = json!({
             "managed-by": MANAGER, label("cluster"): cluster, label("namespace"): "my-ns", label("name"): "my-app", "more": "x",
         });
+        for (key, value) in more {
+            labels[key] = value.as_str().into();
+        }
         let object = json!({"metadata": {"name": name, "labels": labels}, "spec": {"nets": nets}});
         (name.to_owned(), NetworkSet::of(object))
+    }
+
+    fn steps(snapshot: &Snapshot, objects: Vec<(String, NetworkSet)>) -> Vec<String> {
+        let objects = objects.into_iter().collect();
+        let text = |step: &Step| match step {
+            Step::Create(wanted) => format!("create {}", wanted.name),
+            Step::Replace(seen, _) => format!("replace {}", seen.name()),
+            Step::Delete(seen) => format!("delete {}", seen.name()),
+        };
+        let wanted = snapshot.wanted(&exporter());
+        plan(snapshot, &exporter(), &wanted, &objects).iter().map(|(_, step)| text(step)).collect()
     }
 
     #[test]
     fn a_set_becomes_an_object_with_its_labels_and_one_net_for_each_address() {
         let addresses: &[&str] = &["10.4.1.38", "2001:db8::1", "10.4.1.4"];
         let snapshot = snapshot(&[("my-cluster", "my-ns", "my-app", addresses)], &[]);
-        let steps = plan(&snapshot.wanted(), &BTreeMap::new(), &BTreeSet::new())
+        let steps = plan(&snapshot, &exporter(), &snapshot.wanted(&exporter()), &BTreeMap::new())
             .into_iter()
             .map(|(cluster, step)| (cluster.to_string(), format!("{step:?}")))
             .collect::<Vec<_>>();
         let pair = |part: &str, value: &str| (format!("{FAMILY}/{part}"), value.to_owned());
         let wanted = WantedSet {
             name: "my-cluster-my-ns-my-app".into(),
-            labels: vec![pair("cluster", "my-cluster"), pair("namespace", "my-ns"), pair("name", "my-app")],
+            labels: vec![
+                exporter().label(),
+                pair("cluster", "my-cluster"),
+                pair("namespace", "my-ns"),
+                pair("name", "my-app"),
+            ],
             nets: vec!["10.4.1.38/32".into(), "10.4.1.4/32".into(), "2001:db8::1/128".into()],
         };
         assert_eq!(steps, [("my-cluster".to_owned(), format!("{:?}", Step::Create(wanted)))]);
     }
 
     #[test]
-    fn what_is_as_it_should_be_is_not_written_and_what_is_not_wanted_goes() {
+    fn plan_replaces_and_deletes_own_sets_that_differ() {
         let snapshot = snapshot(&[("my-cluster", "my-ns", "my-app", &["10.4.1.38"])], &["away"]);
         let name = "my-cluster-my-ns-my-app";
-        let steps = |objects: Vec<(String, NetworkSet)>| -> Vec<String> {
-            let objects = objects.into_iter().collect();
-            let steps = plan(&snapshot.wanted(), &objects, &snapshot.unknown);
-            let text = |step: &Step| match step {
-                Step::Create(wanted) => format!("create {}", wanted.name),
-                Step::Replace(seen, _) => format!("replace {}", seen.name()),
-                Step::Delete(seen) => format!("delete {}", seen.name()),
-            };
-            steps.iter().map(|(_, step)| text(step)).collect()
-        };
-        let right = || there("my-cluster", name, &["10.4.1.38/32"]);
+        let steps = |objects| steps(&snapshot, objects);
+        let right = || exported("my-cluster", name, &["10.4.1.38/32"]);
         assert_eq!(steps(vec![right()]), Vec::<String>::new());
-        assert_eq!(steps(vec![there("my-cluster", name, &["10.4.1.39/32"])]), [format!("replace {name}")]);
-        assert_eq!(steps(vec![there("other", name, &["10.4.1.38/32"])]), [format!("replace {name}")]);
-        assert_eq!(steps(vec![right(), there("my-cluster", "old", &[])]), ["delete old"]);
-        assert_eq!(steps(vec![right(), there("gone", "old", &[])]), ["delete old"], "of a cluster that is not watched");
-        assert_eq!(steps(vec![right(), there("away", "old", &[])]), Vec::<String>::new(), "nothing is known of it");
+        assert_eq!(steps(vec![exported("my-cluster", name, &["10.4.1.39/32"])]), [format!("replace {name}")]);
+        assert_eq!(steps(vec![exported("other", name, &["10.4.1.38/32"])]), [format!("replace {name}")]);
+        assert_eq!(steps(vec![right(), exported("my-cluster", "old", &[])]), ["delete old"]);
+        assert_eq!(
+            steps(vec![right(), exported("gone", "old", &[])]),
+            ["delete old"],
+            "of a cluster that is not watched"
+        );
+        assert_eq!(steps(vec![right(), exported("away", "old", &[])]), Vec::<String>::new(), "nothing is known of it");
+    }
+
+    #[test]
+    fn plan_takes_over_sets_of_configured_clusters() {
+        let snapshot = snapshot(&[("my-cluster", "my-ns", "my-app", &["10.4.1.38"])], &["away"]);
+        let name = "my-cluster-my-ns-my-app";
+        let other = [Exporter::of_lease("elsewhere", "ringfence-context").label()];
+        for labels in [&[][..], &other] {
+            let same = || labelled("my-cluster", name, &["10.4.1.38/32"], labels);
+            assert_eq!(steps(&snapshot, vec![same()]), [format!("replace {name}")], "it lacks the label");
+            let old = labelled("my-cluster", "old", &[], labels);
+            assert_eq!(steps(&snapshot, vec![same(), old]), [format!("replace {name}"), "delete old".to_owned()]);
+            let away = labelled("away", "old", &[], labels);
+            assert_eq!(steps(&snapshot, vec![same(), away]), [format!("replace {name}")]);
+        }
+    }
+
+    #[test]
+    fn plan_leaves_sets_of_other_operators() {
+        let snapshot = snapshot(&[("my-cluster", "my-ns", "my-app", &["10.4.1.38"])], &[]);
+        let name = "my-cluster-my-ns-my-app";
+        let right = || exported("my-cluster", name, &["10.4.1.38/32"]);
+        let other_exporter = [Exporter::of_lease("elsewhere", "ringfence-context").label()];
+        // A label that only ends like that of a cluster does not make the object one of the cluster's.
+        let other_cluster_label = [("argocd.example/cluster".to_owned(), "my-cluster".to_owned())];
+        for labels in [&[][..], &other_exporter, &other_cluster_label] {
+            let foreign = labelled("west", "west-my-ns-my-app", &["192.0.2.1/32"], labels);
+            assert_eq!(steps(&snapshot, vec![right(), foreign]), Vec::<String>::new());
+            let same_name = labelled("west", name, &["192.0.2.1/32"], labels);
+            assert_eq!(steps(&snapshot, vec![same_name]), [format!("create {name}")]);
+        }
+        let unlabelled = NetworkSet::of(json!({"metadata": {"name": "x", "labels": {"managed-by": MANAGER}}}));
+        assert_eq!(steps(&snapshot, vec![right(), ("x".to_owned(), unlabelled)]), Vec::<String>::new());
     }
 }

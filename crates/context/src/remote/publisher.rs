@@ -328,12 +328,11 @@ impl Publisher {
         if let Some(baseline) = self.outlet.channel.baseline() {
             self.outlet.figures.published(deltas, baseline.position, baseline.count);
         }
-        let family =
-            |(name, cluster): (&Arc<str>, &Cluster)| Some((name.clone(), cluster.config.prefixes.first()?.clone()));
+        let families = |(name, cluster): (&Arc<str>, &Cluster)| (name.clone(), cluster.config.prefixes.clone());
         let unknown = self.clusters.iter().filter(|(_, cluster)| !cluster.is_known()).map(|(name, _)| name.clone());
         let snapshot = Snapshot {
             table: self.table.clone(),
-            families: self.clusters.iter().filter_map(family).collect(),
+            families: self.clusters.iter().map(families).collect(),
             unknown: unknown.collect(),
         };
         self.outlet.snapshots.send_replace(Some(Arc::new(snapshot)));

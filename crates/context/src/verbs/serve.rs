@@ -103,6 +103,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     if let (Some(elsewhere), Some(ExportForm::Calico), Some(connection)) = (&elsewhere, arguments.export, &connection) {
         let export = remote::Export {
             connection: connection.clone(),
+            exporter: remote::Exporter::of_lease(&arguments.lease_namespace, &arguments.lease_name),
             snapshots: elsewhere.snapshots.clone(),
             elected: elected.clone(),
             assurance: assurance.clone(),

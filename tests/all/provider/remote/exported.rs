@@ -49,6 +49,7 @@ fn each_set_is_an_object_to_the_letter() {
         object["metadata"]["labels"],
         json!({
             "managed-by": "calico-global-network-sync-operator",
+            "ringfence.io/exported-by": "ringfence.ringfence-context",
             "semaphore.uw.systems/cluster": "my-cluster",
             "semaphore.uw.systems/namespace": "my-ns",
             "semaphore.uw.systems/name": "my-app",
@@ -131,20 +132,62 @@ fn what_is_not_ours_is_left_as_it_is_and_is_told() {
     assert_eq!(writes(&stage), 1, "it was not tried either");
 }
 
+/// A GlobalNetworkSet with the `managed-by` label that several operators use, in the namespace shop.
+fn managed_set(name: &str, cluster: &str, exported_by: Option<&str>) -> Value {
+    let mut object = json!({
+        "apiVersion": V1, "kind": "GlobalNetworkSet", "spec": {"nets": ["10.9.9.9/32"]},
+        "metadata": {"name": name, "labels": {
+            "managed-by": "calico-global-network-sync-operator", "semaphore.uw.systems/cluster": cluster,
+            "semaphore.uw.systems/namespace": "shop", "semaphore.uw.systems/name": "old",
+        }},
+    });
+    if let Some(exporter) = exported_by {
+        object["metadata"]["labels"]["ringfence.io/exported-by"] = exporter.into();
+    }
+    object
+}
+
 #[test]
-fn objects_of_sets_and_clusters_that_are_gone_are_collected_and_those_of_clusters_that_are_away_are_not() {
+fn export_leaves_other_operators_sets_as_they_are() {
     let stage = stage();
-    let ours = |name: &str, cluster: &str| {
-        json!({
-            "apiVersion": V1, "kind": "GlobalNetworkSet", "spec": {"nets": ["10.9.9.9/32"]},
-            "metadata": {"name": name, "labels": {
-                "managed-by": "calico-global-network-sync-operator", "semaphore.uw.systems/cluster": cluster,
-                "semaphore.uw.systems/namespace": "shop", "semaphore.uw.systems/name": "old",
-            }},
-        })
-    };
-    stage.home.set_network_set(ours("east-shop-old", "east"));
-    stage.home.set_network_set(ours("gone-shop-old", "gone"));
+    stage.home.set_network_set(managed_set("west-shop-old", "west", None));
+    stage.home.set_network_set(managed_set("north-shop-old", "north", Some("other.ringfence-context")));
+    // Another operator's object has the name of a set of this provider.
+    stage.home.set_network_set(managed_set("east-shop-api", "west", None));
+    let before = stage.home.network_sets();
+    stage.set(offering("web-1", "web", &["10.4.1.1"]));
+    stage.set(offering("api-1", "api", &["10.4.1.9"]));
+    let mut provider = stage.start();
+    provider.until_logged(&["ERROR", "there is a GlobalNetworkSet east-shop-api that is not ours"]);
+    provider.until("web is exported", |_| stage.home.network_sets().contains_key("east-shop-web").then_some(()));
+    provider.until_status("east has the problem", |status| problems(status).contains("east-shop-api"));
+    assert!((provider.metric("ringfence_context_remote_exported", &[("cluster", "east")]) - 1.0).abs() < 0.1);
+    stage.write_clusters(&[]);
+    provider
+        .until("the set of the removed cluster is deleted", |_| (stage.home.network_sets() == before).then_some(()));
+    assert_eq!(writes(&stage), 2, "one set created and deleted");
+}
+
+#[test]
+fn export_takes_over_sets_of_its_clusters() {
+    let stage = stage();
+    stage.home.set_network_set(managed_set("east-shop-web", "east", None));
+    stage.home.set_network_set(managed_set("east-shop-old", "east", None));
+    stage.set(offering("web-1", "web", &["10.9.9.9"]));
+    let mut provider = stage.start();
+    until_nets(&stage, &mut provider, &wanted(&[("east-shop-web", &["10.9.9.9/32"])]));
+    provider.until("the object is labelled", |_| {
+        let object = stage.home.network_sets().remove("east-shop-web")?;
+        (object["metadata"]["labels"]["ringfence.io/exported-by"] == "ringfence.ringfence-context").then_some(())
+    });
+}
+
+#[test]
+fn export_deletes_its_sets_of_removed_clusters() {
+    let stage = stage();
+    stage.home.set_network_set(managed_set("east-shop-old", "east", None));
+    // The cluster was removed from the file while no provider was running.
+    stage.home.set_network_set(managed_set("gone-shop-old", "gone", Some("ringfence.ringfence-context")));
     stage.cut_off();
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     let mut provider = stage.start();

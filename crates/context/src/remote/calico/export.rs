@@ -10,7 +10,7 @@ use feed::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{MANAGER, Snapshot, Step, plan};
+use super::{Exporter, MANAGER, Snapshot, Step, plan};
 use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
@@ -26,6 +26,7 @@ pub(crate) type Failures = BTreeMap<Arc<str>, BTreeSet<String>>;
 /// Keeps the objects up to date.
 pub(crate) struct Export {
     pub(crate) connection: Connection,
+    pub(crate) exporter: Exporter,
     /// None before anything is published.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) elected: watch::Receiver<bool>,
@@ -106,10 +107,10 @@ impl Export {
     }
 
     async fn write(&self, there: &mut There, snapshot: &Snapshot) -> Failures {
-        let wanted = snapshot.wanted();
+        let wanted = snapshot.wanted(&self.exporter);
         let mut failures = Failures::new();
         let mut written = vec![];
-        for (cluster, step) in plan(&wanted, &there.sets, &snapshot.unknown) {
+        for (cluster, step) in plan(snapshot, &self.exporter, &wanted, &there.sets) {
             let mut elected = self.elected.clone();
             tokio::select! {
                 () = self.assurance.given() => {}
@@ -138,7 +139,8 @@ impl Export {
             }
         }
         let mut counts: BTreeMap<&str, usize> = snapshot.families.keys().map(|cluster| (&**cluster, 0)).collect();
-        for (cluster, _) in wanted.iter().filter(|(name, _)| there.sets.contains_key(*name)).map(|(_, wanted)| wanted) {
+        let is_exported = |name: &String| there.sets.get(name).is_some_and(|set| snapshot.owns(&self.exporter, set));
+        for (cluster, _) in wanted.iter().filter(|(name, _)| is_exported(name)).map(|(_, wanted)| wanted) {
             *counts.entry(cluster).or_default() += 1;
         }
         counts.into_iter().for_each(|(cluster, count)| self.figures.exported(cluster, count));
