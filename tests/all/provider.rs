@@ -2,6 +2,8 @@
 
 // Whatever happens on the way, every table ends as that of a fresh start.
 mod convergence;
+// How soon a change is published amid other events.
+mod freshness;
 // One of several pushes.
 mod election;
 // A relay that refuses, and one that is silent.

@@ -82,6 +82,8 @@ pub struct Applied {
     pub changed: Changed,
     /// Pods that were known before and have another workload now; their objects may be the same to enforcement.
     pub renamed: BTreeSet<ObjectName>,
+    /// [`Directory::problems`] gives others than before.
+    pub problems: bool,
 }
 
 /// What may be otherwise after a change, until it is settled; something may be in it more than once.
@@ -195,9 +197,11 @@ impl Directory {
 
     fn set(&mut self, object: Object, applied: &mut Applied) {
         let name = object.name().clone();
-        match problems::of(&object) {
-            none if none.is_empty() => self.problems.remove(&(object.kind(), name.clone())),
-            found => self.problems.insert((object.kind(), name.clone()), found),
+        let (key, found) = ((object.kind(), name.clone()), problems::of(&object));
+        applied.problems |= self.problems.get(&key).map_or(&[][..], Vec::as_slice) != found;
+        match found.is_empty() {
+            true => self.problems.remove(&key),
+            false => self.problems.insert(key, found),
         };
         match object {
             Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), applied),
@@ -215,7 +219,7 @@ impl Directory {
     }
 
     fn remove(&mut self, kind: Kind, name: &ObjectName, applied: &mut Applied) {
-        self.problems.remove(&(kind, name.clone()));
+        applied.problems |= self.problems.remove(&(kind, name.clone())).is_some();
         match kind {
             Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
             Kind::NetworkPolicy => applied.changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
@@ -304,9 +308,15 @@ impl Directory {
 impl Applied {
     /// Takes in what changed after this.
     pub fn join(&mut self, later: Applied) {
-        let Applied { changed, renamed } = later;
+        let Applied { changed, renamed, problems } = later;
         self.changed.join(changed);
         self.renamed.extend(renamed);
+        self.problems |= problems;
+    }
+
+    /// True if declared edges or problems may differ.
+    pub fn any(&self) -> bool {
+        self.changed.any() || !self.renamed.is_empty() || self.problems
     }
 }
 

@@ -37,8 +37,6 @@ pub(crate) struct Publisher {
     pace: Pace,
     /// When the first change came that is not published.
     waiting_since: Option<Instant>,
-    /// The ledger that the last baseline of identities has.
-    ledger: u64,
     identity: Way,
     declared: Way,
     source_problems: Vec<Problem>,
@@ -71,7 +69,6 @@ impl Publisher {
             complete: None,
             pace: Pace::new(),
             waiting_since: None,
-            ledger: 0,
             identity,
             declared,
             source_problems: vec![],
@@ -106,8 +103,9 @@ impl Publisher {
                 },
             }
             let now = Instant::now();
-            if self.tables.expire(now) {
-                self.pace.event(now);
+            self.tables.expire(now);
+            if self.tables.has_changes() {
+                self.pace.change(now);
             }
             self.publish(now);
         }
@@ -128,11 +126,12 @@ impl Publisher {
             Event::Changes(told) => {
                 for told in told {
                     self.sync.observe([&told.change]);
-                    self.waiting_since = Some(self.waiting_since.map_or(told.at, |at| at.min(told.at)));
                     self.tables.apply(told.change, Instant::now());
+                    if self.tables.has_changes() {
+                        self.waiting_since.get_or_insert(told.at);
+                    }
                 }
                 let now = Instant::now();
-                self.pace.event(now);
                 if self.complete.is_none() && self.sync.is_complete() {
                     self.complete = Some(now);
                     let state = self.tables.directory().state();
@@ -165,6 +164,7 @@ impl Publisher {
         if self.identity.channel.baseline().is_some() {
             if self.pace.take(now) {
                 self.publish_changes(now);
+                self.pace.published(now, Instant::now());
             }
             return;
         }
@@ -180,7 +180,6 @@ impl Publisher {
         self.tables.begin();
         self.pace = Pace::new();
         self.waiting_since = None;
-        self.ledger = self.tables.directory().ledger_revision();
         self.identity.channel.publish(vec![], self.tables.identities());
         self.declared.channel.publish(vec![], self.tables.declared());
         for way in [&self.identity, &self.declared] {
@@ -199,10 +198,11 @@ impl Publisher {
     }
 
     fn publish_changes(&mut self, now: Instant) {
-        let Deltas { identities, edges } = self.tables.take_deltas();
-        // Who rests no more is no other record, but another ledger.
-        let ledger = self.tables.directory().ledger_revision();
-        if std::mem::replace(&mut self.ledger, ledger) != ledger || !identities.is_empty() {
+        let Deltas { has_other_ledger, identities, edges } = self.tables.take_deltas();
+        let waiting_since = self.waiting_since.take();
+        let mut is_published = false;
+        if has_other_ledger || !identities.is_empty() {
+            is_published = true;
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
@@ -218,13 +218,14 @@ impl Publisher {
         // What the published form has no room for is no delta, but another baseline: its extended part is another.
         let version = self.tables.edges_version();
         if !edges.is_empty() || self.declared.channel.baseline().is_some_and(|known| known.version != version) {
+            is_published = true;
             let delta = |chunk: declared::Chunk| -> Delta { Box::new(move |at| chunk.json(at)) };
             let deltas = edges.into_iter().map(delta).collect();
             let events = self.declared.channel.publish(deltas, self.tables.declared());
             let pushed = |event: &Arc<feed::Event>| Pending::delta(event.position, event.json.clone());
             self.declared.tell(events.len(), events.iter().map(pushed));
         }
-        if let Some(since) = self.waiting_since.take() {
+        if let Some(since) = waiting_since.filter(|_| is_published) {
             self.metrics.published(now.saturating_duration_since(since));
         }
         self.tell();

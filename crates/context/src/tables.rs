@@ -24,10 +24,14 @@ pub struct Tables {
     /// What the edges have not been told of yet; nothing before they take in everything.
     applied: Applied,
     begun: bool,
+    /// [`Directory::ledger_revision`] as of the last deltas.
+    ledger: u64,
 }
 
 /// What the tables have to tell, in deltas of bounded size.
 pub struct Deltas {
+    /// Baselines have another ledger: a number whose rest has ended changes no record.
+    pub(crate) has_other_ledger: bool,
     pub(crate) identities: Vec<identity::Chunk>,
     pub(crate) edges: Vec<declared::Chunk>,
 }
@@ -40,6 +44,7 @@ impl Tables {
             lists: Lists::new(form),
             applied: Applied::default(),
             begun: false,
+            ledger: 0,
         }
     }
 
@@ -51,9 +56,16 @@ impl Tables {
         }
     }
 
+    /// True if there may be something to publish, or other problems to report, since the last deltas. It costs nothing to
+    /// ask after each event.
+    pub fn has_changes(&self) -> bool {
+        self.directory.has_unpublished() || self.ledger != self.directory.ledger_revision() || self.applied.any()
+    }
+
     /// The tables as they are now are what others are told first: what made them is no delta.
     pub fn begin(&mut self) {
         self.directory.publish();
+        self.ledger = self.directory.ledger_revision();
         drop(self.follow_edges());
         self.lists.begin(&self.edges);
     }
@@ -62,19 +74,19 @@ impl Tables {
         &self.directory
     }
 
-    /// Ends what has rested long enough. Says whether there was something.
-    pub(crate) fn expire(&mut self, now: Instant) -> bool {
-        let is_due = self.directory.next_expiry().is_some_and(|at| at <= now);
-        if is_due {
+    /// Ends what has rested long enough.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        if self.directory.next_expiry().is_some_and(|at| at <= now) {
             self.directory.expire(now);
         }
-        is_due
     }
 
     /// What differs from what this last gave.
     pub fn take_deltas(&mut self) -> Deltas {
+        let ledger = self.directory.ledger_revision();
+        let has_other_ledger = std::mem::replace(&mut self.ledger, ledger) != ledger;
         let identities = identity::chunks(self.directory.take_changes());
-        Deltas { identities, edges: declared::chunks(self.follow()) }
+        Deltas { has_other_ledger, identities, edges: declared::chunks(self.follow()) }
     }
 
     /// Brings the edges up to date; what differs in their text.
@@ -84,7 +96,7 @@ impl Tables {
     }
 
     fn follow_edges(&mut self) -> EdgeChanges {
-        let Applied { changed, renamed } = std::mem::take(&mut self.applied);
+        let Applied { changed, renamed, problems: _ } = std::mem::take(&mut self.applied);
         let directory = &self.directory;
         let workload_of = |pod: &policy::Pod| directory.workload_of(pod);
         self.begun = true;
@@ -151,5 +163,88 @@ impl Deltas {
             identities.map(|(chunk, at)| chunk.json(at, Reader::Follower)).collect(),
             edges.map(|(chunk, at)| chunk.json(at)).collect(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::Watched;
+    use policy::Interner;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::filter::LabelFilter;
+    use crate::numbers::Space;
+    use crate::object::Kind;
+
+    fn object(kind: Kind, value: &Value) -> Object {
+        let Ok(object) = Object::lower(&mut Interner::new(), kind, value) else { panic!("{value}") };
+        object
+    }
+
+    fn web() -> Value {
+        json!({
+            "metadata": {"namespace": "shop", "name": "web-1", "uid": "1", "labels": {"app": "web"}},
+            "spec": {"nodeName": "node-a", "containers": []},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}], "conditions": [{"type": "Ready", "status": "True"}]},
+        })
+    }
+
+    fn tables() -> Tables {
+        let (filter, numbers) = (LabelFilter::default(), Space::STANDARD);
+        let settings = Settings { cluster_id: "test".into(), filter, pod_detail: false, agent: None, numbers };
+        let mut tables = Tables::new(settings, Form::Compatible);
+        let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}}});
+        for (kind, value) in [(Kind::Namespace, namespace), (Kind::Pod, web())] {
+            tables.apply(Change::Set(object(kind, &value)), Instant::now());
+        }
+        tables.begin();
+        tables
+    }
+
+    /// Whether the object changes anything, after which the deltas are taken.
+    fn changes(tables: &mut Tables, kind: Kind, value: &Value) -> bool {
+        tables.apply(Change::Set(object(kind, value)), Instant::now());
+        let changes = tables.has_changes();
+        tables.take_deltas();
+        assert!(!tables.has_changes(), "{value}: nothing is left");
+        changes
+    }
+
+    #[test]
+    fn objects_without_a_meaning_for_tables_change_nothing() {
+        let mut tables = tables();
+        let mut annotated = web();
+        annotated["metadata"]["annotations"] = json!({"note": "x"});
+        let mut not_ready = web();
+        not_ready["status"]["conditions"][0]["status"] = "False".into();
+        let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}, "annotations": {"note": "x"}}});
+        let service =
+            json!({"metadata": {"namespace": "shop", "name": "other"}, "spec": {"selector": {"app": "other"}}});
+        for (kind, value) in [
+            (Kind::Pod, web()),
+            (Kind::Pod, annotated),
+            (Kind::Pod, not_ready),
+            (Kind::Namespace, namespace),
+            (Kind::Service, service),
+        ] {
+            assert!(!changes(&mut tables, kind, &value), "{value}");
+        }
+    }
+
+    #[test]
+    fn records_edges_and_problems_are_changes() {
+        let mut tables = tables();
+        let mut relabelled = web();
+        relabelled["metadata"]["labels"]["app"] = "api".into();
+        assert!(changes(&mut tables, Kind::Pod, &relabelled), "a record");
+        let policy = json!({"metadata": {"namespace": "shop", "name": "deny"}, "spec": {"podSelector": {}}});
+        assert!(changes(&mut tables, Kind::NetworkPolicy, &policy), "edges");
+        assert!(!changes(&mut tables, Kind::NetworkPolicy, &policy));
+        let service = json!({"metadata": {"namespace": "shop", "name": "odd"}, "spec": {"type": "Odd"}});
+        assert!(changes(&mut tables, Kind::Service, &service), "a problem");
+        assert!(!changes(&mut tables, Kind::Service, &service), "the same problem");
+        tables.apply(Change::Remove(Kind::Service, "shop/odd".parse().unwrap()), Instant::now());
+        assert!(tables.has_changes(), "a problem is gone");
     }
 }

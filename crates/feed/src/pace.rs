@@ -1,31 +1,36 @@
-//! When what has changed is published: a lone change soon, a storm of them together.
+//! When changes are published: a fixed pause after the first of them, so that changes that belong together go out together.
 
 use std::time::{Duration, Instant};
 
-/// How long it has to be quiet after an event. What belongs together, such as a pod that goes and its successor, comes
-/// within it; a consumer hardly notices it.
-const QUIET: Duration = Duration::from_millis(200);
-/// How long an event waits at most, however many follow: consumers are promised changes within a second or so.
+/// From the first change to its publication. A pod's deletion and its successor usually both come within it, and consumers
+/// hardly notice the delay.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a change waits at most, however long publications take: consumers are promised changes within a second or so.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Decides when to publish; holds nothing of what. Has no clock of its own.
+/// After a publication, the next one begins no sooner than this many times its duration: at least four fifths of the time
+/// are left for events.
+const REST_PER_PUBLICATION: u32 = 4;
+
+/// Decides when to publish, without a clock of its own and without knowledge of what is published.
+///
+/// Only changes may be reported to it. Later changes do not postpone the publication, so that a steady stream of them delays
+/// none.
 #[derive(Debug)]
 pub struct Pace {
-    quiet: Duration,
+    pause: Duration,
     wait_max: Duration,
-    armed: Option<Armed>,
+    /// The first change that is not published.
+    first_change: Option<Instant>,
+    /// End of the rest after the last publication.
+    rest_until: Option<Instant>,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace::of(QUIET, WAIT_MAX)
+        Pace::of(PAUSE, WAIT_MAX)
     }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Armed {
-    first: Instant,
-    last: Instant,
 }
 
 impl Pace {
@@ -33,29 +38,35 @@ impl Pace {
         Pace::default()
     }
 
-    /// One of its own: how long it has to be quiet after an event, and how long one waits at most.
-    pub fn of(quiet: Duration, wait_max: Duration) -> Pace {
-        Pace { quiet, wait_max, armed: None }
+    /// With a pause of its own, and a limit to how long a change waits where publications take long.
+    pub fn of(pause: Duration, wait_max: Duration) -> Pace {
+        Pace { pause, wait_max, first_change: None, rest_until: None }
     }
 
-    /// Something has changed.
-    pub fn event(&mut self, now: Instant) {
-        let first = self.armed.map_or(now, |armed| armed.first);
-        self.armed = Some(Armed { first, last: now });
+    /// Something has changed that is to be published.
+    pub fn change(&mut self, now: Instant) {
+        self.first_change.get_or_insert(now);
     }
 
-    /// When to publish. Nothing while nothing has changed.
+    /// When to publish; `None` while there is no change.
     pub fn due(&self) -> Option<Instant> {
-        self.armed.map(|armed| (armed.last + self.quiet).min(armed.first + self.wait_max))
+        let first = self.first_change?;
+        let (earliest, latest) = (first + self.pause, first + self.wait_max);
+        Some(self.rest_until.map_or(earliest, |rest| earliest.max(rest.min(latest))))
     }
 
-    /// True if it is time to publish; whatever comes later is for the next time.
+    /// True if it is time to publish. Later changes belong to the next publication.
     pub fn take(&mut self, now: Instant) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
-            self.armed = None;
+            self.first_change = None;
         }
         is_due
+    }
+
+    /// A publication took from `began` to `ended`.
+    pub fn published(&mut self, began: Instant, ended: Instant) {
+        self.rest_until = Some(ended + ended.saturating_duration_since(began) * REST_PER_PUBLICATION);
     }
 }
 
@@ -63,39 +74,59 @@ impl Pace {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_lone_event_waits_200_ms() {
+    /// The milliseconds at which it publishes, if there are changes at those of `changes`, and publishing takes that long.
+    fn publications(changes: impl IntoIterator<Item = u64>, took: u64) -> Vec<u64> {
         let (mut pace, start) = (Pace::new(), Instant::now());
-        assert_eq!(pace.due(), None);
-        assert!(!pace.take(start));
-        pace.event(start);
-        assert!(!pace.take(start + Duration::from_millis(199)));
-        assert!(pace.take(start + Duration::from_millis(200)));
-        assert_eq!(pace.due(), None, "it was published");
-    }
-
-    #[test]
-    fn a_storm_is_published_after_a_second_and_at_last_once_it_is_quiet() {
-        let (mut pace, start) = (Pace::new(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
         let mut published = vec![];
-        for ms in 0..2_500 {
-            let now = start + Duration::from_millis(ms);
-            if pace.take(now) {
-                published.push(ms);
+        let mut publish = |pace: &mut Pace, until: u64| {
+            while let Some(due) = pace.due().filter(|due| *due <= at(until)) {
+                assert!(!pace.take(due - Duration::from_millis(1)), "not before it is due");
+                assert!(pace.take(due));
+                pace.published(due, due + Duration::from_millis(took));
+                published.push(u64::try_from(due.duration_since(start).as_millis()).unwrap());
             }
-            if ms < 1_500 && ms % 10 == 0 {
-                pace.event(now);
-            }
+        };
+        let mut last = 0;
+        for ms in changes {
+            publish(&mut pace, ms);
+            pace.change(at(ms));
+            last = ms;
         }
-        assert_eq!(published, [1_000, 1_690]);
+        publish(&mut pace, last + 10_000);
+        assert_eq!(pace.due(), None, "everything is published");
+        published
     }
 
     #[test]
-    fn an_event_that_comes_late_to_a_burst_does_not_wait_longer_than_the_burst() {
+    fn change_is_published_after_the_pause() {
+        assert_eq!(publications([], 0), Vec::<u64>::new());
+        assert_eq!(publications([7], 0), [207]);
+        assert_eq!(publications([0, 5_000], 0), [200, 5_200]);
+    }
+
+    #[test]
+    fn later_changes_do_not_postpone_the_publication() {
+        assert_eq!(publications([0, 50, 199], 0), [200]);
+        // 100 changes per second: the one at the moment of a publication belongs to the next one.
+        assert_eq!(publications((0..1_000).step_by(10), 0), [200, 400, 600, 800, 1_000]);
+    }
+
+    #[test]
+    fn expensive_publications_leave_time_for_events() {
+        // 100 ms and four times as long: the next one begins half a second later.
+        assert_eq!(publications((0..1_500).step_by(10), 100), [200, 700, 1_200, 1_700]);
+        // Cheap ones do not prolong the pause.
+        assert_eq!(publications((0..600).step_by(10), 40), [200, 400, 600]);
+    }
+
+    #[test]
+    fn change_waits_a_second_at_most() {
         let (mut pace, start) = (Pace::new(), Instant::now());
-        for ms in [0, 150, 300, 450, 600, 750, 900] {
-            pace.event(start + Duration::from_millis(ms));
-        }
-        assert_eq!(pace.due(), Some(start + WAIT_MAX));
+        pace.published(start, start + Duration::from_secs(60));
+        let change = start + Duration::from_secs(60);
+        pace.change(change);
+        pace.change(change + Duration::from_millis(900));
+        assert_eq!(pace.due(), Some(change + WAIT_MAX));
     }
 }

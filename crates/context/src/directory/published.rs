@@ -49,6 +49,12 @@ impl Changes {
 }
 
 impl Directory {
+    /// True if the table may differ from what was published. An event that changes no record leaves it as it was.
+    pub fn has_unpublished(&self) -> bool {
+        let Unpublished { addresses, ids } = &self.unpublished;
+        !addresses.is_empty() || !ids.is_empty()
+    }
+
     /// What differs from what this last gave: all changes together make the table of [`Directory::published`].
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();

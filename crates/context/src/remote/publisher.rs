@@ -21,9 +21,9 @@ use super::table::{Difference, Table};
 use crate::channel::Channel;
 use crate::metrics::{FeedFigures, RemoteFigures};
 
-/// What belongs together comes within 50 ms, and nothing waits for longer than 200 ms: a change is to be in the kernels of
-/// this cluster's nodes within a second of its happening.
-const QUIET: Duration = Duration::from_millis(50);
+/// Changes that belong together come within 50 ms of the first one, and nothing waits for longer than 200 ms: a change is to
+/// be in the kernels of this cluster's nodes within a second of its happening.
+const PAUSE: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// What is first published says something of every cluster, if it can be had within this time. Of a cluster of which it
@@ -96,7 +96,7 @@ impl Publisher {
             clusters: BTreeMap::new(),
             table: Table::default(),
             difference: Difference::default(),
-            pace: Pace::of(QUIET, WAIT_MAX),
+            pace: Pace::of(PAUSE, WAIT_MAX),
             file_problem: None,
             begun: Instant::now(),
             rows_at: BTreeMap::new(),
@@ -174,7 +174,7 @@ impl Publisher {
         }
         self.settings.clusters = self.clusters.values().map(|cluster| cluster.config.clone()).collect();
         self.drop_stale();
-        self.pace.event(Instant::now());
+        self.pace.change(Instant::now());
     }
 
     fn begin(&mut self, config: ClusterConfig, memory: Memory, damaged: Option<String>) {
@@ -246,7 +246,7 @@ impl Publisher {
         }
         if is_other {
             self.saving.due.insert(name.clone());
-            self.pace.event(now);
+            self.pace.change(now);
         }
     }
 
@@ -258,7 +258,7 @@ impl Publisher {
             self.table.set(set, &addresses, &mut self.difference);
         }
         self.saving.due.insert(name.clone());
-        self.pace.event(Instant::now());
+        self.pace.change(Instant::now());
         self.settle(name);
     }
 
@@ -322,6 +322,7 @@ impl Publisher {
         let deltas = std::mem::take(&mut self.difference).deltas();
         let events = self.outlet.channel.publish(deltas, self.table.baseline());
         self.published(events.len());
+        self.pace.published(now, Instant::now());
     }
 
     fn published(&mut self, deltas: usize) {
