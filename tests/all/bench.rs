@@ -177,13 +177,22 @@ fn the_section_of_cni_reports_both_chains() {
 
 #[test]
 fn the_section_of_context_measures_baselines_events_and_subscribers() {
-    let size =
-        context::Size { pods: vec![PODS], rounds: 2, events: 5, subscribers: 50, silent: 5, deltas: 2, storm: 500 };
+    let size = context::Size {
+        pods: vec![PODS],
+        rounds: 2,
+        events: 5,
+        subscribers: 50,
+        silent: 5,
+        deltas: 2,
+        steady: 20,
+        storm: 500,
+    };
     let Measured { report, records } = context::measure(&size);
     println!("{report}");
     assert_measured(&records, "baseline", 2);
     assert_measured(&records, "one event, median", 11);
     assert_measured(&records, "size of the database", 2);
     assert_measured(&records, "a delta on its way", 1);
+    assert_measured(&records, "a change amid 100 events per second", 2);
     assert!(report.contains("330 addresses"), "{report}");
 }

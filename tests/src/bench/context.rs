@@ -2,12 +2,14 @@
 //! thousands of subscribers are fed.
 
 mod cost;
+mod freshness;
 mod report;
 mod served;
 mod subscribers;
 
 use std::time::Duration;
 
+use super::figures::Spread;
 use super::machine::Memory;
 use super::record::Measured;
 use crate::scale::Size as ClusterSize;
@@ -28,6 +30,8 @@ pub struct Size {
     pub silent: usize,
     /// Single events of a run that are followed to every subscriber.
     pub deltas: usize,
+    /// Events of a steady stream, 100 per second.
+    pub steady: usize,
     /// Events as fast as they are taken, while some subscribers read nothing.
     pub storm: usize,
 }
@@ -35,7 +39,7 @@ pub struct Size {
 impl Size {
     /// What `docs/performance.md` is measured with.
     pub fn new(pods: Vec<usize>, rounds: usize) -> Size {
-        Size { pods, rounds, events: 1_000, subscribers: 5_000, silent: 100, deltas: 10, storm: 20_000 }
+        Size { pods, rounds, events: 1_000, subscribers: 5_000, silent: 100, deltas: 10, steady: 1_000, storm: 20_000 }
     }
 }
 
@@ -68,6 +72,8 @@ struct Served {
     /// Seconds from an event to the subscriber in the middle, and to the last; medians of the events.
     to_the_middle: f64,
     to_the_last: f64,
+    /// Seconds from a change to a subscriber during a steady stream of events.
+    steady: Spread,
 }
 
 /// Measures, and reports.

@@ -17,6 +17,9 @@ const BASELINE_BELOW_SECONDS: f64 = 2.0;
 const RESIDENT_BELOW_MB: f64 = 150.0;
 const POD_MEDIAN_BELOW_MS: f64 = 1.0;
 const LAST_SUBSCRIBER_BELOW_SECONDS: f64 = 1.0;
+/// From a change to a subscriber, while 100 events happen per second.
+const STEADY_MEDIAN_BELOW_SECONDS: f64 = 0.25;
+const STEADY_P99_BELOW_SECONDS: f64 = 0.6;
 /// What a subscriber may take in a storm, among those that read nothing.
 const SUBSCRIBER_BELOW_KB: f64 = 64.0;
 
@@ -92,6 +95,11 @@ impl Runs {
         let line = format!("to the last of {} subscribers", self.subscribers());
         let to_the_last = self.figure(|run| run.served.to_the_last);
         put(("a delta on its way", &line), &to_the_last, "s", Some(LAST_SUBSCRIBER_BELOW_SECONDS));
+        let steady = "a change amid 100 events per second";
+        let median = self.figure(|run| run.served.steady.median);
+        put((steady, "to a subscriber, p50"), &median, "s", Some(STEADY_MEDIAN_BELOW_SECONDS));
+        let p99 = self.figure(|run| run.served.steady.p99);
+        put((steady, "to a subscriber, p99"), &p99, "s", Some(STEADY_P99_BELOW_SECONDS));
         records
     }
 
@@ -132,6 +140,9 @@ impl Runs {
         put("the same without policies, MB", resident, RESIDENT_BELOW_MB)?;
         let last = format!("from an event to the last of {} subscribers, s", self.subscribers());
         put(&last, self.figure(|run| run.served.to_the_last), LAST_SUBSCRIBER_BELOW_SECONDS)?;
+        let steady = "from a change amid 100 events per second to a subscriber";
+        put(&format!("{steady}, p50, s"), self.figure(|run| run.served.steady.median), STEADY_MEDIAN_BELOW_SECONDS)?;
+        put(&format!("{steady}, p99, s"), self.figure(|run| run.served.steady.p99), STEADY_P99_BELOW_SECONDS)?;
         let each = format!("each of {} subscribers at most in a storm, kB", self.subscribers());
         put(&each, self.figure(|run| run.served.subscriber_kb()), SUBSCRIBER_BELOW_KB)
     }
@@ -141,7 +152,7 @@ impl Runs {
 type Of = fn(&Run) -> f64;
 
 /// The rows that every cluster has, in words.
-const ROWS: [(&str, Of); 16] = [
+const ROWS: [(&str, Of); 18] = [
     ("from the lists to the bytes of the database, s", |run| run.cost.addresses),
     ("from there to the bytes of the edges, s", |run| run.cost.edges),
     ("from the process's start to the first download, s", |run| run.served.first_download.as_secs_f64()),
@@ -156,6 +167,8 @@ const ROWS: [(&str, Of); 16] = [
     ("at most in it, MB", |run| run.served.stormed.peak_bytes as f64 / MEGA),
     ("from an event to the subscriber in the middle, s", |run| run.served.to_the_middle),
     ("from an event to the last subscriber, s", |run| run.served.to_the_last),
+    ("from a change amid 100 events per second to a subscriber, p50, s", |run| run.served.steady.median),
+    ("the same, p99, s", |run| run.served.steady.p99),
     ("deltas of 1,000 pods that change together", |run| run.cost.together.0 as f64),
     ("bytes of them", |run| run.cost.together.1 as f64),
 ];

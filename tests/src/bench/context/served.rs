@@ -11,7 +11,7 @@ use super::super::fed::{feed, until_sent};
 use super::super::figures::{Figure, Spread};
 use super::super::machine::{self, Memory};
 use super::subscribers::{Reading, Subscribers};
-use super::{Served, Size};
+use super::{Served, Size, freshness};
 use crate::fake_api::FakeApi;
 use crate::provider_process::{Provider, free_port};
 use crate::scale::events::{Happening, Place};
@@ -76,6 +76,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
         to_the_last.push(spread.most);
     }
     drop(subscribers);
+    let steady = freshness::measure(&api, provider.address(), wanted.steady);
     // As many as there were, and those of them that read nothing get what nobody takes from them.
     let _reading = Subscribers::start(provider.address(), wanted.subscribers - wanted.silent, Reading::Everything);
     let _silent = Subscribers::start(provider.address(), wanted.silent, Reading::Nothing);
@@ -94,6 +95,7 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Served {
         subscribers: wanted.subscribers,
         to_the_middle: Figure::of(to_the_middle).median(),
         to_the_last: Figure::of(to_the_last).median(),
+        steady,
     }
 }
 
