@@ -25,9 +25,20 @@ fn accept_source_routes(lab: &Lab) {
 fn with_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
     let option = [&[kind, 7, 4][..], &victim.octets(), &[1]].concat();
-    let mut routed = [&packet[..20], &option, &packet[20..]].concat();
+    with_options(packet, &option)
+}
+
+/// The same with a hop before that one, which the pointer says is done: the kernel follows it, and nft does not find it.
+fn with_option_under_way(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
+    let option = [&[kind, 11, 8][..], &[192, 0, 2, 77], &victim.octets(), &[1]].concat();
+    with_options(packet, &option)
+}
+
+fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+    let mut routed = [&packet[..20], options, &packet[20..]].concat();
     let length = u16::try_from(routed.len()).expect("a short packet");
-    routed[0] = 0x47;
+    routed[0] = 0x45 + u8::try_from(options.len() / 4).expect("few options");
     routed[2..4].copy_from_slice(&length.to_be_bytes());
     routed
 }
@@ -48,6 +59,22 @@ fn with_routing_header(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     routed[4..6].copy_from_slice(&length.to_be_bytes());
     routed[6] = 43;
     routed
+}
+
+#[test]
+fn source_route_under_way_reaches_no_pod() {
+    let lab = enforced_lab();
+    accept_source_routes(&lab);
+    let at = places()[0];
+    for kind in [131, 137] {
+        let plain = udp_datagram(SocketAddr::new(at.client, 40_000), SocketAddr::new(at.node, 9), b"source-routed");
+        for victim in [at.closed, at.open] {
+            let packet = with_option_under_way(&plain, kind, victim);
+            let condition = format!("ip daddr {victim} meta mark 0");
+            assert_eq!(received(&lab, victim, &condition, at.client, &[packet]), 0, "type {kind} to {victim}");
+        }
+    }
+    assert_eq!(dropped(&lab, "deny/source-route"), 4);
 }
 
 #[test]

@@ -379,3 +379,36 @@ fn edge_table_names_pods_and_goes_with_them() {
         (!table.contains("shop/web") && table.contains("shop/other")).then_some(())
     });
 }
+
+/// A host behind the bridge's uplink, whose frames no interface of a pod checks: a receiver takes priority tags off.
+#[test]
+fn tagged_frames_from_uplink_reach_no_isolated_pod() {
+    let place = Place::new();
+    let node = Node::start(&place, place.bridge(Families::Dual), false, &[]);
+    let (IpAddr::V4(other), IpAddr::V4(db)) = (node.addresses["other"], node.addresses["db"]) else {
+        panic!("IPv4 addresses")
+    };
+    node.runtime.on_node(|| {
+        for words in
+            ["link add uplink0 type veth peer name host0", "link set uplink0 master cni0 up", "link set host0 up"]
+        {
+            assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+        }
+    });
+    let count =
+        "table inet seen {\nchain input {\ntype filter hook prerouting priority raw;\nudp dport 9 counter\n}\n}\n";
+    for (pod, address, arrives) in [(&node.other, other, 0), (&node.db, db, 2)] {
+        pod.sandbox.run(|| tests::kernel_table::load_text(count));
+        let to = hardware_address(pod);
+        let packet = udp_packet([10, 1, 0, 200], address.octets(), 9, b"tagged");
+        node.runtime.on_node(|| {
+            for tag in [[0x81, 0, 0, 0], [0x88, 0xa8, 0, 0]] {
+                let from = [2, 0, 0x5e, 0, 0, 9];
+                send_frame("host0", &[&to[..], &from, &tag, &[0x08, 0], &packet].concat());
+            }
+        });
+        let listing = pod.sandbox.run(|| nft("list table inet seen"));
+        assert!(listing.contains(&format!("counter packets {arrives} ")), "{listing}");
+    }
+    node.end();
+}

@@ -170,3 +170,38 @@ fn fragments_of_routed_pod_show_their_protocol() {
         node.end();
     }
 }
+
+/// For rules a packet ends at the authentication header, and conntrack goes on behind it.
+fn authentication_header_leaves_no_pod(network: Network) {
+    const HEADERS: &str = "table inet seen {\nchain input {\ntype filter hook input priority filter + 10;\n\
+                           meta l4proto 51 counter\n}\n}\n";
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), true, arguments);
+        node.runtime.on_node(|| load_text(HEADERS));
+        let own = node.addresses["web"];
+        // RFC 4302, section 2: UDP follows, 24 bytes, an index, a number and a check value.
+        let datagram = udp_datagram(SocketAddr::new(own, 40_000), SocketAddr::new(gateway(true), 9), b"hidden");
+        let header = [&[17, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1][..], &[0; 12]].concat();
+        let options = [51, 0, 1, 4, 0, 0, 0, 0];
+        send(
+            &node,
+            &[
+                ip_packet(own, gateway(true), 51, &[&header, &datagram[40..]].concat()),
+                ip_packet(own, gateway(true), 60, &[&options[..], &header, &datagram[40..]].concat()),
+            ],
+        );
+        assert_eq!(errors(&node), if passes { 2 } else { 0 }, "{arguments:?}");
+        node.end();
+    }
+}
+
+#[test]
+fn routed_pod_sends_no_authentication_header() {
+    authentication_header_leaves_no_pod(PTP);
+}
+
+#[test]
+fn bridged_pod_sends_no_authentication_header() {
+    authentication_header_leaves_no_pod(BRIDGE);
+}

@@ -60,6 +60,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     let between_ports = Chain { hook: Some(Hook::BridgeForward), rules: between_ports_rules() };
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
+    add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
     match layout.edge_hook() {
         EdgeHook::Ingress => {}
         EdgeHook::Prerouting => add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting),
@@ -76,9 +77,14 @@ fn discovery() -> [Rule; 2] {
 }
 
 /// What passes from port to port: an isolated pod gets what is sent to its own addresses, also from what else is on the
-/// bridge: an uplink, and routers behind it.
+/// bridge: an uplink, and routers behind it. Frames with a VLAN tag pass by the rules for packets, and the receiver takes
+/// priority tags (VLAN 0) off.
 fn between_ports_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = discovery().into();
+    let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
+    let others = [EtherType::Ipv4, EtherType::Ipv6, EtherType::Arp].map(Match::NotEtherType);
+    let not_judged = deny(std::iter::once(to_closed).chain(others).collect(), Cause::OtherProtocol);
+    let mut rules = vec![not_judged.commented("no policy judges other protocols or VLAN tags")];
+    rules.extend(discovery());
     for (kind, family) in [(EtherType::Ipv4, Family::V4), (EtherType::Ipv6, Family::V6)] {
         let to_closed = Match::InSet { fields: vec![Field::OutInterface], set: fixed(CLOSED) };
         let fields = vec![Field::OutInterface, Field::Destination(family)];

@@ -99,6 +99,7 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
+const AUTHENTICATION_HEADER: u8 = 51;
 /// What fragments of IPv6 packets may carry: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
 const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
 /// ICMP errors: destination unreachable, source quench and redirect; time exceeded and parameter problem
@@ -269,6 +270,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
     rules.extend(of(Family::V4).map(to_icmp));
     rules.push(forged(Family::V4).commented("a pod sends with its own addresses only"));
+    rules.push(authentication_rule(table));
     rules.extend(fragment_rules(table));
     rules.extend(router_rules(table));
     rules.extend(of(Family::V6).map(to_icmp));
@@ -280,6 +282,13 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 
 fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
     vec![Action::Verdict(Verdict::Goto(chain_name(prefix, port.interface)))]
+}
+
+/// For rules an IPv6 packet ends at the authentication header (RFC 4302), behind which conntrack goes on: it would find an
+/// ICMP error there, or a tunnel.
+fn authentication_rule(table: TableFamily) -> Rule {
+    let matches = vec![of_family(table, Family::V6), Match::IpProtocol(AUTHENTICATION_HEADER)];
+    deny(matches, Cause::OtherProtocol).commented("an authentication header hides what follows")
 }
 
 /// A fragment is checked before the node or a bridge joins it with the others, and what it shows may be cut off before

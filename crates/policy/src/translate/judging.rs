@@ -20,6 +20,7 @@ pub(super) const APPROVE: &str = "approve";
 const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
 const SOURCE_ROUTE: &str = "source-route";
+const IGMP: u8 = 2;
 
 pub(super) const CHAINS: [&str; 6] = [FORWARD, JUDGE, APPROVE, EGRESS, INGRESS, SOURCE_ROUTE];
 
@@ -109,11 +110,19 @@ fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     families.iter().map(of).collect()
 }
 
+/// nft finds a source route only as a sender has to write it; the kernel follows others too (`ip_options_compile`). So
+/// options pass with IGMP alone, which needs them (router alert, RFC 3376, section 4).
 fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
-    match families.contains(&Family::V4) {
-        true => [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute].map(deny_source_route).into(),
-        false => vec![],
+    if !families.contains(&Family::V4) {
+        return vec![];
     }
+    let other = Rule::new(vec![Match::NotIpProtocol(IGMP)], denied_for(Cause::SourceRoute));
+    let other = other.commented("options could replace the destination that conntrack knows");
+    [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute]
+        .map(deny_source_route)
+        .into_iter()
+        .chain([other])
+        .collect()
 }
 
 fn deny_source_route(rerouting: Rerouting) -> Rule {

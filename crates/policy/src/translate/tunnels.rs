@@ -30,8 +30,9 @@ const PORTS: &str = "tunnel-ports";
 /// Where nodes take tunnels in over UDP: VXLAN as registered (4789), with GPE (4790) and as Linux began it (8472, which
 /// flannel uses), Geneve (6081), Weave Net (6784), flannel's udp backend (8285).
 pub const TUNNEL_PORTS: [u16; 6] = [4789, 4790, 6081, 6784, 8285, 8472];
-/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784).
-const WRAPPERS: [u8; 3] = [4, 41, 47];
+/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), and the authentication header
+/// (RFC 4302), which for rules is the protocol of an IPv6 packet whatever follows it.
+const WRAPPERS: [u8; 4] = [4, 41, 47, 51];
 
 fn nodes(family: Family) -> Name {
     fixed(match family {
