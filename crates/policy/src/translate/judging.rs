@@ -167,3 +167,60 @@ fn approve_rules(ruleset: &Ruleset, layout: &Layout) -> Vec<Rule> {
     let of = |protocol| approve(vec![Match::Protocol(protocol)]);
     [vec![of(Protocol::Tcp)], over_udp, vec![of(Protocol::Udp)], wrapped, vec![approve(vec![])]].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Change, ClusterState, Kind, lower, translate};
+
+    /// The rules of the chain, for a pod without a known interface and a policy that isolates it for ingress.
+    fn rules(layout: &Layout, chain: &str) -> Vec<String> {
+        let mut state = ClusterState::new();
+        let pod = json!({
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"nodeName": "node-a"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        let policy = json!({
+            "metadata": {"namespace": "shop", "name": "closed"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+        });
+        for (kind, object) in [(Kind::Pod, pod), (Kind::NetworkPolicy, policy)] {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        let ruleset = translate(&state, "node-a", layout).ruleset;
+        ruleset.chains.get(&fixed(chain)).map_or(vec![], |chain| chain.rules.iter().map(ToString::to_string).collect())
+    }
+
+    const APPROVED: &str = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
+
+    #[test]
+    fn tunnels_are_judged_after_the_approval() {
+        let layout = Layout::for_table("ringfence").unwrap();
+        let forward = rules(&layout, "forward");
+        assert_eq!(forward[..2], ["ct state related jump related", APPROVED]);
+        assert_eq!(forward[2..4], ["ip hdrlength != 5 jump source-route", "meta l4proto tcp goto judge"]);
+        assert!(forward[4].ends_with("th dport @tunnel-ports jump tunnel/forwarded"), "{forward:?}");
+        assert_eq!(forward[5], "meta l4proto udp goto judge");
+        assert!(forward[6..10].iter().all(|rule| rule.ends_with("jump tunnel/forwarded")), "{forward:?}");
+        assert_eq!(forward[10..], ["goto judge"]);
+    }
+
+    #[test]
+    fn only_directions_with_isolated_pods_are_judged() {
+        let layout = Layout::for_table("ringfence").unwrap();
+        let judge = rules(&layout, "judge");
+        let ingress = ["ct reply ip saddr vmap @ingress4", "ct reply ip saddr @isolated-ingress4 goto deny/commit"];
+        assert_eq!(judge, [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
+    }
+
+    #[test]
+    fn without_source_check_forward_judges_itself() {
+        let layout = Layout::for_table("ringfence").unwrap().checking_sources(false);
+        let forward = rules(&layout, "forward");
+        assert_eq!(forward[..3], [APPROVED, "ip hdrlength != 5 jump source-route", "ct reply ip saddr vmap @ingress4"]);
+        assert_eq!(rules(&layout, "judge"), Vec::<String>::new());
+    }
+}

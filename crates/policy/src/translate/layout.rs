@@ -477,25 +477,6 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_are_judged_after_the_approval() {
-        let mut state = crate::ClusterState::new();
-        let pod = serde_json::json!({
-            "metadata": {"namespace": "shop", "name": "web"},
-            "spec": {"nodeName": "node-a"},
-            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
-        });
-        state.apply(crate::Change::Set(crate::lower(crate::Kind::Pod, &pod).unwrap()));
-        let ruleset = crate::translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).ruleset;
-        let forward: Vec<String> = ruleset.chains[&fixed("forward")].rules.iter().map(ToString::to_string).collect();
-        let approved = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
-        assert_eq!(forward[..2], ["ct state related jump related", approved]);
-        assert!(forward[2].starts_with("ip option lsrr exists goto deny/source-route"), "{forward:?}");
-        assert!(forward[4..8].iter().all(|rule| rule.ends_with("jump tunnel/forwarded")), "{forward:?}");
-        assert_eq!(forward[8], "ct original ip saddr @isolated-egress4 goto egress");
-        assert_eq!(forward[forward.len() - 1], "ct state invalid,untracked goto stray");
-    }
-
-    #[test]
     fn no_flow_carries_a_generation_that_comes_again() {
         let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
         // The generations that idle flows carry: one of each, as long as nothing clears them.
