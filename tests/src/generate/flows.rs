@@ -13,7 +13,7 @@ use crate::oracle::{Probe, World};
 const OUTSIDE: [&str; 7] =
     ["192.0.2.1", "192.0.2.127", "192.0.2.128", "198.51.100.7", "203.0.113.9", "2001:db8::1", "2001:db8::8"];
 
-/// Protocols without ports: GRE, and one for experiments.
+/// Protocols without ports: ESP, and one for experiments.
 const OTHER_PROTOCOLS: [u8; 2] = [50, 253];
 
 pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
@@ -44,7 +44,9 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             3 => (other, pod.clone()),
             1 => pod.prop_map(|pod| (pod, pod)),
         ];
-        let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some);
+        // What goes to a tunnel of a node is denied whatever policies say, which the oracle does not know.
+        let any_port = (1..=u16::MAX).prop_filter("a port of tunnels", |port| !policy::TUNNEL_PORTS.contains(port));
+        let port = prop_oneof![9 => select(ports.clone()), 1 => any_port].prop_map(Some);
         let control = if v4 { Probe::ICMP } else { Probe::ICMPV6 };
         let what = prop_oneof![
             8 => (Just(Probe::TCP), port.clone()),
