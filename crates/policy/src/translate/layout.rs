@@ -272,7 +272,7 @@ pub(super) fn dispatch_map(direction: Direction, family: Family) -> Name {
 }
 
 /// The addresses of pods that are isolated in the direction, whatever their programs are. What comes back from a program,
-/// or does not find it, has met the kernel in the middle of a commit (see [`guard_rules`]).
+/// or does not find it, has met the kernel in the middle of a commit (see [`judging`]).
 pub(super) fn guard_set(direction: Direction, family: Family) -> Name {
     fixed(match (direction, family) {
         (Direction::Egress, Family::V4) => "isolated-egress4",
