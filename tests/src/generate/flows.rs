@@ -44,13 +44,15 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             3 => (other, pod.clone()),
             1 => pod.prop_map(|pod| (pod, pod)),
         ];
-        // What goes to a tunnel of a node is denied whatever policies say, which the oracle does not know.
-        let any_port = (1..=u16::MAX).prop_filter("a port of tunnels", |port| !policy::TUNNEL_PORTS.contains(port));
-        let port = prop_oneof![9 => select(ports.clone()), 1 => any_port].prop_map(Some);
+        let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some).boxed();
+        // What goes to a tunnel of a node is denied whatever policies say, which the oracle does not know. Objects may
+        // name these ports too.
+        let not_of_tunnels = |port: &Option<u16>| port.is_none_or(|port| !policy::TUNNEL_PORTS.contains(&port));
+        let udp_port = port.clone().prop_filter("a port of tunnels", not_of_tunnels);
         let control = if v4 { Probe::ICMP } else { Probe::ICMPV6 };
         let what = prop_oneof![
             8 => (Just(Probe::TCP), port.clone()),
-            4 => (Just(Probe::UDP), port.clone()),
+            4 => (Just(Probe::UDP), udp_port),
             3 => (Just(Probe::SCTP), port),
             2 => Just((control, None)),
             1 => select(&OTHER_PROTOCOLS[..]).prop_map(|protocol| (protocol, None)),
