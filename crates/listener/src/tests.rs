@@ -7,11 +7,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-const HEAD: Duration = Duration::from_millis(300);
+/// Long enough for a request on a busy machine, short enough to wait for its end.
+const REQUEST_HEAD: Duration = Duration::from_secs(3);
+
+/// For tests in which no connection may end because it is idle.
+const LONG_REQUEST_HEAD: Duration = Duration::from_secs(600);
+
 const LIFETIME: Duration = Duration::from_millis(900);
 
+/// Between two requests of a busy connection.
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(50);
+
 /// What does not happen within this long does not happen.
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(60);
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
 
@@ -21,11 +29,11 @@ struct Served {
 }
 
 impl Served {
-    async fn start(connections: usize, lifetime: Option<Duration>) -> Served {
+    async fn start(connections: usize, request_head: Duration, lifetime: Option<Duration>) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, refused) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let counted = refused.clone();
-        let limits = Limits { connections, request_head: HEAD, lifetime };
+        let limits = Limits { connections, request_head, lifetime };
         tokio::spawn(async move {
             let refused = || {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +72,7 @@ async fn until_closed(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn connections_above_the_limit_are_refused_and_counted() {
-    let served = Served::start(2, None).await;
+    let served = Served::start(2, LONG_REQUEST_HEAD, None).await;
     let (mut first, mut second) = (served.connect().await, served.connect().await);
     assert!(ask(&mut first).await && ask(&mut second).await);
     until_closed(&mut served.connect().await).await;
@@ -78,7 +86,7 @@ async fn connections_above_the_limit_are_refused_and_counted() {
 
 #[tokio::test]
 async fn idle_and_dribbling_connections_are_closed() {
-    let served = Served::start(8, None).await;
+    let served = Served::start(8, REQUEST_HEAD, None).await;
     let (mut idle, mut answered, mut slow) = (served.connect().await, served.connect().await, served.connect().await);
     assert!(ask(&mut answered).await);
     slow.write_all(b"GET / HT").await.unwrap();
@@ -90,14 +98,14 @@ async fn idle_and_dribbling_connections_are_closed() {
 
 #[tokio::test]
 async fn busy_connection_ends_with_its_lifetime() {
-    let served = Served::start(8, Some(LIFETIME)).await;
+    let served = Served::start(8, LONG_REQUEST_HEAD, Some(LIFETIME)).await;
     let mut stream = served.connect().await;
     let began = Instant::now();
     while ask(&mut stream).await {
         assert!(began.elapsed() < WITHIN, "it ends");
-        // Reads what is left of the answer, and waits for less than the head may take.
+        // Reads the rest of the answer.
         let mut rest = [0; 1024];
-        if !matches!(timeout(HEAD / 6, stream.read(&mut rest)).await, Ok(Ok(1..)) | Err(_)) {
+        if !matches!(timeout(BETWEEN_REQUESTS, stream.read(&mut rest)).await, Ok(Ok(1..)) | Err(_)) {
             break;
         }
     }
