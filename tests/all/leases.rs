@@ -11,11 +11,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Short terms, so that what comes after them comes soon. A Lease is held for whole seconds.
-const TERMS: Terms = Terms {
-    duration: Duration::from_secs(1),
-    renew_deadline: Duration::from_millis(600),
+/// For tests in which a leadership expires. Longer than a busy machine delays a renewal.
+const SHORT_TERMS: Terms = Terms {
+    duration: Duration::from_secs(3),
+    renew_deadline: Duration::from_secs(2),
     retry: Duration::from_millis(50),
+};
+
+/// For tests in which no leadership may expire. A release has as long as the pause between two looks.
+const LONG_TERMS: Terms = Terms {
+    duration: Duration::from_secs(600),
+    renew_deadline: Duration::from_secs(300),
+    retry: Duration::from_secs(1),
 };
 
 struct Candidate {
@@ -24,11 +31,11 @@ struct Candidate {
 }
 
 impl Candidate {
-    async fn of(api: &FakeApi, identity: &str) -> Candidate {
+    async fn start(api: &FakeApi, identity: &str, terms: Terms) -> Candidate {
         let connection: Connection = connect(Some(&api.kubeconfig())).await.unwrap();
         let (sender, standing) = watch::channel(Standing::default());
         let name = ObjectName::new("ringfence", "context");
-        let task = tokio::spawn(hold_lease(connection, name, identity.into(), TERMS, sender));
+        let task = tokio::spawn(hold_lease(connection, name, identity.into(), terms, sender));
         Candidate { standing, task }
     }
 
@@ -59,9 +66,9 @@ fn holder(lease: Option<&Value>) -> Option<&str> {
 #[tokio::test]
 async fn one_leads_and_the_other_follows_when_it_ends() {
     let api = FakeApi::start();
-    let mut a = Candidate::of(&api, "a").await;
+    let mut a = Candidate::start(&api, "a", LONG_TERMS).await;
     a.until_leads().await;
-    let mut b = Candidate::of(&api, "b").await;
+    let mut b = Candidate::start(&api, "b", LONG_TERMS).await;
     b.until("a look at the Lease", |standing| standing.holder.as_deref() == Some("a")).await;
     assert!(a.leads() && !b.leads());
     a.end().await;
@@ -75,9 +82,9 @@ async fn one_leads_and_the_other_follows_when_it_ends() {
 #[tokio::test]
 async fn a_leader_that_is_gone_without_a_word_is_followed() {
     let api = FakeApi::start();
-    let mut a = Candidate::of(&api, "a").await;
+    let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
-    let mut b = Candidate::of(&api, "b").await;
+    let mut b = Candidate::start(&api, "b", SHORT_TERMS).await;
     b.until("a look at the Lease", |standing| standing.holder.as_deref() == Some("a")).await;
     a.task.abort();
     b.until_leads().await;
@@ -86,7 +93,7 @@ async fn a_leader_that_is_gone_without_a_word_is_followed() {
 #[tokio::test]
 async fn a_leader_that_cannot_write_leads_no_more_and_says_why() {
     let api = FakeApi::start();
-    let mut a = Candidate::of(&api, "a").await;
+    let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
     api.faults(|f| f.lease_refusals.extend([(Verb::Update, 403)]));
     a.until("the end of its leadership", |standing| !standing.leads(Instant::now())).await;
@@ -103,7 +110,7 @@ async fn a_leader_that_cannot_write_leads_no_more_and_says_why() {
 #[tokio::test]
 async fn a_leader_that_gets_no_answer_leads_no_more() {
     let api = FakeApi::start();
-    let mut a = Candidate::of(&api, "a").await;
+    let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
     api.faults(|f| f.silent = true);
     a.until("the end of its leadership", |standing| !standing.leads(Instant::now()) && standing.problem.is_some())
@@ -115,7 +122,7 @@ async fn a_leader_that_gets_no_answer_leads_no_more() {
 #[tokio::test]
 async fn who_was_overtaken_waits() {
     let api = FakeApi::start();
-    let mut a = Candidate::of(&api, "a").await;
+    let mut a = Candidate::start(&api, "a", LONG_TERMS).await;
     a.until_leads().await;
     let spec = json!({"holderIdentity": "z", "leaseDurationSeconds": 3600, "renewTime": "2001-01-01T00:00:00.000000Z"});
     api.set_lease(json!({"metadata": {"namespace": "ringfence", "name": "context"}, "spec": spec}));
@@ -134,7 +141,7 @@ async fn of_many_that_begin_at_once_never_two_lead() {
     let api = FakeApi::start();
     let mut candidates = Vec::new();
     for number in 0..5 {
-        candidates.push(Candidate::of(&api, &format!("candidate-{number}")).await);
+        candidates.push(Candidate::start(&api, &format!("candidate-{number}"), LONG_TERMS).await);
     }
     while !candidates.is_empty() {
         let leaders = || candidates.iter().enumerate().filter(|(_, candidate)| candidate.leads()).map(|(at, _)| at);
