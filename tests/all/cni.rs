@@ -86,13 +86,14 @@ impl Place {
         self.path("run/cni")
     }
 
-    /// Our entry of a chain, with these keys besides.
+    /// Our entry of a chain, with these keys besides. The timeout is one that no agent on a busy machine misses; a test
+    /// in which nobody answers sets a short one.
     fn ours(&self, more: Value) -> Value {
         let mut entry = json!({
             "type": "ringfence-cni",
             "agentSocket": self.socket(),
             "stateDir": self.state_dir(),
-            "timeoutSeconds": 1,
+            "timeoutSeconds": 60,
         });
         let more = more.as_object().unwrap().clone();
         entry.as_object_mut().unwrap().extend(more);

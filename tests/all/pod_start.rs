@@ -40,6 +40,9 @@ const PORT: u16 = 9;
 /// CNI's "try again later".
 const TRY_AGAIN_LATER: u64 = 11;
 
+/// `timeoutSeconds` where the agent does not let a pod start, but answers why.
+const ANSWERED_SECONDS: u64 = 4;
+
 /// The plugin's table, as `nft list tables` names it.
 const ISOLATED: &str = "table inet ringfence-isolated";
 
@@ -91,12 +94,14 @@ impl Site {
         }
     }
 
-    /// Our entry, with these keys besides.
+    /// Our entry, with these keys besides. The timeout is one that no agent on a busy machine misses; a test in which it
+    /// ends sets a short one.
     fn ours(&self, more: Value) -> Value {
         let mut entry = json!({
             "type": "ringfence-cni",
             "agentSocket": self.stage.run_dir().join("cni.sock"),
             "stateDir": self.stage.run_dir().join("cni"),
+            "timeoutSeconds": 60,
         });
         entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         entry

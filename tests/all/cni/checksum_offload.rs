@@ -56,7 +56,7 @@ fn received_with_offload(offload: &str) -> [u64; 2] {
     command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(place.path("run")).arg("--manifests").arg(&manifests);
     let mut agent = AgentProcess::start(&place.lab, NODE, command);
     agent.until_ready();
-    let ours = place.ours(json!({"timeoutSeconds": 10, "txChecksumOffload": offload}));
+    let ours = place.ours(json!({"txChecksumOffload": offload}));
     let runtime = place.runtime("1.0.0", &[place.ptp(Families::V4), ours]);
     let [web, db] = ["web", "db"].map(Pod::new);
     let [from, to] = [&web, &db].map(|pod| match runtime.add(&pod.container).unwrap().addresses()[..] {

@@ -53,7 +53,7 @@ impl<'place> Node<'place> {
         command.arg(&manifests).args(arguments);
         let mut agent = AgentProcess::start(&place.lab, NODE, command);
         agent.until_ready();
-        let runtime = place.runtime("1.0.0", &[plugin, place.ours(json!({"timeoutSeconds": 10}))]);
+        let runtime = place.runtime("1.0.0", &[plugin, place.ours(json!({}))]);
         runtime.on_node(|| REVERSE_PATH.map(|path| std::fs::write(path, "0").unwrap()));
         let [web, db, other] = ["web", "db", "other"].map(Pod::new);
         let mut addresses = BTreeMap::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cni::isolation;
 use cni::protocol::{Request, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
 use tests::kernel_table::{load_text, nft};
 use tests::netns::in_new_namespace;
@@ -13,6 +13,11 @@ use tests::prober::{Arrived, arrivals, count_arrivals};
 use super::{Families, Place, Pod};
 
 const LIST: &str = "list table inet ringfence-isolated";
+
+/// For pods that start without the agent.
+fn isolating() -> Value {
+    json!({"timeoutSeconds": 1, "onTimeout": "isolate"})
+}
 
 /// Long enough for thousands of packets.
 const PROBE: Duration = Duration::from_millis(30);
@@ -120,13 +125,13 @@ fn add(runtime: &Runtime, pod: &Pod, family: usize) -> (IpAddr, String) {
 fn isolated_pod_is_cut_off(families: Families, family: usize) {
     let place = Place::new();
     let chain = |more| place.runtime("1.0.0", &[place.ptp(families), place.ours(more)]);
-    let runtime = chain(json!({"onTimeout": "isolate"}));
+    let runtime = chain(json!({}));
     let [server, other, late] = ["server", "other", "late"].map(Pod::new);
     let agent = FakeAgent::enforcing(&place.socket());
     let (server_address, _) = add(&runtime, &server, family);
     let (other_address, _) = add(&runtime, &other, family);
     drop(agent);
-    let (late_address, said) = add(&runtime, &late, family);
+    let (late_address, said) = add(&chain(isolating()), &late, family);
     assert!(said.contains("pod shop/late starts with everything denied"), "{said}");
     assert!(said.contains("the agent cannot be reached"), "{said}");
     assert_eq!(place.attachments().len(), 3, "the agent is to find it");
@@ -169,7 +174,7 @@ fn where_the_agent_denies_everything_the_plugin_has_no_table() {
 #[test]
 fn a_pod_that_cannot_be_cut_off_does_not_start() {
     let place = Place::new();
-    let runtime = place.ptp_runtime(json!({"onTimeout": "isolate"}));
+    let runtime = place.ptp_runtime(isolating());
     runtime.on_node(|| load_text("table inet ringfence-isolated {\nset pods4 {\ntype inet_service\n}\n}\n"));
     let failed = runtime.add(&Pod::new("api-0").container).unwrap_err();
     assert_eq!(failed.code, 11);
@@ -181,9 +186,7 @@ fn a_pod_that_cannot_be_cut_off_does_not_start() {
 fn an_isolated_address_is_released_with_its_pod_unless_another_has_it_by_now() {
     let place = Place::new();
     let result = |address: &str| format!(r#"{{"cniVersion":"1.0.0","ips":[{{"address":"{address}/32"}}]}}"#);
-    let chain = |address: &str| {
-        place.runtime("1.0.0", &[place.stub(&result(address)), place.ours(json!({"onTimeout": "isolate"}))])
-    };
+    let chain = |address: &str| place.runtime("1.0.0", &[place.stub(&result(address)), place.ours(isolating())]);
     let [first, second] = ["first", "second"].map(Pod::new);
     let runtime = chain("10.1.0.7");
     runtime.add(&first.container).unwrap();

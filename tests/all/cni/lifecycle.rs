@@ -3,7 +3,7 @@ use std::fs;
 
 use cni::protocol::{Request, Response};
 use cni::{Attachment, store};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Reply, Runtime};
 
 use super::{Families, Place, Pod};
@@ -13,8 +13,17 @@ const UNAVAILABLE: u64 = 50;
 
 /// A chain of CNI 1.1.0, which Debian's plugins do not speak.
 fn newest(place: &Place) -> Runtime {
+    newest_with(place, json!({}))
+}
+
+/// [`newest`] where the plugin waits in vain.
+fn newest_in_vain(place: &Place) -> Runtime {
+    newest_with(place, json!({"timeoutSeconds": 1}))
+}
+
+fn newest_with(place: &Place, more: Value) -> Runtime {
     let result = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.7/24"}]}"#;
-    place.runtime("1.1.0", &[place.stub(result), place.ours(json!({}))])
+    place.runtime("1.1.0", &[place.stub(result), place.ours(more)])
 }
 
 #[test]
@@ -99,7 +108,7 @@ fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
 
     store::write(&place.state_dir(), kept).unwrap();
     drop(agent);
-    let failed = runtime.check(&pod.container).unwrap_err();
+    let failed = newest_in_vain(&place).check(&pod.container).unwrap_err();
     assert!(failed.code == 11 && failed.message.contains("it is not known whether"), "{failed:?}");
     let denied = Response::Isolated { reason: "the pod is not known".into() };
     let failed_response = Response::Failed { reason: "the table is gone".into() };
@@ -143,7 +152,7 @@ fn what_is_not_valid_in_its_network_is_collected() {
 fn the_status_is_the_agents() {
     let place = Place::new();
     let runtime = newest(&place);
-    let failed = runtime.status().unwrap_err();
+    let failed = newest_in_vain(&place).status().unwrap_err();
     assert!(failed.code == UNAVAILABLE && failed.details.contains("cannot be reached"), "{failed:?}");
     let agent = FakeAgent::enforcing(&place.socket());
     runtime.status().unwrap();
@@ -164,7 +173,7 @@ fn the_status_is_the_agents() {
     drop(agent);
     let not_ready = Response::Failed { reason: "pods have not been listed".into() };
     let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Answer(not_ready.clone()));
-    let failed = runtime.status().unwrap_err();
+    let failed = newest_in_vain(&place).status().unwrap_err();
     assert!(failed.code == UNAVAILABLE && failed.details == "pods have not been listed", "{failed:?}");
 }
 

@@ -6,7 +6,9 @@ use tests::agent_process::until;
 use tests::fake_api::Verb;
 use tests::prober::{Sent, arrivals, count_arrivals};
 
-use super::{ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches};
+use super::{
+    ANSWERED_SECONDS, ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches,
+};
 use crate::stage::{ingress, namespace, set_all};
 
 /// What the first pod gets.
@@ -29,9 +31,10 @@ fn isolating() -> Value {
 #[test]
 fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
     let site = Site::with(&objects());
-    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let runtime = site.runtime(Network::Routed, json!({}));
     let pod = Pod::new("late");
-    let failed = runtime.add(&pod.container).unwrap_err();
+    let failed = refused.add(&pod.container).unwrap_err();
     assert_eq!(failed.code, TRY_AGAIN_LATER);
     assert!(failed.details.contains("the agent cannot be reached"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
@@ -44,7 +47,7 @@ fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
 #[test]
 fn a_pod_that_starts_while_the_agent_does_waits_for_it() {
     let site = Site::with(&objects());
-    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 20}));
+    let runtime = site.runtime(Network::Routed, json!({}));
     std::thread::scope(|scope| {
         let add = scope.spawn(|| Running::start(&runtime, "late"));
         let kept = site.stage.run_dir().join("cni");
@@ -60,10 +63,10 @@ fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_m
     for network in [Network::Routed, Network::Bridged] {
         let site = Site::with(&objects());
         let agent = site.start_agent();
-        let runtime = site.runtime(network, isolating());
+        let runtime = site.runtime(network, json!({}));
         let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
         drop(agent);
-        let late = Running::start(&runtime, "late");
+        let late = Running::start(&site.runtime(network, isolating()), "late");
         assert!(site.stage.tables().contains(ISOLATED));
         assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO], "{network:?}");
         assert_eq!([&db, &other].map(|from| reaches(from, &late)), [NO, NO], "{network:?}");
@@ -123,7 +126,7 @@ fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
         let socket = site.stage.run_dir().join("cni.sock");
         agent.until("it listens", |_| socket.exists().then_some(()));
         let pod = Pod::new("late");
-        let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+        let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": ANSWERED_SECONDS}));
         let failed = refused.add(&pod.container).unwrap_err();
         assert_eq!(failed.code, TRY_AGAIN_LATER);
         let reason = format!("waiting for the first list of: {kind}");
@@ -144,7 +147,7 @@ fn an_agent_that_is_killed_while_a_pod_waits_leaves_it_to_the_next() {
     let mut known = objects();
     let late = known.pop().unwrap();
     let site = Site::with(&known);
-    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 20}));
+    let runtime = site.runtime(Network::Routed, json!({}));
     let first = site.start_agent();
     std::thread::scope(|scope| {
         let add = scope.spawn(|| Running::start(&runtime, "late"));
@@ -180,9 +183,10 @@ fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
     let site = Site::with(&objects());
     let mut agent = site.start_agent();
     agent.hang();
-    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let runtime = site.runtime(Network::Routed, json!({}));
     let pod = Pod::new("late");
-    let failed = runtime.add(&pod.container).unwrap_err();
+    let failed = refused.add(&pod.container).unwrap_err();
     assert!(failed.code == TRY_AGAIN_LATER && failed.details.contains("gave no answer"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
     agent.go_on();
@@ -197,10 +201,10 @@ fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
 fn an_agent_that_hung_until_a_pod_was_isolated_takes_it_over() {
     let site = Site::with(&objects());
     let mut agent = site.start_agent();
-    let runtime = site.runtime(Network::Routed, isolating());
+    let runtime = site.runtime(Network::Routed, json!({}));
     let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
     agent.hang();
-    let late = Running::start(&runtime, "late");
+    let late = Running::start(&site.runtime(Network::Routed, isolating()), "late");
     assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO]);
     agent.go_on();
     agent.until("it takes the pod over", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));

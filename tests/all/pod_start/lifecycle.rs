@@ -7,7 +7,7 @@ use cni::store;
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
 
-use super::{Network, Pod, Running, Site, egress, pending};
+use super::{ANSWERED_SECONDS, Network, Pod, Running, Site, egress, pending};
 use crate::stage::namespace;
 
 const UNAVAILABLE: u64 = 50;
@@ -126,11 +126,12 @@ fn what_is_collected_leaves_the_kernel_and_what_is_valid_stays() {
 fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
     let site = site();
     let agent = site.start_agent();
-    let runtime = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let runtime = site.runtime(Network::Routed, json!({}));
     let web = Running::start(&runtime, "web");
     runtime.check(&web.pod.container).unwrap();
     drop(agent);
-    let failed = runtime.check(&web.pod.container).unwrap_err();
+    let in_vain = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
+    let failed = in_vain.check(&web.pod.container).unwrap_err();
     assert!(failed.code == 11 && failed.details.contains("the agent cannot be reached"), "{failed:?}");
     let _agent = site.start_agent();
     runtime.check(&web.pod.container).unwrap();
@@ -141,9 +142,9 @@ fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
 #[test]
 fn the_status_is_whether_an_add_could_succeed() {
     let site = site();
-    let runtime = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": 1}))]);
+    let in_vain = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": 1}))]);
     let isolating = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": 1, "onTimeout": "isolate"}))]);
-    let failed = runtime.status().unwrap_err();
+    let failed = in_vain.status().unwrap_err();
     assert_eq!(failed.code, UNAVAILABLE);
     assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
     // Pods would start with everything denied.
@@ -152,12 +153,13 @@ fn the_status_is_whether_an_add_could_succeed() {
     let mut agent = site.stage.start(site.agent());
     let socket = site.stage.run_dir().join("cni.sock");
     agent.until("it listens", |_| socket.exists().then_some(()));
-    let failed = runtime.status().unwrap_err();
+    let answered = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": ANSWERED_SECONDS}))]);
+    let failed = answered.status().unwrap_err();
     assert_eq!(failed.code, UNAVAILABLE);
     assert!(failed.details.contains("waiting for the first list of"), "{failed:?}");
     site.api.faults(|faults| faults.silent = false);
     agent.until_ready();
-    runtime.status().unwrap();
+    site.chain("1.1.0", &[site.ours(json!({}))]).status().unwrap();
 }
 
 #[test]
