@@ -131,6 +131,7 @@ impl Lab {
             namespace.run(|| {
                 if *forwards {
                     namespace::forward();
+                    namespace::keep_idle_flows();
                 }
                 namespace::ip(commands);
             });

@@ -1,6 +1,7 @@
 //! The test kit: what the tests of several crates stand on.
 
 pub mod agent_process;
+pub mod backlog;
 pub mod bench;
 pub mod cni_runtime;
 pub mod demo;

@@ -115,6 +115,19 @@ pub(super) fn forward() {
     }
 }
 
+/// Lets the connection tracking of this thread's namespace remember idle UDP flows for an hour instead of 30 seconds, so
+/// that a test on a busy machine does not outlast them.
+pub(super) fn keep_idle_flows() {
+    for key in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
+        match fs::write(format!("/proc/sys/net/netfilter/{key}"), "3600") {
+            Ok(()) => {}
+            // The module is loaded with the first rule that needs it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => panic!("setting {key}: {error}"),
+        }
+    }
+}
+
 /// Waits until every interface of this thread's namespace has its carrier. Until the kernel has noticed it, which it
 /// does in the background, it drops what is sent.
 pub(super) fn await_carriers() {

@@ -22,11 +22,19 @@ use nix::sys::socket::{
 use super::Lab;
 use super::namespace::in_thread;
 use super::packet::{self, Sighting};
+use crate::backlog::lost_packets;
 use crate::oracle::Probe;
 
 /// How long nothing may arrive before a probe counts as dropped. An allowed one takes microseconds: the kernel
 /// carries a packet over a veth within the call that sends it.
 const SILENCE: Duration = Duration::from_millis(300);
+
+/// How much longer to wait if the machine's backlog has lost packets meanwhile: TCP sends a lost SYN again after one
+/// second and after three.
+const SILENCE_AFTER_LOSS: Duration = Duration::from_secs(4);
+
+/// How often a batch is tried while the backlog goes on losing packets.
+const MOST_TRIES: usize = 4;
 
 /// Probes that are under way together; each needs a socket and perhaps a server.
 const BATCH: usize = 512;
@@ -53,7 +61,8 @@ pub fn probe_all(lab: &Lab, probes: &[Probe]) -> Vec<bool> {
 }
 
 /// As [`probe_all`], with another time after which silence counts as dropped. What was unanswered for a third of it
-/// is sent once more (but TCP, which would do so itself after a second).
+/// is sent once more (but TCP, which would do so itself after a second). If the machine's backlog loses packets meanwhile,
+/// all of it is tried again for longer.
 pub fn probe_all_within(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
     allow_files();
     in_thread(|| probes.chunks(BATCH).flat_map(|batch| run(lab, batch, silence)).collect())
@@ -101,6 +110,7 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
     let watched: BTreeSet<usize> = raw.map(|probe| lab.place_of(proved_at(probe))).collect();
     let taps: Vec<Tap> = watched.into_iter().flat_map(|place| taps(lab, place)).collect();
 
+    let (mut lost, mut tries) = (lost_packets(), 1);
     // By the place too: the world sees what it only forwards.
     let mut proofs: HashMap<(usize, Sighting), usize> = HashMap::new();
     let mut senders: BTreeMap<usize, RawSender> = BTreeMap::new();
@@ -125,7 +135,7 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
 
     let sent_at = Instant::now();
     let mut resend_at = Some(sent_at + silence / 3);
-    let deadline = sent_at + silence;
+    let mut deadline = sent_at + silence;
     loop {
         let now = Instant::now();
         if resend_at.is_some_and(|at| at <= now) {
@@ -150,8 +160,17 @@ fn run(lab: &Lab, probes: &[Probe], silence: Duration) -> Vec<bool> {
         }
         let under_way = flows.iter().any(|flow| !matches!(flow, Flow::Passed | Flow::Refused));
         // After the deadline what has arrived by then is still read, down to the last answer to it.
-        if !under_way || (now >= deadline && !ready.any) {
+        if !under_way {
             break;
+        }
+        if now >= deadline && !ready.any {
+            let lost_by_now = lost_packets();
+            if lost_by_now == lost || tries == MOST_TRIES {
+                break;
+            }
+            (lost, tries) = (lost_by_now, tries + 1);
+            resend_at = Some(now);
+            deadline = now + SILENCE_AFTER_LOSS;
         }
     }
     close(taps);
