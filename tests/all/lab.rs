@@ -141,7 +141,7 @@ fn what_a_node_does_not_forward_it_cannot_drop() {
 #[test]
 fn a_lab_of_eight_pods_and_a_batch_of_five_hundred_probes_are_quick() {
     // Generous, for a loaded machine: they take some 0.1 s each, and 0.3 s more where something is dropped.
-    const ENOUGH: Duration = Duration::from_secs(5);
+    const ENOUGH: Duration = Duration::from_secs(30);
     let spec = LabSpec { nodes: vec![node("node-a", 1, 8)], outside: vec![address("192.0.2.1")] };
     let before = Instant::now();
     let lab = Lab::new(&spec);

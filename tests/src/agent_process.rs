@@ -18,8 +18,8 @@ use tempfile::NamedTempFile;
 use crate::lab::Lab;
 use crate::openmetrics;
 
-/// What is waited for happens at once; this long means that it does not.
-pub const WITHIN: Duration = Duration::from_secs(20);
+/// Deadline of every poll. Long, because it is only reached when a test fails, and a busy machine is slow.
+pub const WITHIN: Duration = Duration::from_secs(60);
 
 /// What the manifests put into the agent's environment beside what it reads itself: so it is tested and measured with it.
 pub const DEPLOYED_WITH: [(&str, &str); 3] =

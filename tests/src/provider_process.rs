@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
@@ -39,13 +40,23 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
     ended(provider().args(arguments))
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and no other caller in this process gets. It is below the range from which Linux draws
+/// the ports of clients, so that no connection takes it before a provider listens, or while one restarts.
 ///
 /// # Panics
 /// If there is none.
 pub fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of the loopback");
-    listener.local_addr().expect("a bound socket")
+    const FIRST: u16 = 12_000;
+    const COUNT: u16 = 20_000;
+    static DRAWN: AtomicU16 = AtomicU16::new(0);
+    // Another test process begins elsewhere.
+    let start = (std::process::id() % u32::from(COUNT)) as u16;
+    let free = (0..COUNT).find_map(|_| {
+        let drawn = DRAWN.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + (start + drawn) % COUNT));
+        TcpListener::bind(address).is_ok().then_some(address)
+    });
+    free.expect("a free port of the loopback")
 }
 
 /// A provider. Killed when this is dropped.

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::until;
+use tests::agent_process::{WITHIN, until};
 use tests::fake_api::FakeApi;
 use tests::provider_process::{Provider, free_port};
 
@@ -59,7 +59,7 @@ fn a_reader_of_the_store_always_finds_what_the_pointer_names_and_old_baselines_g
     let _provider = start(&api, store.path());
     until_stored(store.path(), &world.fresh());
     let mut versions = vec![];
-    let ends = Instant::now() + Duration::from_secs(20);
+    let ends = Instant::now() + 2 * WITHIN;
     let mut changed = Instant::now();
     for number in 0.. {
         let pointed = latest(store.path(), IDENTITY);

@@ -146,7 +146,10 @@ fn a_file_of_the_agent_that_is_damaged_is_set_aside_and_said() {
     cast.start_provider();
     cast.until_in_kernel(&[0]);
     cast.until_standing("it is fresh", |cluster| cluster["fresh"] == true);
-    assert_eq!(clusters.agent_status()["remote"]["unkept"], json!(null));
+    cast.agent
+        .as_mut()
+        .unwrap()
+        .until("the file is whole", |_| clusters.agent_status()["remote"]["unkept"].is_null().then_some(()));
 }
 
 #[test]
