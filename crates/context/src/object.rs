@@ -138,6 +138,8 @@ pub struct Pod {
     pub control_plane: bool,
     /// The condition `Ready` is `True`.
     pub ready: bool,
+    /// The pod is not ready, and one of its containers has failed or been restarted.
+    pub failing: bool,
     /// Some container has a `hostPort`.
     pub host_port: bool,
     pub problems: Problems<Problem>,

@@ -50,7 +50,7 @@ impl PartialOrd for Template {
 
 impl Template {
     pub(crate) fn of(pod: &Pod) -> Template {
-        let Pod { base, workload, control_plane, ready: _, host_port, problems: _ } = pod;
+        let Pod { base, workload, control_plane, ready: _, failing: _, host_port, problems: _ } = pod;
         Template {
             namespace: base.name.namespace.clone(),
             workload: workload.clone(),

@@ -39,6 +39,7 @@ pub(super) struct Written<'a> {
     pub(super) host_network: bool,
     pub(super) host_port: bool,
     pub(super) ready: bool,
+    pub(super) failing: bool,
     pub(super) terminating: bool,
     pub(super) started: u32,
     pub(super) created: u32,
@@ -55,6 +56,7 @@ pub(super) const WEB: Written<'static> = Written {
     host_network: false,
     host_port: false,
     ready: true,
+    failing: false,
     terminating: false,
     started: 0,
     created: 0,
@@ -78,8 +80,8 @@ impl Written<'_> {
         if self.terminating {
             object["metadata"]["deletionTimestamp"] = time(0).into();
         }
-        let (ready, host_port) = (self.ready, self.host_port);
-        Object::Pod(Arc::new(Pod { ready, host_port, ..pod(object, self.owner) }))
+        let (ready, failing, host_port) = (self.ready, self.failing, self.host_port);
+        Object::Pod(Arc::new(Pod { ready, failing, host_port, ..pod(object, self.owner) }))
     }
 }
 
@@ -258,6 +260,9 @@ fn pods_where_no_agent_runs_are_unmanaged() {
     assert_eq!(states(&directory), none);
     for (change, expected) in [
         (agent.object(), [None, none[1], none[2]]),
+        (Written { ready: false, failing: true, ..agent.clone() }.object(), none),
+        // It starts for the first time, as in an upgrade; the rules of the agent before are in the kernel.
+        (Written { ready: false, ..agent.clone() }.object(), [None, none[1], none[2]]),
         (Written { phase: "Failed", ..agent.clone() }.object(), none),
         (Written { node: "node-b", ..agent.clone() }.object(), [none[0], None, none[2]]),
         (Written { labels: &[("app", "other")], node: "node-b", ..agent.clone() }.object(), none),

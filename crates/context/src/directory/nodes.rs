@@ -104,9 +104,10 @@ impl Nodes {
         }
     }
 
+    /// An agent that fails enforces nothing: it may never have committed a rule, or none since the node has booted.
     fn is_agent(&self, pod: &Pod) -> bool {
         let matches = |agent: &AgentSelector| {
-            agent.namespace == pod.base.name.namespace && selects(&agent.labels, &pod.base.labels)
+            agent.namespace == pod.base.name.namespace && selects(&agent.labels, &pod.base.labels) && !pod.failing
         };
         self.agent.as_ref().is_some_and(matches)
     }

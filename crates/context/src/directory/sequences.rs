@@ -56,10 +56,11 @@ fn pods() -> impl Strategy<Value = Object> {
         prop::bool::weighted(0.7),
         prop::bool::weighted(0.2),
         prop::bool::weighted(0.05),
+        prop::bool::weighted(0.2),
     );
     (what, state, select(&["node-a", "node-b", ""][..]), 0..3u32, 0..2u32, select(&["1", "2"][..])).prop_map(
         |((name, owner, labels, mut addresses), state, node, started, created, uid)| {
-            let (phase, host_network, host_port, ready, terminating, unreadable) = state;
+            let (phase, host_network, host_port, ready, terminating, unreadable, failing) = state;
             addresses.sort();
             addresses.dedup();
             let addresses = &addresses;
@@ -73,6 +74,7 @@ fn pods() -> impl Strategy<Value = Object> {
                 host_network,
                 host_port,
                 ready,
+                failing,
                 terminating,
                 started,
                 created,

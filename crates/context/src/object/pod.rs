@@ -15,8 +15,9 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     let owner = owner(&object["metadata"], &mut reader);
     let Workload { name: workload, control_plane } = Workload::of(&base, owner, interner);
     let ready = is_ready(&object["status"], &mut reader);
+    let failing = !ready && has_failed_containers(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
-    Pod { base, workload, control_plane, ready, host_port, problems: reader.problems().into_iter().collect() }
+    Pod { base, workload, control_plane, ready, failing, host_port, problems: reader.problems().into_iter().collect() }
 }
 
 fn owner<'a>(metadata: &'a Value, reader: &mut Reader<'_>) -> Option<Owner<'a>> {
@@ -38,6 +39,24 @@ fn owner<'a>(metadata: &'a Value, reader: &mut Reader<'_>) -> Option<Owner<'a>> 
 fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
     let conditions = reader.objects(&status["conditions"], "status.conditions");
     conditions.into_iter().any(|(_, condition)| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Reasons for which the containers of a pod wait that starts for the first time.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// Whether a container was restarted, has failed, or waits for anything but its first start, such as its image or the end
+/// of a back-off. A container that crash-loops runs for a moment again and again, so its present state alone says nothing.
+fn has_failed_containers(status: &Value, reader: &mut Reader<'_>) -> bool {
+    let mut failed = false;
+    for list in ["containerStatuses", "initContainerStatuses"] {
+        for (_, container) in reader.objects(&status[list], &format!("status.{list}")) {
+            let state = &container["state"];
+            let waits = state["waiting"]["reason"].as_str().is_some_and(|reason| !STARTING.contains(&reason));
+            let exited = state["terminated"]["exitCode"].as_i64().is_some_and(|code| code != 0);
+            failed |= waits || exited || container["restartCount"].as_i64().is_some_and(|count| count > 0);
+        }
+    }
+    failed
 }
 
 /// Of containers, and of init containers that go on running. That these are lists of objects is enforcement's to check.
@@ -118,6 +137,31 @@ mod tests {
             let pod = owned_by(&references);
             assert_eq!((&*pod.workload, pod.problems.len()), ("a", 1), "{references}");
             assert!(pod.problems[0].origin.starts_with("Pod default/a metadata.ownerReferences"), "{references}");
+        }
+    }
+
+    #[test]
+    fn pod_fails_when_container_has_failed_and_not_ready() {
+        let failing = |ready: &str, list: &str, container: Value| {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            pod(json!({"metadata": {"name": "a"}, "status": {"conditions": conditions, list: [container]}})).failing
+        };
+        let waiting = |reason: &str| json!({"restartCount": 0, "state": {"waiting": {"reason": reason}}});
+        for (container, expected) in [
+            (waiting("ContainerCreating"), false),
+            (waiting("PodInitializing"), false),
+            (waiting("CrashLoopBackOff"), true),
+            (waiting("ImagePullBackOff"), true),
+            (json!({"restartCount": 0, "state": {"running": {}}}), false),
+            // It runs for a moment before it fails again.
+            (json!({"restartCount": 3, "state": {"running": {}}}), true),
+            (json!({"restartCount": 0, "state": {"terminated": {"exitCode": 1}}}), true),
+            (json!({"restartCount": 0, "state": {"terminated": {"exitCode": 0}}}), false),
+        ] {
+            for list in ["containerStatuses", "initContainerStatuses"] {
+                assert_eq!(failing("False", list, container.clone()), expected, "{list} {container}");
+                assert!(!failing("True", list, container.clone()), "{list} {container}");
+            }
         }
     }
 

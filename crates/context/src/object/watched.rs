@@ -75,7 +75,13 @@ fn name_of(interner: &mut Interner, object: &Value) -> Result<ObjectName, Namele
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 
-/// What enforcement looks at, the owner, and what says that the pod is ready.
+/// What says that a container has failed.
+const CONTAINER_STATUS: Keep = Only(&[
+    ("restartCount", Whole),
+    ("state", Only(&[("waiting", Only(&[("reason", Whole)])), ("terminated", Only(&[("exitCode", Whole)]))])),
+]);
+
+/// What enforcement looks at, the owner, and what says that the pod is ready or fails.
 const POD: Keep = Only(&[
     (
         "metadata",
@@ -100,6 +106,8 @@ const POD: Keep = Only(&[
             ("podIPs", Whole),
             ("startTime", Whole),
             ("conditions", Each(&Only(&[("type", Whole), ("status", Whole)]))),
+            ("containerStatuses", Each(&CONTAINER_STATUS)),
+            ("initContainerStatuses", Each(&CONTAINER_STATUS)),
         ]),
     ),
 ]);
@@ -155,6 +163,11 @@ mod tests {
                     "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
                     "startTime": "2026-01-02T03:04:05Z", "hostIP": "192.0.2.1",
                     "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}],
+                    "containerStatuses": [
+                        {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}},
+                        {"name": "other", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}},
+                    ],
+                    "initContainerStatuses": [{"name": "init", "restartCount": 0, "state": {"running": {}}}],
                 }),
             ),
             Kind::NetworkPolicy => (
