@@ -76,6 +76,17 @@ pub struct Directory {
     resolved: u64,
 }
 
+/// How many identities there are, and how many of them do not have the number that follows from them alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberUsage {
+    /// Identities that addresses have.
+    pub identities: usize,
+    /// Identities, those that rest included, whose number is not their home.
+    pub exceptions: usize,
+    /// Those of the exceptions that have no number, since none is left.
+    pub unnumbered: usize,
+}
+
 /// What a change has altered of that which enforcement rests on, for whoever follows [`Directory::state`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Applied {
@@ -183,6 +194,16 @@ impl Directory {
     /// more identities than numbers.
     pub fn exceptions(&self) -> impl Iterator<Item = (Sid, Option<u32>)> {
         self.numbers.exceptions()
+    }
+
+    /// How many numbers are in use, and by whom.
+    pub fn number_usage(&self) -> NumberUsage {
+        let (mut exceptions, mut unnumbered) = (0, 0);
+        for (_, number) in self.exceptions() {
+            exceptions += 1;
+            unnumbered += usize::from(number.is_none());
+        }
+        NumberUsage { identities: self.ids.len(), exceptions, unnumbered }
     }
 
     /// Another one whenever the ledger is another.

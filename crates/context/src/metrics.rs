@@ -19,6 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::directory::NumberUsage;
 use crate::remote::Report;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
@@ -46,6 +47,9 @@ pub(crate) struct Metrics {
     ready: Gauge,
     leads: Gauge,
     problems: Gauge,
+    identities: Gauge,
+    exceptions: Gauge,
+    unnumbered: Gauge,
     remote: RemoteFigures,
 }
 
@@ -128,14 +132,45 @@ impl Metrics {
         registry.register("ready", "1 while everything needed is known and published", ready.clone());
         registry.register("leads", "1 while this process is the one that pushes and stores", leads.clone());
         registry.register("source_problems", "What keeps the source from telling the whole truth", problems.clone());
+        let (identities, exceptions, unnumbered) = (Gauge::default(), Gauge::default(), Gauge::default());
+        registry.register("identities", "Security identities that addresses have", identities.clone());
+        registry.register(
+            "identity_exceptions",
+            "Identities whose number does not follow from them alone, those that rest included",
+            exceptions.clone(),
+        );
+        registry.register(
+            "identities_without_number",
+            "Identities for which no number is left: all of them have the number 0",
+            unnumbered.clone(),
+        );
         let remote = RemoteFigures::default();
         remote.register(registry);
-        Metrics { registry: root, families, published_after, refused_connections, ready, leads, problems, remote }
+        Metrics {
+            registry: root,
+            families,
+            published_after,
+            refused_connections,
+            ready,
+            leads,
+            problems,
+            identities,
+            exceptions,
+            unnumbered,
+            remote,
+        }
     }
 
     /// Those of other clusters.
     pub(crate) fn of_remote(&self) -> RemoteFigures {
         self.remote.clone()
+    }
+
+    pub(crate) fn set_number_usage(&self, usage: NumberUsage) {
+        let NumberUsage { identities, exceptions, unnumbered } = usage;
+        self.identities.set(number(identities));
+        self.exceptions.set(number(exceptions));
+        self.unnumbered.set(number(unnumbered));
     }
 
     pub(crate) fn refuse_connection(&self) {

@@ -194,6 +194,7 @@ impl Publisher {
             }
         }
         self.leads.send_replace(*self.elected.borrow());
+        self.metrics.set_number_usage(self.tables.directory().number_usage());
         self.tell();
     }
 
@@ -203,6 +204,7 @@ impl Publisher {
         let mut is_published = false;
         if has_other_ledger || !identities.is_empty() {
             is_published = true;
+            self.metrics.set_number_usage(self.tables.directory().number_usage());
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
