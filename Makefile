@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test test-cluster demo demo-context demo-remote bench lint deny docs fuzz manifests install clean
+.PHONY: help packages build plugin test test-cluster alerts demo demo-context demo-remote bench lint deny docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -20,6 +20,9 @@ test: build ## run every test, as root
 
 test-cluster: packages ## run the tests on a real cluster of two nodes, as root (KUBE_BIN=DIR; ARGS='--help' says more)
 	./scripts/test-cluster $(ARGS)
+
+alerts: ## check and test the alert rules with promtool (PROMTOOL=FILE); skipped without it
+	@./scripts/alerts
 
 demo: packages ## two nodes and a shop of pods on this machine: before, after, and a change (ARGS=--keep leaves it up)
 	@cargo build --quiet --package agent --package tests

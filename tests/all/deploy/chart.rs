@@ -136,7 +136,8 @@ fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
 #[test]
 fn its_monitoring_is_that_of_the_components() {
     let all = rendered(|values| {
-        values["monitoring"] = json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true});
+        values["monitoring"] =
+            json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true, "context": false});
     });
     for file in [
         "monitoring/prometheusrule.yaml",
@@ -152,6 +153,21 @@ fn its_monitoring_is_that_of_the_components() {
     let agent = &list(of_kind(&all, "DaemonSet"), "spec.template.spec.containers")[0];
     assert_eq!(at(agent, "args"), at(patch, "args"));
     assert!(list(agent, "env").contains(&list(patch, "env")[0]));
+}
+
+#[test]
+fn its_scraping_of_the_provider_is_that_of_the_component() {
+    let scraped = |enabled: bool| {
+        let all = rendered(|values| {
+            values["context"]["enabled"] = json!(enabled);
+            values["monitoring"]["context"] = json!(true);
+        });
+        ["podmonitor", "networkpolicy"].map(|file| {
+            let wanted = documents(&read(&format!("deploy/components/context-monitor/{file}.yaml"))).remove(0);
+            all.contains(&wanted)
+        })
+    };
+    assert_eq!((scraped(true), scraped(false)), ([true, true], [false, false]));
 }
 
 #[test]

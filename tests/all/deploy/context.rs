@@ -15,7 +15,7 @@ use policy::{Object, lower};
 use serde_json::{Value, json};
 use tests::agent_process::{DEPLOYED_WITH, built, until, without_variables};
 use tests::fake_api::{FakeApi, Verb};
-use tests::openmetrics;
+use tests::openmetrics::{self, Family};
 
 use super::manifests::{install_yaml, of_kind, unknown_to};
 use super::monitoring::assert_documented;
@@ -264,8 +264,8 @@ fn get(port: u16, target: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-#[test]
-fn every_figure_is_documented_and_no_other() {
+/// What a provider of two clusters serves, one of which does not answer.
+pub(super) fn figures() -> Vec<Family> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port").port();
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = program();
@@ -293,7 +293,12 @@ fn every_figure_is_documented_and_no_other() {
             .then(|| openmetrics::parse(&text))
     });
     drop(running);
-    assert_documented(&figures.expect("OpenMetrics"), "docs/context.md", "ringfence_context_");
+    figures.expect("OpenMetrics")
+}
+
+#[test]
+fn every_figure_is_documented_and_no_other() {
+    assert_documented(&figures(), "docs/context.md", "ringfence_context_");
 }
 
 #[test]

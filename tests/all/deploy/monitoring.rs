@@ -1,9 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::openmetrics::{self, Family, Kind};
 
+use super::manifests::unknown_to;
 use super::{at, documents, list, read};
 use crate::stage::Stage;
 
@@ -81,14 +83,24 @@ fn selectors_are_found_in_an_expression() {
     assert_eq!(grouped_by(expression), ["x", "le", "i"]);
 }
 
+/// Those of agent and provider.
+fn all_figures() -> Vec<Family> {
+    [figures(), super::context::figures()].concat()
+}
+
+/// The alerts of all groups.
+fn alerts(rules: &Value) -> Vec<&Value> {
+    list(rules, "groups").iter().flat_map(|group| list(group, "rules")).collect()
+}
+
 #[test]
-fn alerts_are_about_figures_that_the_agent_has() {
-    let figures = figures();
+fn alerts_are_about_figures_that_exist() {
+    let figures = all_figures();
     let series = series(&figures);
     let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
-    let alerts = list(&rules, "groups.0.rules");
+    let alerts = alerts(&rules);
     assert!(!alerts.is_empty());
-    for alert in alerts {
+    for alert in &alerts {
         assert_answerable(at(alert, "expr").as_str().unwrap(), &series);
         for text in ["labels.severity", "annotations.summary", "annotations.description"] {
             at(alert, text);
@@ -102,12 +114,32 @@ fn alerts_are_about_figures_that_the_agent_has() {
 #[test]
 fn the_alert_about_one_agent_knows_the_jobs_that_the_monitors_make() {
     let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
-    let alert = list(&rules, "groups.0.rules").iter().find(|alert| at(alert, "alert") == "RingfenceAgentGone").unwrap();
-    for monitor in ["pod-monitor/podmonitor", "service-monitor/service"] {
+    for (name, monitor) in [
+        ("RingfenceAgentGone", "pod-monitor/podmonitor"),
+        ("RingfenceAgentGone", "service-monitor/service"),
+        ("RingfenceContextGone", "context-monitor/podmonitor"),
+    ] {
+        let alert = *alerts(&rules).iter().find(|alert| at(alert, "alert") == name).unwrap();
         let monitor = documents(&read(&format!("deploy/components/{monitor}.yaml"))).remove(0);
         let job = format!(r#"up{{job=~"(.+/)?{}"}}"#, at(&monitor, "metadata.name").as_str().unwrap());
         assert!(at(alert, "expr").as_str().unwrap().contains(&job), "{alert}");
     }
+}
+
+/// Prometheus reaches the port that the PodMonitor names, past the provider's own policy.
+#[test]
+fn provider_admits_prometheus_where_it_is_scraped() {
+    let monitor = documents(&read("deploy/components/context-monitor/podmonitor.yaml")).remove(0);
+    let policy = documents(&read("deploy/components/context-monitor/networkpolicy.yaml")).remove(0);
+    let deployment = documents(&read("deploy/components/context/deployment.yaml")).remove(0);
+    assert!(unknown_to::<NetworkPolicy>(&policy).is_empty(), "{policy}");
+    let labels = at(&deployment, "spec.template.metadata.labels");
+    for selector in [at(&monitor, "spec.selector.matchLabels"), at(&policy, "spec.podSelector.matchLabels")] {
+        assert_eq!(selector, labels);
+    }
+    let port = at(&deployment, "spec.template.spec.containers.0.ports.0");
+    assert_eq!(at(&monitor, "spec.podMetricsEndpoints.0.port"), at(port, "name"));
+    assert_eq!(at(&policy, "spec.ingress.0.ports.0.port"), at(port, "containerPort"));
 }
 
 #[test]
@@ -118,10 +150,16 @@ fn the_operators_alerts_are_the_plain_ones() {
 }
 
 #[test]
-fn the_dashboard_shows_figures_that_the_agent_has() {
-    let figures = figures();
+fn dashboards_show_figures_that_exist() {
+    let figures = all_figures();
     let series = series(&figures);
-    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/grafana-dashboard.json")).unwrap();
+    for file in ["grafana-dashboard.json", "grafana-dashboard-context.json"] {
+        assert_shows_figures(file, &series);
+    }
+}
+
+fn assert_shows_figures(file: &str, series: &BTreeMap<&str, BTreeSet<&str>>) {
+    let dashboard: Value = serde_json::from_str(&read(&format!("deploy/monitoring/{file}"))).unwrap();
     let mut variables: BTreeSet<String> =
         list(&dashboard, "templating.list").iter().map(|v| at(v, "name").as_str().unwrap().to_owned()).collect();
     variables.insert("__rate_interval".into());
@@ -141,7 +179,7 @@ fn the_dashboard_shows_figures_that_the_agent_has() {
         assert!(!targets.is_empty(), "{panel}");
         for target in targets {
             let expression = at(target, "expr").as_str().unwrap();
-            assert_answerable(expression, &series);
+            assert_answerable(expression, series);
             for variable in expression.split('$').skip(1) {
                 let name: String = variable.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
                 assert!(variables.contains(&name), "there is no ${name}: {expression}");
