@@ -86,6 +86,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Clients ask for it, and nothing depends on it.
+const MODIFIED: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
+
 /// One request after the other.
 fn serve(stream: &TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -95,8 +98,11 @@ fn serve(stream: &TcpStream, state: &Mutex<State>) -> io::Result<()> {
         reader.read_exact(&mut body)?;
         let (status, says) = answer(&mut lock(state), &head, body);
         let length = says.len();
-        write!(writer, "HTTP/1.1 {status} Fake\r\netag: \"{length:x}\"\r\ncontent-length: {length}\r\n\r\n")?;
-        writer.write_all(&says)?;
+        write!(writer, "HTTP/1.1 {status} Fake\r\netag: \"{length:x}\"\r\nlast-modified: {MODIFIED}\r\n")?;
+        write!(writer, "content-length: {length}\r\n\r\n")?;
+        if head.method != "HEAD" {
+            writer.write_all(&says)?;
+        }
     }
     Ok(())
 }
@@ -119,7 +125,7 @@ fn answer(state: &mut State, head: &Head, body: Vec<u8>) -> (u16, Vec<u8>) {
             state.written.push(name.into());
             (200, vec![])
         }
-        "GET" => match state.objects.get(name) {
+        "GET" | "HEAD" => match state.objects.get(name) {
             Some(bytes) => (200, bytes.clone()),
             None => says(404, "NoSuchKey"),
         },

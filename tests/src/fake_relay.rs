@@ -52,6 +52,10 @@ struct State {
     requests: usize,
     answers: BTreeMap<u16, usize>,
     complaints: Vec<String>,
+    /// Whether it says which baseline it has.
+    tells_versions: bool,
+    /// How often it said so, by feed.
+    told_versions: BTreeMap<String, usize>,
 }
 
 /// The relay. It ends when it is dropped.
@@ -75,6 +79,21 @@ impl FakeRelay {
     /// Whoever does not show it is refused from now on.
     pub fn demand_token(&self, token: &str) {
         self.lock().token = Some(token.into());
+    }
+
+    /// From now on it says which baseline it has.
+    pub fn tell_versions(&self) {
+        self.lock().tells_versions = true;
+    }
+
+    /// How often it said which baseline of a feed it has.
+    pub fn told_versions(&self, feed: &str) -> usize {
+        self.lock().told_versions.get(feed).copied().unwrap_or_default()
+    }
+
+    /// Loses all that it has taken.
+    pub fn lose_content(&self) {
+        self.lock().taken.clear();
     }
 
     pub fn fail(&self, requests: Requests, fault: Fault) {
@@ -125,6 +144,10 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(head) = read_head(&mut reader)? {
+        if head.method == "GET" {
+            answer_version(&stream, &head, &mut lock(state))?;
+            continue;
+        }
         let length = head.body_length()?;
         let fault = {
             let mut state = lock(state);
@@ -168,6 +191,23 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
         write!(&stream, "HTTP/1.1 {code} Fake\r\ncontent-length: {}\r\n\r\n{says}", says.len())?;
     }
     Ok(())
+}
+
+/// The version of the last baseline of a feed. Faults are about what is pushed.
+fn answer_version(mut stream: &TcpStream, head: &Head, state: &mut State) -> io::Result<()> {
+    let feed = head.path.strip_prefix("/relay/v1/").and_then(|path| path.strip_suffix("/version")).unwrap_or_default();
+    let version = state.taken.get(feed).into_iter().flatten().rev().find_map(|taken| match taken {
+        Taken::Baseline { version, .. } => Some(version),
+        Taken::Delta(_) => None,
+    });
+    match version.filter(|_| state.tells_versions && is_known(head, state.token.as_deref())) {
+        Some(version) => {
+            *state.told_versions.entry(feed.into()).or_default() += 1;
+            let body = serde_json::json!({"version": version}).to_string();
+            write!(stream, "HTTP/1.1 200 Fake\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        }
+        None => write!(stream, "HTTP/1.1 404 Fake\r\ncontent-length: 0\r\n\r\n"),
+    }
 }
 
 fn is_known(head: &Head, token: Option<&str>) -> bool {

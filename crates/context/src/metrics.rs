@@ -65,6 +65,7 @@ pub(crate) struct Families {
     dropped_subscribers: Family<Labels, Counter>,
     deliveries: Family<Pairs, Counter>,
     failures: Family<Pairs, Counter>,
+    reseeds: Family<Pairs, Counter>,
     last_success_age: Family<Pairs, Seconds>,
     took: Histograms<Pairs>,
 }
@@ -84,6 +85,7 @@ impl Metrics {
             dropped_subscribers: Family::default(),
             deliveries: Family::default(),
             failures: Family::default(),
+            reseeds: Family::default(),
             last_success_age: Family::default(),
             took: Family::new_with_constructor(buckets),
         };
@@ -108,6 +110,11 @@ impl Metrics {
         );
         registry.register("deliveries", "What a relay or store has taken", families.deliveries.clone());
         registry.register("delivery_failures", "Tries that a relay or store did not take", families.failures.clone());
+        registry.register(
+            "reseeds",
+            "Baselines delivered again to an outlet that had lost one",
+            families.reseeds.clone(),
+        );
         registry.register_with_unit(
             "last_delivery_age",
             "Since a relay or store has last taken something; NaN before the first",

@@ -6,6 +6,7 @@
 //! more deltas wait than are worth keeping, or the relay refuses one for good, a baseline takes their place, and an empty
 //! delta behind it: whoever follows the relay sees the gap, and pulls.
 
+mod confirmation;
 mod outbox;
 
 use std::sync::Arc;
@@ -13,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use feed::{Access, Backoff, Position};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
-use reqwest::{RequestBuilder, Url};
+use reqwest::{RequestBuilder, Response, Url};
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel};
 use crate::leading::Assurance;
 use crate::metrics::{FeedFigures, Outlet};
+use confirmation::{Confirmation, HeldBaseline};
 pub(crate) use outbox::{Outbox, Pending};
 
 /// The wait after a first failure, which doubles.
@@ -135,6 +137,7 @@ impl Push {
     async fn keep_up(&self, backoff: &mut Backoff) {
         let mut pushed: Option<(Arc<Baseline>, Instant)> = None;
         let mut renewal = Renewal::new();
+        let mut confirmation = Confirmation::new(self.interval);
         let (mut refusals, mut refused) = (0, false);
         loop {
             let due = renewal.put_off(self.due(pushed.as_ref()));
@@ -147,6 +150,7 @@ impl Push {
                             refused = false;
                             renewal = Renewal::new();
                             pushed = Some((baseline, Instant::now()));
+                            confirmation.pushed();
                         }
                         // The relay has one, and can do with deltas meanwhile.
                         Err(failure) if pushed.is_some() => {
@@ -183,6 +187,13 @@ impl Push {
                 }
                 (due @ (Due::Now(_) | Due::At(_) | Due::Never), None) => {
                     self.wait(due).await;
+                    if let Some((baseline, _)) = &pushed
+                        && confirmation.is_due()
+                        && self.outbox.first().is_none()
+                        && !self.confirm(baseline, &mut confirmation).await
+                    {
+                        pushed = None;
+                    }
                     continue;
                 }
             };
@@ -207,6 +218,40 @@ impl Push {
                 }
             }
         }
+    }
+
+    /// Asks the relay which baseline it has, although nothing has changed. False if the baseline is to be pushed again.
+    async fn confirm(&self, baseline: &Baseline, confirmation: &mut Confirmation) -> bool {
+        let held = match self.held_baseline().await {
+            Ok(held) => held,
+            Err(failure) => {
+                self.note(&failure);
+                confirmation.failed();
+                return true;
+            }
+        };
+        if confirmation.recovers() {
+            self.figures.confirmed(Outlet::Relay);
+        }
+        let has_it = confirmation.answered(&held, &baseline.version);
+        if !has_it {
+            tracing::warn!(feed = self.channel.name, "{held}; pushing the baseline {} again", baseline.version);
+            self.figures.reseeded(Outlet::Relay);
+        }
+        has_it
+    }
+
+    async fn held_baseline(&self) -> Result<HeldBaseline, Failure> {
+        let answer = self.answer(self.relay.client.get(self.url("version")?), DELTA_PATIENCE).await?;
+        let status = answer.status();
+        if !status.is_success() {
+            return match status.as_u16() {
+                401 | 403 | 408 | 425 | 429 | 500 | 502..=504 => Err(refusal(answer).await),
+                status => Ok(HeldBaseline::Unanswered { status }),
+            };
+        }
+        let text = answer.text().await.map_err(|e| Failure::Unreachable(causes(&e)))?;
+        Ok(HeldBaseline::of_answer(&text))
     }
 
     fn note(&self, failure: &Failure) {
@@ -273,20 +318,25 @@ impl Push {
     }
 
     async fn send(&self, request: RequestBuilder, patience: Duration) -> Result<(), Failure> {
+        let answer = self.answer(request, patience).await?;
+        if answer.status().is_success() { Ok(()) } else { Err(refusal(answer).await) }
+    }
+
+    async fn answer(&self, request: RequestBuilder, patience: Duration) -> Result<Response, Failure> {
         let token = self.relay.access.authorization().await.map_err(|e| Failure::Ours(e.to_string()))?;
         let request = token.into_iter().fold(request, |request, token| request.header(AUTHORIZATION, token));
         self.assurance.given().await;
         let began = Instant::now();
         let answer = request.timeout(patience).send().await;
         self.figures.took(Outlet::Relay, began.elapsed());
-        let answer = answer.map_err(|e| Failure::Unreachable(causes(&e)))?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(());
-        }
-        let said = answer.text().await.map(|text| first_line(&text)).unwrap_or_else(|_| String::new());
-        Err(Failure::Refused { status: status.as_u16(), said })
+        answer.map_err(|e| Failure::Unreachable(causes(&e)))
     }
+}
+
+async fn refusal(answer: Response) -> Failure {
+    let status = answer.status().as_u16();
+    let said = answer.text().await.map(|text| first_line(&text)).unwrap_or_else(|_| String::new());
+    Failure::Refused { status, said }
 }
 
 enum Due {

@@ -194,6 +194,24 @@ impl Store {
         }
     }
 
+    /// Whether the newest baseline of the feed has this version and is complete.
+    pub(crate) async fn has_baseline(&self, feed: &str, version: &str) -> Result<bool, StoreError> {
+        let latest = match self.latest(feed).await {
+            Err(StoreError::NotUnderstood { .. }) => return Ok(false),
+            latest => latest?,
+        };
+        let Some(latest) = latest.filter(|latest| latest.head.version == version) else { return Ok(false) };
+        for stored in &latest.objects {
+            let path = self.path(feed, &stored.object);
+            match self.objects.head(&path).await {
+                Ok(_) => {}
+                Err(object_store::Error::NotFound { .. }) => return Ok(false),
+                Err(error) => return Err(StoreError::Failed { what: path.to_string(), error }),
+            }
+        }
+        Ok(true)
+    }
+
     pub(crate) async fn read(&self, feed: &str, object: &str) -> Result<Bytes, StoreError> {
         let path = self.path(feed, object);
         let failed = |error| StoreError::Failed { what: path.to_string(), error };

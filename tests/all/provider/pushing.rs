@@ -183,3 +183,24 @@ fn deltas_go_on_while_the_relay_refuses_the_next_baseline() {
     until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
     assert_eq!(place.relay.complaints(), [""; 0]);
 }
+
+#[test]
+fn relay_that_lost_its_content_is_seeded_again() {
+    let mut place = Place::with(&["--baseline-secs", "1"]);
+    place.relay.tell_versions();
+    let version = |relay: &FakeRelay| match relay.taken(IDENTITY).first() {
+        Some(Taken::Baseline { version, .. }) => Some(version.clone()),
+        Some(Taken::Delta(_)) | None => None,
+    };
+    let before = version(&place.relay);
+    assert!(before.is_some());
+    let (relay, provider) = (&place.relay, &mut place.provider);
+    provider.until("the relay has confirmed its baseline", |_| (relay.told_versions(IDENTITY) > 0).then_some(()));
+    relay.lose_content();
+    provider.until("the relay has a baseline again", |_| version(relay));
+    assert_eq!(version(&place.relay), before);
+    let reseeds = "ringfence_context_reseeds_total{feed=\"identity\",outlet=\"relay\"} ";
+    let figures = place.provider.get("/metrics").body;
+    assert!(figures.lines().any(|line| line.strip_prefix(reseeds).is_some_and(|count| count != "0")), "{figures}");
+    place.provider.until_logged(&["WARN", "the relay says of no baseline that it has it (404)"]);
+}

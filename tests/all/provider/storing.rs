@@ -177,3 +177,25 @@ fn a_pointer_that_is_damaged_is_written_anew() {
     });
     until_stored(store.path(), &world.fresh());
 }
+
+#[test]
+fn store_that_lost_its_content_is_written_again() {
+    let (api, store) = (FakeApi::start(), TempDir::new().unwrap());
+    let world = world(&api);
+    let mut provider = start(&api, store.path());
+    let fresh = world.fresh();
+    until_stored(store.path(), &fresh);
+    // First the object that the pointer names, then all of the feed.
+    let pointed = latest(store.path(), IDENTITY);
+    fs::remove_file(super::part(store.path(), IDENTITY, &pointed, "baseline")).unwrap();
+    until("the object is there again", || {
+        super::part(store.path(), IDENTITY, &pointed, "baseline").exists().then_some(())
+    });
+    // The provider may be writing the pointer.
+    until("the feed is removed", || fs::remove_dir_all(store.path().join(IDENTITY)).ok());
+    until_stored(store.path(), &fresh);
+    provider.until_logged(&["WARN", "the store does not have the baseline", "writing it again"]);
+    let figures = provider.get("/metrics").body;
+    let reseeds = "ringfence_context_reseeds_total{feed=\"identity\",outlet=\"store\"} ";
+    assert!(figures.lines().any(|line| line.strip_prefix(reseeds).is_some_and(|count| count != "0")), "{figures}");
+}

@@ -58,6 +58,7 @@ impl FeedFigures {
         for outlet in Outlet::ALL {
             drop(figures.families.deliveries.get_or_create(&figures.pair(outlet)));
             drop(figures.families.failures.get_or_create(&figures.pair(outlet)));
+            drop(figures.families.reseeds.get_or_create(&figures.pair(outlet)));
         }
         figures
     }
@@ -100,6 +101,16 @@ impl FeedFigures {
     pub(crate) fn delivered(&self, outlet: Outlet) {
         self.families.deliveries.get_or_create(&self.pair(outlet)).inc();
         self.lock()[outlet as usize] = Delivered { last: Some(Instant::now()), failure: None };
+    }
+
+    /// The outlet has lost what it had taken, which is delivered again.
+    pub(crate) fn reseeded(&self, outlet: Outlet) {
+        self.families.reseeds.get_or_create(&self.pair(outlet)).inc();
+    }
+
+    /// The outlet answers and has what it had taken: a failure of before is over.
+    pub(crate) fn confirmed(&self, outlet: Outlet) {
+        self.lock()[outlet as usize].failure = None;
     }
 
     /// Says whether it is news.

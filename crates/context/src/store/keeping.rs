@@ -33,6 +33,8 @@ impl Keeping {
         let mut baselines = self.channel.baselines();
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_LAST);
         let (mut kept, mut left) = (None, Vec::new());
+        // The last check whether the store has its baseline failed.
+        let mut unchecked = false;
         loop {
             // Whoever led in between may have written another.
             if self.leads.has_changed().unwrap_or(true) {
@@ -44,8 +46,11 @@ impl Keeping {
             baselines.borrow_and_update();
             let Some(baseline) = self.channel.baseline().filter(|baseline| kept.as_ref() != Some(&baseline.version))
             else {
-                if baselines.changed().await.is_err() {
-                    return;
+                tokio::select! {
+                    changed = baselines.changed() => if changed.is_err() {
+                        return;
+                    },
+                    () = sleep(self.interval) => kept = self.confirm(kept, &mut unchecked).await,
                 }
                 continue;
             };
@@ -78,6 +83,32 @@ impl Keeping {
                 }
             }
         }
+    }
+
+    /// The version that the store still has; `None` if it is to be written again, since the store has lost it.
+    async fn confirm(&self, kept: Option<String>, unchecked: &mut bool) -> Option<String> {
+        let version = kept?;
+        match self.store.has_baseline(self.channel.name, &version).await {
+            Ok(true) => {
+                // Other failures, as of removing what is old, are not over.
+                if std::mem::take(unchecked) {
+                    self.figures.confirmed(Outlet::Store);
+                }
+            }
+            Ok(false) => {
+                tracing::warn!(
+                    feed = self.channel.name,
+                    "the store does not have the baseline {version} any more; writing it again"
+                );
+                self.figures.reseeded(Outlet::Store);
+                return None;
+            }
+            Err(error) => {
+                *unchecked = true;
+                self.note(&error, "whether the store has the baseline is checked again");
+            }
+        }
+        Some(version)
     }
 
     fn note(&self, error: &StoreError, follows: &str) {
