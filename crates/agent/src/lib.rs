@@ -21,6 +21,7 @@ mod listen;
 mod lock_file;
 mod memory;
 mod metrics;
+mod own_subnets;
 mod pod_lookup;
 mod port;
 mod protection;

@@ -196,6 +196,7 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Rerouting(rerouting) => packet.rerouting == Some(*rerouting),
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
+        Match::NotProtocol(protocol) => packet.protocol != protocol.number(),
         Match::Icmpv6Type(first, last) => packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t)),
         Match::HopLimit(limit) => packet.source.is_ipv6() && packet.hop_limit == *limit,
         Match::FlowPort(first, last) => match read(Field::FlowPort, packet) {
@@ -221,8 +222,10 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::NotFromHardware(_)
         | Match::ArpRequest
         | Match::ArpSender(_)
+        | Match::ArpTarget(_)
         | Match::NotArpSenderHardware(_)
         | Match::IcmpType(..)
+        | Match::IgmpType(_)
         | Match::Fragment(_)
         | Match::FragmentOfOther(_)
         | Match::QuotedDestination(_)

@@ -36,10 +36,14 @@ impl Match {
             | Match::DestinationTranslated
             | Match::FlowPort(..) => of(Source::RoutedPacket, None),
             Match::Family(family) => of(Source::RoutedPacket, Some(*family)),
-            Match::Protocol(_) | Match::IpProtocol(_) | Match::SourcePort(..) | Match::DestinationPort(..) => {
-                of(Source::Packet, None)
+            Match::Protocol(_)
+            | Match::NotProtocol(_)
+            | Match::IpProtocol(_)
+            | Match::SourcePort(..)
+            | Match::DestinationPort(..) => of(Source::Packet, None),
+            Match::IcmpType(..) | Match::IgmpType(_) | Match::Ipv4Options | Match::NotIpProtocol(_) => {
+                of(Source::Packet, Some(Family::V4))
             }
-            Match::IcmpType(..) | Match::Ipv4Options | Match::NotIpProtocol(_) => of(Source::Packet, Some(Family::V4)),
             Match::Icmpv6Type(..)
             | Match::HopLimit(_)
             | Match::NeighbourTarget(_)
@@ -56,6 +60,7 @@ impl Match {
             | Match::NotFromHardware(_)
             | Match::ArpRequest
             | Match::ArpSender(_)
+            | Match::ArpTarget(_)
             | Match::NotArpSenderHardware(_) => of(Source::Frame, None),
             Match::InSet { fields, set } | Match::NotInSet { fields, set } => {
                 let tracked = fields.iter().any(|field| field.is_of_flow());

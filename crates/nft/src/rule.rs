@@ -110,6 +110,43 @@ impl EtherType {
     }
 }
 
+/// What a host says to multicast routers of its link (IGMP), and not what these say to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IgmpType {
+    /// RFC 1112.
+    ReportV1,
+    /// RFC 2236.
+    ReportV2,
+    /// RFC 2236.
+    Leave,
+    /// RFC 3376.
+    ReportV3,
+}
+
+impl IgmpType {
+    pub const ALL: [IgmpType; 4] = [IgmpType::ReportV1, IgmpType::ReportV2, IgmpType::Leave, IgmpType::ReportV3];
+
+    /// The first byte of the message.
+    pub fn number(self) -> u8 {
+        match self {
+            IgmpType::ReportV1 => 0x12,
+            IgmpType::ReportV2 => 0x16,
+            IgmpType::Leave => 0x17,
+            IgmpType::ReportV3 => 0x22,
+        }
+    }
+
+    /// The word of nft's grammar.
+    pub fn word(self) -> &'static str {
+        match self {
+            IgmpType::ReportV1 => "membership-report-v1",
+            IgmpType::ReportV2 => "membership-report-v2",
+            IgmpType::Leave => "leave-group",
+            IgmpType::ReportV3 => "membership-report-v3",
+        }
+    }
+}
+
 /// Parts of an IP header by which a router on the path replaces the destination address. Connection tracking records
 /// the address from before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,8 +204,11 @@ pub enum Match {
     DestinationTranslated,
     Family(Family),
     Protocol(Protocol),
+    /// The packet has another transport protocol than this one.
+    NotProtocol(Protocol),
     /// An ICMP type (IPv4) in a range, both ends included.
     IcmpType(u8, u8),
+    IgmpType(IgmpType),
     /// An ICMPv6 type in a range, both ends included.
     Icmpv6Type(u8, u8),
     /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after a
@@ -222,6 +262,8 @@ pub enum Match {
     ArpRequest,
     /// The ARP packet's sender protocol address is this one.
     ArpSender(Ipv4Addr),
+    /// The ARP packet's target protocol address is this one.
+    ArpTarget(Ipv4Addr),
     /// The ARP packet's sender hardware address is another one than this.
     NotArpSenderHardware(HardwareAddress),
     /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4). It

@@ -142,10 +142,12 @@ impl Display for Match {
             Match::Family(Family::V4) => f.write_str("meta nfproto ipv4"),
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
+            Match::NotProtocol(protocol) => write!(f, "meta l4proto != {protocol}"),
             Match::IcmpType(first, last) if first == last => write!(f, "icmp type {first}"),
             Match::IcmpType(first, last) => write!(f, "icmp type {first}-{last}"),
             Match::Icmpv6Type(first, last) if first == last => write!(f, "icmpv6 type {first}"),
             Match::Icmpv6Type(first, last) => write!(f, "icmpv6 type {first}-{last}"),
+            Match::IgmpType(kind) => write!(f, "igmp type {}", kind.word()),
             Match::HopLimit(limit) => write!(f, "ip6 hoplimit {limit}"),
             Match::Rerouting(rerouting) => f.write_str(rerouting.condition()),
             Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
@@ -170,6 +172,7 @@ impl Display for Match {
             Match::NotFromHardware(address) => write!(f, "ether saddr != {address}"),
             Match::ArpRequest => f.write_str("arp operation request"),
             Match::ArpSender(address) => write!(f, "arp saddr ip {address}"),
+            Match::ArpTarget(address) => write!(f, "arp daddr ip {address}"),
             Match::NotArpSenderHardware(address) => write!(f, "arp saddr ether != {address}"),
             // nft has no word for the quoted packet. It stands behind the 64 bits of the ICMP header, its destination
             // behind 16 bytes of it (IPv4) or 24 (IPv6).

@@ -61,6 +61,26 @@ fn with_routing_header(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     routed
 }
 
+/// A route whose last hop is done: a host answers by the way back, which begins with that hop (`ip_options_echo`).
+fn with_finished_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
+    with_options(packet, &[&[kind, 7, 8][..], &victim.octets(), &[1]].concat())
+}
+
+#[test]
+fn node_answers_no_pod_by_source_route() {
+    let lab = enforced_lab();
+    accept_source_routes(&lab);
+    let at = places()[0];
+    for kind in [131, 137] {
+        let plain = udp_datagram(SocketAddr::new(at.open, 40_000), SocketAddr::new(at.node, 9), b"reflected");
+        let packet = with_finished_option(&plain, kind, at.closed);
+        let answers = "icmp type destination-unreachable";
+        assert_eq!(received(&lab, at.closed, answers, at.open, &[packet]), 0, "type {kind}");
+    }
+    assert_eq!(dropped(&lab, "deny/source-route"), 2);
+}
+
 #[test]
 fn source_route_under_way_reaches_no_pod() {
     let lab = enforced_lab();

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent_process::{AgentProcess, ringfence};
 use tests::fake_api::FakeApi;
-use tests::frame::udp_datagram;
+use tests::frame::{send_packets, udp_datagram};
 use tests::lab::Lab;
 
-use super::{Places, lab, objects, places, received};
+use super::{Places, dropped, lab, objects, places, received};
 use crate::stage::{NODE, set_all};
 
 const FURTHER_PORT: u16 = 4799;
@@ -86,6 +86,23 @@ fn named_range_of_nodes_takes_no_tunnel() {
             }
         });
     }
+}
+
+/// All routers of a subnet take packets to its first address in (RFC 4291, section 2.6.1), and nodes are routers.
+#[test]
+fn anycast_address_of_nodes_takes_no_tunnel() {
+    let lab = lab();
+    let mut objects = objects();
+    let [v4, v6] = ["192.0.2.77", "2001:db8:7::7"].map(|text| text.parse().expect("an address"));
+    objects.push(node("node-d", [v4, v6]));
+    enforcing(&lab, &objects, &[], || {
+        let from = SocketAddr::new(places()[1].open, 40_000);
+        for (to, denied) in [("2001:db8:8::", 0), ("2001:db8:7::8", 0), ("2001:db8:7::", 1)] {
+            let to = SocketAddr::new(to.parse().expect("an address"), TUNNEL_PORTS[0]);
+            lab.in_namespace_of(from.ip(), || send_packets(&[udp_datagram(from, to, b"wrapped")]));
+            assert_eq!(dropped(&lab, "deny/tunnel"), denied, "{to}");
+        }
+    });
 }
 
 #[test]

@@ -42,7 +42,11 @@ fn count_answers() {
 }
 
 fn answers() -> u64 {
-    let listing = nft("list table inet seen");
+    counted(&nft("list table inet seen"))
+}
+
+/// The sum of the packets that the counters of a listing show.
+fn counted(listing: &str) -> u64 {
     let after = listing.split("counter packets ").skip(1);
     after.map(|text| text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a count")).sum()
 }
@@ -310,6 +314,66 @@ fn duplicate_address_detection_is_for_own_addresses() {
             node.web.sandbox.run(|| (0..3).for_each(|_| send_frame("eth0", &frame)));
             assert_eq!(node.db.sandbox.run(answers) > 0, arrives, "{target}, {arguments:?}");
         }
+        node.end();
+    }
+}
+
+/// Counts in the pod's namespace what comes in by its interface.
+fn count_incoming(condition: &str) {
+    load_text(&format!(
+        "table netdev seen {{ }}\ndelete table netdev seen\n\
+         table netdev seen {{\nchain ingress {{\ntype filter hook ingress device \"eth0\" priority 0;\n\
+         {condition} counter\n}}\n}}\n"
+    ));
+}
+
+fn incoming() -> u64 {
+    counted(&nft("list table netdev seen"))
+}
+
+/// RFC 5227, section 1.1: a host that sees a probe for the address that it is about to take does not take it.
+#[test]
+fn arp_probes_are_for_own_addresses() {
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let own = six(&hardware_address(&node.web));
+        for (target, arrives) in [("other", passes), ("web", true)] {
+            let IpAddr::V4(target) = node.addresses[target] else { panic!("an IPv4 address") };
+            node.db.sandbox.run(|| count_incoming("arp saddr ip 0.0.0.0"));
+            let frame = arp_frame([0xff; 6], own, 1, (own, [0; 4]), target.octets());
+            node.web.sandbox.run(|| (0..3).for_each(|_| send_frame("eth0", &frame)));
+            assert_eq!(node.db.sandbox.run(incoming) > 0, arrives, "{target}, {arguments:?}");
+        }
+        node.end();
+    }
+}
+
+/// A bridge that snoops takes who asks for the querier, and sends no multicast to ports that have not answered.
+#[test]
+fn bridged_pod_reports_its_groups_and_asks_nobody() {
+    const GROUP: [u8; 4] = [239, 1, 1, 1];
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let IpAddr::V4(own) = node.addresses["other"] else { panic!("an IPv4 address") };
+        let from = hardware_address(&node.other);
+        // RFC 2236, section 2: the type, the maximum response time, the checksum, the group. Without a group the first is
+        // a general query, to all systems.
+        let messages =
+            [([224, 0, 0, 1], [0x11, 100, 0xee, 0x9b, 0, 0, 0, 0]), (GROUP, [0x16, 0, 0xf9, 0xfc, 239, 1, 1, 1])];
+        node.db.sandbox.run(|| count_incoming("igmp type membership-query"));
+        for (to, message) in messages {
+            let packet = ipv4_packet(own.octets(), to, 2, &message);
+            let frame = [&[0x01, 0, 0x5e, to[1], to[2], to[3]][..], &from, &[0x08, 0], &packet].concat();
+            node.other.sandbox.run(|| send_frame("eth0", &frame));
+        }
+        let groups = node.runtime.on_node(|| {
+            let output = Command::new("bridge").args(["mdb", "show", "dev", "cni0"]).output().expect("iproute2");
+            String::from_utf8(output.stdout).unwrap()
+        });
+        assert!(groups.contains("grp 239.1.1.1"), "{arguments:?}: {groups}");
+        assert_eq!(node.db.sandbox.run(incoming) > 0, passes, "a query, {arguments:?}");
         node.end();
     }
 }

@@ -58,15 +58,16 @@ fn only_the_pod_reaches_itself(network: fn(&Place) -> Value) {
             let own = node.addresses[name];
             serve(&node, front, own);
             let forged = udp_datagram(SocketAddr::new(own, 40_000), SocketAddr::new(front, SERVICE_PORT), b"forged");
-            let from_outside = received(pod, || place.lab.in_namespace_of(outside, || send_packets(&[forged])));
-            assert_eq!(from_outside, 0, "a forged source reaches {name} at {own}");
+            let forge = || place.lab.in_namespace_of(outside, || send_packets(std::slice::from_ref(&forged)));
+            assert_eq!(received(pod, forge), 0, "a forged source reaches {name} at {own}");
             let from_itself = received(pod, || {
                 pod.sandbox.run(|| {
-                    let socket = UdpSocket::bind((own, 0)).unwrap();
+                    let socket = UdpSocket::bind((own, 40_000)).unwrap();
                     socket.send_to(b"to itself", (front, SERVICE_PORT)).unwrap();
                 });
             });
             assert_eq!(from_itself, 1, "{name} reaches itself at {own}");
+            assert_eq!(received(pod, forge), 0, "a forged source reaches {name} at {own} in the pod's own flow");
         }
         node.end();
     }

@@ -275,6 +275,7 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::HopLimit(255)], vec![accept()]),
         Rule::new(vec![Match::Ipv4Options], vec![accept()]),
         Rule::new(vec![Match::Protocol(Protocol::Udp), Match::DestinationPort(4789, 8472)], vec![accept()]),
+        Rule::new([Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into(), vec![accept()]),
         Rule::new(
             vec![Match::Protocol(Protocol::Udp), Match::SourcePort(4789, 8472), within(&[Field::SourcePort], "ports")],
             vec![accept()],

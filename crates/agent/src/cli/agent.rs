@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::LogFormat;
@@ -12,6 +13,7 @@ use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
 use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
+use crate::own_subnets::own_subnets;
 use crate::protection::protection;
 
 #[derive(Debug, Args)]
@@ -149,7 +151,9 @@ impl AgentArguments {
             SourceCheckHook::Ingress => EdgeHook::Ingress,
             SourceCheckHook::Prerouting => EdgeHook::Prerouting,
         });
-        Ok((layout.with_tunnels(self.tunnel_port.clone(), self.node_cidr.clone()), words))
+        let own_subnets = own_subnets().context("cannot read the addresses of this node's interfaces (getifaddrs)")?;
+        let layout = layout.with_tunnels(self.tunnel_port.clone(), self.node_cidr.clone()).in_subnets(own_subnets);
+        Ok((layout, words))
     }
 }
 

@@ -11,6 +11,8 @@ use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Ver
 
 /// `IPS_DST_NAT` of `nf_conntrack_common.h`.
 const IPS_DST_NAT: u32 = 1 << 5;
+/// `IPPROTO_IGMP`
+const IGMP: u8 = 2;
 /// `IPPROTO_ICMP` and `IPPROTO_ICMPV6`
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
@@ -75,8 +77,19 @@ impl Code {
             }
             Match::Family(family) => self.settle_family(*family),
             Match::Protocol(protocol) => self.settle_protocol(protocol.number()),
+            Match::NotProtocol(protocol) => {
+                self.meta(MetaKey::L4proto, Register::FIRST);
+                self.compare(Compare::NotEqual, &[protocol.number()]);
+            }
             Match::IcmpType(first, last) => self.icmp_type(Family::V4, ICMP, (*first, *last)),
             Match::Icmpv6Type(first, last) => self.icmp_type(Family::V6, ICMPV6, (*first, *last)),
+            Match::IgmpType(kind) => {
+                self.require_family(Family::V4);
+                self.settle_protocol(IGMP);
+                // RFC 2236, section 2: the first byte.
+                self.payload(Base::Transport, 0, 1, Register::FIRST);
+                self.compare(Compare::Equal, &[kind.number()]);
+            }
             Match::HopLimit(limit) => {
                 self.require_family(Family::V6);
                 // RFC 8200, section 3: the eighth byte.
@@ -157,7 +170,7 @@ impl Code {
                 self.payload(Base::Link, 6, 6, Register::FIRST);
                 self.compare(Compare::NotEqual, &address.0);
             }
-            // RFC 826: the operation, and the sender's two addresses behind it.
+            // RFC 826: the operation, the sender's two addresses behind it, then those of the target.
             Match::ArpRequest => {
                 self.settle_arp();
                 self.payload(Base::Network, 6, 2, Register::FIRST);
@@ -166,6 +179,11 @@ impl Code {
             Match::ArpSender(address) => {
                 self.settle_arp();
                 self.payload(Base::Network, 14, 4, Register::FIRST);
+                self.compare(Compare::Equal, &address.octets());
+            }
+            Match::ArpTarget(address) => {
+                self.settle_arp();
+                self.payload(Base::Network, 24, 4, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
             Match::NotArpSenderHardware(address) => {

@@ -10,11 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, HardwareAddress, Hook, InterfaceName, Key,
-    KeyType, Match, Name, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, HardwareAddress, Hook, IgmpType, InterfaceName,
+    Key, KeyType, Match, Name, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
 use super::Direction;
+use super::judging::IGMP;
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::reporting::{Cause, add_deny_chain, denied_for};
@@ -97,6 +98,7 @@ const CAUSES: [Cause; 4] = [Cause::ForgedSource, Cause::ForeignError, Cause::Oth
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
+const PIM: u8 = 103;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const AUTHENTICATION_HEADER: u8 = 51;
@@ -258,10 +260,14 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     if port.bridged && sees_frames {
         rules.extend(frame_rules(port));
     }
-    let plain = |address, condition| accept(vec![Match::SourceIs(address), condition]).commented(&pod);
-    rules.extend(of(Family::V4).map(|address| plain(address, Match::NotIpProtocol(ICMP))));
+    let plain =
+        |address, conditions: &[Match]| accept([&[Match::SourceIs(address)], conditions].concat()).commented(&pod);
+    // A bridge listens to the IGMP and PIM of its ports.
+    let checked: &[u8] = if port.bridged { &[ICMP, IGMP, PIM] } else { &[ICMP] };
+    let unchecked: Vec<Match> = checked.iter().copied().map(Match::NotIpProtocol).collect();
+    rules.extend(of(Family::V4).map(|address| plain(address, &unchecked)));
     for next in [TCP, UDP] {
-        rules.extend(of(Family::V6).map(|address| plain(address, Match::NextHeader(next))));
+        rules.extend(of(Family::V6).map(|address| plain(address, &[Match::NextHeader(next)])));
     }
     if sees_frames {
         rules.extend(arp_rules(port));
@@ -340,8 +346,24 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
             rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
         }
     }
+    if port.bridged && of(Family::V4).next().is_some() {
+        rules.extend(multicast_router_rules(table));
+    }
     rules.push(accept(vec![]));
     rules
+}
+
+/// A bridge that snoops takes the sender of a query for the querier, and the port of a multicast router for one that gets
+/// all multicast (`br_multicast_ipv4_rcv`): a pod reports what it listens to, and no more. What is fragmented shows a bridge
+/// another type than the rules.
+fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
+    let of_listener =
+        |kind| accept(vec![of_family(table, Family::V4), Match::NotFragment(Family::V4), Match::IgmpType(kind)]);
+    let of_router = |protocol| {
+        let matches = vec![of_family(table, Family::V4), Match::IpProtocol(protocol)];
+        deny(matches, Cause::RouterAdvertisement).commented("a pod is no router")
+    };
+    IgmpType::ALL.map(of_listener).into_iter().chain([IGMP, PIM].map(of_router)).collect()
 }
 
 fn neighbour_advertisement() -> Match {
@@ -361,7 +383,8 @@ fn frame_rules(port: &PodPort) -> Vec<Rule> {
     rules
 }
 
-/// A pod speaks for its own addresses. One that asks whether an address is free has none yet (RFC 5227, section 1.1).
+/// A pod speaks for its own addresses, and asks whether these are free (RFC 5227, section 1.1): who asks for another's
+/// address keeps that one from using it.
 fn arp_rules(port: &PodPort) -> Vec<Rule> {
     let is_arp = || Match::EtherType(EtherType::Arp);
     let mut rules = Vec::new();
@@ -371,9 +394,10 @@ fn arp_rules(port: &PodPort) -> Vec<Rule> {
     for address in &port.addresses {
         if let IpAddr::V4(address) = address {
             rules.push(accept(vec![is_arp(), Match::ArpSender(*address)]));
+            let without_address = Match::ArpSender(Ipv4Addr::UNSPECIFIED);
+            rules.push(accept(vec![is_arp(), Match::ArpRequest, without_address, Match::ArpTarget(*address)]));
         }
     }
-    rules.push(accept(vec![is_arp(), Match::ArpRequest, Match::ArpSender(Ipv4Addr::UNSPECIFIED)]));
     rules.push(deny(vec![is_arp()], Cause::ForgedSource).commented("a pod speaks for its own addresses only"));
     rules
 }

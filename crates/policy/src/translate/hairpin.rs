@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use nft::{Comment, Datum, Element, Family, Field, InterfaceName, Key, KeyType, Match, Name, Rule, Ruleset, Set};
 
-use super::judging::APPROVE;
-use super::layout::{address_type, fixed, goto};
+use super::layout::{accept, address_type, fixed};
 
 /// Pods whose input interface is known: the address twice, and the interface.
 fn with_interface(family: Family) -> Name {
@@ -64,16 +63,19 @@ pub(super) fn remove_pod(ruleset: &mut Ruleset, address: IpAddr, input: Option<I
     }
 }
 
-/// Approves the flows of pods that reach themselves. These rules are where programs end, so that no flow that a policy
-/// allows is asked for it. Without a translated destination the packet is not from the pod: one that a pod sends to its
-/// own address does not leave it.
+/// Accepts the flows of pods that reach themselves. These rules are at the end of programs, so that no flow that a policy
+/// allows is compared with them. Without a translated destination the packet is not from the pod: one that a pod sends to
+/// its own address does not leave it.
+///
+/// Such a flow is not approved, so that each of its packets has to enter by the pod's interface: a host outside could
+/// send into an approved flow with the pod's address as its source.
 pub(super) fn rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let rules_of = |&family: &Family| {
         let ends = vec![Field::FlowSource(family), Field::FlowDestination(family)];
         let with_input = [&ends[..], &[Field::InInterface]].concat();
-        let approve =
-            |fields, set| Rule::new(vec![Match::DestinationTranslated, Match::InSet { fields, set }], goto(APPROVE));
-        [approve(with_input, with_interface(family)), approve(ends, without_interface(family))]
+        let accept =
+            |fields, set| Rule::new(vec![Match::DestinationTranslated, Match::InSet { fields, set }], accept());
+        [accept(with_input, with_interface(family)), accept(ends, without_interface(family))]
     };
     families.iter().flat_map(rules_of).collect()
 }

@@ -10,19 +10,20 @@ use nft::{Action, Chain, Family, Hook, Match, Name, Protocol, Rerouting, Rule, R
 
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
 use super::reporting::{Cause, audit_chain, denied_for};
-use super::tunnels::ByProtocol;
+use super::tunnels::Unapproved;
 use super::{Direction, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
-/// The way to the programs, behind the rules of tunnels.
-const JUDGE: &str = "judge";
+/// Approves what an ingress program allows.
 pub(super) const APPROVE: &str = "approve";
+/// Approves what only an egress program judges.
+const APPROVE_EGRESS: &str = "approve-egress";
 const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
 const SOURCE_ROUTE: &str = "source-route";
-const IGMP: u8 = 2;
+pub(super) const IGMP: u8 = 2;
 
-pub(super) const CHAINS: [&str; 6] = [FORWARD, JUDGE, APPROVE, EGRESS, INGRESS, SOURCE_ROUTE];
+pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, INGRESS, SOURCE_ROUTE];
 
 /// The chains of which [`stamp`] makes the rules. What they decide is in the sets that they look at.
 pub(super) fn is_stamped(chain: &Name) -> bool {
@@ -38,27 +39,15 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
     let mut forward: Vec<Rule> = related::before_approval(ruleset).into_iter().chain([approved]).collect();
     forward.extend(to_source_route(&families));
-    let judging = judging_rules(&families, ruleset);
-    let approving = approve_rules(ruleset, layout);
-    let to_tunnels = tunnels::judging_rules(ruleset);
-    ruleset.chains.remove(&fixed(JUDGE));
+    forward.extend(tunnels::forward_rules(ruleset));
+    forward.extend(judging_rules(&families, ruleset));
+    let approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
     let mut put = |name: &str, hook: Option<Hook>, rules: Vec<Rule>| {
         ruleset.chains.insert(fixed(name), Arc::new(Chain { hook, rules }));
     };
-    match to_tunnels {
-        None => forward.extend(judging),
-        Some(ByProtocol { over_udp, wrapped }) => {
-            // Nearly every packet is of TCP or UDP: it is not compared with the other protocols of tunnels.
-            let judge = |protocol| Rule::new(vec![Match::Protocol(protocol)], goto(JUDGE));
-            forward.push(judge(Protocol::Tcp));
-            forward.extend(over_udp);
-            forward.push(judge(Protocol::Udp));
-            forward.extend(wrapped);
-            forward.push(Rule::new(vec![], goto(JUDGE)));
-            put(JUDGE, None, judging);
-        }
+    for (direction, rules) in Direction::BOTH.into_iter().zip(approving) {
+        put(approve_chain(direction), None, rules);
     }
-    put(APPROVE, None, approving);
     put(EGRESS, None, egress_rules(&families));
     put(SOURCE_ROUTE, None, source_route_rules(&families));
     put(FORWARD, Some(Hook::Forward), forward);
@@ -154,18 +143,26 @@ fn isolated_rule(direction: Direction, family: Family, actions: Vec<Action>) -> 
 pub(super) fn ingress_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     let mut rules: Vec<Rule> = dispatch_rules(Direction::Ingress, families.iter().copied()).collect();
     rules.extend(guard_rules(Direction::Ingress, families.iter().copied()));
-    rules.push(Rule::new(vec![], goto(APPROVE)));
+    rules.push(Rule::new(vec![], goto(APPROVE_EGRESS)));
     rules
 }
 
-fn approve_rules(ruleset: &Ruleset, layout: &Layout) -> Vec<Rule> {
+fn approve_chain(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Egress => APPROVE_EGRESS,
+        Direction::Ingress => APPROVE,
+    }
+}
+
+/// For flows that the program of the direction allows, and no program of the other direction has to judge.
+fn approve_rules(ruleset: &Ruleset, layout: &Layout, direction: Direction) -> Vec<Rule> {
     let mark = Action::SetMark { mask: layout.mask(), value: layout.mark() };
     let approve = |matches| Rule::new(matches, [vec![mark.clone()], accept()].concat());
-    let Some(ByProtocol { over_udp, wrapped }) = tunnels::unapproved_rules(ruleset) else {
+    let Some(Unapproved { over_udp, others }) = tunnels::unapproved_rules(ruleset, direction) else {
         return vec![approve(vec![])];
     };
     let of = |protocol| approve(vec![Match::Protocol(protocol)]);
-    [vec![of(Protocol::Tcp)], over_udp, vec![of(Protocol::Udp)], wrapped, vec![approve(vec![])]].concat()
+    [vec![of(Protocol::Tcp), over_udp, of(Protocol::Udp)], others, vec![approve(vec![])]].concat()
 }
 
 #[cfg(test)]
@@ -201,19 +198,32 @@ mod tests {
         let layout = Layout::for_table("ringfence").unwrap();
         let forward = rules(&layout, "forward");
         assert_eq!(forward[..2], ["ct state related jump related", APPROVED]);
-        assert_eq!(forward[2..4], ["ip hdrlength != 5 jump source-route", "meta l4proto tcp goto judge"]);
+        assert_eq!(
+            forward[2..4],
+            ["ip hdrlength != 5 jump source-route", "meta l4proto != tcp meta l4proto != udp jump tunnel/wrapped",]
+        );
         assert!(forward[4].ends_with("th dport @tunnel-ports jump tunnel/forwarded"), "{forward:?}");
-        assert_eq!(forward[5], "meta l4proto udp goto judge");
-        assert!(forward[6..10].iter().all(|rule| rule.ends_with("jump tunnel/forwarded")), "{forward:?}");
-        assert_eq!(forward[10..], ["goto judge"]);
+        let wrapped = rules(&layout, "tunnel/wrapped");
+        assert_eq!(wrapped, [4, 41, 47, 51].map(|number| format!("meta l4proto {number} goto tunnel/forwarded")));
+    }
+
+    #[test]
+    fn approve_asks_for_port_of_other_end() {
+        let layout = Layout::for_table("ringfence").unwrap();
+        for (chain, port) in [("approve", "th sport"), ("approve-egress", "th dport")] {
+            let approve = rules(&layout, chain);
+            assert!(approve[0].starts_with("meta l4proto tcp ct mark set "), "{approve:?}");
+            assert_eq!(approve[1], format!("meta l4proto udp {port} 4789-8472 {port} @tunnel-ports accept"));
+            assert!(approve[2].starts_with("meta l4proto udp ct mark set "), "{approve:?}");
+            assert_eq!(approve[3], "ct state related accept");
+        }
     }
 
     #[test]
     fn only_directions_with_isolated_pods_are_judged() {
         let layout = Layout::for_table("ringfence").unwrap();
-        let judge = rules(&layout, "judge");
         let ingress = ["ct reply ip saddr vmap @ingress4", "ct reply ip saddr @isolated-ingress4 goto deny/commit"];
-        assert_eq!(judge, [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
+        assert_eq!(rules(&layout, "forward")[5..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
     }
 
     #[test]
@@ -221,6 +231,6 @@ mod tests {
         let layout = Layout::for_table("ringfence").unwrap().checking_sources(false);
         let forward = rules(&layout, "forward");
         assert_eq!(forward[..3], [APPROVED, "ip hdrlength != 5 jump source-route", "ct reply ip saddr vmap @ingress4"]);
-        assert_eq!(rules(&layout, "judge"), Vec::<String>::new());
+        assert_eq!(rules(&layout, "tunnel/wrapped"), Vec::<String>::new());
     }
 }

@@ -48,6 +48,8 @@ pub struct Layout {
     tunnel_ports: Vec<u16>,
     /// Addresses of nodes beside those that Node objects name.
     node_ranges: Vec<IpNet>,
+    /// The addresses of this node's interfaces with the lengths of their subnets.
+    own_subnets: Vec<IpNet>,
     protected: bool,
     /// The group of nfnetlink_log that denied packets are logged to.
     log_group: Option<u16>,
@@ -74,6 +76,7 @@ impl Layout {
             edge_hook: EdgeHook::Ingress,
             tunnel_ports: vec![],
             node_ranges: vec![],
+            own_subnets: vec![],
             protected: false,
             log_group: None,
         })
@@ -105,6 +108,11 @@ impl Layout {
     /// objects name.
     pub fn with_tunnels(self, ports: Vec<u16>, node_ranges: Vec<IpNet>) -> Layout {
         Layout { tunnel_ports: ports, node_ranges, ..self }
+    }
+
+    /// The subnets of this node's interfaces, by whose broadcast and anycast addresses other nodes receive.
+    pub fn in_subnets(self, own_subnets: Vec<IpNet>) -> Layout {
+        Layout { own_subnets, ..self }
     }
 
     /// Whether the tables are to be owned by the agent's socket, so that nobody else can change them.
@@ -139,6 +147,10 @@ impl Layout {
 
     pub fn node_ranges(&self) -> &[IpNet] {
         &self.node_ranges
+    }
+
+    pub fn own_subnets(&self) -> &[IpNet] {
+        &self.own_subnets
     }
 
     pub fn denied_cidrs(&self) -> &[IpNet] {

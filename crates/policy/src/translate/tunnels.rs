@@ -7,6 +7,7 @@
 //! Pods are known by their addresses here: the check of sources keeps them from using others.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,6 +16,8 @@ use nft::{
     Set, State, Verdict,
 };
 
+use super::Direction;
+use super::judging::IGMP;
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use crate::Block;
@@ -23,6 +26,8 @@ use crate::peers::block_ranges;
 pub(super) const INPUT: &str = "input";
 /// Packets to tunnels that this node forwards.
 const FORWARDED: &str = "tunnel/forwarded";
+/// Packets of other protocols than TCP and UDP that this node forwards.
+const WRAPPED: &str = "tunnel/wrapped";
 /// Packets to tunnels of this node.
 const OWN_NODE: &str = "tunnel/own-node";
 const PORTS: &str = "tunnel-ports";
@@ -50,7 +55,7 @@ pub(super) fn own_pods(family: Family) -> Name {
 }
 
 pub(super) fn is_chain(chain: &Name) -> bool {
-    [FORWARDED, OWN_NODE].contains(&chain.as_str())
+    [FORWARDED, WRAPPED, OWN_NODE].contains(&chain.as_str())
 }
 
 /// Whether fewer elements of the set check less.
@@ -84,8 +89,14 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
         add_deny_chain(ruleset, layout, Cause::Tunnel);
         let own_node = families.iter().map(|&family| deny(family, vec![])).collect();
         ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: None, rules: own_node }));
-        at_input =
-            to_tunnels(ruleset, OWN_NODE).map_or_else(Vec::new, |rules| [rules.over_udp, rules.wrapped].concat());
+        let wrapped = rules_of_wrappers(Verdict::Goto(fixed(FORWARDED)));
+        ruleset.chains.insert(fixed(WRAPPED), Arc::new(Chain { hook: None, rules: wrapped }));
+        let own_node = Verdict::Jump(fixed(OWN_NODE));
+        if families.contains(&Family::V4) {
+            at_input.push(options_of_own_pods());
+        }
+        at_input.extend(over_udp(ruleset, Field::DestinationPort, own_node.clone()));
+        at_input.extend(rules_of_wrappers(own_node));
         place_nodes(ruleset, layout, None);
     }
     ruleset.chains.insert(fixed(INPUT), Arc::new(Chain { hook: Some(Hook::Input), rules: at_input }));
@@ -100,7 +111,13 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
     let families: Vec<Family> = Family::BOTH.into_iter().filter(present).collect();
     let known = |family: Family| {
         let Some(ranges) = ranges else { return vec![] };
-        let all = ranges.iter().chain(layout.node_ranges());
+        let all = ranges.iter().chain(layout.node_ranges()).copied();
+        let of_family: Vec<IpNet> = all.filter(|range| Family::of(range.addr()) == family).collect();
+        if of_family.is_empty() {
+            return vec![];
+        }
+        let shared = shared_ranges(family, &of_family, layout.own_subnets());
+        let all = of_family.iter().chain(&shared);
         let blocks: BTreeSet<Block> = all.map(|range| Block { cidr: range.trunc(), except: vec![] }).collect();
         block_ranges(&blocks, family)
     };
@@ -123,6 +140,41 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
     ruleset.chains.insert(fixed(FORWARDED), Arc::new(Chain { hook: None, rules }));
 }
 
+/// The node's answer to a packet with a source route goes the route back (`ip_options_echo`), to a pod too, and nft does
+/// not find every source route that the kernel follows.
+fn options_of_own_pods() -> Rule {
+    let source = Field::Source(Family::V4);
+    let from_own_pod = Match::InSet { fields: vec![source, source], set: own_pods(Family::V4) };
+    let matches = vec![Match::Ipv4Options, Match::NotIpProtocol(IGMP), from_own_pod];
+    Rule::new(matches, denied_for(Cause::SourceRoute)).commented("the node's answer takes a source route back")
+}
+
+/// Addresses by which several nodes receive: multicast, broadcast, the addresses of a link, and the subnet-router
+/// anycast addresses (RFC 4291, section 2.6.1) of the nodes' /64 subnets. Of this node's own subnets the length is known.
+fn shared_ranges(family: Family, of_nodes: &[IpNet], own_subnets: &[IpNet]) -> Vec<IpNet> {
+    let mut shared: Vec<IpNet> = match family {
+        // Multicast, reserved addresses and the limited broadcast address.
+        Family::V4 => vec![net(Ipv4Addr::new(224, 0, 0, 0), 3)],
+        Family::V6 => {
+            let of_subnet = |node: &IpNet| net(node.addr(), 64).network().into();
+            let link_local = net(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
+            let multicast = net(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8);
+            [link_local, multicast].into_iter().chain(of_nodes.iter().map(of_subnet)).collect()
+        }
+    };
+    for subnet in own_subnets.iter().filter(|subnet| Family::of(subnet.addr()) == family) {
+        shared.push(subnet.network().into());
+        if family == Family::V4 {
+            shared.push(subnet.broadcast().into());
+        }
+    }
+    shared
+}
+
+fn net(address: impl Into<IpAddr>, length: u8) -> IpNet {
+    IpNet::new_assert(address.into(), length)
+}
+
 /// What this node's pods send there.
 fn deny(family: Family, there: Vec<Match>) -> Rule {
     let source = Field::Source(family);
@@ -131,51 +183,116 @@ fn deny(family: Family, there: Vec<Match>) -> Rule {
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
 }
 
-/// Rules about tunnels, by the protocol that carries these.
-pub(super) struct ByProtocol {
-    pub(super) over_udp: Vec<Rule>,
-    /// In IP itself.
-    pub(super) wrapped: Vec<Rule>,
+fn rules_of_wrappers(verdict: Verdict) -> Vec<Rule> {
+    WRAPPERS.map(|number| Rule::new(vec![Match::IpProtocol(number)], vec![Action::Verdict(verdict.clone())])).into()
 }
 
-fn rules_of_wrappers(actions: &[Action]) -> Vec<Rule> {
-    WRAPPERS.map(|number| Rule::new(vec![Match::IpProtocol(number)], actions.to_vec())).into()
-}
-
-/// Leads the packets to tunnels into the chain.
-fn to_tunnels(ruleset: &Ruleset, chain: &str) -> Option<ByProtocol> {
-    let jump = [Action::Verdict(Verdict::Jump(fixed(chain)))];
-    let over_udp = over_udp(ruleset, Field::DestinationPort)?;
-    Some(ByProtocol { over_udp: vec![Rule::new(over_udp, jump.to_vec())], wrapped: rules_of_wrappers(&jump) })
-}
-
-/// UDP with one of the tunnels' ports; none if sources are not checked. A range costs less than a look into a set, and
-/// most packets are beyond it.
-fn over_udp(ruleset: &Ruleset, field: Field) -> Option<Vec<Match>> {
+/// A rule for UDP with one of the tunnels' ports; none if sources are not checked. A range costs less than a lookup in a
+/// set, and most ports are outside of it.
+fn over_udp(ruleset: &Ruleset, field: Field, verdict: Verdict) -> Option<Rule> {
     let ports = &ruleset.sets.get(&fixed(PORTS))?.elements;
     let numbers =
         || ports.keys().filter_map(|key| if let Key::One(Datum::Port(port)) = key { Some(port) } else { None });
     let (first, last) = (numbers().min()?, numbers().max()?);
-    let within = match field {
+    let in_range = match field {
         Field::SourcePort => Match::SourcePort(first, last),
         _ => Match::DestinationPort(first, last),
     };
-    Some(vec![Match::Protocol(Protocol::Udp), within, Match::InSet { fields: vec![field], set: fixed(PORTS) }])
+    let in_set = Match::InSet { fields: vec![field], set: fixed(PORTS) };
+    Some(Rule::new(vec![Match::Protocol(Protocol::Udp), in_range, in_set], vec![Action::Verdict(verdict)]))
 }
 
-/// For packets of flows that are not approved.
-pub(super) fn judging_rules(ruleset: &Ruleset) -> Option<ByProtocol> {
-    to_tunnels(ruleset, FORWARDED)
+/// The rules of the forward hook for packets of flows that are not approved; none if sources are not checked. Nearly
+/// every packet is TCP or UDP: it is not compared with the protocols that wrap packets.
+pub(super) fn forward_rules(ruleset: &Ruleset) -> Vec<Rule> {
+    let Some(over_udp) = over_udp(ruleset, Field::DestinationPort, Verdict::Jump(fixed(FORWARDED))) else {
+        return vec![];
+    };
+    let neither_tcp_nor_udp = [Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into();
+    vec![Rule::new(neither_tcp_nor_udp, vec![Action::Verdict(Verdict::Jump(fixed(WRAPPED)))]), over_udp]
 }
 
-/// What is allowed and never approved: flows with a packet to a tunnel in one of their directions. The ports of a packet
-/// are those of its flow in the forward hook, where the destination is translated already and the source not yet.
-pub(super) fn unapproved_rules(ruleset: &Ruleset) -> Option<ByProtocol> {
-    let accept = [Action::Verdict(Verdict::Accept)];
-    let of = |field| over_udp(ruleset, field).map(|matches| Rule::new(matches, accept.to_vec()));
-    let over_udp = vec![of(Field::DestinationPort)?, of(Field::SourcePort)?];
+/// Rules for flows that are accepted without an approval.
+pub(super) struct Unapproved {
+    pub(super) over_udp: Rule,
+    /// For protocols other than TCP and UDP.
+    pub(super) others: Vec<Rule>,
+}
+
+/// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of their
+/// packets is judged; `None` if sources are not checked. The ports of a packet are those of its flow in the forward hook,
+/// where the destination is translated already and the source not yet.
+///
+/// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and sends
+/// to the port of the other end. The other end sends to the pod, which is no node.
+pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Option<Unapproved> {
+    let port_of_other_end = match direction {
+        Direction::Egress => Field::DestinationPort,
+        Direction::Ingress => Field::SourcePort,
+    };
+    let over_udp = over_udp(ruleset, port_of_other_end, Verdict::Accept)?;
     // An ICMP error is a packet of the flow that it quotes, and of another protocol.
-    let error = Rule::new(vec![Match::State(vec![State::Related])], accept.to_vec());
-    let wrapped = [vec![error], rules_of_wrappers(&accept)].concat();
-    Some(ByProtocol { over_udp, wrapped })
+    let error = Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(Verdict::Accept)]);
+    let others = [vec![error], rules_of_wrappers(Verdict::Accept)].concat();
+    Some(Unapproved { over_udp, others })
+}
+
+#[cfg(test)]
+mod tests {
+    use nft::{Packet, Stop, evaluate};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Change, ClusterState, Kind, lower, translate};
+
+    const UDP: u8 = 17;
+
+    /// The rules for a pod that no policy selects, in a cluster with another node.
+    fn ruleset() -> Ruleset {
+        let mut state = ClusterState::new();
+        let pod = json!({
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"nodeName": "node-a"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        });
+        let addresses = ["192.0.2.7", "2001:db8:7::7"].map(|ip| json!({"type": "InternalIP", "address": ip}));
+        let node = json!({"metadata": {"name": "node-b"}, "status": {"addresses": addresses}});
+        for (kind, object) in [(Kind::Pod, pod), (Kind::Node, node)] {
+            state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        let own_subnets = ["192.0.2.6/25", "2001:db8:6::6/80"].map(|subnet| subnet.parse().unwrap());
+        let layout = Layout::for_table("ringfence").unwrap().in_subnets(own_subnets.into());
+        translate(&state, "node-a", &layout).ruleset
+    }
+
+    #[test]
+    fn shared_addresses_of_nodes_take_no_tunnel() {
+        let ruleset = ruleset();
+        let of_nodes = [
+            "192.0.2.7",
+            "192.0.2.127",
+            "192.0.2.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "2001:db8:7::7",
+            "2001:db8:7::",
+            "2001:db8:6::",
+            "fe80::7",
+            "ff02::1",
+        ];
+        let of_others = ["192.0.2.8", "192.0.2.255", "2001:db8:7::8", "2001:db8:8::"];
+        let passes = |to: &str, port| {
+            let to: IpAddr = to.parse().unwrap();
+            let from = if to.is_ipv4() { "10.0.0.1" } else { "fd00::1" };
+            let packet = Packet::first(from.parse().unwrap(), to, UDP, Some(port));
+            evaluate(&ruleset, &packet).stop == Stop::Accepted
+        };
+        for to in of_nodes {
+            assert!(!passes(to, 4789), "{to}");
+            assert!(passes(to, 53), "{to}");
+        }
+        for to in of_others {
+            assert!(passes(to, 4789), "{to}");
+        }
+    }
 }

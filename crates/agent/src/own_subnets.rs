@@ -1,0 +1,28 @@
+//! The subnets of this node's interfaces. Read once at the start: they say at which broadcast and anycast addresses other
+//! nodes receive, which the rules about tunnels need.
+
+use std::io;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+
+/// Each address of an interface other than loopback, with the length of its subnet.
+pub(crate) fn own_subnets() -> io::Result<Vec<IpNet>> {
+    Ok(getifaddrs()?.filter_map(|interface| subnet(&interface)).collect())
+}
+
+fn subnet(interface: &InterfaceAddress) -> Option<IpNet> {
+    if interface.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+        return None;
+    }
+    let address = ip(interface.address.as_ref()?)?;
+    IpNet::with_netmask(address, ip(interface.netmask.as_ref()?)?).ok()
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
