@@ -81,7 +81,7 @@ fn what_audited_policies_would_deny_works_and_is_told_of_in_each_direction() {
         assert_eq!((&event["policies"], &event["closest"]), (&json!([by]), &Value::Null));
         assert_eq!(event["count"], 1);
     }
-    agent.until_logged(&["packets passed that audited policies would deny", "policies=\"shop/closed\""]);
+    agent.until_logged(&["packets passed that policies in audit would deny", "policies=\"shop/closed\""]);
     assert_eq!(told(&stage, "?verdict=denied"), Vec::<Value>::new());
     // The flow is approved: it is judged once.
     until_summed_up(&stage, &mut agent, &[("shop/closed", 1), ("shop/nowhere", 1)]);
@@ -106,7 +106,7 @@ fn the_summary_lists_audited_policies_with_what_they_would_have_denied_and_since
         assert!(text.contains(words), "{words} in\n{text}");
     }
     let of_others = audit(&stage, &["--namespace", "ops"]).stdout;
-    assert!(of_others.contains("no policy is audited"), "{of_others}");
+    assert!(of_others.contains("no audited policies"), "{of_others}");
 
     // Whoever is enforced, and audited again, begins at nothing.
     for (enforcement, expected) in
@@ -133,7 +133,7 @@ fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else
     assert_eq!(audit(&stage, &["--suggest", "--namespace", "shop", "--pod", "db"]).stdout, suggested.stdout);
     let nobody = audit(&stage, &["--suggest", "--namespace", "shop", "--pod", "other"]);
     assert_eq!((nobody.code, nobody.stdout.as_str()), (Some(0), ""));
-    assert!(nobody.stderr.contains("no policy is suggested"), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("no policy suggested"), "{}", nobody.stderr);
     assert_eq!(audit(&stage, &["--suggest"]).code, Some(2));
 
     stage.write("suggested.yaml", &suggested.stdout);
@@ -141,7 +141,7 @@ fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else
     let again = audit(&stage, &["--suggest", "--namespace", "shop"]);
     assert_eq!(again.stdout, "", "what is allowed already is not suggested again");
     let text = audit(&stage, &[]).stdout;
-    assert!(text.contains("none of the flows that are known would be denied any more"), "{text}");
+    assert!(text.contains("none of the recorded flows would still be denied"), "{text}");
     stage.write_objects("pods.json", &pods());
     agent.until("nothing is audited any more", |_| summary(&stage).is_empty().then_some(()));
     agent.until("others are denied", |_| (!reached(&stage, OTHER[0], 5432)).then_some(()));
@@ -180,9 +180,9 @@ fn a_denial_says_which_audited_rule_would_allow_it() {
     });
     assert_eq!(events[0]["policies"], json!(["shop/closed"]));
     assert_eq!(events[0]["wouldAllow"], json!([{"policy": "shop/next", "field": "spec.ingress[0]"}]));
-    agent.until_logged(&["packets were denied", "would_allow=\"shop/next spec.ingress[0]\"", "node=\"node-a\""]);
+    agent.until_logged(&["packets denied", "would_allow=\"shop/next spec.ingress[0]\"", "node=\"node-a\""]);
     let text = run(["drops", "--run-dir", stage.run_dir().to_str().unwrap()]).stdout;
-    assert!(text.contains("shop/next spec.ingress[0] would allow it, and is only audited"), "{text}");
+    assert!(text.contains("shop/next spec.ingress[0] would allow it, but is only audited"), "{text}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn of_two_definitions_the_first_counts_and_the_problem_names_both() {
     check(
         &[("a.yaml", &namespace("shop", "first")), ("b.yaml", &format!("---\n{}", namespace("shop", "second")))],
         &["Namespace shop a.yaml:1"],
-        &["b.yaml:2: Namespace shop is already defined at a.yaml:1, which counts; remove one of the two"],
+        &["b.yaml:2: duplicate Namespace shop: already defined at a.yaml:1, which is used; remove one of the two"],
     );
 }
 
@@ -100,10 +100,8 @@ fn a_file_that_does_not_parse_is_a_problem_with_its_place_and_the_others_count()
     check(
         &[("a.yaml", &pod("a")), ("b.yaml", "kind: Pod\nmetadata: a: b\n")],
         &["Namespace shop a.yaml:1", "Pod shop/a a.yaml:1"],
-        &[
-            "b.yaml:2: column 12: mapping values are not allowed in this context; nothing in this file counts until that is \
-           mended",
-        ],
+        &["b.yaml:2: column 12: mapping values are not allowed in this context; the file is ignored until it is \
+             corrected"],
     );
 }
 
@@ -232,7 +230,7 @@ async fn a_bad_file_keeps_what_it_said_and_the_others_go_on() {
     known.until_namespaces(&["a", "b"]).await;
     write(&folder, "a.yaml", "kind: [\n");
     known.until_problem("a.yaml:").await;
-    assert!(known.problems[0].message.ends_with("what it said before counts until that is mended"));
+    assert!(known.problems[0].message.ends_with("its previous contents are used until it is corrected"));
     write(&folder, "b.yaml", &namespace("c", "x"));
     known.until_namespaces(&["a", "c"]).await;
     write(&folder, "a.yaml", &namespace("d", "x"));
@@ -288,7 +286,7 @@ async fn a_folder_that_goes_away_is_a_problem_and_what_it_said_counts() {
     let mut known = Known { events, objects: BTreeMap::new(), problems: vec![], changes: vec![] };
     known.until_namespaces(&["a"]).await;
     fs::rename(folder.path().join("in"), folder.path().join("out")).unwrap();
-    known.until_problem("what it said before counts").await;
+    known.until_problem("the previous contents of the folder are used").await;
     assert_eq!(known.objects[&Kind::Namespace], ["a"]);
 }
 

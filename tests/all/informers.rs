@@ -242,7 +242,7 @@ async fn a_version_that_is_gone_is_listed_again_and_the_deletions_meanwhile_are_
         let (api, mut known) = watched(|f| f.gone_as_status = gone_as_status).await;
         api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 503)));
         api.cut_connections();
-        known.until_problem("answers 503 to watch pods").await;
+        known.until_problem("returned 503 to watch pods").await;
         api.remove(Kind::Pod, "shop", "web");
         api.set(Kind::Pod, pod("db"));
         api.compact();
@@ -324,7 +324,7 @@ async fn a_policy_of_a_list_that_comes_in_pages_is_of_the_version_of_the_list() 
 async fn an_object_without_a_name_is_a_problem_and_the_watch_goes_on() {
     let (api, mut known) = watched(|_| {}).await;
     api.send_raw(Kind::Pod, b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"labels\":{}}}}\n");
-    known.until_problem("pods watch: 1 objects came without metadata.name").await;
+    known.until_problem("pods watch: ignored 1 objects without metadata.name").await;
     api.set(Kind::Pod, pod("db"));
     known.until_pods(&["db", "web"]).await;
 }
@@ -375,7 +375,7 @@ async fn credentials_that_are_not_accepted_are_said_to_be() {
     let api = small_cluster();
     api.faults(|f| f.refuse(Kind::Pod, &[Verb::Watch], 401));
     let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
-    known.until_problem("pods watch: the API server does not accept our credentials (401)").await;
+    known.until_problem("pods watch: unauthorized: the API server rejected the credentials (401)").await;
     api.faults(|f| f.refusals.clear());
     known.until_synced().await;
     known.until_well().await;
@@ -386,7 +386,7 @@ async fn server_errors_are_waited_out_and_what_is_known_stays() {
     let (api, mut known) = watched(|_| {}).await;
     api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 500)));
     api.cut_connections();
-    known.until_problem("the API server answers 500 to watch pods").await;
+    known.until_problem("the API server returned 500 to watch pods").await;
     let before = api.count(Verb::Watch, Kind::Pod);
     // More of them than it takes to give up the version.
     api.until_requests("more attempts", |requests| requests.len() > 3 * (before + 10)).await;
@@ -403,7 +403,9 @@ async fn a_server_that_does_not_answer_is_noticed_and_asked_again() {
     api.faults(|f| f.silent = true);
     let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
     let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
-    known.until_problem("pods watch: the API server has not answered to watch pods for 200ms").await;
+    known
+        .until_problem("pods watch: the request to watch pods timed out: no answer from the API server for 200ms")
+        .await;
     api.faults(|f| f.silent = false);
     known.until_synced().await;
     known.until_well().await;
@@ -438,7 +440,7 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause()
     let (api, mut known) = watched(|_| {}).await;
     api.faults(|f| f.ends_watches = true);
     api.cut_connections();
-    known.until_problem("the API server ends the watch of pods as soon as it begins").await;
+    known.until_problem("the API server closes each watch of pods immediately").await;
     let (before, began) = (api.count(Verb::Watch, Kind::Pod), Instant::now());
     let pods = |r: &&tests::fake_api::Request| r.kind == Kind::Pod.into();
     api.until_requests("ten more", |requests| requests.iter().filter(pods).count() >= before + 10).await;
@@ -486,7 +488,7 @@ async fn a_server_that_is_not_there_is_a_problem_of_every_watch() {
     known.until("four problems", |known| known.problems.len() == 4).await;
     for (problem, plural) in known.problems.iter().zip(["namespaces", "networkpolicies", "nodes", "pods"]) {
         assert_eq!(problem.origin, format!("{plural} watch"));
-        assert!(problem.message.starts_with("the API server cannot be reached: "), "{problem}");
+        assert!(problem.message.starts_with("cannot connect to the API server: "), "{problem}");
         assert!(problem.message.contains("refused"), "{problem}");
     }
 }

@@ -130,7 +130,7 @@ fn once_it_copies_the_plugin_adds_the_entry_and_ends() {
     node.write("10-net.conflist", &list("net"));
     let Ended { code, stdout, stderr } = ended(&mut node.command());
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
-    assert!(stderr.contains("the entry is in "), "{stderr}");
+    assert!(stderr.contains("entry is in "), "{stderr}");
     assert_eq!(node.plugins("10-net.conflist"), ["ptp", "portmap", "ringfence-cni"]);
     let parsed: Value = serde_json::from_str(&node.read("10-net.conflist")).unwrap();
     let entry = json!({
@@ -167,7 +167,7 @@ fn it_waits_for_a_folder_and_a_configuration_and_for_one_that_is_whole() {
     installer.until_logged("waiting for a network configuration");
     std::fs::create_dir(node.path("net.d")).unwrap();
     node.write("10-net.conflist", "{\"plugins\": [");
-    installer.until_logged("10-net.conflist is left alone: it is not valid JSON");
+    installer.until_logged("10-net.conflist is left unchanged: invalid JSON");
     assert_eq!(node.read("10-net.conflist"), "{\"plugins\": [");
     node.write("10-net.conflist", &list("net"));
     assert_eq!(until("it ends", || installer.process.try_wait().unwrap()).code(), Some(0));
@@ -197,7 +197,11 @@ fn with_watch_it_puts_back_what_is_lost_and_follows_to_a_new_first_file() {
 
     let (code, log) = installer.end();
     assert_eq!(code, Some(0));
-    assert_eq!(log.matches("the entry was missing or changed; it is back").count(), 3, "{log}");
+    assert_eq!(
+        log.matches("restored the plugin's entry, which another program had removed or changed").count(),
+        3,
+        "{log}"
+    );
     assert!(node.has_entry("05-new.conflist"));
 }
 
@@ -242,10 +246,10 @@ fn a_program_that_takes_the_entry_out_again_and_again_is_told_and_not_raced() {
         if node.has_entry("10-net.conflist") {
             replace(&path, &list("net"));
         }
-        installer.log().contains("another program keeps taking it out").then_some(())
+        installer.log().contains("another program keeps removing it").then_some(())
     });
     let log = installer.log();
-    assert!(log.matches("it is back").count() >= 20, "{log}");
+    assert!(log.matches("restored the plugin's entry").count() >= 20, "{log}");
 }
 
 #[test]
@@ -255,7 +259,7 @@ fn what_is_no_plugin_is_refused_before_anything_is_written() {
     for (text, words) in [
         ("#!/bin/sh\necho '{}'\n", "is not ringfence-cni"),
         ("#!/bin/sh\n# ringfence-cni\nexit 1\n", "does not answer"),
-        ("#!/bin/sh\n# ringfence-cni\necho nothing\n", "its versions are not understood"),
+        ("#!/bin/sh\n# ringfence-cni\necho nothing\n", "invalid response to VERSION"),
     ] {
         node.write_plugin(text);
         let Ended { code, stderr, .. } = ended(&mut node.command());
@@ -286,7 +290,7 @@ fn list_of_another_user_takes_entry_with_dac_override() {
     let mut installer = Installer { process, log };
     assert_eq!(until("it ends", || installer.process.try_wait().unwrap()).code(), Some(0));
     assert!(node.has_entry("10-net.conflist"));
-    installer.until_logged("keeping the owner needs the capability CHOWN");
+    installer.until_logged("keeping the owner needs CAP_CHOWN");
 }
 
 #[test]
@@ -299,10 +303,10 @@ fn lock_held_by_unprivileged_user_stops_no_installer() {
     let holder = std::fs::File::open(&lock).unwrap();
     holder.lock().unwrap();
     let installer = node.start(&["--watch"]);
-    installer.until_logged("the entry is in");
+    installer.until_logged("entry is in");
     assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o7777, 0o600);
     let (code, log) = installer.end();
-    assert!(code == Some(0) && log.contains("no pod starts here without an agent"), "{log}");
+    assert!(code == Some(0) && log.contains("no pod starts on this node without an agent"), "{log}");
 }
 
 #[test]
@@ -310,6 +314,6 @@ fn a_pipe_among_the_configurations_is_told_and_keeps_nobody_waiting() {
     let node = Node::new();
     nix::unistd::mkfifo(&node.path("net.d/00-pipe.conflist"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let installer = node.start(&[]);
-    installer.until_logged("00-pipe.conflist: it is no regular file");
+    installer.until_logged("00-pipe.conflist: it is not a regular file");
     assert_eq!(installer.end().0, Some(0));
 }

@@ -80,8 +80,8 @@ removed      table inet ringfence
 removed      table bridge ringfence
 removed      table netdev ringfence
 removed      table inet ringfence-isolated
-removed      the folder state with what was known of other clusters
-removed      the folder RUN with its sockets, locks and notes
+removed      the folder state with the state of other clusters
+removed      the folder RUN with its sockets, locks and attachment files
 ";
 
 const NOT_THERE: &str = "\
@@ -91,7 +91,7 @@ not there    table inet ringfence
 not there    table bridge ringfence
 not there    table netdev ringfence
 not there    table inet ringfence-isolated
-not there    the folder state with what was known of other clusters
+not there    the folder state with the state of other clusters
 not there    the folder RUN
 ";
 
@@ -191,7 +191,7 @@ fn a_living_agent_is_not_worked_against() {
 fn whoever_would_put_the_entry_back_is_named() {
     let scene = Scene::new();
     let installer = scene.node.start(&["--watch"]);
-    installer.until_logged("the entry is in");
+    installer.until_logged("entry is in");
     let mut command = ringfence();
     command.arg("uninstall");
     scene.node.folders(&mut command);
@@ -213,7 +213,7 @@ fn tables_of_our_names_that_are_somebody_elses_stay() {
     let before = scene.stage.nft("list ruleset");
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(0));
-    assert_eq!(report.matches("it is somebody else's: it lacks the comment").count(), 3, "{report}");
+    assert_eq!(report.matches("it belongs to another program: it lacks the comment").count(), 3, "{report}");
     assert_eq!(scene.stage.nft("list ruleset"), before);
     assert_eq!(scene.uninstall(&["--table", "other"]).code, Some(0));
     assert!(!scene.stage.tables().contains("other"));
@@ -227,7 +227,9 @@ fn what_others_have_put_into_our_folder_stays() {
     assert_eq!(code, Some(0));
     assert!(
         report.ends_with(
-            "removed      sockets, locks and notes in RUN\nkept         the folder RUN: RUN/cni/notes is not ours\n"
+            "removed      sockets, locks and attachment files in RUN\nkept         the folder RUN: RUN/cni/notes \
+             does not belong to Ringfence
+"
         ),
         "{report}"
     );
@@ -243,7 +245,7 @@ fn another_program_of_the_plugins_name_stays() {
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(0));
     assert!(
-        report.contains("kept         the plugin bin/ringfence-cni: it is another program of that name"),
+        report.contains("kept         the plugin bin/ringfence-cni: it is another program with that name"),
         "{report}"
     );
     assert!(scene.node.path("bin/ringfence-cni").exists());
@@ -256,7 +258,7 @@ fn a_table_that_a_living_process_owns_is_told_and_goes_with_its_end() {
     assert!(scene.stage.tables().contains("ringfence"));
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(1));
-    let words = format!("failed       table inet ringfence: process {} (nft) owns it", owner.0.id());
+    let words = format!("failed       table inet ringfence: process {} (nft) owns the table", owner.0.id());
     assert!(report.contains(&words), "{report}");
     drop(owner);
     assert_eq!(scene.uninstall(&[]).code, Some(0));
@@ -268,7 +270,7 @@ fn a_list_that_cannot_be_read_and_names_us_is_left_to_a_person() {
     scene.node.write("10-net.conflist", "{\"plugins\": [{\"type\": \"ringfence-cni\"}");
     let (code, report) = scene.report(&[]);
     assert_eq!(code, Some(1));
-    assert!(report.starts_with("failed       the entry in net.d/10-net.conflist: it is not valid JSON"), "{report}");
+    assert!(report.starts_with("failed       the entry in net.d/10-net.conflist: invalid JSON"), "{report}");
 }
 
 /// `nft` in a conversation, whose socket owns what it adds.

@@ -116,8 +116,8 @@ mod tests {
         golden(&TableVerdict::Equal, expect![[r#"{"verdict":"equal"}"#]]);
         golden(&TableVerdict::Missing, expect![[r#"{"verdict":"missing"}"#]]);
         golden(
-            &TableVerdict::Unknown { reason: "not listed yet: Pod".into() },
-            expect![[r#"{"verdict":"unknown","reason":"not listed yet: Pod"}"#]],
+            &TableVerdict::Unknown { reason: "initial sync not complete; waiting for the list of: Pod".into() },
+            expect![[r#"{"verdict":"unknown","reason":"initial sync not complete; waiting for the list of: Pod"}"#]],
         );
         golden(
             &TableVerdict::Different { operations: vec!["add chain inet ringfence deny".into()], more: 2 },
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn errors_have_these_bytes() {
         golden(
-            &ApiError { error: "pod shop/gone is not known".into() },
-            expect![[r#"{"error":"pod shop/gone is not known"}"#]],
+            &ApiError { error: "pod shop/gone not found".into() },
+            expect![[r#"{"error":"pod shop/gone not found"}"#]],
         );
     }
 

@@ -27,12 +27,9 @@ pub(crate) struct Attached {
 /// If the folder cannot be listed.
 pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
     let stored = cni::store::read_all(folder)
-        .map_err(|e| format!("the attachments of the CNI plugin in {} cannot be read: {e}", folder.display()))?;
+        .map_err(|e| format!("cannot read the attachments of the CNI plugin in {}: {e}", folder.display()))?;
     let tell = |(path, why): (PathBuf, String)| {
-        format!(
-            "{} is no attachment that this version understands: {why}; remove it if no pod needs it",
-            path.display()
-        )
+        format!("invalid attachment file {}: {why}; remove the file if no pod needs it", path.display())
     };
     Ok(Attached {
         attachments: stored.attachments.iter().map(lower).collect(),
@@ -48,7 +45,7 @@ pub(crate) fn read(folder: &Path) -> Result<Attached, String> {
 pub(crate) fn kept(folder: &Path, id: &AttachmentId) -> Result<Option<Attachment>, String> {
     let named = cni::AttachmentId::new(&*id.container, &*id.interface).map_err(|e| e.to_string())?;
     let stored = cni::store::read(folder, &named);
-    let stored = stored.map_err(|e| format!("attachment {id} in {} cannot be read: {e}", folder.display()))?;
+    let stored = stored.map_err(|e| format!("cannot read attachment {id} in {}: {e}", folder.display()))?;
     Ok(stored.as_ref().map(lower))
 }
 
@@ -76,7 +73,7 @@ fn present_name(attachment: &cni::Attachment) -> Option<String> {
     match interface_name(index) {
         Ok(name) => name,
         Err(error) => {
-            tracing::warn!("the name of interface {index} ({reported}) cannot be read: {error}");
+            tracing::warn!("cannot read the name of interface {index} ({reported}): {error}");
             Some(reported.into())
         }
     }
@@ -98,10 +95,12 @@ pub(crate) fn unchecked(attachment: &cni::Attachment) -> Option<String> {
     let cni::Attachment { id, namespace, pod, .. } = attachment;
     let attached = format!("pod {namespace}/{pod} (attachment {}@{})", id.container_id(), id.interface());
     if let Err(error) = attachment.host_interface.as_deref()?.parse::<InterfaceName>() {
-        return Some(format!("{attached} is not held to its own source addresses: {error}"));
+        return Some(format!("the source addresses of {attached} are not checked: {error}"));
     }
     let error = attachment.link_local_error.as_deref()?;
-    Some(format!("{attached} may not be held to its own link-local addresses, which could not be read: {error}"))
+    Some(format!(
+        "the link-local source addresses of {attached} may not be checked, since they could not be read: {error}"
+    ))
 }
 
 pub(crate) fn lower_id(id: &cni::AttachmentId) -> AttachmentId {
@@ -147,7 +146,10 @@ mod tests {
         assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));
         attachment.host_interface = Some("veth\"12".into());
         let told = unchecked(&attachment).unwrap();
-        assert!(told.starts_with("pod shop/web (attachment c1@eth0) is not held to"), "{told}");
+        assert!(
+            told.starts_with("the source addresses of pod shop/web (attachment c1@eth0) are not checked"),
+            "{told}"
+        );
         assert_eq!(lower(&attachment).host_interface, None);
         attachment.host_interface = None;
         assert_eq!(unchecked(&attachment), None);

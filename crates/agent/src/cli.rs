@@ -33,27 +33,27 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Enforce the policies for the pods of this node, until told to stop; the rules stay in place then.
+    /// Enforce the policies for the pods of this node until SIGTERM or SIGINT; the rules stay in place afterwards.
     Agent(Box<AgentArguments>),
     /// Print the nftables ruleset of a node: with --run-dir all of its tables, else the one of family inet.
     Render(RenderArguments),
-    /// Tell what a policy author should know: what was not understood, what matches nothing.
+    /// Check policies for mistakes: invalid or unsupported fields, selectors and ports that match nothing.
     Check(CheckArguments),
-    /// Say whether a flow is allowed, by which rule, or what the closest rule lacks.
+    /// Explain whether a flow is allowed: by which rule, or what the closest rule lacks.
     Explain(ExplainArguments),
-    /// Show what the agent of this node knows and has done.
+    /// Show the status of the agent of this node: readiness, rules, commits, policies, pods, other clusters.
     Status(StatusArguments),
     /// Answer the kubelet's probes for the agent of this node.
     Probe(ProbeArguments),
-    /// Show what was denied by which policies, and what audited policies would deny.
+    /// Show denied packets and the policies that denied them, and packets that audited policies would deny.
     Drops(DropsArguments),
-    /// Sum up what audited policies would have denied, or suggest policies that allow it.
+    /// Summarise the flows that audited policies would have denied, or suggest policies that allow them.
     Audit(AuditArguments),
-    /// Make the container runtime call the CNI plugin at each pod's start, so that no pod sends before its rules.
+    /// Add the CNI plugin to the runtime's network configuration, so that no pod sends before its rules are in force.
     InstallCni(InstallCniArguments),
-    /// Remove everything of ours from this node: CNI entry and plugin, tables, run directory.
+    /// Remove Ringfence from this node: CNI entry and plugin, nftables tables, run directory, state.
     Uninstall(UninstallArguments),
-    /// Tell whether this node really enforces, and what to do where it does not.
+    /// Check whether policies are enforced on this node, and how to repair what prevents it.
     Doctor(DoctorArguments),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
@@ -104,8 +104,8 @@ pub(crate) struct RenderArguments {
     #[arg(long, env = "NODE_NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) node_name: String,
 
-    /// Run directory of the agent on this node. With it, the interfaces that the CNI plugin has reported are known, and the
-    /// tables that check what pods send are printed too (families netdev and bridge); manifests name no interfaces.
+    /// Run directory of the agent on this node. With it, the output includes the tables of families netdev and bridge,
+    /// which check source addresses at the interfaces that the CNI plugin has reported.
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
@@ -128,41 +128,41 @@ pub(crate) struct CheckArguments {
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 
-    /// Form of the findings.
+    /// Output format of the findings.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 
-    /// Exit with 1 on warnings too.
+    /// Exit with status 1 on warnings too.
     #[arg(long)]
     pub(crate) strict: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArguments {
-    /// Who opens the flow: a pod as namespace/name, a remote set as cluster/namespace/name, or an address.
+    /// Source of the flow: a pod as namespace/name, a remote set as cluster/namespace/name, or an address.
     #[arg(value_name = "SRC")]
     pub(crate) source: Named,
 
-    /// Whom it reaches, after any Service: named the same way.
+    /// Destination of the flow after DNAT of any Service, in the same notation.
     #[arg(value_name = "DST")]
     pub(crate) destination: Named,
 
-    /// 80, 53/udp, a named port of the destination pod, or icmp.
+    /// Port: 80, 53/udp, a named port of the destination pod, or icmp.
     #[arg(value_name = "PORT[/PROTO]")]
     pub(crate) traffic: NamedTraffic,
 
-    /// Folder of manifests to explain. Without it the running agent is asked.
+    /// Folder of manifests to explain. Default: query the running agent.
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 
-    /// Folder of the running agent's socket.
+    /// Run directory of the agent, with its socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
@@ -173,7 +173,7 @@ impl ExplainArguments {
         let is_flag = given.value_source("enforcement") == Some(ValueSource::CommandLine);
         match (is_flag, &self.manifests) {
             (true, None) => {
-                let message = "--enforcement is for --manifests; a running agent has its own";
+                let message = "--enforcement needs --manifests; a running agent has its own setting";
                 Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message))
             }
             (true, Some(_)) | (false, _) => Ok(()),

@@ -173,7 +173,7 @@ pub(crate) fn remove(trace: &Trace) -> Result<(), RemoveError> {
 pub(crate) enum RemoveError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("{0}; remove the plugin \"{plugin}\" from it by hand", plugin = conflist::PLUGIN)]
+    #[error("{0}; remove the plugin \"{plugin}\" from the file by hand", plugin = conflist::PLUGIN)]
     Unusable(Unusable),
 }
 

@@ -39,13 +39,13 @@ pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -
                 let events = events.clone();
                 tokio::spawn(async move {
                     if let Err(error) = answer(stream, events).await {
-                        tracing::warn!("a question of the CNI plugin was not answered: {error}");
+                        tracing::warn!("cannot answer a request of the CNI plugin: {error}");
                     }
                     drop(slot);
                 });
             }
             Err(error) => {
-                tracing::warn!("the CNI plugin's connection cannot be taken: {error}");
+                tracing::warn!("cannot accept a connection of the CNI plugin: {error}");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
@@ -58,7 +58,7 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
     timeout(PATIENCE, (&mut stream).take(LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)).await??;
     let response = match Request::from_line(&line) {
         Ok(request) => ask(request, &events).await,
-        Err(error) => Some(Response::Failed { reason: format!("the agent does not understand the plugin: {error}") }),
+        Err(error) => Some(Response::Failed { reason: format!("invalid request of the CNI plugin: {error}") }),
     };
     if let Some(response) = response {
         stream.write_all(&response.to_line()?).await?;

@@ -37,11 +37,11 @@ pub(crate) struct Entry {
 /// Why a configuration stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unusable {
-    #[error("it is not valid JSON ({0})")]
+    #[error("invalid JSON: {0}")]
     Malformed(String),
-    #[error("it is not understood: {0}")]
+    #[error("invalid network configuration: {0}")]
     Odd(&'static str),
-    #[error("its cniVersion is {0}, and {PLUGIN} speaks {1}")]
+    #[error("unsupported cniVersion {0}: {PLUGIN} supports {1}")]
     Version(String, String),
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result
             Ok(Some(format!("{}{written}{}", &text[..span.start], &text[span.end..])))
         }
         [] => {
-            let Some(last) = plugins.last() else { return Err(Unusable::Odd("it has no plugins")) };
+            let Some(last) = plugins.last() else { return Err(Unusable::Odd("the list of plugins is empty")) };
             let separator = match &plugins[..] {
                 [.., before, _] => text[before.span.end..last.span.start].to_owned(),
                 _ => format!(",{}", style::lead(text, last.span.start)),
@@ -94,7 +94,7 @@ pub(crate) fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result
             Ok(Some(format!("{head}{separator}{written}{tail}")))
         }
         [..] => {
-            let cleaned = without_entry(text)?.ok_or(Unusable::Odd("its plugins cannot be told apart"))?;
+            let cleaned = without_entry(text)?.ok_or(Unusable::Odd("its plugins cannot be distinguished"))?;
             with_entry(&cleaned, entry, speaks)
         }
     }
@@ -120,10 +120,10 @@ pub(crate) fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
 pub(crate) fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
-        return Err(Unusable::Odd("it has the form of a .conflist, which runtimes refuse under this name"));
+        return Err(Unusable::Odd("it has the format of a .conflist, which runtimes refuse in a .conf file"));
     }
     if document.text_field("type").is_none() {
-        return Err(Unusable::Odd("it names no plugin (type)"));
+        return Err(Unusable::Odd("the plugin's type is missing"));
     }
     let quoted = |key: &str| document.field(key).map(|raw| raw.get().to_owned());
     let version = quoted("cniVersion").map(|version| format!("  \"cniVersion\": {version},\n")).unwrap_or_default();
@@ -133,7 +133,7 @@ pub(crate) fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]
         json!(file),
         text.trim()
     );
-    with_entry(&list, entry, speaks)?.ok_or(Unusable::Odd("it configures nothing but our plugin"))
+    with_entry(&list, entry, speaks)?.ok_or(Unusable::Odd("it has no plugin besides ringfence-cni"))
 }
 
 /// The file of which the list was made by [`from_conf`], if it was.
@@ -146,7 +146,7 @@ fn require_version(document: &Document<'_>, speaks: &[String]) -> Result<(), Unu
     let one = document.text_field("cniVersion");
     let several: Vec<String> = match document.field("cniVersions") {
         Some(raw) => {
-            serde_json::from_str(raw.get()).map_err(|_| Unusable::Odd("cniVersions is not a list of texts"))?
+            serde_json::from_str(raw.get()).map_err(|_| Unusable::Odd("cniVersions is not a list of strings"))?
         }
         None => vec![],
     };

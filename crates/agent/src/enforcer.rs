@@ -101,22 +101,25 @@ pub(crate) struct Commit {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error(
-        "table {0} is somebody else's: it lacks the comment \"{TABLE_COMMENT}\"; choose another name with --table, \
-         or remove it with 'nft delete table {0}'"
+        "table {0} belongs to another program: it lacks the comment \"{TABLE_COMMENT}\"; choose another name with \
+         --table, or delete the table with 'nft delete table {0}'"
     )]
     ForeignTable(Table),
     #[error(
-        "table {0} is held by another process (netlink port {1}), as it seems by another agent on this node; stop it, or \
-         give this one its own --table and --run-dir"
+        "table {0} is owned by another process (netlink port {1}), probably by another agent on this node; stop that \
+         agent, or start this one with another --table and --run-dir"
     )]
     Held(Table, u32),
-    #[error("cannot read the kernel's rules: {0}")]
+    #[error("cannot read the rules from the kernel: {0}")]
     Unreadable(String),
     #[error("{0}")]
     Refused(CommitError),
-    #[error("cannot clear old approvals from connection tracking: {0}")]
+    #[error("cannot clear stale approvals from the connection marks (conntrack): {0}")]
     Marks(String),
-    #[error("other programs change the ruleset so often that {MOST_RACES} attempts in a row came too late")]
+    #[error(
+        "{MOST_RACES} transactions in a row were outdated (ERESTART): other programs keep changing the ruleset; find \
+         them with 'nft monitor'"
+    )]
     Outrun,
 }
 
@@ -177,7 +180,7 @@ impl Enforcer {
         let covered = state.attachments().flat_map(|a| a.addresses.iter().copied()).collect();
         let Release { released, kept } = crate::isolation::release(&mut self.kernel, &covered)?;
         if released > 0 {
-            tracing::info!(addresses = released, "took over what the CNI plugin had isolated without the agent");
+            tracing::info!(addresses = released, "adopted pods that the CNI plugin had isolated without the agent");
         }
         Ok(kept > 0)
     }
@@ -272,7 +275,7 @@ impl Enforcer {
             }
         }
         if trial {
-            tracing::info!("trying again what the kernel refused");
+            tracing::info!("retrying the operations that the kernel refused");
             self.left_out.parts.clear();
         }
         self.live = None;
@@ -330,7 +333,7 @@ impl Enforcer {
                 Err(error) => {
                     // The table may have been changed under us; what we find there decides.
                     self.metrics.refused_commits.inc();
-                    tracing::warn!(%error, "a change was refused; comparing the whole table");
+                    tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
                     return self.adopt(translation);
                 }
             }
@@ -387,7 +390,7 @@ impl Enforcer {
                     if mending == Mending::Whole || !observed.is_there() {
                         return Err(Trouble::Refused(error));
                     }
-                    tracing::warn!(%error, "the table cannot be mended; replacing it whole");
+                    tracing::warn!(%error, "cannot repair the table; replacing it");
                     mending = Mending::Whole;
                 }
             }
@@ -420,15 +423,13 @@ impl Enforcer {
             }
             if let Some(chain) = ended_port(translation, refusal) {
                 self.ended_ports.insert(chain.clone());
-                tracing::info!(
-                    "the interface of chain {chain} is gone; its packets are not checked any more: {refusal}"
-                );
+                tracing::info!("the interface of chain {chain} was removed; its chain is left out: {refusal}");
                 any = true;
                 continue;
             }
             if take_out(translation, operation) {
                 any = true;
-                tracing::error!("left out and denied, since {refusal}");
+                tracing::error!("left out of the rules and denied: {refusal}");
                 self.left_out.parts.push((operation.clone(), refusal.to_string()));
             }
         }
@@ -441,8 +442,8 @@ impl Enforcer {
     /// Checks what pods send at the prerouting hooks from now on.
     fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
         tracing::error!(
-            "the kernel takes no chains at interfaces; what pods send is checked at the prerouting hooks instead, which \
-             see no ARP of routed pods: {refusal}"
+            "the kernel refused chains at the ingress hook of interfaces; falling back to the prerouting hooks, which \
+             do not see ARP of routed pods: {refusal}"
         );
         self.translator.check_at_prerouting();
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
@@ -466,8 +467,8 @@ impl Enforcer {
             }
             if take_out(translation, &part) {
                 left_out += weight;
-                let reason = format!("the transaction exceeds the limit of one; `{part}` is among its largest parts");
-                tracing::error!(weight, "left out and denied, since {reason}");
+                let reason = format!("the transaction exceeds the size limit, and `{part}` is among its largest parts");
+                tracing::error!(weight, "left out of the rules and denied: {reason}");
                 self.left_out.parts.push((part, reason));
             }
         }
@@ -500,7 +501,10 @@ impl Enforcer {
         if self.layout.clears_before_next() {
             let cleared = clear_marks(self.layout.mask(), self.layout.mark());
             let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
-            tracing::info!(cleared, "old approvals were cleared, so that their generations can come again");
+            tracing::info!(
+                cleared,
+                "cleared stale approvals from the connection marks (conntrack), so that their generations can be reused"
+            );
         }
         Ok(self.layout.next())
     }

@@ -46,7 +46,7 @@ impl Gate {
         // A runtime that asks again has given its first question up.
         self.waiting.retain(|w| w.attachment.id != waiting.attachment.id);
         if self.waiting.len() >= MOST_WAITING {
-            let reason = format!("{MOST_WAITING} pods are waiting for their rules already");
+            let reason = format!("too many pods wait for their rules ({MOST_WAITING}); retry the ADD");
             self.refuse(waiting, reason);
             return false;
         }
@@ -61,7 +61,7 @@ impl Gate {
 
     pub(crate) fn refuse(&mut self, waiting: Waiting, reason: String) {
         self.failed = true;
-        tracing::warn!(pod = %waiting.attachment.pod, "not let through: {reason}");
+        tracing::warn!(pod = %waiting.attachment.pod, "CNI ADD refused: {reason}");
         answer(waiting, Outcome::Failed(reason));
     }
 
@@ -92,12 +92,12 @@ impl Gate {
                     continue;
                 }
                 (None, Standing::Unknown) => Outcome::Isolated(match &waiting.unknown {
-                    Some(reason) => format!("pod {} is not known: {reason}", waiting.attachment.pod),
-                    None => format!("pod {} is not known", waiting.attachment.pod),
+                    Some(reason) => format!("pod {} not found: {reason}", waiting.attachment.pod),
+                    None => format!("pod {} not found", waiting.attachment.pod),
                 }),
                 // Nobody has the address, so nothing denies it.
                 (None, Standing::Lost) => Outcome::Failed(format!(
-                    "attachment {} has been removed, or another has its address",
+                    "attachment {} was removed, or a later attachment has its address",
                     waiting.attachment.id
                 )),
                 (Some(reason), _) => Outcome::Failed(reason.into()),
@@ -105,7 +105,8 @@ impl Gate {
             match &outcome {
                 Outcome::Enforced => enforced.push(waiting.since),
                 Outcome::Isolated(reason) => {
-                    tracing::warn!(pod = %waiting.attachment.pod, "not known in time, and denied until it is: {reason}")
+                    tracing::warn!(pod = %waiting.attachment.pod, "pod not found before the deadline of its CNI ADD; \
+                        all its traffic is denied until its object is known: {reason}")
                 }
                 Outcome::Failed(reason) => {
                     self.refuse(waiting, reason.clone());
@@ -147,7 +148,7 @@ pub(crate) fn standing(state: &ClusterState, attachment: &Attachment) -> Standin
 
 fn answer(waiting: Waiting, outcome: Outcome) {
     if waiting.reply.send(outcome).is_err() {
-        tracing::debug!(pod = %waiting.attachment.pod, "the plugin has gone");
+        tracing::debug!(pod = %waiting.attachment.pod, "the CNI plugin closed its connection before the response");
     }
 }
 
@@ -216,9 +217,9 @@ mod tests {
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(now);
         gate.admit(add);
-        gate.note_unknown(&ObjectName::new("shop", "web"), "the API server has no such pod");
+        gate.note_unknown(&ObjectName::new("shop", "web"), "the API server does not have the pod (404)");
         gate.settle(&attached(), None, now);
-        let reason = "pod shop/web is not known: the API server has no such pod";
+        let reason = "pod shop/web not found: the API server does not have the pod (404)";
         assert_eq!(answer.try_recv(), Ok(Outcome::Isolated(reason.into())));
         assert!(!gate.failed);
 
@@ -238,7 +239,7 @@ mod tests {
         gate.settle(&ClusterState::new(), None, now);
         assert_eq!(
             answer.try_recv(),
-            Ok(Outcome::Failed("attachment c@eth0 has been removed, or another has its address".into()))
+            Ok(Outcome::Failed("attachment c@eth0 was removed, or a later attachment has its address".into()))
         );
     }
 

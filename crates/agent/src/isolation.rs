@@ -44,7 +44,7 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &BTreeSet<IpAddr>) -> anyhow
             Err(error) => return Err(error.into()),
         }
     }
-    anyhow::bail!("other programs change the ruleset all the time")
+    anyhow::bail!("other programs keep changing the ruleset; find them with 'nft monitor'")
 }
 
 fn removal(table: &Table, address: IpAddr) -> Result<Operation, nft::NameError> {

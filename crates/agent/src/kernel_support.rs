@@ -22,7 +22,7 @@ pub(crate) fn check(probed: &Result<Features, ProbeError>, release: io::Result<R
         (Ok(features), _) => missing_by_probe(features),
         (Err(_), Ok(release)) => missing_by_version(&release),
         (Err(error), Err(unreadable)) => {
-            Some(format!("the kernel's features are unknown: {error}, and its version cannot be read: {unreadable}"))
+            Some(format!("cannot determine the kernel's features ({error}) nor its version ({unreadable})"))
         }
     };
     missing.map_or(Ok(()), |missing| Err(Unsupported(missing)))
@@ -33,7 +33,7 @@ fn missing_by_probe(features: &Features) -> Option<String> {
         Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => true,
         Feature::BridgedFrames | Feature::InterfaceIngress | Feature::Reports | Feature::Protection => false,
     })?;
-    Some(format!("the kernel lacks {feature} ({reason}), which need {}", feature.needs()))
+    Some(format!("the kernel does not support {feature} ({reason}), which need {}", feature.needs()))
 }
 
 /// What kernels of this version lack; none if they have everything.

@@ -20,7 +20,10 @@ pub(crate) fn run(mut notifications: Notifications, events: &mpsc::Sender<Event>
             Ok(None) => continue,
             Ok(Some(notification)) => notification,
             Err(error) => {
-                tracing::warn!("commits of other programs may go unnoticed until the next tick: {error}");
+                tracing::warn!(
+                    "netlink notifications failed; commits of other programs may go unnoticed until the next resync: \
+                     {error}"
+                );
                 std::thread::sleep(AFTER_ERROR);
                 Notification::Lost
             }

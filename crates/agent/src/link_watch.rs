@@ -89,7 +89,10 @@ fn take(names: &mut BTreeMap<u32, String>, change: LinkChange) -> bool {
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
     while !events.is_closed() {
         let changed = links.next().unwrap_or_else(|error| {
-            tracing::warn!("renamed interfaces may go unnoticed until the next resync: {error}");
+            tracing::warn!(
+                "link notifications (rtnetlink) failed; renamed interfaces may go unnoticed until the next \
+                 resync: {error}"
+            );
             std::thread::sleep(AFTER_ERROR);
             true
         });

@@ -63,8 +63,10 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::COVERAGE, get(covered))
         .route(api::AUDIT, get(audit))
         .route(api::SUGGESTION, get(suggestion))
-        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "this agent has no such route".into()) })
-        .method_not_allowed_fallback(|| async { refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered".into()) })
+        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "not found: this agent has no such path".into()) })
+        .method_not_allowed_fallback(|| async {
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: only GET is supported".into())
+        })
         .with_state(sources)
 }
 
@@ -73,8 +75,10 @@ async fn healthz(State(sources): State<Sources>) -> Response {
     let turned = sources.status.borrow().turned;
     let refuse = |reason: String| (StatusCode::SERVICE_UNAVAILABLE, reason).into_response();
     match turned.map(|at| at.elapsed()) {
-        _ if sources.events.is_closed() => refuse("the agent's loop has ended\n".into()),
-        Some(since) if since > LOOP_HANGS => refuse(format!("the agent's loop hangs for {} s\n", since.as_secs())),
+        _ if sources.events.is_closed() => refuse("the agent's event loop has ended\n".into()),
+        Some(since) if since > LOOP_HANGS => {
+            refuse(format!("the agent's event loop has been blocked for {} s\n", since.as_secs()))
+        }
         Some(_) | None => "ok\n".into_response(),
     }
 }
@@ -110,7 +114,7 @@ async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoPar
 /// The body has a line as soon as there is one, and the reader takes it.
 async fn drops(State(sources): State<Sources>, Asked(query): Asked<DropsQuery>) -> Response {
     let Some(followed) = sources.drops.follow(query) else {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many follow already".into());
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
     let lines = futures::stream::unfold(followed, async |mut followed: Followed| {
         let line = followed.next().await?;

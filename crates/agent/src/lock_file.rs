@@ -47,7 +47,7 @@ pub(crate) fn claim(path: &Path, kind: LockKind, holder_lives: impl Fn() -> bool
         }
         replace(path)?;
     }
-    Err(io::Error::other(format!("other processes replaced it {MOST_ROUNDS} times")))
+    Err(io::Error::other(format!("other processes replaced the lock file {MOST_ROUNDS} times")))
 }
 
 /// Whether somebody holds the lock of a file that is there. Changes nothing.

@@ -97,29 +97,33 @@ impl Metrics {
             registry.register(name, help, metric.clone());
             metric
         };
-        let commits = counter("commits", "Transactions that the kernel took");
+        let commits = counter("commits", "Transactions that the kernel committed");
         let refused_commits = counter("refused_commits", "Transactions that the kernel refused");
-        let comparisons = counter("comparisons", "Times that the tables were read and compared whole");
-        let help = "Comparisons of the translation that follows changes with a fresh one";
+        let comparisons = counter("comparisons", "Resyncs: full comparisons of the tables with the wanted rules");
+        let help = "Translation checks: comparisons of the incremental translation with a fresh one";
         let translation_checks = counter("translation_checks", help);
-        let help = "Comparisons that found a difference, upon which the rules were translated afresh";
+        let help = "Translation checks that found a difference and replaced the rules by a fresh translation";
         let translation_differences = counter("translation_differences", help);
-        let events = counter("events", "Reports of the source, each of which may hold many changes");
+        let events = counter("events", "Event batches from the informers; a batch may contain many changes");
         let drift_events = counter("drift_events", "Commits of other programs that touched the agent's tables");
-        let lost_announcements =
-            counter("lost_announcements", "Times that announcements of other programs' commits were lost");
-        let unmeasured_events =
-            counter("unmeasured_events", "Events that enforcement_latency lacks, since too many waited at once");
+        let lost_announcements = counter(
+            "lost_announcements",
+            "Times that netlink notifications were lost (ENOBUFS), which causes a resync",
+        );
+        let unmeasured_events = counter(
+            "unmeasured_events",
+            "Events that enforcement_latency does not include, since too many were pending at once",
+        );
         let repairs = Family::<Labels, Counter>::default();
         for cause in RepairCause::ALL {
             drop(repairs.get_or_create(&cause.label()));
         }
-        registry.register("repairs", "Transactions that put rules right which others had changed", repairs.clone());
+        registry.register("repairs", "Transactions that repaired changes by other programs", repairs.clone());
         let refused_connections = Family::<Labels, Counter>::default();
         for listens in Listens::ALL {
             drop(refused_connections.get_or_create(&listens.label()));
         }
-        let help = "Connections closed at once, since as many as the listener may have were open";
+        let help = "Connections refused because the listener's connection limit was reached";
         registry.register("refused_connections", help, refused_connections.clone());
         let latency: Family<Labels, Histogram, fn() -> Histogram> = Family::new_with_constructor(buckets);
         for kind in Watched::ALL {
@@ -127,7 +131,7 @@ impl Metrics {
         }
         registry.register_with_unit(
             "enforcement_latency",
-            "From an event's arrival to the commit that covers it, or until the rules were found right without one",
+            "Time from an event's arrival to the commit that covers it, or to the decision that no commit is needed",
             Unit::Seconds,
             latency.clone(),
         );
@@ -136,10 +140,12 @@ impl Metrics {
             registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
             metric
         };
-        let commit_seconds =
-            histogram("commit_duration", "From the translation's end to the kernel's acknowledgement of a commit");
+        let commit_seconds = histogram(
+            "commit_duration",
+            "Time from the end of the translation to the kernel's acknowledgement of the commit",
+        );
         let cni_add_seconds =
-            histogram("cni_add_duration", "From the CNI plugin's question to the commit of the pod's rules");
+            histogram("cni_add_duration", "Time from the CNI plugin's ADD request to the commit of the pod's rules");
         let drops = DropFigures::register(registry);
         Metrics {
             registry: root,
@@ -200,49 +206,61 @@ impl Gauges {
         let mut gauges = Gauges::default();
         root.register_with_unit(
             "process_resident_memory",
-            "Memory of the agent's process that is in RAM",
+            "Resident memory of the agent's process",
             Unit::Bytes,
             gauges.resident_memory.clone(),
         );
         let registry = root.sub_registry_with_prefix("ringfence");
         let mut gauge = |name: &str, help: &str, metric: &Gauge| registry.register(name, help, metric.clone());
-        gauge("ready", "1 while the rules that the policies ask for are in force", &gauges.ready);
+        gauge("ready", "1 while the rules of all policies are in force", &gauges.ready);
         gauge("elements", "Elements in all sets and maps", &gauges.elements);
         gauge("programs", "Compiled programs: distinct sets of rules on this node", &gauges.programs);
-        gauge("pods_on_node", "Pods of this node that have an address of their own", &gauges.pods_on_node);
-        gauge("isolated_pods", "Pods of this node that some enforced policy isolates", &gauges.isolated_pods);
-        let help = "Pods of this node whose policies of some direction are all audited";
+        gauge(
+            "pods_on_node",
+            "Pods of this node with a pod IP of their own, not on the host network",
+            &gauges.pods_on_node,
+        );
+        gauge("isolated_pods", "Pods of this node that at least one enforced policy isolates", &gauges.isolated_pods);
+        let help = "Pods of this node that only audited policies select for at least one direction";
         gauge("audited_pods", help, &gauges.audited_pods);
-        gauge("unknown_pods", "Pods that were attached here and whose objects are not known", &gauges.unknown_pods);
+        gauge(
+            "unknown_pods",
+            "Attached pods whose objects the agent has not received; all their traffic is denied",
+            &gauges.unknown_pods,
+        );
         gauge(
             "not_understood",
-            "Findings of parts of objects that were not understood and deny",
+            "Diagnostics: invalid or unsupported parts of objects, which deny",
             &gauges.not_understood,
         );
-        gauge("source_problems", "What keeps the source from telling the whole truth", &gauges.source_problems);
-        gauge("kernel_generation", "The kernel's count of ruleset commits", &gauges.kernel_generation);
-        gauge("policy_generation", "The number that approved flows carry", &gauges.policy_generation);
+        gauge(
+            "source_problems",
+            "Problems of the informers or of the manifest folder; the state may be stale",
+            &gauges.source_problems,
+        );
+        gauge("kernel_generation", "Generation of the kernel's ruleset (number of commits)", &gauges.kernel_generation);
+        gauge("policy_generation", "Generation of approvals in the connection marks", &gauges.policy_generation);
         let mut family = |name: &str, help: &str, metric: &Family<Labels, Gauge>| {
             registry.register(name, help, metric.clone());
         };
-        family("policies", "Policies by what becomes of them", &gauges.policies);
-        family("objects", "Objects that are known, by kind", &gauges.objects);
+        family("policies", "Policies by state", &gauges.policies);
+        family("objects", "Objects in the store by kind", &gauges.objects);
         registry.register_with_unit(
             "store_memory",
-            "Estimate of the memory that the known objects and the rules made of them take",
+            "Estimated memory of the stored objects and their rules",
             Unit::Bytes,
             gauges.store_memory.clone(),
         );
         let mut age = |name: &str, help: &str, metric: &Seconds| {
             registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
         };
-        age("last_commit_age", "Since the last commit; NaN before the first", &gauges.last_commit_age);
+        age("last_commit_age", "Time since the last commit; NaN before the first", &gauges.last_commit_age);
         age(
             "source_last_change_age",
-            "Since the source last told of a change; NaN before the first",
+            "Time since the last event of the informers; NaN before the first",
             &gauges.last_change_age,
         );
-        age("source_synced_age", "Since every kind of object had been listed; NaN before that", &gauges.synced_age);
+        age("source_synced_age", "Time since the initial sync completed; NaN before that", &gauges.synced_age);
         gauges.remote = RemoteFigures::register(registry);
         gauges
     }

@@ -41,7 +41,7 @@ async fn find(connection: Connection, wanted: Wanted, events: mpsc::Sender<Event
         let is_it = matches!(&found, Ok(Some(object)) if is_wanted(object, &wanted));
         let result = match found {
             Ok(Some(object)) => Ok(object),
-            Ok(None) => Err("the API server has no such pod".into()),
+            Ok(None) => Err("the API server does not have the pod (404)".into()),
             Err(reason) => Err(reason),
         };
         if events.send(Event::Found(wanted.pod.clone(), result)).await.is_err() || is_it {

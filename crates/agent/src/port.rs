@@ -43,14 +43,15 @@ async fn bind(address: SocketAddr, events: &mpsc::Sender<Event>) -> TcpListener 
                 if reported.is_some() {
                     report(events, None).await;
                 }
-                tracing::info!(listen = %address, "serving health and metrics");
+                tracing::info!(listen = %address, "serving health checks and metrics");
                 return listener;
             }
             Err(error) => error,
         };
         let problem = format!(
-            "cannot listen on {address}: {error}. There are no metrics until it can; whatever answers there is not this \
-             agent. Rules are enforced all the same. End the process that has the port, or choose another one with --listen"
+            "cannot listen on {address}: {error}. No health checks and metrics are served meanwhile; a response from \
+             this address is not of this agent. Policies are enforced all the same. Stop the process that has the \
+             port, or choose another address with --listen"
         );
         if reported.as_ref() != Some(&problem) {
             tracing::warn!("{problem}");

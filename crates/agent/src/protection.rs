@@ -8,21 +8,36 @@ pub(crate) fn protection(probed: &Result<Features, ProbeError>) -> (bool, String
     match probed {
         Ok(features) => match features.why_not(Feature::Protection) {
             None => (true, "on: only the agent can change its tables".into()),
-            Some(reason) => (false, format!("off: the kernel lacks it ({reason}); what others change is repaired")),
+            Some(reason) => (
+                false,
+                format!(
+                    "off: the kernel does not support table owners ({reason}); changes by other programs are repaired"
+                ),
+            ),
         },
         Err(ProbeError::NotPermitted) => by_version(),
-        Err(error) => (false, format!("off: it could not be tried ({error}); what others change is repaired")),
+        Err(error) => (
+            false,
+            format!("off: cannot probe the kernel for table owners ({error}); changes by other programs are repaired"),
+        ),
     }
 }
 
 fn by_version() -> (bool, String) {
     match Release::of_kernel() {
-        Ok(release) if release.has_protection() => {
-            (true, format!("on: only the agent can change its tables (known by the kernel's version {})", release.text))
-        }
-        Ok(release) => (false, format!("off: Linux {} does not have it; what others change is repaired", release.text)),
+        Ok(release) if release.has_protection() => (
+            true,
+            format!("on: only the agent can change its tables (assumed from the kernel's version {})", release.text),
+        ),
+        Ok(release) => (
+            false,
+            format!(
+                "off: Linux {} does not support table owners; changes by other programs are repaired",
+                release.text
+            ),
+        ),
         Err(error) => {
-            (false, format!("off: the kernel's version cannot be read ({error}); what others change is repaired"))
+            (false, format!("off: cannot read the kernel's version ({error}); changes by other programs are repaired"))
         }
     }
 }

@@ -38,16 +38,16 @@ impl TableLock {
             Ok(listener) => Ok(TableLock(Some(listener))),
             Err(e) if e.kind() == ErrorKind::AddrInUse => match is_held_by_root(&name) {
                 Some(true) => bail!(
-                    "another agent keeps table inet {table} on this node (it holds the abstract socket @{name}); stop it, \
-                     or give this one its own --table and --run-dir"
+                    "another agent uses table inet {table} on this node (it holds the abstract socket @{name}); stop \
+                     that agent, or start this one with another --table and --run-dir"
                 ),
                 // Abstract names have no permissions: who is not root must not be able to keep the agent from starting.
                 Some(false) | None => {
-                    tracing::warn!("somebody who is no agent holds the abstract socket @{name}; going on without it");
+                    tracing::warn!("another program holds the abstract socket @{name}; continuing without this lock");
                     Ok(TableLock(None))
                 }
             },
-            Err(e) => Err(e).with_context(|| format!("cannot hold the abstract socket @{name}")),
+            Err(e) => Err(e).with_context(|| format!("cannot bind the abstract socket @{name}")),
         }
     }
 }
@@ -84,17 +84,18 @@ impl RunDir {
     /// Makes the folder if it is missing, and takes its lock.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<RunDir> {
         DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(|| {
-            format!("cannot make the run directory {}; choose another with --run-dir", path.display())
+            format!("cannot create the run directory {}; choose another one with --run-dir", path.display())
         })?;
         is_ours_alone(path)?;
         let lock_path = path.join(AGENT_LOCK);
         let lock = lock_file::claim(&lock_path, LockKind::Exclusive, || agent_listens(path)).with_context(|| {
-            format!("cannot lock {}; make room for it, or choose another folder with --run-dir", lock_path.display())
+            format!("cannot lock {}; free disk space, or choose another folder with --run-dir", lock_path.display())
         })?;
         match lock {
             Lock::Taken(lock) => Ok(RunDir { path: path.to_owned(), _lock: lock }),
             Lock::HeldByOther => bail!(
-                "another agent holds {}; only one may run on a node (stop it, or give this one its own --run-dir and --table)",
+                "another agent holds the lock {}; stop that agent, or start this one with another --run-dir and \
+                 --table",
                 lock_path.display()
             ),
         }
@@ -107,34 +108,35 @@ impl RunDir {
         match std::fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(e).with_context(|| format!("cannot remove the old socket {}", path.display())),
+            Err(e) => return Err(e).with_context(|| format!("cannot remove the stale socket {}", path.display())),
         }
         // From its first moment on, and not only once its mode is set.
         let umask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(&path);
         rustix::process::umask(umask);
         let listener = bound.with_context(|| {
-            format!("cannot listen on {}; make room for it, or choose another folder with --run-dir", path.display())
+            format!("cannot listen on {}; free disk space, or choose another folder with --run-dir", path.display())
         })?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))
-            .with_context(|| format!("cannot restrict {}", path.display()))?;
+            .with_context(|| format!("cannot restrict the permissions of {}", path.display()))?;
         Ok(listener)
     }
 }
 
 /// Who may write to the folder could put a socket of his own in the place of ours, and speak for the agent.
 fn is_ours_alone(path: &Path) -> anyhow::Result<()> {
-    let folder = std::fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let folder = std::fs::metadata(path).with_context(|| format!("cannot read the metadata of {}", path.display()))?;
     let owner = folder.uid();
     if owner != 0 && owner != geteuid().as_raw() {
         bail!(
-            "the run directory {} belongs to user {owner}, and not to root; choose another with --run-dir",
+            "the run directory {} belongs to user {owner}: expected root; choose another one with --run-dir",
             path.display()
         );
     }
     if folder.mode() & 0o022 != 0 {
         bail!(
-            "others than root may write to the run directory {}; forbid that (chmod go-w), or choose another with --run-dir",
+            "the run directory {} is writable by other users than root; run chmod go-w on it, or choose another one \
+             with --run-dir",
             path.display()
         );
     }

@@ -326,7 +326,7 @@ impl StateLoop {
                         namespaces = self.state.namespace_count(),
                         pods = self.state.pod_count(),
                         policies = self.state.policy_count(),
-                        "every kind has been listed"
+                        "initial sync complete"
                     );
                 }
                 changed || completed
@@ -351,7 +351,7 @@ impl StateLoop {
             }
             Event::Kernel(Notification::Lost) => {
                 self.metrics.lost_announcements.inc();
-                tracing::warn!("announcements of commits were lost; comparing");
+                tracing::warn!("netlink notifications lost (ENOBUFS); resyncing from the kernel");
                 self.plan_heal();
                 self.expect_isolated()
             }

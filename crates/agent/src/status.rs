@@ -113,7 +113,8 @@ impl Status {
     /// Why the node is not ready; none if it is.
     pub(crate) fn unready(&self) -> Option<String> {
         if !self.waiting_for.is_empty() {
-            let mut reason = format!("waiting for the first list of: {}", self.waiting_for.join(", "));
+            let mut reason =
+                format!("initial sync not complete; waiting for the list of: {}", self.waiting_for.join(", "));
             for problem in &self.problems {
                 reason.push_str(&format!("\n{}", problem.problem));
             }
@@ -121,7 +122,7 @@ impl Status {
         }
         if self.from_folder && !self.problems.is_empty() {
             let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
-            return Some(format!("not all manifests are in force:\n{}", problems.join("\n")));
+            return Some(format!("some manifests are not in force:\n{}", problems.join("\n")));
         }
         if let [finding, ..] = &self.unenforced[..] {
             return Some(finding.clone());
@@ -141,7 +142,7 @@ impl Status {
     /// What there is to know beside [`Status::unready`].
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |Aged { problem, since }: &Aged| {
-            format!("for {}, while what was known then stays enforced: {problem}", in_words(since.elapsed()))
+            format!("for {}, with the last known state enforced meanwhile: {problem}", in_words(since.elapsed()))
         };
         let problems = match self.problems_keep_unready() {
             true => &[],
@@ -149,13 +150,16 @@ impl Status {
         };
         let unchecked = if self.source_check { &self.unchecked[..] } else { &[] };
         let unserved = (!self.unserved.is_empty()).then(|| {
-            format!("the API server does not serve the kind {}; stricter rules apply", self.unserved.join(", "))
+            format!(
+                "the API server does not serve the kind {} (404); stricter rules are enforced",
+                self.unserved.join(", ")
+            )
         });
         let difference = self.translation_difference.iter().map(|TranslationDifference { at, differences }| {
             let (age, differences) = (in_words(at.elapsed()), differences.join("; "));
             format!(
-                "{age} ago the rules differed from a fresh translation and were translated afresh; please report this: \
-                 {differences}"
+                "translation check failed {age} ago: the rules differed from a fresh translation, which replaced \
+                 them; please report this: {differences}"
             )
         });
         let unchecked = unchecked.iter().cloned();
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     fn with_a_problem() -> Status {
-        let problem = cluster::Problem { origin: "pods watch".into(), message: "it cannot be reached".into() };
+        let problem = cluster::Problem { origin: "pods watch".into(), message: "timed out".into() };
         let problems = vec![Aged { problem, since: Instant::now() }];
         Status { in_force: true, problems, ..Status::default() }
     }
@@ -189,7 +193,7 @@ mod tests {
         let at_start = Status { waiting_for: vec!["Pod".into()], ..with_a_problem() };
         let of_a_folder = Status { from_folder: true, ..with_a_problem() };
         for status in [at_start, of_a_folder] {
-            assert!(status.unready().is_some_and(|reason| reason.contains("it cannot be reached")), "{status:?}");
+            assert!(status.unready().is_some_and(|reason| reason.contains("timed out")), "{status:?}");
             assert_eq!(status.notes(), Vec::<String>::new());
         }
     }
@@ -199,6 +203,6 @@ mod tests {
         let status = with_a_problem();
         assert_eq!(status.unready(), None);
         let notes = status.notes();
-        assert!(notes.len() == 1 && notes[0].starts_with("for 0 s, while what was known then stays"), "{notes:?}");
+        assert!(notes.len() == 1 && notes[0].starts_with("for 0 s, with the last known state enforced"), "{notes:?}");
     }
 }

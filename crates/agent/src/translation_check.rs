@@ -40,13 +40,16 @@ impl TranslationCheck {
             }
         }
         if followed.programs != fresh.programs {
-            found.push("the policies and pods of programs are different".into());
+            found.push("the policies and pods of the programs differ".into());
         }
         if followed.diagnostics != fresh.diagnostics {
-            found.push("the diagnostics are different".into());
+            found.push("the diagnostics differ".into());
         }
         if followed.pods_on_node != fresh.pods_on_node {
-            found.push(format!("pods on the node: followed {}, fresh {}", followed.pods_on_node, fresh.pods_on_node));
+            found.push(format!(
+                "pods on the node: {} in the current translation, {} in the fresh one",
+                followed.pods_on_node, fresh.pods_on_node
+            ));
         }
         found
     }
@@ -60,7 +63,7 @@ fn operations(followed: &Ruleset, fresh: &Ruleset) -> Vec<String> {
     }
     // A difference that no operation expresses is one all the same.
     if found.is_empty() && followed != fresh {
-        found.push(format!("the rulesets of table {} are different", fresh.table));
+        found.push(format!("the rulesets of table {} differ", fresh.table));
     }
     found
 }
@@ -105,7 +108,7 @@ impl Schedule {
         std::thread::Builder::new().name("check".into()).spawn(move || {
             let differences = run(check);
             if sender.send(differences).is_err() {
-                tracing::debug!("nobody waits for the comparison of translations any more");
+                tracing::debug!("the receiver of the translation check is gone");
             }
         })?;
         self.running = Some(receiver);

@@ -47,7 +47,7 @@ pub(crate) fn render(arguments: &RenderArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for table in tables.into_iter().flatten() {
         if let Some(defect) = table.validate().first() {
-            bail!("the ruleset is not valid, please report this: {defect}");
+            bail!("invalid ruleset, please report this: {defect}");
         }
         write!(text, "{table}")?;
     }
@@ -75,7 +75,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             let policies = manifests.state.policy_count();
             writeln!(text, "{policies} policies checked: {errors} errors, {warnings} warnings")?;
             if manifests.ignored > 0 {
-                writeln!(text, "{} objects of other kinds have no meaning here", manifests.ignored)?;
+                writeln!(text, "{} objects of other kinds ignored", manifests.ignored)?;
             }
             text
         }
@@ -138,9 +138,7 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
         traffic: arguments.traffic.clone(),
     };
     runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
-        Unanswered::Unreachable { .. } => {
-            anyhow::Error::new(error).context("--manifests DIR needs no agent; without it")
-        }
+        Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
         Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
     })
 }

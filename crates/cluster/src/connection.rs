@@ -87,9 +87,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ConnectError {
     #[error("kubeconfig {}: {reason}", path.display())]
     Kubeconfig { path: PathBuf, reason: String },
-    #[error("not in a cluster ({0}); outside of one, name a kubeconfig file with --kubeconfig")]
+    #[error("no in-cluster configuration ({0}); outside of a cluster, set --kubeconfig")]
     NotInCluster(#[source] kube::config::InClusterError),
-    #[error("the connection settings do not work: {0}")]
+    #[error("invalid connection settings: {0}")]
     Unusable(#[source] kube::Error),
 }
 
@@ -139,6 +139,6 @@ mod tests {
     #[tokio::test]
     async fn outside_of_a_cluster_the_error_says_what_to_do() {
         let error = connect(None).await.err().map(|e| e.to_string()).unwrap();
-        assert!(error.starts_with("not in a cluster (") && error.ends_with("--kubeconfig"), "{error}");
+        assert!(error.starts_with("no in-cluster configuration (") && error.ends_with("--kubeconfig"), "{error}");
     }
 }

@@ -91,7 +91,7 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
                 Some(first) => problems.push(Problem {
                     origin: found.origin.to_string(),
                     message: format!(
-                        "{} {} is already defined at {}, which counts; remove one of the two",
+                        "duplicate {} {}: already defined at {}, which is used; remove one of the two",
                         key.0, key.1, first.origin
                     ),
                 }),

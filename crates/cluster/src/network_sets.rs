@@ -89,8 +89,8 @@ impl NetworkSets {
                 Err(failure) => return Err(failure.explain(resource)),
             }
         }
-        Err("the API server serves no GlobalNetworkSets, neither projectcalico.org/v3 nor crd.projectcalico.org/v1; \
-             install Calico, or export nothing"
+        Err("the API server does not serve GlobalNetworkSets (projectcalico.org/v3 or crd.projectcalico.org/v1); \
+            install Calico, or remove --export"
             .into())
     }
 
@@ -119,16 +119,13 @@ impl NetworkSets {
     /// If there is one, which is told before anything is written, or the server refuses it.
     pub async fn create(&self, wanted: &WantedSet) -> Result<NetworkSet, String> {
         if !is_name(&wanted.name) {
-            return Err(format!("{} is no name that an object can have", wanted.name));
+            return Err(format!("invalid object name: {}", wanted.name));
         }
         let client = self.client().await?;
         let request = self.request().get(&wanted.name, &GetParams::default()).map_err(|e| e.to_string())?;
         match within(self.connection.timing.answer, Verb::Get, client.request::<Value>(request)).await {
             Ok(_) => {
-                return Err(format!(
-                    "there is a GlobalNetworkSet {} that is not ours, which is left as it is",
-                    wanted.name
-                ));
+                return Err(format!("GlobalNetworkSet {} belongs to another operator; left unchanged", wanted.name));
             }
             Err(failure) if failure.means_none() => {}
             Err(failure) => return Err(self.explain(failure)),

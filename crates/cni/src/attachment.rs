@@ -30,13 +30,13 @@ pub struct AttachmentId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     #[error(
-        "{0:?} is no container ID: it has to begin with a letter or digit, go on with letters, digits, '_', '.' and \
-         '-', and be no longer than {CONTAINER_ID_BYTES} bytes"
+        "invalid container ID {0:?}: expected a letter or digit, followed by letters, digits, '_', '.' and '-', of at \
+         most {CONTAINER_ID_BYTES} bytes"
     )]
     ContainerId(String),
     #[error(
-        "{0:?} is no interface name: it has to have 1 to {INTERFACE_BYTES} bytes, without '/', ':', blanks or control \
-         characters, and be neither '.' nor '..'"
+        "invalid interface name {0:?}: expected 1 to {INTERFACE_BYTES} bytes without '/', ':', blanks or control \
+         characters, and neither '.' nor '..'"
     )]
     Interface(String),
 }

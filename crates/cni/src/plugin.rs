@@ -53,7 +53,7 @@ fn answer(environment: &Environment, input: io::Result<Vec<u8>>) -> Result<Vec<u
         return Ok(version::answer(input.as_deref().ok().and_then(version::asked_for)));
     }
     let config = input
-        .map_err(|error| Failure::new(Code::Io, "the configuration cannot be read").because(error))
+        .map_err(|error| Failure::new(Code::Io, "cannot read the configuration").because(error))
         .and_then(|input| Config::parse(&input));
     match command {
         Command::Add => add::add(environment, &config?),
@@ -75,7 +75,7 @@ fn read_input() -> io::Result<Vec<u8>> {
     }
     io::stdin().lock().take(INPUT_BYTES + 1).read_to_end(&mut input)?;
     if input.len() as u64 > INPUT_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {INPUT_BYTES} bytes")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {INPUT_BYTES} bytes")));
     }
     Ok(input)
 }
@@ -85,7 +85,7 @@ fn print(output: &[u8]) -> ExitCode {
     match stdout.write_all(output).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("cannot answer: {error}"));
+            say(format_args!("cannot write the result: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -48,13 +48,13 @@ pub enum Response {
 pub enum ProtocolError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the connection was closed before the end of the line")]
+    #[error("connection closed before the end of the line")]
     Closed,
     #[error("the line is longer than {LINE_BYTES} bytes")]
     TooLong,
-    #[error("it is of version {0}, and this program speaks version {VERSION}")]
+    #[error("unsupported protocol version {0}: expected {VERSION}")]
     Version(u32),
-    #[error("the line is not understood: {0}")]
+    #[error("cannot decode the line: {0}")]
     Content(String),
 }
 
@@ -89,7 +89,7 @@ impl Request {
             RequestFields { add: None, delete: Some(id), check: None, status: None } => Ok(Request::Delete(id)),
             RequestFields { add: None, delete: None, check: Some(id), status: None } => Ok(Request::Check(id)),
             RequestFields { add: None, delete: None, check: None, status: Some(Nothing {}) } => Ok(Request::Status),
-            _ => Err(ProtocolError::Content("it asks for nothing known, or for several things".into())),
+            _ => Err(ProtocolError::Content("unknown request, or several requests in one line".into())),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Response {
     /// If it is too long, of another version, or not understood.
     pub fn from_line(line: &[u8]) -> Result<Response, ProtocolError> {
         let ResponseFields { result, reason } = from_line(line)?;
-        let reason = reason.unwrap_or_else(|| "no reason was given".into());
+        let reason = reason.unwrap_or_else(|| "no reason given".into());
         Ok(match result {
             ResultWord::Ok => Response::Ok,
             ResultWord::Enforced => Response::Enforced,
@@ -316,12 +316,12 @@ mod tests {
         let of_request = |line: &str| Request::from_line(line.as_bytes()).unwrap_err().to_string();
         assert!(of_request(r#"{"version":2,"surprise":[]}"#).contains("version 2"));
         assert!(of_request(r#"{"status":{}}"#).contains("missing field `version`"));
-        assert!(of_request(r#"{"version":1}"#).contains("nothing known"));
-        assert!(of_request(r#"{"version":1,"later":{}}"#).contains("nothing known"));
+        assert!(of_request(r#"{"version":1}"#).contains("unknown request"));
+        assert!(of_request(r#"{"version":1,"later":{}}"#).contains("unknown request"));
         let two = r#"{"version":1,"status":{},"delete":{"containerId":"a","interface":"b"}}"#;
-        assert!(of_request(two).contains("several things"));
+        assert!(of_request(two).contains("several requests"));
         let path = r#"{"version":1,"delete":{"containerId":"../a","interface":"b"}}"#;
-        assert!(of_request(path).contains("is no container ID"));
+        assert!(of_request(path).contains("invalid container ID"));
         assert!(Response::from_line(br#"{"version":1,"result":"maybe"}"#).is_err());
         let endless = read_response(&mut io::repeat(b' '));
         assert!(matches!(endless, Err(ProtocolError::TooLong)), "{endless:?}");

@@ -48,7 +48,9 @@ pub fn read_all(folder: &Path) -> io::Result<Stored> {
         let path = folder.join(&name);
         match read_file(&path) {
             Ok(attachment) if name.to_str() == Some(&file_name(&attachment.id)) => stored.attachments.push(attachment),
-            Ok(attachment) => stored.unreadable.push((path, format!("it holds the attachment {}", attachment.id))),
+            Ok(attachment) => {
+                stored.unreadable.push((path, format!("the file contains another attachment, {}", attachment.id)))
+            }
             // Removed since the folder was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => stored.unreadable.push((path, error.to_string())),
@@ -64,7 +66,7 @@ pub fn read_all(folder: &Path) -> io::Result<Stored> {
 pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> {
     match read_file(&folder.join(file_name(id))) {
         Ok(attachment) if attachment.id == *id => Ok(Some(attachment)),
-        Ok(attachment) => Err(invalid(format!("it holds the attachment {}", attachment.id))),
+        Ok(attachment) => Err(invalid(format!("the file contains another attachment, {}", attachment.id))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -77,7 +79,7 @@ pub fn read(folder: &Path, id: &AttachmentId) -> io::Result<Option<Attachment>> 
 pub fn write(folder: &Path, attachment: &Attachment) -> io::Result<()> {
     let text = serde_json::to_vec(attachment)?;
     if text.len() > ATTACHMENT_BYTES {
-        return Err(invalid(format!("{} bytes are too long for an attachment", text.len())));
+        return Err(invalid(format!("the attachment is too large: {} bytes", text.len())));
     }
     // The folder above is also for those who only ask the agent; this one says where pods are.
     if let Some(above) = folder.parent() {
@@ -122,13 +124,13 @@ fn is_unfinished(name: &str) -> bool {
 
 fn read_file(path: &Path) -> io::Result<Attachment> {
     if !fs::symlink_metadata(path)?.is_file() {
-        return Err(invalid("it is no regular file".into()));
+        return Err(invalid("it is not a regular file".into()));
     }
     let mut text = Vec::new();
     let most = u64::try_from(ATTACHMENT_BYTES).map_err(io::Error::other)?;
     File::open(path)?.take(most + 1).read_to_end(&mut text)?;
     if text.len() > ATTACHMENT_BYTES {
-        return Err(invalid(format!("it is longer than {ATTACHMENT_BYTES} bytes")));
+        return Err(invalid(format!("it is larger than {ATTACHMENT_BYTES} bytes")));
     }
     serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))
 }
@@ -220,15 +222,15 @@ mod tests {
             .map(|(path, why)| format!("{}: {why}", path.file_name().unwrap().to_str().unwrap()))
             .collect();
         let expected = [
-            ".hidden: it holds the attachment 4f1c@eth0",
+            ".hidden: the file contains another attachment, 4f1c@eth0",
             "README: expected value at line 1 column 1",
             "cut@eth0.json: EOF while parsing a string at line 1 column 100",
             "empty@eth0.json: EOF while parsing a value at line 1 column 0",
-            "folder@eth0.json: it is no regular file",
-            "link@eth0.json: it is no regular file",
-            "long@eth0.json: it is longer than 32768 bytes",
+            "folder@eth0.json: it is not a regular file",
+            "link@eth0.json: it is not a regular file",
+            "long@eth0.json: it is larger than 32768 bytes",
             "newer@eth0.json: unsupported version 9: expected 1 at line 1 column 12",
-            "other@eth0.json: it holds the attachment 4f1c@eth0",
+            "other@eth0.json: the file contains another attachment, 4f1c@eth0",
         ];
         assert_eq!(told, expected);
         let id = AttachmentId::new("cut", "eth0").unwrap();

@@ -17,7 +17,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     match whole.and_then(|(number, unit)| number.parse::<u64>().ok()?.checked_mul(unit)) {
         // A hundred years: what is added to a moment stays one.
         Some(seconds @ 1..=3_153_600_000) => Ok(Duration::from_secs(seconds)),
-        Some(_) | None => Err("must be a number of seconds, minutes, hours or days, as in 90s, 30m, 12h or 7d".into()),
+        Some(_) | None => Err("expected a number of seconds, minutes, hours or days, as in 90s, 30m, 12h or 7d".into()),
     }
 }
 

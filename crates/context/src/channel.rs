@@ -32,7 +32,7 @@ pub(crate) type Encode = Box<dyn Fn(Position, &str) -> Result<Bytes, Unencodable
 
 /// A baseline that cannot be written down.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the baseline cannot be encoded: {0}")]
+#[error("cannot encode the baseline: {0}")]
 pub struct Unencodable(pub(crate) String);
 
 /// A table at a position.
@@ -104,7 +104,7 @@ impl Baseline {
     fn encode(&self, number: usize) -> impl FnOnce() -> Result<Arc<Encoded>, Unencodable> + use<> {
         let (parts, position, version, count) = (self.parts.clone(), self.position, self.version.clone(), self.count);
         move || {
-            let part = parts.get(number).ok_or_else(|| Unencodable("it has no form".into()))?;
+            let part = parts.get(number).ok_or_else(|| Unencodable("missing format".into()))?;
             let bytes = (part.encode)(position, &version)?;
             let head = Head::of(&bytes, version, position, count as u64);
             Ok(Arc::new(Encoded { head, media_type: part.media_type, bytes, gzip: OnceCell::new() }))

@@ -17,7 +17,7 @@ use crate::numbers::Space;
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 
-/// Who an address is, and which flows policies declare, for consumers that see only packets.
+/// Publish workload identities by address, and the flows that policies declare, for consumers that see only packets.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence-context", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Exit status: 0 yes or done; 1 no (unknown address, violation); 2 could not run.")]
@@ -42,15 +42,15 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Follow a cluster, or a folder of manifests, and publish identities and declared edges until told to stop.
+    /// Watch a cluster or a folder of manifests, and publish identities and declared edges until SIGTERM or SIGINT.
     Serve(Box<ServeArguments>),
-    /// Write the files of a folder of manifests once: identities, their table, declared edges.
+    /// Write the files for a folder of manifests once: identity database, identity table, declared edges.
     Build(BuildArguments),
-    /// Say who has an address.
+    /// Look up the identity of an address.
     Lookup(LookupArguments),
-    /// Print the table of identities: number, namespace, labels, and how many addresses have it.
+    /// Print the identity table: number, namespace, labels, and number of addresses of each identity.
     Ids(IdsArguments),
-    /// Say whether a flow is declared, a violation, or judged by no policy.
+    /// Classify a flow: declared, violation, or not governed by any policy.
     Verdict(VerdictArguments),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
@@ -59,19 +59,21 @@ pub(crate) enum Command {
 /// What identities and edges are made with; the same for `serve` and `build`.
 #[derive(Debug, Args)]
 pub(crate) struct TableArguments {
-    /// Labels that make a security identity: prefixes of keys, separated by commas; `!` excludes; the longest that fits counts. Added to the usual ones.
+    /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
+    /// to the default ones.
     #[arg(long, env = "RINGFENCE_IDENTITY_LABELS", value_name = "PATTERNS", value_delimiter = ',')]
     pub(crate) identity_labels: Vec<Pattern>,
 
-    /// Give each record its pod and node. Replicas do not share one record then, and the table becomes larger.
+    /// Include the pod and its node in each record. Replicas then do not share a record, and the database is larger.
     #[arg(long, env = "RINGFENCE_POD_DETAIL")]
     pub(crate) pod_detail: bool,
 
-    /// Pods that are agents, as NAMESPACE/KEY=VALUE: a pod on a node without one is unmanaged. Without it, all nodes have one.
+    /// Label of the agents' pods, as NAMESPACE/KEY=VALUE: a pod on a node without an agent is unmanaged. Default: all
+    /// nodes have an agent.
     #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE", value_parser = agents)]
     pub(crate) agents: Option<AgentSelector>,
 
-    /// Form of the declared edges: compatible has plain ports, extended has protocols, ranges and blocks.
+    /// Format of the declared edges: compatible has plain ports; extended has protocols, ranges and blocks.
     #[arg(long, env = "RINGFENCE_EDGES", value_enum, default_value_t = EdgesForm::Compatible)]
     pub(crate) edges: EdgesForm,
 }
@@ -97,9 +99,7 @@ fn agents(text: &str) -> Result<AgentSelector, String> {
             namespace: namespace.into(),
             labels: [(Arc::from(key), Arc::from(value))].into_iter().collect(),
         }),
-        Some(_) | None => {
-            Err("it has the form NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into())
-        }
+        Some(_) | None => Err("expected NAMESPACE/KEY=VALUE, as in ringfence/app.kubernetes.io/name=ringfence".into()),
     }
 }
 
@@ -124,11 +124,11 @@ pub(crate) struct BuildArguments {
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: PathBuf,
 
-    /// Folder for the files; made if it is not there.
+    /// Output folder; created if missing.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 
-    /// Name of the cluster in identities.
+    /// Name of the cluster in the identities.
     #[arg(long, env = "RINGFENCE_CLUSTER_ID", value_name = "ID", default_value = "")]
     pub(crate) cluster_id: String,
 
@@ -139,11 +139,12 @@ pub(crate) struct BuildArguments {
 /// Where a consumer reads from.
 #[derive(Debug, Args)]
 pub(crate) struct FromArguments {
-    /// A provider (http://HOST:PORT), a folder or store that one keeps (DIR, file:///DIR, s3://BUCKET/PREFIX), or a file.
+    /// Source of the data: a provider (http://HOST:PORT), a folder or store (DIR, file:///DIR, s3://BUCKET/PREFIX), or
+    /// a file.
     #[arg(long, env = "RINGFENCE_CONTEXT_FROM", value_name = "SOURCE", default_value = "http://127.0.0.1:9471")]
     pub(crate) from: Source,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
@@ -165,15 +166,15 @@ pub(crate) struct IdsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerdictArguments {
-    /// Who opens the flow: a workload as namespace/name, or an address.
+    /// Source of the flow: a workload as namespace/name, or an address.
     #[arg(value_name = "SRC")]
     pub(crate) source: String,
 
-    /// Whom it reaches: a workload as namespace/name, or an address.
+    /// Destination of the flow: a workload as namespace/name, or an address.
     #[arg(value_name = "DST")]
     pub(crate) destination: String,
 
-    /// 80, or 53/udp.
+    /// Port: 80, or 53/udp.
     #[arg(value_name = "PORT[/PROTO]")]
     pub(crate) port: String,
 

@@ -31,15 +31,15 @@ fn from_file(path: &Path) -> anyhow::Result<Bytes> {
 
 async fn from_store(store: &Store, feed: &str, part: &str) -> anyhow::Result<Bytes> {
     let Some(Latest { head, objects, .. }) = store.latest(feed).await? else {
-        bail!("there is no {feed}/latest.json; is it what 'serve --store' or 'build --out' wrote?");
+        bail!("{feed}/latest.json not found; expected the output of 'serve --store' or 'build --out'");
     };
     let Some(stored) = objects.iter().find(|stored| stored.what == part) else {
-        bail!("{feed} has no part '{part}' there");
+        bail!("part '{part}' of {feed} not found");
     };
     let bytes = store.read(feed, &stored.object).await?;
     let is_table = objects.first().is_some_and(|first| first.what == part);
     if is_table && feed::Digest::of(&bytes) != head.sha256 {
-        bail!("{} is damaged: its SHA-256 is not the one that {feed}/latest.json names", stored.object);
+        bail!("{} is damaged: SHA-256 mismatch with {feed}/latest.json", stored.object);
     }
     Ok(bytes)
 }
@@ -55,13 +55,13 @@ async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::R
     if part != "baseline" {
         url.query_pairs_mut().append_pair("part", part);
     }
-    let unreached = || format!("{base} does not answer; name another source with --from");
+    let unreached = || format!("cannot connect to {base}; choose another source with --from");
     let answer = client.get(url).send().await.with_context(unreached)?;
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.with_context(unreached)?;
     if !status.is_success() {
-        bail!("{base} answers {status}: {}", String::from_utf8_lossy(&bytes).trim());
+        bail!("{base} returned {status}: {}", String::from_utf8_lossy(&bytes).trim());
     }
     Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
     Ok(bytes)

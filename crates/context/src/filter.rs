@@ -42,7 +42,8 @@ enum Domain {
 /// Why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no pattern of label keys: the start of a key, or '*.' and the end of its domain, after '!' to exclude"
+    "invalid pattern of label keys '{0}': expected a key prefix, or '*.' and a domain suffix, with '!' in front to \
+     exclude"
 )]
 pub struct NotAPattern(String);
 

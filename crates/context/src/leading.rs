@@ -63,7 +63,7 @@ impl Candidacy {
         // The election ends when nobody looks at how it stands.
         follower.abort();
         if timeout(RELEASE_WITHIN, election).await.is_err() {
-            tracing::warn!("the Lease was not given back in time; another leads when it has run out");
+            tracing::warn!("the Lease was not released in time; another replica becomes leader when it expires");
         }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn elect(
     let assurance = Assurance { standing: Some(Arc::downgrade(&known)) };
     let name = ObjectName::new(&arguments.lease_namespace, &arguments.lease_name);
     let identity = arguments.lease_identity.clone().unwrap_or_else(own_name);
-    tracing::info!(lease = %name, identity, "one of several: who holds the Lease pushes");
+    tracing::info!(lease = %name, identity, "leader election enabled: the holder of the Lease pushes and stores");
     let election = tokio::spawn(hold_lease(connection, name, identity, Terms::default(), standing));
     let follower = tokio::spawn(async move {
         let _known = known;
@@ -96,15 +96,15 @@ pub(crate) fn elect(
             let now = standings.borrow_and_update().clone();
             if now.problem != problem {
                 if let Some(problem) = &now.problem {
-                    tracing::warn!("the Lease: {problem}");
+                    tracing::warn!("leader election failed: {problem}");
                 }
                 problem.clone_from(&now.problem);
             }
             let is_leader = now.leads(Instant::now());
             let news = leads.send_if_modified(|leads| std::mem::replace(leads, is_leader) != is_leader);
             match (news, is_leader) {
-                (true, true) => tracing::info!("this provider leads now"),
-                (true, false) => tracing::info!(holder = now.holder, "this provider leads no more"),
+                (true, true) => tracing::info!("became leader"),
+                (true, false) => tracing::info!(holder = now.holder, "lost leadership"),
                 (false, _) => {}
             }
         }
@@ -128,7 +128,8 @@ pub(crate) async fn cluster_uid(connection: &Connection) -> String {
             Err(problem) => {
                 if told.as_ref() != Some(&problem) {
                     tracing::warn!(
-                        "the cluster's name (the UID of the namespace kube-system) is not known: {problem}; --cluster-id gives one"
+                        "cannot read the cluster's name (the UID of the namespace kube-system): {problem}; set a name \
+                         with --cluster-id"
                     );
                     told = Some(problem);
                 }

@@ -52,7 +52,7 @@ impl Sources {
 
     fn feed(&self, name: &str) -> Result<&Served, Refusal> {
         let known = |served: &&Served| served.channel.name == name;
-        self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "there is no such feed"))
+        self.feeds.iter().find(known).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "feed not found"))
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
             .set_nodelay(true)
             .and_then(|()| Ok(rustix::net::sockopt::set_tcp_user_timeout(&*stream, UNREAD_FOR.as_millis() as u32)?));
         if let Err(error) = set {
-            tracing::debug!("a connection has no limits: {error}");
+            tracing::debug!("cannot set the socket options of a connection: {error}");
         }
     });
     listener::serve(listener, routes(sources), limits(file_limit), || metrics.refuse_connection()).await
@@ -104,8 +104,10 @@ fn routes(sources: Sources) -> Router {
         .route("/{feed}/version", get(version))
         .route("/{feed}/download", get(download))
         .route("/{feed}/deltas", get(deltas))
-        .fallback(async || refuse(StatusCode::NOT_FOUND, "there is no such resource"))
-        .method_not_allowed_fallback(async || refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered"))
+        .fallback(async || refuse(StatusCode::NOT_FOUND, "resource not found"))
+        .method_not_allowed_fallback(async || {
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: only GET is supported")
+        })
         .with_state(sources)
 }
 
@@ -166,7 +168,7 @@ async fn download(
             encoded
         }
         Some(name) => {
-            let none = || refuse(StatusCode::NOT_FOUND, "the feed has no such part");
+            let none = || refuse(StatusCode::NOT_FOUND, "part of the feed not found");
             baseline.encoded_part(name).await.ok_or_else(none)?.map_err(broken)?
         }
     };
@@ -223,7 +225,7 @@ async fn deltas(
 /// The feed, and its baseline.
 fn published<'a>(sources: &'a Sources, name: &str) -> Result<(&'a Served, Arc<Baseline>), Refusal> {
     let served = sources.feed(name)?;
-    let nothing = || "nothing is published yet".to_owned();
+    let nothing = || "nothing published yet: initial sync not complete".to_owned();
     let unready = || match name {
         // Of other clusters, which have nothing to do with what is known of this one.
         remote::FEED => nothing(),

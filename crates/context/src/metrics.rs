@@ -92,63 +92,76 @@ impl Metrics {
         let mut gauge = |name: &str, help: &str, family: &Family<Labels, Gauge>| {
             registry.register(name, help, family.clone());
         };
-        gauge("entries", "Entries of the table as it was published last", &families.entries);
-        gauge("sequence", "The last delta's number in its epoch", &families.sequence);
-        gauge("push_backlog", "Deltas that the relay has not taken yet", &families.backlog);
-        gauge("subscribers", "Open streams of deltas", &families.subscribers);
+        gauge("entries", "Entries in the last published table", &families.entries);
+        gauge("sequence", "Sequence number of the last delta in its epoch", &families.sequence);
+        gauge("push_backlog", "Deltas in the outbox that the relay has not acknowledged", &families.backlog);
+        gauge("subscribers", "Open subscriptions (streams of deltas)", &families.subscribers);
         registry.register_with_unit(
             "baseline",
-            "Length of the last baseline that was encoded",
+            "Size of the last encoded baseline",
             Unit::Bytes,
             families.baseline_bytes.clone(),
         );
-        registry.register("deltas", "Deltas that were published", families.deltas.clone());
+        registry.register("deltas", "Published deltas", families.deltas.clone());
         registry.register(
             "dropped_subscribers",
-            "Streams that were ended because their reader was too slow",
+            "Streams closed because the subscriber was too slow",
             families.dropped_subscribers.clone(),
         );
-        registry.register("deliveries", "What a relay or store has taken", families.deliveries.clone());
-        registry.register("delivery_failures", "Tries that a relay or store did not take", families.failures.clone());
+        registry.register(
+            "deliveries",
+            "Baselines and deltas that the relay or store accepted",
+            families.deliveries.clone(),
+        );
+        registry.register(
+            "delivery_failures",
+            "Failed attempts to push to the relay or store",
+            families.failures.clone(),
+        );
         registry.register(
             "reseeds",
-            "Baselines delivered again to an outlet that had lost one",
+            "Baselines pushed again because the relay or store had lost them",
             families.reseeds.clone(),
         );
         registry.register_with_unit(
             "last_delivery_age",
-            "Since a relay or store has last taken something; NaN before the first",
+            "Time since the relay or store last accepted a push; NaN before the first",
             Unit::Seconds,
             families.last_success_age.clone(),
         );
-        registry.register_with_unit("delivery", "Of a try, to its end", Unit::Seconds, families.took.clone());
+        registry.register_with_unit("delivery", "Duration of an attempt to push", Unit::Seconds, families.took.clone());
         let published_after = buckets();
         registry.register_with_unit(
             "publication_latency",
-            "From an event's arrival to the delta that carries it",
+            "Time from an event's arrival to the delta that publishes it",
             Unit::Seconds,
             published_after.clone(),
         );
         let refused_connections = Counter::default();
         registry.register(
             "refused_connections",
-            "Connections closed at once, since as many as the limit of open files allows were open",
+            "Connections refused because the limit of open files was reached",
             refused_connections.clone(),
         );
         let (ready, leads, problems) = (Gauge::default(), Gauge::default(), Gauge::default());
-        registry.register("ready", "1 while everything needed is known and published", ready.clone());
-        registry.register("leads", "1 while this process is the one that pushes and stores", leads.clone());
-        registry.register("source_problems", "What keeps the source from telling the whole truth", problems.clone());
+        registry.register("ready", "1 while the initial sync is complete and the tables are published", ready.clone());
+        registry.register("leads", "1 while this process is the leader, which pushes and stores", leads.clone());
+        registry.register(
+            "source_problems",
+            "Problems of the informers or of the manifest folder; the tables may be stale",
+            problems.clone(),
+        );
         let (identities, exceptions, unnumbered) = (Gauge::default(), Gauge::default(), Gauge::default());
-        registry.register("identities", "Security identities that addresses have", identities.clone());
+        registry.register("identities", "Security identities with at least one address", identities.clone());
         registry.register(
             "identity_exceptions",
-            "Identities whose number does not follow from them alone, those that rest included",
+            "Identities whose number is not their home because of a hash collision, including recently removed \
+             identities",
             exceptions.clone(),
         );
         registry.register(
             "identities_without_number",
-            "Identities for which no number is left: all of them have the number 0",
+            "Identities without a number because all numbers are in use; they share the number 0",
             unnumbered.clone(),
         );
         let remote = RemoteFigures::default();

@@ -34,10 +34,10 @@ const METADATA_MARKER: &[u8] = b"\xab\xcd\xefMaxMind.com";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     #[error(
-        "{nodes} nodes and {data} bytes of data are beyond what 28 bits can address; too many addresses or records"
+        "too many addresses or records: {nodes} nodes and {data} bytes of data exceed the 28-bit offsets of the format"
     )]
     TooLarge { nodes: u64, data: u64 },
-    #[error("a text of {bytes} bytes is longer than the format can say")]
+    #[error("a string of {bytes} bytes exceeds the limit of the format")]
     TextTooLong { bytes: usize },
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Description {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the description {0:?} does not say which deltas the table contains")]
+#[error("invalid description {0:?}: expected the epoch and sequence number of the table")]
 pub struct DescriptionError(String);
 
 impl FromStr for Description {

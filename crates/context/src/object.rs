@@ -52,7 +52,7 @@ impl Kind {
 
 /// A kind of object that only enforcement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("context is not made of objects of the kind {0}")]
+#[error("unsupported kind {0}")]
 pub struct UnusedKind(pub policy::Kind);
 
 impl TryFrom<policy::Kind> for Kind {

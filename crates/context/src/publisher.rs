@@ -139,7 +139,7 @@ impl Publisher {
                         namespaces = state.namespace_count(),
                         pods = state.pod_count(),
                         policies = state.policy_count(),
-                        "everything needed has been listed"
+                        "initial sync complete"
                     );
                 }
             }
@@ -152,7 +152,7 @@ impl Publisher {
             }
             Event::Unserved(kinds) => {
                 for kind in kinds.iter().filter(|kind| !self.unserved.contains(kind)) {
-                    tracing::info!(%kind, "the API server does not serve the kind; it is asked again from time to time");
+                    tracing::info!(%kind, "the API server does not serve the kind (404); retrying periodically");
                 }
                 self.unserved = kinds;
                 self.tell();
@@ -238,7 +238,7 @@ impl Publisher {
         let elected = *self.elected.borrow_and_update();
         if self.identity.channel.baseline().is_some() {
             if elected {
-                let (epoch, reason) = (epoch_now(), "this provider leads now");
+                let (epoch, reason) = (epoch_now(), "became leader");
                 self.identity.channel.renew(epoch, reason, self.tables.identities());
                 self.declared.channel.renew(epoch, reason, self.tables.declared());
             }

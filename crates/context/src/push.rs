@@ -93,10 +93,10 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Refused { status: status @ (401 | 403), said } => {
-                write!(f, "the relay does not accept our token ({status}); check --token-file{said}")
+                write!(f, "the relay rejected the token ({status}); check --token-file{said}")
             }
-            Failure::Refused { status, said } => write!(f, "the relay answers {status}{said}"),
-            Failure::Unreachable(why) => write!(f, "the relay cannot be reached: {why}"),
+            Failure::Refused { status, said } => write!(f, "the relay returned {status}{said}"),
+            Failure::Unreachable(why) => write!(f, "cannot connect to the relay: {why}"),
             Failure::Ours(why) => f.write_str(why),
         }
     }
@@ -178,7 +178,7 @@ impl Push {
                     if refusals >= REFUSALS {
                         tracing::warn!(
                             feed = self.channel.name,
-                            "the relay refuses a delta for good; a baseline takes its place"
+                            "the relay refused a delta permanently; pushing a baseline instead"
                         );
                         refusals = 0;
                         self.outbox.give_up();
@@ -257,7 +257,7 @@ impl Push {
     fn note(&self, failure: &Failure) {
         let message = failure.to_string();
         if self.figures.failed(Outlet::Relay, &message) {
-            tracing::warn!(feed = self.channel.name, "{message}; it is kept and tried again");
+            tracing::warn!(feed = self.channel.name, "{message}; retrying with backoff");
         }
     }
 
@@ -378,9 +378,9 @@ fn first_line(text: &str) -> String {
 fn causes(error: &reqwest::Error) -> String {
     let mut source = std::error::Error::source(error);
     let mut text = match () {
-        () if error.is_timeout() => "no answer in time".to_owned(),
-        () if error.is_connect() => "no connection".to_owned(),
-        () => "the exchange broke off".to_owned(),
+        () if error.is_timeout() => "timed out".to_owned(),
+        () if error.is_connect() => "connection failed".to_owned(),
+        () => "connection closed during the request".to_owned(),
     };
     while let Some(cause) = source {
         text = format!("{text}: {cause}");

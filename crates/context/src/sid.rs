@@ -81,7 +81,7 @@ impl fmt::Debug for Sid {
 
 /// Why a text is no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no identity: 13 characters a-z and 2-7")]
+#[error("invalid identity '{0}': expected 13 characters a-z and 2-7")]
 pub struct NotASid(String);
 
 /// Exactly what [`Sid`] prints.

@@ -77,8 +77,10 @@ impl Status {
     /// Why nobody should rely on what is served.
     pub(crate) fn unready(&self) -> Option<String> {
         match (self.missing.is_empty(), self.published) {
-            (false, _) => Some(format!("not listed yet: {}", self.missing.join(", "))),
-            (true, false) => Some("nothing is published yet".into()),
+            (false, _) => {
+                Some(format!("initial sync not complete; waiting for the list of: {}", self.missing.join(", ")))
+            }
+            (true, false) => Some("nothing published yet".into()),
             (true, true) => None,
         }
     }

@@ -34,11 +34,11 @@ fn retries() -> RetryConfig {
 /// Why a store does not do what it is for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    #[error("the store cannot be used: {0}")]
+    #[error("cannot open the store: {0}")]
     Unusable(object_store::Error),
     #[error("{what}: {error}")]
     Failed { what: String, error: object_store::Error },
-    #[error("{what} is not understood: {error}")]
+    #[error("cannot decode {what}: {error}")]
     NotUnderstood { what: String, error: serde_json::Error },
     #[error(transparent)]
     Unencodable(#[from] Unencodable),
@@ -126,7 +126,7 @@ impl Store {
         let before = match self.latest(feed).await {
             // It is written anew.
             Err(error @ StoreError::NotUnderstood { .. }) => {
-                tracing::warn!(feed, "{error}; a new one takes its place");
+                tracing::warn!(feed, "{error}; replacing it");
                 None
             }
             latest => latest?,

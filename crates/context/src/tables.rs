@@ -146,7 +146,7 @@ impl Tables {
         let mut problems: Vec<Problem> = self.directory.state().problems().into_iter().map(of_diagnostic).collect();
         problems.extend(self.directory.problems().cloned());
         if self.edges.is_withheld() {
-            let message = format!("there are more than {}, so that none is published", policy::MOST_EDGES);
+            let message = format!("more than {} edges, so none are published", policy::MOST_EDGES);
             problems.push(Problem { origin: "declared edges".into(), message });
         }
         problems

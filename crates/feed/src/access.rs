@@ -23,15 +23,15 @@ pub struct Access {
 pub enum AccessError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} is longer than {FILE_BYTES} bytes")]
+    #[error("{path} is larger than {FILE_BYTES} bytes")]
     TooLong { path: PathBuf },
-    #[error("{path} holds no token: one line of printable characters")]
+    #[error("invalid token file {path}: expected one line of printable characters")]
     Token { path: PathBuf },
-    #[error("{path} holds no certificates: {source}")]
+    #[error("invalid certificate file {path}: {source}")]
     Certificates { path: PathBuf, source: reqwest::Error },
-    #[error("{path} holds no certificates")]
+    #[error("no certificates in {path}")]
     NoCertificates { path: PathBuf },
-    #[error("no HTTP client: {0}")]
+    #[error("cannot create an HTTP client: {0}")]
     Client(#[source] reqwest::Error),
 }
 

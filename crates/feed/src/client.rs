@@ -90,19 +90,19 @@ pub enum Lost {
     Access(#[from] AccessError),
     #[error("{url}: {}", causes(source))]
     Transport { url: Url, source: reqwest::Error },
-    #[error("{url} answers {status}: {says}")]
+    #[error("{url} returned {status}: {says}")]
     Refused { url: Url, status: StatusCode, says: String },
-    #[error("{url} is no stream of events")]
+    #[error("{url} did not return an event stream (text/event-stream)")]
     NoStream { url: Url },
-    #[error("{url} has ended the stream")]
+    #[error("{url} closed the stream")]
     Ended { url: Url },
     #[error(transparent)]
     Event(#[from] TooLong),
-    #[error("the event {event:?} of the stream is not understood: {why}")]
+    #[error("cannot decode the stream event {event:?}: {why}")]
     NotUnderstood { event: String, why: String },
     #[error(transparent)]
     Head(#[from] HeadError),
-    #[error("the baseline is longer than {limit} bytes")]
+    #[error("the baseline is larger than {limit} bytes")]
     BaselineTooLong { limit: u64 },
     /// They come from different producers, or the baseline is out of date.
     #[error("the baseline does not join the stream: {0}")]
@@ -129,7 +129,7 @@ fn causes(error: &reqwest::Error) -> String {
 /// Why a feed cannot be followed at all.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    #[error("there is no server to follow")]
+    #[error("no server to subscribe to")]
     NoUrl,
     #[error("{0} is not an http or https URL")]
     Scheme(Url),

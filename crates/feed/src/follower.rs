@@ -51,10 +51,14 @@ pub enum Pull {
 impl fmt::Display for Pull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Pull::NoTable => f.write_str("there is no table yet"),
-            Pull::Gap { table, heard } => write!(f, "the table is at {table} and the next to come at {heard}"),
-            Pull::OtherEpoch { table, heard } => write!(f, "the table is at {table}, of another epoch than {heard}"),
-            Pull::Told { reason } => write!(f, "the producer says: {reason}"),
+            Pull::NoTable => f.write_str("no table yet"),
+            Pull::Gap { table, heard } => {
+                write!(f, "gap in the stream: the table is at position {table}, the stream at {heard}")
+            }
+            Pull::OtherEpoch { table, heard } => {
+                write!(f, "the table is at position {table}, in another epoch than the stream at {heard}")
+            }
+            Pull::Told { reason } => write!(f, "the producer requests a pull: {reason}"),
         }
     }
 }

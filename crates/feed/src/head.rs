@@ -73,17 +73,17 @@ const VERSION_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    #[error("the baseline came without the header {0}")]
+    #[error("missing header {0} of the baseline")]
     Missing(&'static str),
-    #[error("the baseline's version cannot be one")]
+    #[error("invalid version of the baseline")]
     Version,
-    #[error("the baseline's count is not a number")]
+    #[error("invalid count of the baseline: expected a number")]
     Count,
     #[error(transparent)]
     Position(#[from] PositionError),
-    #[error("the baseline's SHA-256 is not 64 hexadecimal digits")]
+    #[error("invalid SHA-256 of the baseline: expected 64 hexadecimal digits")]
     Digest,
-    #[error("{bytes} bytes of baseline have SHA-256 {is}, meant was {meant}")]
+    #[error("SHA-256 mismatch of the baseline ({bytes} bytes): expected {meant}, got {is}")]
     Content { bytes: u64, is: Digest, meant: Digest },
 }
 

@@ -37,7 +37,7 @@ impl fmt::Display for Position {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a position (epoch:seq)")]
+#[error("invalid position {0:?}: expected EPOCH:SEQ")]
 pub struct PositionError(String);
 
 impl FromStr for Position {

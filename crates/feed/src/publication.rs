@@ -75,12 +75,12 @@ impl fmt::Display for NoReplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoReplay::OtherEpoch { asked, epoch } => {
-                write!(f, "{asked} is of another epoch, this is {epoch}")
+                write!(f, "position {asked} is from another epoch: expected {epoch}")
             }
             NoReplay::NotKept { asked, oldest } => {
-                write!(f, "what follows {asked} is no longer kept, the oldest is {oldest}")
+                write!(f, "position {asked} is older than the backlog, which starts at {oldest}")
             }
-            NoReplay::Ahead { asked, at } => write!(f, "{asked} was not reached yet, this is at {at}"),
+            NoReplay::Ahead { asked, at } => write!(f, "position {asked} is ahead of the producer, which is at {at}"),
         }
     }
 }

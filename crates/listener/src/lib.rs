@@ -64,7 +64,7 @@ async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send, ro
                 connection.as_mut().graceful_shutdown();
                 match timeout(limits.request_head, connection).await {
                     Ok(served) => served,
-                    Err(_) => return tracing::debug!("a connection was closed within its response: its time was over"),
+                    Err(_) => return tracing::debug!("a connection timed out within its response and was closed"),
                 }
             }
         },
@@ -82,7 +82,10 @@ pub fn raise_file_limit() -> Option<u64> {
     match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
         Ok(()) => limit.maximum,
         Err(error) => {
-            tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+            tracing::warn!(
+                "cannot raise the limit of open files (RLIMIT_NOFILE), which stays at {:?}: {error}",
+                limit.current
+            );
             limit.current
         }
     }

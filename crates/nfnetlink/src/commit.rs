@@ -36,13 +36,13 @@ pub enum CommitError {
         more: usize,
     },
     /// Nothing was changed: somebody else committed since the generation was read.
-    #[error("the kernel's ruleset changed since it was read")]
+    #[error("the kernel's ruleset changed since it was read (ERESTART)")]
     Moved,
     /// Nothing was sent.
     #[error("the transaction has more than {LARGEST_BATCH} bytes")]
     TooBig,
     /// Nothing was sent, as far as can be told: the caller finds out by reading the table.
-    #[error("the transaction could not be sent: {0}")]
+    #[error("cannot send the transaction: {0}")]
     Io(#[source] io::Error),
     /// It may have taken place: the caller finds out by reading the table.
     #[error("the kernel neither acknowledged nor refused the transaction: {0}")]
@@ -132,8 +132,8 @@ impl Kernel {
             (true, ..) => Err(CommitError::Moved),
             (false, false, _) => Err(CommitError::Refused { refusals, more }),
             (false, true, true) => Ok(()),
-            (false, true, false) if overflowed => Err(unclear(&"there were more answers than room for them")),
-            (false, true, false) => Err(unclear(&"it sent no answer")),
+            (false, true, false) if overflowed => Err(unclear(&"the receive buffer overflowed (ENOBUFS)")),
+            (false, true, false) => Err(unclear(&"the kernel sent no answer")),
         }
     }
 }

@@ -20,20 +20,20 @@ const MARK_MASK: u16 = 21;
 /// Why marks could not be cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
-    #[error("no socket to connection tracking: {0}")]
+    #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
-    #[error("connection tracking entries cannot be listed: {0}")]
+    #[error("cannot list conntrack entries: {0}")]
     List(RequestError),
-    #[error("the mark of a connection tracking entry cannot be cleared: {0}")]
+    #[error("cannot clear the mark of a conntrack entry: {0}")]
     Clear(RequestError),
 }
 
 /// Why entries could not be counted.
 #[derive(Debug, thiserror::Error)]
 pub enum CountError {
-    #[error("no socket to connection tracking: {0}")]
+    #[error("cannot open a conntrack netlink socket: {0}")]
     Open(io::Error),
-    #[error("connection tracking does not answer (CONFIG_NF_CT_NETLINK): {0}")]
+    #[error("conntrack netlink does not answer (CONFIG_NF_CT_NETLINK): {0}")]
     Request(#[from] RequestError),
 }
 

@@ -31,13 +31,13 @@ pub use reply::{Reply, decode_replies};
 /// Why bytes are not what the kernel's netlink says they are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("{0} ends before it should")]
+    #[error("{0} is truncated")]
     Truncated(&'static str),
-    #[error("attribute {attribute} has {length} bytes")]
+    #[error("invalid length of attribute {attribute}: {length} bytes")]
     Length { attribute: u16, length: usize },
-    #[error("attribute {attribute} is no text")]
+    #[error("attribute {attribute} is not a string")]
     Text { attribute: u16 },
-    #[error("{object} has no attribute {attribute}")]
+    #[error("missing attribute {attribute} of {object}")]
     Missing { object: &'static str, attribute: u16 },
 }
 

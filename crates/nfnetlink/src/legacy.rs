@@ -145,7 +145,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the legacy table is laid out in an unknown way")
+    io::Error::new(io::ErrorKind::InvalidData, "unknown layout of the legacy table")
 }
 
 #[cfg(test)]

@@ -58,9 +58,9 @@ pub struct Foreign {
 /// Why there are no announcements.
 #[derive(Debug, thiserror::Error)]
 pub enum NotificationError {
-    #[error("the socket for announcements of commits: {0}")]
+    #[error("the netlink socket for notifications of commits failed: {0}")]
     Io(#[from] io::Error),
-    #[error("an announcement of a commit cannot be understood: {0}")]
+    #[error("cannot decode a netlink notification of a commit: {0}")]
     Decode(#[from] DecodeError),
 }
 

@@ -94,7 +94,7 @@ pub struct LoggedPacket {
 /// Why packets of the group cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketLogError {
-    #[error("log group {group} is in use{}", user(*by))]
+    #[error("NFLOG group {group} is in use{}", user(*by))]
     Taken {
         group: u16,
         /// The port id of the socket that has it, which is most often the number of its process. None if the kernel
@@ -103,14 +103,14 @@ pub enum PacketLogError {
     },
     #[error("receiving logged packets needs CAP_NET_ADMIN")]
     NotPermitted,
-    #[error("this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG): {0}")]
+    #[error("this kernel does not support NFLOG (CONFIG_NETFILTER_NETLINK_LOG): {0}")]
     Unavailable(io::Error),
-    #[error("the socket for logged packets: {0}")]
+    #[error("the NFLOG netlink socket failed: {0}")]
     Io(#[from] io::Error),
     /// The message is lost; the next ones are not.
-    #[error("a logged packet cannot be understood: {0}")]
+    #[error("cannot decode a logged packet (NFLOG): {0}")]
     Decode(#[from] DecodeError),
-    #[error("the kernel did not answer the request for log group {0}")]
+    #[error("the kernel did not answer the request for NFLOG group {0}")]
     Silent(u16),
 }
 
@@ -297,7 +297,7 @@ mod tests {
         assert!(matches!(refusal(9470, libc::EINVAL), PacketLogError::Unavailable(_)));
         assert!(matches!(refusal(9470, libc::ENOMEM), PacketLogError::Io(_)));
         let taken = PacketLogError::Taken { group: 9470, by: Some(7) };
-        assert_eq!(taken.to_string(), "log group 9470 is in use by the netlink socket with port id 7");
-        assert_eq!(PacketLogError::Taken { group: 9470, by: None }.to_string(), "log group 9470 is in use");
+        assert_eq!(taken.to_string(), "NFLOG group 9470 is in use by the netlink socket with port id 7");
+        assert_eq!(PacketLogError::Taken { group: 9470, by: None }.to_string(), "NFLOG group 9470 is in use");
     }
 }

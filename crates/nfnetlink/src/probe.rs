@@ -98,11 +98,11 @@ impl Features {
 /// Why nothing was found out.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    #[error("trying things out needs a network namespace, and making one needs CAP_SYS_ADMIN")]
+    #[error("probing the kernel's features needs a network namespace, and creating one needs CAP_SYS_ADMIN")]
     NotPermitted,
-    #[error("no network namespace to try things out in: {0}")]
+    #[error("cannot create a network namespace for probing the kernel's features: {0}")]
     Namespace(io::Error),
-    #[error("no thread to try things out on: {0}")]
+    #[error("cannot start a thread for probing the kernel's features: {0}")]
     Thread(io::Error),
     #[error("{0}")]
     Open(#[from] OpenError),
@@ -165,7 +165,7 @@ fn try_ruleset(ruleset: &Ruleset) -> Result<(), Failure> {
     kernel.commit(&create(ruleset), 0).map_err(reason)?;
     let observed = read(&mut kernel, ruleset)?;
     if let Some(difference) = repair(Some(&observed), ruleset).first() {
-        return Err(Failure::Reason(format!("the kernel took something else: `{difference}` is still to be done")));
+        return Err(Failure::Reason(format!("the kernel stored different rules: `{difference}` is missing")));
     }
     remove(&mut kernel, ruleset)
 }
@@ -191,18 +191,18 @@ fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
         return Err(Failure::Reason(format!("a protected table has flags {:#x}", observed.flags)));
     }
     if remove(&mut second, ruleset).is_ok() {
-        return Err(Failure::Reason("a protected table can be removed by others".into()));
+        return Err(Failure::Reason("a protected table can be deleted by other programs".into()));
     }
     drop(first);
     let observed = read(&mut second, ruleset)?;
     let claim = repair(Some(&observed), ruleset);
     if observed.flags != PERSIST || !matches!(claim[..], [Operation::AddTable { .. }]) {
-        return Err(Failure::Reason(format!("a table that lost its owner has flags {:#x}", observed.flags)));
+        return Err(Failure::Reason(format!("a table without its owner has flags {:#x}", observed.flags)));
     }
     second.commit(&claim, 0).map_err(reason)?;
     let observed = read(&mut second, ruleset)?;
     if observed.owner != Some(second.port()) {
-        return Err(Failure::Reason("a table that lost its owner cannot be claimed".into()));
+        return Err(Failure::Reason("a table without its owner cannot be claimed".into()));
     }
     remove(&mut second, ruleset)
 }
@@ -210,7 +210,7 @@ fn try_protection(ruleset: &Ruleset) -> Result<(), Failure> {
 fn read(kernel: &mut Kernel, ruleset: &Ruleset) -> Result<Observed, Failure> {
     match kernel.read(&ruleset.table).map_err(reason)? {
         Some(observed) => Ok(observed),
-        None => Err(Failure::Reason(format!("table {} is gone after its commit", ruleset.table))),
+        None => Err(Failure::Reason(format!("table {} is missing after its commit", ruleset.table))),
     }
 }
 

@@ -25,7 +25,7 @@ const LISTINGS: u32 = 20;
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("the table cannot be read: {0}")]
+    #[error("cannot read the table: {0}")]
     Request(#[from] RequestError),
     #[error("the ruleset changed during each of {ATTEMPTS} attempts to read the table")]
     Restless,

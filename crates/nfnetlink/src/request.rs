@@ -36,26 +36,26 @@ pub enum OpenError {
     NotPermitted,
     #[error("this kernel has no nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET): {0}")]
     NoNfTables(io::Error),
-    #[error("the netlink socket cannot be opened: {0}")]
+    #[error("cannot open a netlink socket: {0}")]
     Io(io::Error),
-    #[error("the kernel does not tell its generation: {0}")]
+    #[error("cannot read the kernel's ruleset generation: {0}")]
     Request(RequestError),
 }
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    #[error("netlink: {0}")]
+    #[error("netlink socket failed: {0}")]
     Io(#[from] io::Error),
     #[error("the kernel refused: {0}")]
     Refused(io::Error),
-    #[error("the kernel sent what cannot be understood: {0}")]
+    #[error("cannot decode the kernel's netlink message: {0}")]
     Decode(#[from] DecodeError),
-    #[error("what was asked for changed while the kernel told it")]
+    #[error("netlink dump interrupted (NLM_F_DUMP_INTR)")]
     Interrupted,
-    #[error("the kernel did not answer")]
+    #[error("timed out: no answer from the kernel")]
     Silent,
-    #[error("the answer is larger than {LARGEST_DUMP} bytes")]
+    #[error("the netlink dump is larger than {LARGEST_DUMP} bytes")]
     TooBig,
 }
 

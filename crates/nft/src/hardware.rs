@@ -9,7 +9,7 @@ pub struct HardwareAddress(pub [u8; 6]);
 
 /// Why a text is not a [`HardwareAddress`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a hardware address: expected six bytes such as 02:00:5e:10:00:01")]
+#[error("invalid hardware address '{0}': expected six bytes such as 02:00:5e:10:00:01")]
 pub struct HardwareAddressError(String);
 
 impl fmt::Display for HardwareAddress {

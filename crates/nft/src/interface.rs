@@ -17,7 +17,7 @@ pub struct InterfaceName {
 
 /// Why a text is no [`InterfaceName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no interface name that rules can hold: 1 to {LONGEST} printable characters without / : * \" \\")]
+#[error("unsupported interface name '{0}': expected 1 to {LONGEST} printable characters without / : * \" \\")]
 pub struct InterfaceNameError(String);
 
 impl InterfaceName {

@@ -198,13 +198,13 @@ pub struct Name(Arc<str>);
 /// Why a text cannot be a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    #[error("a name cannot be empty")]
+    #[error("invalid name: it is empty")]
     Empty,
-    #[error("'{0}' has more than {LONGEST} bytes")]
+    #[error("invalid name '{0}': longer than {LONGEST} bytes")]
     TooLong(String),
-    #[error("'{0}' must start with a letter and hold only letters, digits and / . - _")]
+    #[error("invalid name '{0}': expected a letter, followed by letters, digits and / . - _")]
     Characters(String),
-    #[error("'{0}' is a word of nft's own grammar")]
+    #[error("invalid name '{0}': it is a keyword of nft")]
     Reserved(String),
 }
 

@@ -10,39 +10,42 @@ use crate::{Action, Chain, Family, Field, Key, KeyType, Match, Name, Rule, Rules
 pub enum Invalid {
     #[error("{user} refers to chain {chain}, which does not exist")]
     NoChain { user: String, chain: Name },
-    #[error("{user} goes to base chain {chain}")]
+    #[error("{user} jumps to base chain {chain}")]
     IntoBaseChain { user: String, chain: Name },
     #[error("{user} refers to set {set}, which does not exist")]
     NoSet { user: String, set: Name },
-    #[error("{user} uses {set} with a key that it does not have")]
+    #[error("{user} uses set {set} with a key of another type")]
     WrongKey { user: String, set: Name },
-    #[error("set {set} holds {key}, which does not fit its type")]
+    #[error("element {key} of set {set} does not match the type of the set")]
     WrongElement { set: Name, key: Key },
-    #[error("set {set} holds overlapping or adjacent ranges at {key}")]
+    #[error("set {set} has overlapping or adjacent ranges at {key}")]
     Overlap { set: Name, key: Key },
-    #[error("set {set} holds ranges of {word}, which has none", word = .key_type.word())]
+    #[error("set {set} has ranges of {word}, a type without ranges", word = .key_type.word())]
     NoRanges { set: Name, key_type: KeyType },
-    #[error("chain {chain} is at a hook that {word} tables do not have", word = .family.word())]
+    #[error("chain {chain} is at a hook that tables of family {word} do not have", word = .family.word())]
     Hook { chain: Name, family: TableFamily },
-    #[error("{user} asks for a flow or a family by itself, which rules of bridge and netdev tables cannot")]
+    #[error(
+        "{user} matches a conntrack entry or an address family, which tables of families bridge and netdev do not \
+         support"
+    )]
     NotOnFrames { user: String },
-    #[error("{user} asks for the link header or ARP, which only rules of bridge and netdev tables can")]
+    #[error("{user} matches the link header or ARP, which only tables of families bridge and netdev support")]
     OnlyOnFrames { user: String },
     #[error("{user} reads the body of an ICMP message before a match on its type")]
     IcmpBodyWithoutType { user: String },
-    #[error("chain {chain} can come back to itself")]
+    #[error("jump loop through chain {chain}")]
     Loop { chain: Name },
-    #[error("{user} reads a flow's port before a match on its protocol, which nft does not take")]
+    #[error("{user} reads a port of the conntrack entry before a match on the protocol, which nft refuses")]
     PortWithoutProtocol { user: String },
-    #[error("{user} reads fields of both address families, so that it never applies")]
+    #[error("{user} reads fields of both address families, so it never matches")]
     MixedFamilies { user: String },
-    #[error("{user} masks {mask:#010x}, which is not a run of bits from the top")]
+    #[error("{user} uses mask {mask:#010x}: expected contiguous bits from the top")]
     Mask { user: String, mask: u32 },
-    #[error("{user} has a rule that limits, records or logs, and does something else besides")]
+    #[error("{user} has a rule that limits, records or logs and has another statement")]
     DecidesBesides { user: String },
-    #[error("set {set} is filled by rules, so it has a size, and no ranges, verdicts, or elements of its own")]
+    #[error("set {set} is dynamic: expected a size, and no ranges, verdicts or static elements")]
     NotDynamic { set: Name },
-    #[error("set {set} has {elements} elements, which is more than its size of {size}, or the size is 0")]
+    #[error("set {set} has {elements} elements, more than its size {size}, or the size is 0")]
     BeyondSize { set: Name, elements: usize, size: u32 },
 }
 

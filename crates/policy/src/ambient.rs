@@ -20,8 +20,8 @@ pub(crate) fn is_in_mesh(state: &ClusterState, pod: &Pod) -> bool {
 /// What follows for the ports of policies.
 pub(crate) fn consequence() -> String {
     format!(
-        "traffic between pods of the mesh goes to port {HBONE_PORT}/tcp whatever port it is for, so that policies have to allow \
-         that port and cannot tell others apart"
+        "traffic between pods of the mesh is tunneled to port {HBONE_PORT}/tcp (HBONE), so policies have to allow \
+         that port and cannot distinguish other ports"
     )
 }
 

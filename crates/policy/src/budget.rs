@@ -121,8 +121,8 @@ impl Account {
             object: policy.name.clone(),
             field: "spec".into(),
             message: format!(
-                "exceeds the budget of a policy: its {} distinct pod selectors match more pods in sum than \
-                 {MATCHES_PER_POD} for each pod of the cluster (at least {MATCHES_AT_LEAST}); it allows nothing",
+                "exceeds the budget of a policy: its {} distinct pod selectors match more pods in total than \
+                 {MATCHES_PER_POD} per pod of the cluster (at least {MATCHES_AT_LEAST}); the policy allows nothing",
                 self.bases.len()
             ),
         });

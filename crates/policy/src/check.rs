@@ -36,7 +36,10 @@ fn check_addresses(state: &ClusterState, pod: &Pod, found: &mut Vec<Diagnostic>)
                 kind: Kind::Pod,
                 object: pod.name.clone(),
                 field: "status.podIPs".into(),
-                message: format!("{address} counts as the address of {}, which claims it too", owner.name),
+                message: format!(
+                    "duplicate address {address}: it counts as the address of {}, which also claims it",
+                    owner.name
+                ),
             });
         }
     }
@@ -92,7 +95,7 @@ fn check_audited(state: &ClusterState, policy: &Policy, warn: &mut impl FnMut(St
                 more => format!(" and {more} more"),
             };
             let message = format!(
-                "is audited, and counts for nothing for {} of {pod}{others}: {enforced} is enforced there",
+                "is audited, but has no effect on {} of {pod}{others}, which {enforced} enforces",
                 direction.word()
             );
             warn("metadata.annotations".into(), message);
@@ -121,13 +124,13 @@ fn check_rule(
                     let reaches = peer.reaches_remote(remote.families());
                     let is_remote = reaches && remote.iter().any(|(_, set, _)| peer.selects_remote(set));
                     if peer.members(state).next().is_none() && !is_remote {
-                        let or = if reaches { ", and no pod of another cluster that is known" } else { "" };
+                        let or = if reaches { ", and no known pod of another cluster" } else { "" };
                         warn(format!("{path}.{list}"), format!("'{peer}' matches no pod{or}"));
                     }
                 }
                 Peer::Block(block) => {
                     for except in block.except.iter().filter(|e| !block.cidr.contains(*e)) {
-                        let message = format!("except {except} is not inside {}: it takes nothing away", block.cidr);
+                        let message = format!("except {except} is outside of {} and has no effect", block.cidr);
                         warn(format!("{path}.{list}"), message);
                     }
                 }
@@ -169,7 +172,7 @@ fn check_named(
         }
     };
     if numbers.is_empty() {
-        warn(field, format!("named port '{name}' ({protocol}) resolves to nothing, so the entry matches nothing"));
+        warn(field, format!("no pod has a container port named '{name}' ({protocol}), so the entry matches nothing"));
     }
 }
 
@@ -194,8 +197,8 @@ mod tests {
         let of_peers = |state: &ClusterState| -> Vec<String> {
             check(state).into_iter().filter(|d| d.field.ends_with("from")).map(|d| d.message).collect()
         };
-        let nothing = "'all pods in namespaces semaphore.uw.systems/cluster=east' matches no pod, and no pod of another \
-                       cluster that is known";
+        let nothing = "'all pods in namespaces semaphore.uw.systems/cluster=east' matches no pod, and no known pod of \
+            another cluster";
         assert_eq!(of_peers(&state), [nothing]);
         for (cluster, found) in [("west", &[nothing][..]), ("east", &[])] {
             let (set, adds) = (RemoteSet::new(cluster, "shop", "api"), vec!["10.9.0.1".parse().unwrap()]);

@@ -217,7 +217,8 @@ impl<'a> Flow<'a> {
             Direction::Ingress => (&self.destination, &self.source),
         };
         if let Some(attachment) = own.unknown.filter(|_| own.address != other.address) {
-            let reason = format!("pod {} was attached to this node, and its object is not known", attachment.pod);
+            let reason =
+                format!("pod {} is attached to this node, but its object has not been received", attachment.pod);
             return SideVerdict::Unreadable { reason };
         }
         let Some(pod) = own.pod else { return SideVerdict::NotAPod };

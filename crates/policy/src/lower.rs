@@ -88,7 +88,7 @@ fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) 
         }
     };
     let enforcement = enforcement::lower(metadata).unwrap_or_else(|e| {
-        take(e, "policies of the namespace that say nothing of their own are enforced");
+        take(e, "policies of the namespace without an annotation of their own are enforced");
         Some(Enforcement::Enforce)
     });
     Namespace { name, labels, unreadable, enforcement, problems }

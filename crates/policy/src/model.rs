@@ -69,7 +69,7 @@ impl Serialize for ObjectName {
 
 /// Why a text is not `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not of the form namespace/name")]
+#[error("invalid name '{0}': expected NAMESPACE/NAME")]
 pub struct NotAnObjectName(String);
 
 impl std::str::FromStr for ObjectName {

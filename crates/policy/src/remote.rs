@@ -53,7 +53,7 @@ impl fmt::Display for RemoteSet {
 
 /// Why a text is not `cluster/namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not of the form cluster/namespace/name")]
+#[error("invalid remote set '{0}': expected CLUSTER/NAMESPACE/NAME")]
 pub struct NotARemoteSet(String);
 
 impl std::str::FromStr for RemoteSet {

@@ -25,7 +25,7 @@ fn before_everything_is_listed_nothing_is_explained_and_the_old_rules_are_not_de
     let mut agent = stage.start(stage.agent_on_api(&api));
     agent.until("only pods are missing", |agent| {
         let answer = agent.try_get("/readyz").ok()?;
-        answer.body.starts_with("waiting for the first list of: Pod\n").then_some(())
+        answer.body.starts_with("initial sync not complete; waiting for the list of: Pod\n").then_some(())
     });
     let questions = [
         "/v1/explain?source=192.0.2.1&destination=10.1.0.2&traffic=80",
@@ -33,11 +33,15 @@ fn before_everything_is_listed_nothing_is_explained_and_the_old_rules_are_not_de
         "/v1/audit/suggestion?namespace=shop",
     ];
     for question in questions {
-        assert_eq!(asked(&stage, question), (503, "not listed yet: Pod".into()), "{question}");
+        assert_eq!(
+            asked(&stage, question),
+            (503, "initial sync not complete; waiting for the list of: Pod".into()),
+            "{question}"
+        );
     }
     let verb = run(["explain", "192.0.2.1", "10.1.0.2", "80", "--run-dir", stage.run_dir().to_str().unwrap()]);
     assert_eq!((verb.code, verb.stdout.as_str()), (Some(2), ""));
-    assert!(verb.stderr.contains("not listed yet: Pod"), "{}", verb.stderr);
+    assert!(verb.stderr.contains("initial sync not complete; waiting for the list of: Pod"), "{}", verb.stderr);
     api.faults(|f| f.refusals.clear());
     agent.until_ready();
     for question in questions {
@@ -56,10 +60,10 @@ fn an_explanation_says_when_the_rules_are_not_in_force() {
     let question = "/v1/explain?source=192.0.2.1&destination=10.1.0.2&traffic=80";
     let answer: Value = serde_json::from_str(&ask_socket(&stage.run_dir(), question).body).unwrap();
     let note = answer[0]["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("the rules for this are not in force: no pod is bound to node"), "{answer}");
+    assert!(note.starts_with("the current rules are not in force yet: no pod is bound to node"), "{answer}");
     let run_dir = stage.run_dir();
     let verb = run(["explain", "192.0.2.1", "10.1.0.2", "80", "--run-dir", run_dir.to_str().unwrap()]);
-    assert!(verb.stdout.contains("note: the rules for this are not in force"), "{}", verb.stdout);
+    assert!(verb.stdout.contains("note: the current rules are not in force yet"), "{}", verb.stdout);
 }
 
 #[test]
@@ -68,16 +72,20 @@ fn what_is_misspelt_or_not_there_is_refused_and_never_passed_over() {
     stage.write_objects("objects.json", &objects());
     let _agent = stage.start_on_manifests();
     for (question, code, sentence) in [
-        ("/v1/drops?verdict=nope", 422, "the parameter verdict: 'nope' is neither denied nor would-deny"),
-        ("/v1/drops?follow=1", 422, "the parameter follow: '1' is neither true nor false"),
-        ("/v1/drops?pod=a/b/c", 422, "the parameter pod: 'a/b/c' is neither name nor namespace/name"),
-        ("/v1/drops?pod=a&pod=b", 422, "the parameter pod is given more than once"),
-        ("/v1/drops?nampespace=shop", 422, "there is no parameter 'nampespace' here"),
-        ("/v1/status?verbose=true", 422, "there is no parameter 'verbose' here; it takes none"),
-        ("/v1/audit/suggestion", 400, "the parameter namespace is missing"),
-        ("/v1/audit/suggestion?namespace=nowhere", 404, "namespace nowhere is not known"),
-        ("/v1/audit/suggestion?namespace=shop&pod=gone", 404, "pod shop/gone is not known"),
-        ("/v1/audit/suggestion?namespace=shop&workload=gone", 404, "workload shop/gone is not known"),
+        (
+            "/v1/drops?verdict=nope",
+            422,
+            "invalid parameter verdict: invalid verdict 'nope': expected denied or would-deny",
+        ),
+        ("/v1/drops?follow=1", 422, "invalid parameter follow: invalid value '1': expected true or false"),
+        ("/v1/drops?pod=a/b/c", 422, "invalid parameter pod: invalid pod 'a/b/c': expected NAME or NAMESPACE/NAME"),
+        ("/v1/drops?pod=a&pod=b", 422, "duplicate parameter pod"),
+        ("/v1/drops?nampespace=shop", 422, "unknown parameter 'nampespace';"),
+        ("/v1/status?verbose=true", 422, "unknown parameter 'verbose'; this resource has no parameters"),
+        ("/v1/audit/suggestion", 400, "missing parameter namespace"),
+        ("/v1/audit/suggestion?namespace=nowhere", 404, "namespace nowhere not found"),
+        ("/v1/audit/suggestion?namespace=shop&pod=gone", 404, "pod shop/gone not found"),
+        ("/v1/audit/suggestion?namespace=shop&workload=gone", 404, "workload shop/gone not found"),
         ("/v1/audit/suggestion?namespace=shop&workload=db", 200, ""),
     ] {
         let (status, error) = asked(&stage, question);

@@ -46,7 +46,7 @@ fn who_is_not_root_does_not_keep_it_from_starting_by_holding_its_abstract_socket
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "held\n");
     let agent = stage.start_on_manifests();
-    assert!(agent.log().contains("somebody who is no agent holds"), "{}", agent.log());
+    assert!(agent.log().contains("another program holds"), "{}", agent.log());
     holder.kill().and_then(|()| holder.wait()).unwrap();
 }
 
@@ -57,7 +57,7 @@ fn a_table_of_the_same_name_that_is_somebody_elses_stays_untouched() {
     stage.nft("add chain inet ringfence mine");
     let (before, generation) = (stage.nft("list ruleset"), stage.kernel_generation());
     let refused = end_of(&stage, stage.agent_on_manifests());
-    let words = ["table inet ringfence is somebody else's", "--table", "nft delete table inet ringfence"];
+    let words = ["table inet ringfence belongs to another program", "--table", "nft delete table inet ringfence"];
     assert_one_sentence(&refused, &words);
     assert_eq!((stage.nft("list ruleset"), stage.kernel_generation()), (before, generation));
 }
@@ -111,7 +111,7 @@ fn a_kubeconfig_that_leads_nowhere_is_named() {
 #[test]
 fn without_a_source_outside_of_a_cluster_it_says_what_to_name() {
     let stage = Stage::new();
-    assert_one_sentence(&end_of(&stage, stage.agent()), &["not in a cluster", "--kubeconfig"]);
+    assert_one_sentence(&end_of(&stage, stage.agent()), &["no in-cluster configuration", "--kubeconfig"]);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn agent_enforces_while_its_port_is_taken() {
     assert_eq!(probe("live").code, Some(0));
     assert!(stage.tables().contains("table inet ringfence"));
     assert!(run_in(&stage, &["status"]).stdout.contains("cannot listen on 127.0.0.1:9470"));
-    assert!(run_in(&stage, &["doctor", "--no-self-test"]).stdout.contains("the agent has no port for metrics"));
+    assert!(run_in(&stage, &["doctor", "--no-self-test"]).stdout.contains("the agent does not serve metrics"));
     drop(other);
-    agent.until_logged(&["serving health and metrics"]);
+    agent.until_logged(&["serving health checks and metrics"]);
     agent.until_ready();
     agent.until("the problem is over", |_| {
         (!run_in(&stage, &["status"]).stdout.contains("cannot listen")).then_some(())
@@ -149,7 +149,7 @@ fn probes_fail_without_an_agent() {
     for question in ["live", "ready"] {
         let Ended { code, stderr, .. } = run_in(&stage, &["probe", question]);
         assert_eq!(code, Some(2), "{stderr}");
-        assert!(stderr.contains("cannot reach an agent"), "{stderr}");
+        assert!(stderr.contains("cannot connect to the agent"), "{stderr}");
     }
 }
 
@@ -227,7 +227,7 @@ fn agent_refuses_a_kernel_that_is_too_old() {
     unchecked.args(["--kernel-check", "off"]);
     let mut agent = stage.start(unchecked);
     agent.until_ready();
-    agent.until_logged(&["WARN", "the kernel check is off: Linux 5.4.0-150-generic is too old"]);
+    agent.until_logged(&["WARN", "unsupported kernel, but --kernel-check is off: Linux 5.4.0-150-generic is too old"]);
     drop(agent);
     let mut agent = stage.start(agent_on_release(&stage, "5.10.0"));
     agent.until_ready();

@@ -44,7 +44,7 @@ fn what_somebody_else_changes_is_repaired_at_once_and_said_to_be_his() {
     }
     let log = agent.log();
     let repairs: Vec<&str> =
-        log.lines().filter(|line| line.contains("the table was not as we left it; repaired")).collect();
+        log.lines().filter(|line| line.contains("repaired the tables, which another program had changed")).collect();
     assert_eq!(repairs.len(), TAMPERING.len(), "{log}");
     assert!(repairs.iter().all(|line| line.contains("program=\"nft (process ")), "{log}");
 }
@@ -66,7 +66,7 @@ fn a_protected_table_is_nobody_elses_to_change() {
     }
     assert_eq!(agent.metric("ringfence_repairs_total"), 0);
     let (_, log) = agent.stop();
-    assert!(log.contains("protection of the tables: on"), "{log}");
+    assert!(log.contains("table owner protection: on"), "{log}");
     // Nobody holds it now; the next agent puts it right, and holds it again.
     stage.nft("flush chain inet ringfence forward");
     let agent = stage.start_on_manifests();

@@ -106,7 +106,7 @@ fn the_status_is_one_screen_and_its_exit_status_says_whether_the_node_is_ready()
     let asked = |more: &[&str]| run([&["status", "--run-dir", run_dir.to_str().unwrap()], more].concat());
     let gone = asked(&[]);
     assert_eq!((gone.code, gone.stdout.as_str()), (Some(2), ""));
-    assert!(gone.stderr.starts_with("error: cannot reach an agent at"), "{}", gone.stderr);
+    assert!(gone.stderr.starts_with("error: cannot connect to the agent at"), "{}", gone.stderr);
 
     let mut agent = stage.start_on_manifests();
     let ready = asked(&[]);
@@ -151,7 +151,7 @@ fn the_log_as_json_is_one_object_a_line() {
             line["message"].as_str().expect("a message").to_owned()
         })
         .collect();
-    for message in ["ringfence agent started", "every kind has been listed", "committed"] {
+    for message in ["ringfence agent started", "initial sync complete", "committed"] {
         assert!(messages.iter().any(|m| m == message), "{message}: {messages:?}");
     }
 }
@@ -216,7 +216,11 @@ fn the_agent_explains_as_the_manifests_do() {
     drop(agent);
     let gone = run(["explain", "shop/web", "shop/db", "80", "--run-dir", run_dir.to_str().unwrap()]);
     assert_eq!(gone.code, Some(2));
-    assert!(gone.stderr.contains("cannot reach an agent at") && gone.stderr.contains("--manifests"), "{}", gone.stderr);
+    assert!(
+        gone.stderr.contains("cannot connect to the agent at") && gone.stderr.contains("--manifests"),
+        "{}",
+        gone.stderr
+    );
 }
 
 #[test]
@@ -232,9 +236,9 @@ fn the_socket_is_for_root_and_answers_bad_questions() {
         (answer.status, answer.body)
     };
     let (status, body) = asked("/v1/explain?source=shop/web&destination=shop/db&traffic=x/y");
-    assert!(status == 422 && body.contains("is not PORT"), "{status} {body}");
+    assert!(status == 422 && body.contains("expected PORT"), "{status} {body}");
     let (status, body) = asked("/v1/explain?source=shop/gone&destination=shop/db&traffic=80");
-    assert!(status == 404 && body.contains("pod shop/gone is not known"), "{status} {body}");
+    assert!(status == 404 && body.contains("pod shop/gone not found"), "{status} {body}");
     for (target, expected) in [("/v1/explain?source=shop/web", 400), ("/v1/nothing", 404)] {
         let (status, body) = asked(target);
         let error: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"));

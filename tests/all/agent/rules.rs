@@ -124,11 +124,11 @@ fn a_manifest_that_stops_parsing_keeps_what_it_said_until_it_is_mended() {
     let before = stage.state_of_manifests();
 
     stage.write("policies.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec: {a: ]}\n");
-    let line = agent.until_logged(&["WARN", "policies.yaml:3", "what it said before counts until that is mended"]);
+    let line = agent.until_logged(&["WARN", "policies.yaml:3", "its previous contents are used until it is corrected"]);
     assert!(line.contains("column 7"), "{line}");
     assert!(stage.enforces(&before), "what it said before is in force");
     let reason = agent.until("it is not ready", |agent| Some(agent.get("/readyz")).filter(|a| a.status == 503)).body;
-    assert!(reason.starts_with("not all manifests are in force:\npolicies.yaml:3: "), "{reason}");
+    assert!(reason.starts_with("some manifests are not in force:\npolicies.yaml:3: "), "{reason}");
     assert_eq!(agent.metric("ringfence_source_problems"), 1);
 
     // Everything else goes on being followed.
@@ -141,7 +141,7 @@ fn a_manifest_that_stops_parsing_keeps_what_it_said_until_it_is_mended() {
 
     stage.write("policies.yaml", &policy("db", "app=db", serde_json::json!({"ingress": []})).to_string());
     stage.until_enforced(&mut agent, &stage.state_of_manifests());
-    agent.until_logged(&["no longer:", "policies.yaml:3"]);
+    agent.until_logged(&["resolved:", "policies.yaml:3"]);
     agent.until_ready();
     assert_eq!(agent.metric("ringfence_source_problems"), 0);
 }

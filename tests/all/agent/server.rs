@@ -15,7 +15,7 @@ fn nothing_is_programmed_before_every_kind_has_been_listed() {
         set_all(&api, &objects);
         api.faults(|f| f.refuse(held_back, &[Verb::List, Verb::Watch], 403));
         let mut agent = stage.start(stage.agent_on_api(&api));
-        let waiting = format!("waiting for the first list of: {held_back}\n");
+        let waiting = format!("initial sync not complete; waiting for the list of: {held_back}\n");
         let reason = agent.until("only one kind is missing", |agent| {
             let answer = agent.try_get("/readyz").ok()?;
             assert_ne!(answer.status, 200);
@@ -74,7 +74,7 @@ fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
     let generation = stage.kernel_generation();
     drop(api);
     for kind in ["pods", "namespaces", "networkpolicies", "nodes"] {
-        agent.until_logged(&["WARN", "the API server cannot be reached", &format!("{kind} watch")]);
+        agent.until_logged(&["WARN", "cannot connect to the API server", &format!("{kind} watch")]);
     }
     let status = ask_socket(&stage.run_dir(), "/v1/status").body;
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
@@ -100,12 +100,19 @@ fn without_a_server_the_agent_runs_and_says_why_it_is_not_ready() {
     command.arg("--kubeconfig").arg(path);
     let mut agent = stage.start(command);
     let reason = agent.until("a reason", |agent| {
-        agent.try_get("/readyz").ok().filter(|a| a.body.contains("cannot be reached")).map(|a| (a.status, a.body))
+        agent
+            .try_get("/readyz")
+            .ok()
+            .filter(|a| a.body.contains("cannot connect to the API server"))
+            .map(|a| (a.status, a.body))
     });
     assert_eq!(reason.0, 503);
-    assert!(reason.1.starts_with("waiting for the first list of: Namespace, Pod, NetworkPolicy\n"), "{reason:?}");
+    assert!(
+        reason.1.starts_with("initial sync not complete; waiting for the list of: Namespace, Pod, NetworkPolicy\n"),
+        "{reason:?}"
+    );
     assert!(reason.1.contains("Connection refused") || reason.1.contains(&address), "{reason:?}");
-    agent.until_logged(&["WARN", "the API server cannot be reached"]);
+    agent.until_logged(&["WARN", "cannot connect to the API server"]);
     assert_eq!(agent.get("/healthz").status, 200);
     assert_eq!(stage.tables(), "");
 }

@@ -59,7 +59,7 @@ fn without_an_agent_a_pod_is_to_be_tried_again_and_nothing_is_left_of_it() {
     let begin = Instant::now();
     let failed = place.ptp_runtime(json!({"timeoutSeconds": 1})).add(&pod.container).unwrap_err();
     assert!(begin.elapsed() >= Duration::from_millis(900), "{:?}", begin.elapsed());
-    assert_not_started(&place, &failed, "the agent cannot be reached at");
+    assert_not_started(&place, &failed, "cannot connect to the agent at");
     // The pod's events may be all that somebody sees who has deleted Ringfence.
     assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
     let runtime = place.ptp_runtime(json!({}));
@@ -117,7 +117,7 @@ fn an_agent_that_says_nothing_is_waited_for_no_longer_than_configured() {
     let failed = place.ptp_runtime(json!({"timeoutSeconds": 1})).add(&Pod::new("api-0").container).unwrap_err();
     // Far less than the default of ten seconds.
     assert!((Duration::from_secs(1)..Duration::from_secs(8)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
-    assert_not_started(&place, &failed, "gave no answer: the time was up");
+    assert_not_started(&place, &failed, ": timed out");
 }
 
 #[test]
@@ -138,10 +138,10 @@ fn a_pod_that_the_agent_cannot_protect_is_to_be_tried_again() {
 #[test]
 fn an_answer_that_makes_no_sense_is_no_permission() {
     let answers: [(&[u8], &str); 4] = [
-        (b"{\"version\":1,\"result\":\"ok\"}\n", "something else than it was asked"),
-        (b"{\"version\":2,\"result\":\"enforced\"}\n", "it is of version 2"),
-        (b"{\"version\":1,\"result\":\"maybe\"}\n", "not understood"),
-        (b"enforced\n", "not understood"),
+        (b"{\"version\":1,\"result\":\"ok\"}\n", "unexpected response of the agent"),
+        (b"{\"version\":2,\"result\":\"enforced\"}\n", "unsupported protocol version 2"),
+        (b"{\"version\":1,\"result\":\"maybe\"}\n", "cannot decode the line"),
+        (b"enforced\n", "cannot decode the line"),
     ];
     for (bytes, why) in answers {
         let place = Place::new();

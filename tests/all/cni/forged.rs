@@ -160,7 +160,7 @@ fn a_forged_source_is_told_of_by_the_name_of_the_pod_that_sent_it() {
         let first = &events[0];
         assert_eq!((&first["source"]["pod"], &first["count"]), (&json!("shop/web"), &json!(1)), "{first}");
         assert_eq!((&first["source"]["address"], &first["destination"]["pod"]), (&json!(claimed), &json!("shop/db")));
-        let note = format!("the source address is that of shop/other ({claimed})");
+        let note = format!("forged source address: it belongs to shop/other ({claimed})");
         assert_eq!((&first["note"], &first["policies"]), (&json!(note), &json!([])));
         node.end();
     }

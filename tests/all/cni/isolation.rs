@@ -132,8 +132,8 @@ fn isolated_pod_is_cut_off(families: Families, family: usize) {
     let (other_address, _) = add(&runtime, &other, family);
     drop(agent);
     let (late_address, said) = add(&chain(isolating()), &late, family);
-    assert!(said.contains("pod shop/late starts with everything denied"), "{said}");
-    assert!(said.contains("the agent cannot be reached"), "{said}");
+    assert!(said.contains("pod shop/late starts isolated in table inet ringfence-isolated"), "{said}");
+    assert!(said.contains("cannot connect to the agent"), "{said}");
     assert_eq!(place.attachments().len(), 3, "the agent is to find it");
 
     let sources = |arrived: &BTreeMap<IpAddr, Arrived>| arrived.keys().copied().collect::<Vec<_>>();
@@ -166,7 +166,7 @@ fn where_the_agent_denies_everything_the_plugin_has_no_table() {
     });
     let runtime = place.ptp_runtime(json!({"onTimeout": "isolate"}));
     let (_, said) = add(&runtime, &Pod::new("api-0"), 0);
-    assert!(said.contains("everything denied by the agent: the pod is not known"), "{said}");
+    assert!(said.contains("starts isolated by the agent, with all traffic denied: the pod is not known"), "{said}");
     assert_eq!(place.attachments().len(), 1);
     assert_eq!(runtime.on_node(|| nft("list tables")), "");
 }
@@ -178,7 +178,7 @@ fn a_pod_that_cannot_be_cut_off_does_not_start() {
     runtime.on_node(|| load_text("table inet ringfence-isolated {\nset pods4 {\ntype inet_service\n}\n}\n"));
     let failed = runtime.add(&Pod::new("api-0").container).unwrap_err();
     assert_eq!(failed.code, 11);
-    assert!(failed.details.contains("cannot be started with everything denied"), "{failed:?}");
+    assert!(failed.details.contains("cannot be isolated"), "{failed:?}");
     assert_eq!(place.attachments(), []);
 }
 

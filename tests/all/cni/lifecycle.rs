@@ -58,7 +58,7 @@ fn deleting_needs_no_agent_and_no_readable_file() {
     fs::write(place.state_dir().join(store::file_name(&pods[0].id())), "{\"vers").unwrap();
     for pod in &pods {
         let steps = runtime.delete(&pod.container).unwrap();
-        assert!(steps[0].stderr.contains("the agent cannot be reached"), "{steps:?}");
+        assert!(steps[0].stderr.contains("cannot connect to the agent"), "{steps:?}");
         assert_eq!(steps[0].stdout, "");
     }
     assert_eq!(place.attachments(), []);
@@ -93,7 +93,7 @@ fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
     let [kept] = &place.attachments()[..] else { panic!("one attachment") };
     let other_address = Attachment { addresses: vec!["10.1.0.8".parse().unwrap()], ..kept.clone() };
     let other_pod = Attachment { pod: "api-1".into(), ..kept.clone() };
-    for (changed, why) in [(other_address, "10.1.0.8"), (other_pod, "is pod shop/api-1")] {
+    for (changed, why) in [(other_address, "10.1.0.8"), (other_pod, "belongs to pod shop/api-1")] {
         store::write(&place.state_dir(), &changed).unwrap();
         let failed = runtime.check(&pod.container).unwrap_err();
         assert_eq!(
@@ -104,15 +104,20 @@ fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
     }
     store::remove(&place.state_dir(), &pod.id()).unwrap();
     let failed = runtime.check(&pod.container).unwrap_err();
-    assert!(failed.code == NOT_IN_FORCE && failed.details.contains("there is no id-of-api-0@eth0"), "{failed:?}");
+    assert!(
+        failed.code == NOT_IN_FORCE && failed.details.contains("attachment id-of-api-0@eth0 not found"),
+        "{failed:?}"
+    );
 
     store::write(&place.state_dir(), kept).unwrap();
     drop(agent);
     let failed = newest_in_vain(&place).check(&pod.container).unwrap_err();
-    assert!(failed.code == 11 && failed.message.contains("it is not known whether"), "{failed:?}");
+    assert!(failed.code == 11 && failed.message.contains("cannot determine whether"), "{failed:?}");
     let denied = Response::Isolated { reason: "the pod is not known".into() };
     let failed_response = Response::Failed { reason: "the table is gone".into() };
-    for (response, why) in [(denied, "denied: the pod is not known"), (failed_response, "the table is gone")] {
+    for (response, why) in
+        [(denied, "with all traffic denied: the pod is not known"), (failed_response, "the table is gone")]
+    {
         let _agent = FakeAgent::start(&place.socket(), move |_| Reply::Answer(response.clone()));
         let failed = runtime.check(&pod.container).unwrap_err();
         assert!(failed.code == NOT_IN_FORCE && failed.details.contains(why), "{failed:?}");
@@ -153,7 +158,7 @@ fn the_status_is_the_agents() {
     let place = Place::new();
     let runtime = newest(&place);
     let failed = newest_in_vain(&place).status().unwrap_err();
-    assert!(failed.code == UNAVAILABLE && failed.details.contains("cannot be reached"), "{failed:?}");
+    assert!(failed.code == UNAVAILABLE && failed.details.contains("cannot connect to the agent"), "{failed:?}");
     let agent = FakeAgent::enforcing(&place.socket());
     runtime.status().unwrap();
     assert_eq!(agent.requests(), [Request::Status]);

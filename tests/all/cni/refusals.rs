@@ -61,17 +61,17 @@ fn each_bad_variable_has_its_sentence() {
     let runtime = place.ptp_runtime(json!({}));
     let cases = [
         ("CNI_COMMAND", "", "CNI_COMMAND is not set"),
-        ("CNI_COMMAND", "add", "CNI_COMMAND \"add\" is unknown"),
+        ("CNI_COMMAND", "add", "invalid CNI_COMMAND \"add\""),
         ("CNI_CONTAINERID", "", "CNI_CONTAINERID is not set"),
-        ("CNI_CONTAINERID", "../../etc/passwd", "is no container ID"),
-        ("CNI_CONTAINERID", "a@b", "is no container ID"),
+        ("CNI_CONTAINERID", "../../etc/passwd", "invalid container ID"),
+        ("CNI_CONTAINERID", "a@b", "invalid container ID"),
         ("CNI_IFNAME", "", "CNI_IFNAME is not set"),
-        ("CNI_IFNAME", "a/b", "is no interface name"),
-        ("CNI_IFNAME", "sixteen-bytes-xx", "is no interface name"),
+        ("CNI_IFNAME", "a/b", "invalid interface name"),
+        ("CNI_IFNAME", "sixteen-bytes-xx", "invalid interface name"),
         ("CNI_NETNS", "", "CNI_NETNS is not set"),
-        ("CNI_ARGS", "K8S_POD_NAME=api-0", "no K8S_POD_NAMESPACE"),
-        ("CNI_ARGS", "K8S_POD_NAME", "is no KEY=VALUE"),
-        ("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=a/b", "no name in Kubernetes"),
+        ("CNI_ARGS", "K8S_POD_NAME=api-0", "missing K8S_POD_NAMESPACE"),
+        ("CNI_ARGS", "K8S_POD_NAME", "expected KEY=VALUE"),
+        ("CNI_ARGS", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=a/b", "expected a Kubernetes name"),
     ];
     for (variable, value, sentence) in cases {
         let Refused { code, message, details } = refused(&run(&runtime, (variable, value), &config(&place, json!({}))));
@@ -89,26 +89,34 @@ fn each_bad_configuration_has_its_sentence() {
     let runtime = place.ptp_runtime(json!({}));
     let with = |more: Value| config(&place, more);
     let cases = [
-        (String::new(), 6, "is no JSON"),
-        ("{\"cniVersion\":\"1.1.0\",".into(), 6, "is no JSON"),
+        (String::new(), 6, "is not valid JSON"),
+        ("{\"cniVersion\":\"1.1.0\",".into(), 6, "is not valid JSON"),
         ("7".into(), 7, "the configuration is invalid"),
         (with(json!({"cniVersion": null})), 1, "cniVersion \"\" is not supported"),
         (with(json!({"cniVersion": "0.2.0"})), 1, "cniVersion \"0.2.0\" is not supported"),
         (with(json!({"cniVersion": "2.0.0"})), 1, "supports 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"),
-        (with(json!({"name": ""})), 7, "has no name"),
-        (with(json!({"onTimeout": "allow"})), 7, "onTimeout \"allow\" is unknown: use \"fail\" or \"isolate\""),
-        (with(json!({"timeoutSeconds": 0})), 7, "timeoutSeconds 0 is not from 1 to 300"),
-        (with(json!({"timeoutSeconds": 301})), 7, "timeoutSeconds 301 is not from 1 to 300"),
+        (with(json!({"name": ""})), 7, "missing name"),
+        (with(json!({"onTimeout": "allow"})), 7, "invalid onTimeout \"allow\": expected \"fail\" or \"isolate\""),
+        (with(json!({"timeoutSeconds": 0})), 7, "invalid timeoutSeconds 0: expected 1 to 300"),
+        (with(json!({"timeoutSeconds": 301})), 7, "invalid timeoutSeconds 301: expected 1 to 300"),
         (with(json!({"timeoutSeconds": "10"})), 7, "the configuration is invalid"),
-        (with(json!({"agentSocket": "cni.sock"})), 7, "agentSocket \"cni.sock\" is no absolute path"),
-        (with(json!({"stateDir": "cni"})), 7, "stateDir \"cni\" is no absolute path"),
-        (with(json!({"prevResult": null})), 7, "there is no prevResult"),
-        (with(json!({"prevResult": []})), 7, "prevResult is no CNI result"),
-        (with(json!({"prevResult": {}})), 7, "prevResult has no address of the pod"),
-        (with(json!({"prevResult": {"ips": [{"address": "10.1.0.7"}]}})), 7, "is no address with its prefix length"),
-        (with(json!({"prevResult": {"ips": vec![json!({"address": "10.1.0.7/8"}); 257]}})), 7, "has 257 addresses"),
-        (with(json!({"stateDir": "/proc/none/cni"})), 5, "cannot be kept in /proc/none/cni"),
-        (" ".repeat(5 << 20), 5, "the configuration cannot be read"),
+        (with(json!({"agentSocket": "cni.sock"})), 7, "invalid agentSocket \"cni.sock\": expected an absolute path"),
+        (with(json!({"stateDir": "cni"})), 7, "invalid stateDir \"cni\": expected an absolute path"),
+        (with(json!({"prevResult": null})), 7, "missing prevResult"),
+        (with(json!({"prevResult": []})), 7, "invalid prevResult: expected a CNI result"),
+        (with(json!({"prevResult": {}})), 7, "missing address of the pod in prevResult"),
+        (
+            with(json!({"prevResult": {"ips": [{"address": "10.1.0.7"}]}})),
+            7,
+            "expected an address with a prefix length",
+        ),
+        (
+            with(json!({"prevResult": {"ips": vec![json!({"address": "10.1.0.7/8"}); 257]}})),
+            7,
+            "too many addresses in prevResult: 257",
+        ),
+        (with(json!({"stateDir": "/proc/none/cni"})), 5, "cannot write the attachment file to /proc/none/cni"),
+        (" ".repeat(5 << 20), 5, "cannot read the configuration"),
     ];
     for (input, number, sentence) in cases {
         let Refused { code, message, details } = refused(&run(&runtime, ("CNI_COMMAND", "ADD"), &input));
@@ -128,7 +136,7 @@ fn a_list_of_valid_attachments_that_is_missing_or_doubtful_removes_nothing() {
     let doubtful = [json!({}), json!({"cni.dev/valid-attachments": [{"containerID": "/", "ifname": "eth0"}]})];
     for more in doubtful {
         let Refused { code, message, .. } = refused(&run(&runtime, ("CNI_COMMAND", "GC"), &config(&place, more)));
-        assert!(code == 7 && message.contains("so that nothing is removed"), "{message}");
+        assert!(code == 7 && message.contains("nothing is removed"), "{message}");
     }
     assert_eq!(place.attachments().len(), 1);
 }
@@ -148,13 +156,13 @@ fn deleting_succeeds_whatever_it_is_given() {
         runtime.on_node(|| ended(&mut command))
     };
     let cases = [
-        (("CNI_IFNAME", "a/b"), fine.as_str(), "is no interface name"),
+        (("CNI_IFNAME", "a/b"), fine.as_str(), "invalid interface name"),
         (("CNI_CONTAINERID", ""), &fine, "CNI_CONTAINERID is not set"),
-        (("CNI_NETNS", ""), &fine, "the agent cannot be reached"),
-        (("CNI_ARGS", "nonsense"), &fine, "the agent cannot be reached"),
-        (("CNI_NETNS", ""), &config(&place, json!({"prevResult": []})), "the agent cannot be reached"),
-        (("CNI_NETNS", ""), &config(&place, json!({"onTimeout": 7})), "DEL goes on with the defaults"),
-        (("CNI_NETNS", ""), "{", "DEL goes on with the defaults"),
+        (("CNI_NETNS", ""), &fine, "cannot connect to the agent"),
+        (("CNI_ARGS", "nonsense"), &fine, "cannot connect to the agent"),
+        (("CNI_NETNS", ""), &config(&place, json!({"prevResult": []})), "cannot connect to the agent"),
+        (("CNI_NETNS", ""), &config(&place, json!({"onTimeout": 7})), "DEL continues with the defaults"),
+        (("CNI_NETNS", ""), "{", "DEL continues with the defaults"),
     ];
     for (variable, input, said) in cases {
         let ended = delete(variable, input);

@@ -24,7 +24,7 @@ fn a_drop_policy_a_second_engine_and_raw_rules_are_told_by_name() {
     stage.nft("add rule ip raw PREROUTING udp dport 53 notrack");
     let expected = [
         ("other-tables", "note", "ip filter FORWARD"),
-        ("other-engines", "warning", "kube-router has rules here (ip filter KUBE-NWPLCY-X)"),
+        ("other-engines", "warning", "kube-router has rules on this node (ip filter KUBE-NWPLCY-X)"),
         ("notrack", "note", "ip raw PREROUTING"),
     ];
     for (id, severity, words) in expected {

@@ -14,7 +14,7 @@ fn without_an_agent_it_says_so_and_ends_with_1() {
     let about = |start: &str| lines.iter().position(|line| line.starts_with(start));
     let agent = about("error   agent: no agent answers").unwrap_or_else(|| panic!("{}", report.stdout));
     assert!(lines[agent + 1].starts_with("        to do: start the agent"), "{}", report.stdout);
-    assert!(about("error   table: there is no table inet ringfence").is_some(), "{}", report.stdout);
+    assert!(about("error   table: table inet ringfence").is_some(), "{}", report.stdout);
     assert!(about("ok      self-test: a denied packet was dropped").is_some(), "{}", report.stdout);
     assert!(about("ok      kernel-features: ").is_some(), "{}", report.stdout);
     assert!(lines.last().unwrap().starts_with("2 errors, "), "{}", report.stdout);
@@ -63,7 +63,7 @@ fn a_table_of_somebody_else_is_an_error() {
     let stage = Stage::new();
     stage.nft("add table inet ringfence");
     assert_eq!(severities(&stage, "table"), ["error"]);
-    assert!(found(&stage, "table")[0].1.contains("somebody else's"));
+    assert!(found(&stage, "table")[0].1.contains("belongs to another program"));
 }
 
 #[test]

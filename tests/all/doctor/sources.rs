@@ -25,7 +25,10 @@ fn uplink_of_a_node_is_no_unchecked_pod() {
     let port = port(&stage);
     let unreported = found(&stage, "rp-filter");
     assert_eq!(unreported.len(), 1, "{unreported:?}");
-    assert!(unreported[0].0 == "note" && unreported[0].1.contains(&format!("comes from {port}:")), "{unreported:?}");
+    assert!(
+        unreported[0].0 == "note" && unreported[0].1.contains(&format!("packets from {port} are not checked:")),
+        "{unreported:?}"
+    );
     let attachment = Attachment {
         addresses: vec![ADDRESS.parse().expect("an address")],
         host_interface: Some(port),

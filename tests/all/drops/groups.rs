@@ -82,7 +82,7 @@ fn where_every_group_is_taken_the_agent_enforces_and_says_that_nothing_is_report
     let _all: Vec<PacketLog> =
         stage.lab.node_exec(NODE, || (9470..9486).map(|group| PacketLog::open(group, 0).unwrap()).collect());
     let mut agent = stage.start_on_manifests();
-    agent.until_logged(&["WARN", "reports of denied packets: off: all log groups from 9470 to 9485 are in use"]);
+    agent.until_logged(&["WARN", "log of denied packets: off: all NFLOG groups from 9470 to 9485 are in use"]);
     let features = &status(&stage)["features"];
     assert_eq!(features["dropLogGroup"], serde_json::Value::Null);
     assert!(features["dropLogReason"].as_str().unwrap().contains("are in use"), "{features}");
@@ -111,9 +111,9 @@ fn without_a_group_packets_are_counted_and_not_told_of() {
         let said = run([verb, &["--run-dir", run_dir.to_str().unwrap()]].concat());
         let said = said.stdout + &said.stderr;
         assert!(
-            said.contains("no denied packet is reported") && said.contains("--nflog-group off"),
+            said.contains("denied packets are not reported") && said.contains("--nflog-group off"),
             "{verb:?}: {said}"
         );
-        assert!(said.contains("4 were denied, and 0 would have been"), "{verb:?}: {said}");
+        assert!(said.contains("4 packets were denied and 0 would have been"), "{verb:?}: {said}");
     }
 }

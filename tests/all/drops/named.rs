@@ -27,7 +27,7 @@ fn denied_flows_are_told_of_at_once_with_pods_policies_and_the_closest_rule_and_
         "policies": ["shop/db"], "wouldAllow": [], "note": null, "node": NODE,
         "closest": {
             "rule": {"policy": "shop/db", "field": "spec.ingress[0]"},
-            "lacks": ["the peer: shop/other does not meet app=web"],
+            "lacks": ["the peer: shop/other does not match app=web"],
         },
     });
     for (field, value) in expected.as_object().unwrap() {
@@ -38,7 +38,7 @@ fn denied_flows_are_told_of_at_once_with_pods_policies_and_the_closest_rule_and_
     assert_eq!(udp[0]["closest"]["lacks"], json!(["the port: it allows 5432/tcp, not 53/udp"]));
     assert_eq!((&udp[0]["source"]["pod"], &udp[0]["source"]["address"]), (&json!("shop/web"), &json!(WEB[1])));
     agent.until_logged(&[
-        "packets were denied",
+        "packets denied",
         "verdict=\"denied\"",
         "source=\"shop/other\"",
         "destination=\"shop/db\"",
@@ -126,9 +126,9 @@ fn the_log_as_json_has_a_field_for_each_thing_that_is_told() {
     let mut agent = stage.start(command);
     agent.until_ready();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);
-    let line: Value = serde_json::from_str(&agent.until_logged(&["packets were denied"])).unwrap();
+    let line: Value = serde_json::from_str(&agent.until_logged(&["packets denied"])).unwrap();
     let expected = json!({
-        "message": "packets were denied", "verdict": "denied", "cause": "ingress", "direction": "ingress",
+        "message": "packets denied", "verdict": "denied", "cause": "ingress", "direction": "ingress",
         "source": "shop/web", "source_address": WEB[0], "destination": "shop/db", "destination_address": DB[0],
         "traffic": "53/udp", "policies": "shop/db", "count": 1,
         "closest": "shop/db spec.ingress[0]; it lacks the port: it allows 5432/tcp, not 53/udp",

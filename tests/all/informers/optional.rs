@@ -144,7 +144,7 @@ async fn a_cluster_is_known_by_the_uid_of_kube_system() {
     let api = FakeApi::start();
     let connection = connect(Some(&api.kubeconfig())).await.unwrap().with_timing(impatient());
     let error = cluster_uid(&connection).await.unwrap_err();
-    assert_eq!(error, "there is no namespace kube-system");
+    assert_eq!(error, "namespace kube-system not found");
     api.set(Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": "0a1b"}}));
     assert_eq!(cluster_uid(&connection).await.as_deref(), Ok("0a1b"));
     api.faults(|f| f.refuse(Kind::Namespace, &[Verb::Get], 403));

@@ -77,7 +77,7 @@ async fn retry_after_header_delays_the_next_request() {
     let timing = Timing { backoff_last: Duration::from_secs(2), ..impatient() };
     let began = Instant::now();
     let mut known: Known = Known::of(&api.kubeconfig(), timing).await;
-    known.until_problem("the API server answers 429 to watch pods; it says: Too many requests").await;
+    known.until_problem("the API server returned 429 to watch pods; message: Too many requests").await;
     known.until_synced().await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 }

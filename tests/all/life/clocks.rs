@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &str); 12] = [
         "as of when sets of other clusters were right, which outlives this process and the node's boot",
     ),
     ("agent/src/reports/stream.rs", "since when events are kept, for who reads them"),
-    ("agent/src/reports/watch.rs", "when packets were denied, for who reads of them"),
+    ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
     ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),

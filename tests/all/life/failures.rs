@@ -52,7 +52,7 @@ fn while_the_api_server_is_away_the_node_is_ready_says_since_when_and_keeps_the_
     let said = agent.until("it says that the server is away for a second or longer", |agent| {
         let answer = agent.get("/readyz");
         assert_eq!(answer.status, 200, "{answer:?}");
-        let words = [" s, while what was known then stays enforced: ", "cannot be reached"];
+        let words = [" s, with the last known state enforced meanwhile: ", "cannot connect to the API server"];
         let is_said = words.iter().all(|word| answer.body.contains(word)) && !answer.body.contains("for 0 s, ");
         is_said.then_some(answer.body)
     });
@@ -119,14 +119,14 @@ fn after_lost_announcements_of_commits_the_rules_are_right() {
     agent.signal(Signal::SIGSTOP);
     stage.lab.node_exec(NODE, || load_text(&text));
     agent.signal(Signal::SIGCONT);
-    agent.until_logged(&["announcements of commits were lost; comparing"]);
+    agent.until_logged(&["netlink notifications lost (ENOBUFS); resyncing from the kernel"]);
     stage.until_enforced(&mut agent, &state_of(&objects()));
     agent.until("the repair is counted", |a| (a.metric("ringfence_repairs_total") == 1).then_some(()));
     // What is announced from now on is heard again.
     stage.nft("flush chain inet ringfence forward");
     stage.until_enforced(&mut agent, &state_of(&objects()));
     agent.until("the repair is counted", |a| (a.metric("ringfence_repairs_total") == 2).then_some(()));
-    agent.until_logged(&["the table was not as we left it; repaired", "program=\"nft (process "]);
+    agent.until_logged(&["repaired the tables, which another program had changed", "program=\"nft (process "]);
 }
 
 /// Ends with one sentence that has these words.
@@ -153,7 +153,7 @@ fn a_second_agent_of_the_node_is_refused_whatever_its_run_directory_and_protecti
             second.args(["agent", "--node-name", NODE, "--listen", "127.0.0.1:9471", "--table-owner", second_owner]);
             second.arg("--run-dir").arg(stage.manifests().join("run")).arg("--kubeconfig").arg(api.kubeconfig());
             let refused = stage.lab.node_exec(NODE, || ended(&mut second));
-            let words = ["another agent keeps table inet ringfence on this node", "--table", "--run-dir"];
+            let words = ["another agent uses table inet ringfence on this node", "--table", "--run-dir"];
             assert_refused(&refused, &words);
         }
         assert_eq!(stage.kernel_generation(), generation);
@@ -167,7 +167,8 @@ fn a_second_agent_of_the_node_is_refused_whatever_its_run_directory_and_protecti
 /// system's; what is left of it is filled.
 fn where_the_disk_is_full(folder: &Path, options: &str, command: &Command) -> Command {
     let script = format!(
-        "mount -t tmpfs -o mode=755,{options} tmpfs \"$1\" && {{ cat /dev/zero > \"$1/full\" 2> /dev/null || true; }} && \
+        "mount -t tmpfs -o mode=755,{options} tmpfs \"$1\" && {{ cat /dev/zero > \"$1/full\" 2> /dev/null || true; }} \
+         && \
          {{ while true > \"$1/full-$((n = n + 1))\" && [ $n -lt 64 ]; do :; done; }} 2> /dev/null; shift; exec \"$@\""
     );
     let mut full = Command::new("unshare");

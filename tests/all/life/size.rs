@@ -41,7 +41,8 @@ fn a_hundred_thousand_elements_come_back_after_a_flush_of_the_ruleset_and_the_pr
     let back = begin.elapsed();
     println!("{ELEMENTS} elements were back {:?} after the flush, which took {flushed:?}", back - flushed);
     assert!(stage.enforces(&stage.state_of_manifests()));
-    let line = agent.until_logged(&["the table was not as we left it; repaired", "program=\"nft (process "]);
+    let line =
+        agent.until_logged(&["repaired the tables, which another program had changed", "program=\"nft (process "]);
     println!("{line}");
     assert_eq!(agent.metric("ringfence_repairs_total"), 1);
 }

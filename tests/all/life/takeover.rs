@@ -167,7 +167,10 @@ fn of_two_attachments_with_one_address_the_later_one_has_it_and_the_other_is_tol
     assert!(matches!(&lost, Response::Failed { reason } if reason.contains("a later attachment")), "{lost:?}");
     // One that was begun before, and comes in late, is not let through either.
     let late = attach(&stage, attachment("third", "client", 1), 300);
-    assert!(matches!(&late, Response::Failed { reason } if reason.contains("another has its address")), "{late:?}");
+    assert!(
+        matches!(&late, Response::Failed { reason } if reason.contains("a later attachment has its address")),
+        "{late:?}"
+    );
     detach(&stage, second.id);
     assert_eq!(check(), Response::Enforced);
 }

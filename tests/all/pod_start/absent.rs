@@ -36,7 +36,7 @@ fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
     let pod = Pod::new("late");
     let failed = refused.add(&pod.container).unwrap_err();
     assert_eq!(failed.code, TRY_AGAIN_LATER);
-    assert!(failed.details.contains("the agent cannot be reached"), "{failed:?}");
+    assert!(failed.details.contains("cannot connect to the agent"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
     assert_eq!(site.stage.tables(), "");
     let _agent = site.start_agent();
@@ -129,7 +129,7 @@ fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
         let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": ANSWERED_SECONDS}));
         let failed = refused.add(&pod.container).unwrap_err();
         assert_eq!(failed.code, TRY_AGAIN_LATER);
-        let reason = format!("waiting for the first list of: {kind}");
+        let reason = format!("initial sync not complete; waiting for the list of: {kind}");
         assert!(failed.details.contains(&reason), "{failed:?}");
         refused.delete(&pod.container).unwrap();
 
@@ -187,10 +187,10 @@ fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
     let runtime = site.runtime(Network::Routed, json!({}));
     let pod = Pod::new("late");
     let failed = refused.add(&pod.container).unwrap_err();
-    assert!(failed.code == TRY_AGAIN_LATER && failed.details.contains("gave no answer"), "{failed:?}");
+    assert!(failed.code == TRY_AGAIN_LATER && failed.details.contains("no response from the agent"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
     agent.go_on();
-    agent.until_logged(&["not let through: the agent does not find the attachment"]);
+    agent.until_logged(&["CNI ADD refused: attachment file not found"]);
     let late = Running::start(&runtime, "late");
     assert_ne!(late.addresses[0].to_string(), FIRST);
     assert!(!site.mentions(FIRST.parse().unwrap()));

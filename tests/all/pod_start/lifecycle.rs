@@ -77,7 +77,7 @@ fn a_pod_that_was_deleted_past_the_agent_is_gone_at_its_next_tick() {
     let past = json!({"agentSocket": site.folder.path().join("nobody.sock")});
     let runtime = site.runtime(Network::Routed, past);
     let steps = runtime.delete(&web.pod.container).unwrap();
-    assert!(steps[0].stderr.contains("the agent cannot be reached"), "{steps:?}");
+    assert!(steps[0].stderr.contains("cannot connect to the agent"), "{steps:?}");
     until_forgotten(&site, &web.addresses);
 }
 
@@ -102,7 +102,7 @@ fn a_pod_that_is_kept_where_the_agent_does_not_look_does_not_start() {
     let elsewhere = json!({"stateDir": site.folder.path().join("elsewhere"), "timeoutSeconds": 5});
     let failed = site.runtime(Network::Routed, elsewhere).add(&Pod::new("web").container).unwrap_err();
     assert_eq!(failed.code, 11);
-    assert!(failed.details.contains("the agent does not find the attachment in"), "{failed:?}");
+    assert!(failed.details.contains("attachment file not found in"), "{failed:?}");
     assert!(failed.details.contains("stateDir"), "{failed:?}");
     site.assert_enforced(&objects(), &[]);
     assert!(!site.mentions("10.1.0.2".parse().unwrap()));
@@ -132,7 +132,7 @@ fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
     drop(agent);
     let in_vain = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
     let failed = in_vain.check(&web.pod.container).unwrap_err();
-    assert!(failed.code == 11 && failed.details.contains("the agent cannot be reached"), "{failed:?}");
+    assert!(failed.code == 11 && failed.details.contains("cannot connect to the agent"), "{failed:?}");
     let _agent = site.start_agent();
     runtime.check(&web.pod.container).unwrap();
     store::remove(&site.stage.run_dir().join("cni"), &web.pod.id()).unwrap();
@@ -148,7 +148,9 @@ fn the_status_is_whether_an_add_could_succeed() {
     assert_eq!(failed.code, UNAVAILABLE);
     assert!(failed.details.contains("kubectl apply -f deploy/uninstall.yaml"), "{failed:?}");
     // Pods would start with everything denied.
-    assert!(isolating.status().unwrap()[0].stderr.contains("pods that start now are denied everything"));
+    assert!(
+        isolating.status().unwrap()[0].stderr.contains("pods that start now are isolated, with all traffic denied")
+    );
     site.api.faults(|faults| faults.silent = true);
     let mut agent = site.stage.start(site.agent());
     let socket = site.stage.run_dir().join("cni.sock");
@@ -156,7 +158,7 @@ fn the_status_is_whether_an_add_could_succeed() {
     let answered = site.chain("1.1.0", &[site.ours(json!({"timeoutSeconds": ANSWERED_SECONDS}))]);
     let failed = answered.status().unwrap_err();
     assert_eq!(failed.code, UNAVAILABLE);
-    assert!(failed.details.contains("waiting for the first list of"), "{failed:?}");
+    assert!(failed.details.contains("initial sync not complete; waiting for the list of"), "{failed:?}");
     site.api.faults(|faults| faults.silent = false);
     agent.until_ready();
     site.chain("1.1.0", &[site.ours(json!({}))]).status().unwrap();
@@ -185,8 +187,8 @@ fn an_attachment_that_nobody_can_read_is_told_and_starts_count_on() {
     let folder = site.stage.run_dir().join("cni");
     std::fs::write(folder.join("cut@eth0.json"), "{").unwrap();
     let mut agent = site.stage.start(site.agent());
-    agent.until_logged(&["cut@eth0.json is no attachment that this version understands"]);
-    agent.until_logged(&["every kind has been listed"]);
+    agent.until_logged(&["cut@eth0.json: "]);
+    agent.until_logged(&["initial sync complete"]);
     let status = site.chain("1.1.0", &[site.ours(json!({}))]);
     // The agent says that it is not ready, and why; but pods start, so the node stays ready.
     agent.until("it says why", |agent| agent.get("/readyz").body.contains("cut@eth0.json").then_some(()));

@@ -37,7 +37,10 @@ fn a_pod_that_nobody_knows_does_not_start_and_gives_its_addresses_back() {
     let pod = Pod::new("web");
     let failed = refused.add(&pod.container).unwrap_err();
     assert_eq!((failed.plugin.as_str(), failed.code), ("ringfence-cni", TRY_AGAIN_LATER));
-    assert!(failed.details.contains("pod shop/web is not known: the API server has no such pod"), "{failed:?}");
+    assert!(
+        failed.details.contains("pod shop/web not found: the API server does not have the pod (404)"),
+        "{failed:?}"
+    );
     runtime.delete(&pod.container).unwrap();
     let address = "10.1.0.2".parse().unwrap();
     until("the address is nobody's", || (!site.mentions(address)).then_some(()));
@@ -64,7 +67,7 @@ fn a_pod_that_is_not_known_yet_is_denied_everything_until_it_is() {
         let pod = Pod::new("late");
         let added = isolating.add(&pod.container).unwrap();
         let said = &added.steps[1].stderr;
-        assert!(said.contains("pod shop/late starts with everything denied by the agent"), "{said}");
+        assert!(said.contains("pod shop/late starts isolated by the agent, with all traffic denied"), "{said}");
         let late = Running { pod, addresses: added.addresses() };
         site.assert_enforced(&objects, &late.addresses);
         assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO], "{network:?}");
@@ -93,7 +96,7 @@ fn an_api_server_that_does_not_answer_is_named_and_the_pod_starts_at_the_next_at
     let pod = Pod::new("web");
     let failed = refused.add(&pod.container).unwrap_err();
     assert_eq!(failed.code, TRY_AGAIN_LATER);
-    assert!(failed.details.contains("pod shop/web is not known"), "{failed:?}");
+    assert!(failed.details.contains("pod shop/web not found"), "{failed:?}");
     assert!(failed.details.contains("RBAC verb 'get'") || failed.details.contains("get"), "{failed:?}");
     runtime.delete(&pod.container).unwrap();
     site.api.faults(|faults| faults.refusals.clear());
@@ -118,7 +121,7 @@ fn the_successor_of_a_pod_is_not_let_loose_by_its_predecessors_object() {
     site.assert_enforced(&objects, &successor.addresses);
     assert_eq!((reaches(&successor, &peer), reaches(&peer, &successor)), (NO, NO));
     let check = runtime.check(&successor.pod.container).unwrap_err();
-    assert!(check.code == 100 && check.details.contains("everything from and to it is denied"), "{check:?}");
+    assert!(check.code == 100 && check.details.contains("the pod is isolated, with all traffic denied"), "{check:?}");
 
     objects[2] = predecessor("uid-of-db-0");
     set_all(&site.api, &objects[2..]);

@@ -92,7 +92,7 @@ fn a_bucket_that_refuses_is_told_and_written_to_once_it_does_not() {
         let mut provider = start(&api, &bucket);
         provider.until_ready();
         provider.until_status("the refusal", |status| failure(status).contains(told));
-        provider.until_logged(&[IDENTITY, PREFIX, told, "written again"]);
+        provider.until_logged(&[IDENTITY, PREFIX, told, "retrying to write"]);
         world.set(&api, Kind::Pod, pod("shop", "web-0", "web-1", &["10.0.0.1"]));
         bucket.heal();
         until_stored(&mut provider, &bucket, &world.fresh());
@@ -111,7 +111,7 @@ fn where_nothing_may_be_deleted_the_newest_is_stored_all_the_same() {
         until_stored(&mut provider, &bucket, &world.fresh());
     }
     provider.until_status("what cannot be removed", |status| failure(status).contains("403"));
-    provider.until_logged(&[IDENTITY, "403", "stays until it can be removed"]);
+    provider.until_logged(&[IDENTITY, "403", "retrying the removal"]);
     bucket.heal();
     world.set(&api, Kind::Pod, pod("shop", "web-0", "web-8", &["10.0.0.1"]));
     until_stored(&mut provider, &bucket, &world.fresh());

@@ -98,7 +98,7 @@ fn a_leader_that_stood_still_while_another_led_begins_another_epoch() {
     // The Lease is free again: it leads as if it always had, but for what the other has pushed.
     world.set(&api, Kind::Pod, pod("shop", "web-3", "web", &["10.0.0.3"]));
     until_relayed(&relay, IDENTITY, &world.fresh().tables[0]);
-    first.until_logged(&["leads no more"]);
+    first.until_logged(&["lost leadership"]);
     let all = epochs(&relay);
     assert!(all.len() == 3 && all.is_sorted(), "{all:?}");
     assert_eq!(relay.complaints(), [""; 0]);

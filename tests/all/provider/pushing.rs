@@ -64,7 +64,7 @@ fn a_token_that_is_refused_is_told_and_what_waits_goes_out_in_order_once_it_is_r
     for number in 1..=3 {
         place.happen(number);
     }
-    place.provider.until_logged(&["identity", "does not accept our token (401)", "check --token-file"]);
+    place.provider.until_logged(&["identity", "rejected the token (401)", "check --token-file"]);
     let status = place.provider.until_status("the failure is told", |status| fails_with(status, &["token", "401"]));
     assert_eq!(status["feeds"][IDENTITY]["pushBacklog"], 3, "{status}");
     assert!(!place.provider.log().contains("first"), "a token is nothing for logs");
@@ -89,7 +89,7 @@ fn a_delta_that_is_refused_for_good_gives_way_to_a_baseline() {
     place
         .provider
         .until("a baseline in place of the delta", |_| (place.relay.taken(IDENTITY).len() == 2).then_some(()));
-    assert!(place.provider.log().contains("the relay answers 400: the fake says no"), "{}", place.provider.log());
+    assert!(place.provider.log().contains("the relay returned 400: the fake says no"), "{}", place.provider.log());
     assert!(!place.provider.log().contains("and more"), "one line of what a relay says");
     let taken = place.relay.taken(IDENTITY);
     let Taken::Baseline { bytes, .. } = &taken[1] else { panic!("{taken:?}") };
@@ -109,7 +109,7 @@ fn a_relay_that_does_not_answer_is_asked_again_and_gets_every_delta() {
     place.relay.fail(Requests::Deltas, Fault::Silent);
     place.happen(1);
     place.happen(2);
-    place.provider.until_status("its silence is told", |status| fails_with(status, &["no answer in time"]));
+    place.provider.until_status("its silence is told", |status| fails_with(status, &["timed out"]));
     place.relay.heal();
     let got = until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
     assert_eq!((got.baselines, got.deltas, got.gaps), (1, 2, 0));
@@ -139,7 +139,7 @@ fn a_delta_that_is_refused_for_good_is_given_up_however_often_baselines_overtake
     until("the delta is given up", || {
         number += 1;
         place.happen(number % 200 + 1);
-        place.provider.log().contains("refuses a delta for good").then_some(())
+        place.provider.log().contains("refused a delta permanently").then_some(())
     });
     place.relay.heal();
     until_relayed(&place.relay, IDENTITY, &place.world.fresh().tables[0]);
@@ -202,5 +202,5 @@ fn relay_that_lost_its_content_is_seeded_again() {
     let reseeds = "ringfence_context_reseeds_total{feed=\"identity\",outlet=\"relay\"} ";
     let figures = place.provider.get("/metrics").body;
     assert!(figures.lines().any(|line| line.strip_prefix(reseeds).is_some_and(|count| count != "0")), "{figures}");
-    place.provider.until_logged(&["WARN", "the relay says of no baseline that it has it (404)"]);
+    place.provider.until_logged(&["WARN", "the relay confirms no baseline (404)"]);
 }

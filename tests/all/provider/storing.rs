@@ -135,7 +135,7 @@ fn a_full_disk_is_told_and_once_there_is_room_the_newest_is_stored_and_nothing_i
                 failure.contains("No space left on device")
             };
             provider.until_status("the disk is full", |status| full(status, IDENTITY));
-            provider.until_logged(&["identity", "No space left on device", "written again"]);
+            provider.until_logged(&["identity", "No space left on device", "retrying to write"]);
             let failures = |provider: &Provider| {
                 provider.metric("ringfence_context_delivery_failures_total", &[("feed", IDENTITY), ("outlet", "store")])
             };
@@ -171,7 +171,7 @@ fn a_pointer_that_is_damaged_is_written_anew() {
     let pointer = store.path().join(IDENTITY).join("latest.json");
     fs::write(&pointer, "{").unwrap();
     let mut provider = start(&api, store.path());
-    provider.until_logged(&["latest.json", "not understood", "a new one takes its place"]);
+    provider.until_logged(&["cannot decode", "latest.json", "replacing it"]);
     until("the pointer is whole", || {
         serde_json::from_slice::<Value>(&fs::read(&pointer).unwrap()).is_ok().then_some(())
     });

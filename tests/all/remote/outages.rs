@@ -139,7 +139,7 @@ fn a_file_of_the_agent_that_is_damaged_is_set_aside_and_said() {
     let mut cast = Cast { clusters: &clusters, east: None, provider: None, agent: None };
     cast.start_agent();
     let unkept = clusters.agent_status()["remote"]["unkept"].clone();
-    assert!(unkept.as_str().is_some_and(|text| text.contains("is not understood")), "{unkept}");
+    assert!(unkept.as_str().is_some_and(|text| text.contains("is damaged")), "{unkept}");
     assert!(clusters.path("agent/remote-sets.json.damaged").exists());
     assert_eq!(clusters.admitted(), NOBODY);
     cast.start_east(&[EastPod::web("web-0", 0)]);

@@ -55,7 +55,7 @@ fn the_status_and_the_figures_say_how_old_it_is() {
     shown.args(["status", "--run-dir"]).arg(clusters.run_dir());
     let Ended { code, stdout, .. } = ended(&mut shown);
     assert_eq!(code, Some(0), "{stdout}");
-    for says in ["remote pods  1 cluster, 1 stale", "no provider for", "east: 1 set, 4 addresses, stale for"] {
+    for says in ["remote pods  1 cluster, 1 stale", "no context provider for", "east: 1 set, 4 addresses, stale for"] {
         assert!(stdout.contains(says), "{says}:\n{stdout}");
     }
 }

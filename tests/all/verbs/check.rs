@@ -34,9 +34,9 @@ fn good_manifests_give_a_count_and_status_0() {
 fn warnings_end_with_0_unless_strict() {
     let doubtful = folder(&format!("{SHOP}{DOUBTFUL}"));
     expect![[r#"
-        warning: NetworkPolicy shop/doubtful spec.egress[0].ports: named port 'grpc' (tcp) resolves to nothing, so the entry matches nothing
+        warning: NetworkPolicy shop/doubtful spec.egress[0].ports: no pod has a container port named 'grpc' (tcp), so the entry matches nothing
         warning: NetworkPolicy shop/doubtful spec.egress[0].to: 'pods app=nobody in shop' matches no pod
-        warning: NetworkPolicy shop/doubtful spec.egress[0].to: except 192.168.0.0/16 is not inside 10.0.0.0/8: it takes nothing away
+        warning: NetworkPolicy shop/doubtful spec.egress[0].to: except 192.168.0.0/16 is outside of 10.0.0.0/8 and has no effect
         warning: NetworkPolicy shop/doubtful spec.podSelector: selects no pod
         2 policies checked: 0 errors, 4 warnings
         exit status 0
@@ -51,7 +51,7 @@ fn what_is_not_understood_and_what_does_not_parse_ends_with_1() {
     ));
     std::fs::write(wrong.path().join("broken.yaml"), "kind: Pod\nmetadata:\n\tname: x\n").unwrap();
     expect![[r#"
-        error: broken.yaml:3: column 2: tabs disallowed within this context (block indentation); nothing in this file counts until that is mended
+        error: broken.yaml:3: column 2: tabs disallowed within this context (block indentation); the file is ignored until it is corrected
         error: NetworkPolicy shop/x apiVersion: missing; the policy isolates what it selects and allows nothing
         2 policies checked: 2 errors, 0 warnings
         exit status 1

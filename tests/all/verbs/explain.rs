@@ -28,27 +28,27 @@ fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
     check(
         ["ops/backup", "shop/db", "5432/tcp"],
         expect![[r#"
-        DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 5432/tcp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: denied
-            isolated by shop/db
-            closest rule: shop/db spec.ingress[0]; it lacks
-              the peer: ops/backup is not in namespace shop and does not meet app=web
-        exit status 1
-    "#]],
+            DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 5432/tcp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: denied
+                isolated by shop/db
+                closest rule: shop/db spec.ingress[0]; it lacks
+                  the peer: ops/backup is not in namespace shop and does not match app=web
+            exit status 1
+        "#]],
     );
     check(
         ["ops/backup", "shop/db", "53/udp"],
         expect![[r#"
-        DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 53/udp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: denied
-            isolated by shop/db
-            closest rule: shop/db spec.ingress[0]; it lacks
-              the peer: ops/backup is not in namespace shop and does not meet app=web
-              the port: it allows 'postgres' (5432/tcp there), not 53/udp
-        exit status 1
-    "#]],
+            DENIED  ops/backup (10.2.0.1) -> shop/db (10.1.0.2) 53/udp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: denied
+                isolated by shop/db
+                closest rule: shop/db spec.ingress[0]; it lacks
+                  the peer: ops/backup is not in namespace shop and does not match app=web
+                  the port: it allows 'postgres' (5432/tcp there), not 53/udp
+            exit status 1
+        "#]],
     );
 }
 
@@ -66,8 +66,8 @@ status: {phase: Running, podIPs: [{ip: 192.0.2.1}]}
     let flow = ["explain", "192.0.2.1", "shop/db", "80"];
     expect![[r#"
         ALLOWED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp
-          egress of the source: not judged: no pod has this address
-          ingress of the destination: not judged: a node and its own pods always reach each other
+          egress of the source: not enforced: the address belongs to no pod
+          ingress of the destination: always allowed: traffic between a node and its own pods
         exit status 0
     "#]]
     .assert_eq(&say(of_node("node-a").path(), &flow));
@@ -80,11 +80,11 @@ fn parties_can_be_addresses() {
         ["192.0.2.1", "10.1.0.2", "5432"],
         expect![[r#"
         DENIED  192.0.2.1 -> shop/db (10.1.0.2) 5432/tcp
-          egress of the source: not judged: no pod has this address
+          egress of the source: not enforced: the address belongs to no pod
           ingress of the destination: denied
             isolated by shop/db
             closest rule: shop/db spec.ingress[0]; it lacks
-              the peer: 192.0.2.1, which is no pod's address, cannot match a selector
+              the peer: 192.0.2.1, not the address of a pod, cannot match a selector
         exit status 1
     "#]],
     );
@@ -93,7 +93,7 @@ fn parties_can_be_addresses() {
         expect![[r#"
         ALLOWED  shop/web (10.1.0.1) -> 192.0.2.1 443/tcp
           egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: not judged: no pod has this address
+          ingress of the destination: not enforced: the address belongs to no pod
         exit status 0
     "#]],
     );
@@ -102,7 +102,7 @@ fn parties_can_be_addresses() {
         expect![[r#"
         ALLOWED  shop/web (fd00:1::1) -> 2001:db8::1 443/tcp
           egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: not judged: no pod has this address
+          ingress of the destination: not enforced: the address belongs to no pod
         exit status 0
     "#]],
     );
@@ -128,7 +128,7 @@ fn ports_can_be_named_and_traffic_can_be_icmp() {
           ingress of the destination: denied
             isolated by shop/db
             closest rule: shop/db spec.ingress[0]; it lacks
-              the port: it allows 'postgres' (5432/tcp there), not what has no ports, such as icmp
+              the port: it allows 'postgres' (5432/tcp there), not traffic without ports, such as icmp
         exit status 1
     "#]],
     );
@@ -152,7 +152,7 @@ fn what_cannot_be_explained_ends_with_2() {
     check(
         ["shop/nobody", "shop/db", "80"],
         expect![[r#"
-        stderr: error: pod shop/nobody is not known; pods are named as namespace/name
+        stderr: error: pod shop/nobody not found; expected NAMESPACE/NAME
         exit status 2
     "#]],
     );
@@ -166,9 +166,9 @@ fn what_cannot_be_explained_ends_with_2() {
     check(
         ["shop/web", "shop/db", "http"],
         expect![[r#"
-        stderr: error: port 'http' is not known to the destination pod for tcp
-        exit status 2
-    "#]],
+            stderr: error: the destination pod has no port named 'http' for tcp
+            exit status 2
+        "#]],
     );
     check(
         ["fd00:1::1", "shop/db", "80"],
@@ -207,5 +207,5 @@ fn policies_that_say_nothing_are_explained_as_the_flag_has_it() {
 fn how_a_running_agent_enforces_is_its_own_affair() {
     let refused = run(["explain", "shop/web", "shop/db", "5432", "--enforcement", "audit"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.stderr.contains("--enforcement is for --manifests"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--enforcement needs --manifests"), "{}", refused.stderr);
 }

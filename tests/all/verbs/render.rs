@@ -36,7 +36,7 @@ fn tables_of_interfaces_are_printed_with_run_dir() {
     };
     let without = rendered();
     assert_eq!(without.code, Some(2), "{without:?}");
-    assert!(without.stderr.contains("keeps no attachments in"), "{without:?}");
+    assert!(without.stderr.contains("folder of the CNI plugin's attachments not found"), "{without:?}");
 
     cni::store::write(&run_dir.path().join("cni"), &attachment("lo")).expect("a folder of ours");
     let with = rendered();
@@ -70,7 +70,7 @@ fn what_is_wrong_is_one_sentence() {
     "#]]
     .assert_eq(&say(shop.path(), &on("node-x")));
     expect![[r#"
-        stderr: error: no pod in these manifests is bound to a node (spec.nodeName), so there is nothing to render
+        stderr: error: nothing to render: no pod in these manifests is bound to a node (spec.nodeName)
         exit status 2
     "#]]
     .assert_eq(&say(folder("").path(), &on("node-a")));
@@ -94,7 +94,7 @@ fn a_file_that_does_not_parse_is_named_with_line_and_column_and_the_rest_is_rend
     assert!(text.contains("chain ingress/shop/db/postgres-tcp-5432 {"), "{text}");
     let errors = beside_the_ruleset(&text);
     expect![[r#"
-        stderr: error: broken.yaml:3: column 6: misplaced bracket; nothing in this file counts until that is mended
+        stderr: error: broken.yaml:3: column 6: misplaced bracket; the file is ignored until it is corrected
         exit status 1
     "#]]
     .assert_eq(&errors);

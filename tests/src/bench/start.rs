@@ -14,7 +14,7 @@ use crate::scale::{Cluster, Size as ClusterSize};
 use report::Report;
 
 /// The line of the log that says that the lists are complete.
-const LISTED: &str = "every kind has been listed";
+const LISTED: &str = "initial sync complete";
 
 /// A start takes seconds with the slowest agent and the largest cluster.
 const WITHIN: Duration = Duration::from_secs(600);

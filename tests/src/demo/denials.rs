@@ -79,7 +79,7 @@ fn deciding(denied: &Explanation) -> (Side, String) {
     let (side, verdict) = if egress { (Side::Egress, &denied.egress) } else { (Side::Ingress, &denied.ingress) };
     let policies = match verdict {
         SideVerdict::Denied { isolated_by, closest: _, would_allow: _ } => isolated_by.join(", "),
-        SideVerdict::Unreadable { reason } => format!("(the pod was not understood: {reason})"),
+        SideVerdict::Unreadable { reason } => format!("(the pod is invalid: {reason})"),
         SideVerdict::NotAPod
         | SideVerdict::NotIsolated
         | SideVerdict::Itself

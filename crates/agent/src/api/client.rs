@@ -25,14 +25,14 @@ const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
-    #[error("cannot reach an agent at {path}; is one running here, and are you root?")]
+    #[error("cannot connect to the agent at {path}; check that the agent runs on this node and that you are root")]
     Unreachable { path: String, source: io::Error },
     /// With what the agent says.
     #[error("{0}")]
     Refused(String),
     #[error("the agent did not answer: {0}")]
     BrokeOff(String),
-    #[error("the agent's answer is not what this version understands: {0}")]
+    #[error("cannot decode the agent's response: {0}; use the program of the agent's own release")]
     NotUnderstood(serde_json::Error),
 }
 
@@ -101,7 +101,7 @@ impl Lines {
                 return serde_json::from_slice(&line).map(Some).map_err(Unanswered::NotUnderstood);
             }
             if self.unread.len() > LARGEST_LINE_BYTES {
-                return Err(Unanswered::BrokeOff("a line of its answer is too long".into()));
+                return Err(Unanswered::BrokeOff("a line of its response is too long".into()));
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => self.unread.extend(frame.data_ref().into_iter().flatten()),

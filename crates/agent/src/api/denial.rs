@@ -130,15 +130,16 @@ impl Question for DropsQuery {
     const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
 
     fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
-        let follow = |text: &str| text.parse::<bool>().map_err(|_| format!("'{text}' is neither true nor false"));
+        let follow =
+            |text: &str| text.parse::<bool>().map_err(|_| format!("invalid value '{text}': expected true or false"));
         let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
             (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
-            _ => Err(format!("'{text}' is neither name nor namespace/name")),
+            _ => Err(format!("invalid pod '{text}': expected NAME or NAMESPACE/NAME")),
         };
         let judgements = [Judgement::Denied, Judgement::WouldDeny];
         let verdict = |text: &str| {
             let found = judgements.into_iter().find(|judgement| judgement.word() == text);
-            found.ok_or_else(|| format!("'{text}' is neither denied nor would-deny"))
+            found.ok_or_else(|| format!("invalid verdict '{text}': expected denied or would-deny"))
         };
         Ok(DropsQuery {
             follow: parameters.read("follow", follow)?.is_some_and(|follow| follow),

@@ -18,17 +18,17 @@ pub(crate) struct Parameters(BTreeMap<String, String>);
 /// Why a question cannot be answered, as a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadQuestion {
-    #[error("the parameter {0} is missing")]
+    #[error("missing parameter {0}")]
     Missing(&'static str),
-    #[error("there is no parameter '{given}' here; {}", Known(.known))]
+    #[error("unknown parameter '{given}'; {}", Known(.known))]
     Unknown { given: String, known: &'static [&'static str] },
-    #[error("the parameter {0} is given more than once")]
+    #[error("duplicate parameter {0}")]
     Repeated(String),
-    #[error("the parameter {parameter}: {reason}")]
+    #[error("invalid parameter {parameter}: {reason}")]
     Unreadable { parameter: &'static str, reason: String },
-    #[error("{0} and {1} cannot both be asked for")]
+    #[error("{0} and {1} exclude each other")]
     Both(&'static str, &'static str),
-    #[error("the parameters are not names and values: {0}")]
+    #[error("invalid query string: {0}")]
     Garbled(String),
 }
 
@@ -62,7 +62,7 @@ impl Parameters {
 /// A name of one object, which has no slash.
 pub(crate) fn single_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains('/') {
-        true => Err(format!("'{text}' is not a name")),
+        true => Err(format!("invalid name '{text}'")),
         false => Ok(text.to_owned()),
     }
 }
@@ -70,8 +70,8 @@ pub(crate) fn single_name(text: &str) -> Result<String, String> {
 impl fmt::Display for Known<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            [] => f.write_str("it takes none"),
-            names => write!(f, "it takes {}", names.join(", ")),
+            [] => f.write_str("this resource has no parameters"),
+            names => write!(f, "the parameters of this resource are {}", names.join(", ")),
         }
     }
 }
@@ -103,31 +103,37 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_with_a_sentence_for_people() {
         for (given, sentence) in [
-            (&[("verdict", "nope")][..], "the parameter verdict: 'nope' is neither denied nor would-deny"),
-            (&[("follow", "1")], "the parameter follow: '1' is neither true nor false"),
-            (&[("pod", "a/b/c")], "the parameter pod: 'a/b/c' is neither name nor namespace/name"),
-            (&[("pod", "shop/")], "the parameter pod: 'shop/' is neither name nor namespace/name"),
-            (&[("namespace", "")], "the parameter namespace: '' is not a name"),
-            (&[("pod", "a"), ("pod", "b")], "the parameter pod is given more than once"),
-            (&[("pood", "a")], "there is no parameter 'pood' here; it takes follow, namespace, pod, verdict"),
+            (
+                &[("verdict", "nope")][..],
+                "invalid parameter verdict: invalid verdict 'nope': expected denied or would-deny",
+            ),
+            (&[("follow", "1")], "invalid parameter follow: invalid value '1': expected true or false"),
+            (&[("pod", "a/b/c")], "invalid parameter pod: invalid pod 'a/b/c': expected NAME or NAMESPACE/NAME"),
+            (&[("pod", "shop/")], "invalid parameter pod: invalid pod 'shop/': expected NAME or NAMESPACE/NAME"),
+            (&[("namespace", "")], "invalid parameter namespace: invalid name ''"),
+            (&[("pod", "a"), ("pod", "b")], "duplicate parameter pod"),
+            (
+                &[("pood", "a")],
+                "unknown parameter 'pood'; the parameters of this resource are follow, namespace, pod, verdict",
+            ),
         ] {
             assert_eq!(asked::<DropsQuery>(given).unwrap_err(), sentence);
         }
         assert_eq!(
             asked::<SuggestionQuery>(&[("namespace", "a"), ("pod", "b"), ("workload", "c")]).unwrap_err(),
-            "a pod and a workload cannot both be asked for"
+            "a pod and a workload exclude each other"
         );
         let explain = [("source", "shop/web"), ("destination", "10.1.0.1"), ("traffic", "x/y")];
-        assert!(asked::<ExplainQuery>(&explain).unwrap_err().contains("'x/y' is not PORT"));
+        assert!(asked::<ExplainQuery>(&explain).unwrap_err().contains("invalid port 'x/y'"));
         let unknown = asked::<NoParameters>(&[("a", "b")]).unwrap_err();
-        assert_eq!(unknown, "there is no parameter 'a' here; it takes none");
+        assert_eq!(unknown, "unknown parameter 'a'; this resource has no parameters");
     }
 
     #[test]
     fn what_is_missing_is_told_from_what_cannot_be_read() {
         let missing = Parameters::new::<ExplainQuery>(vec![]).and_then(|p| ExplainQuery::read(&p)).unwrap_err();
         assert_eq!(missing, BadQuestion::Missing("source"));
-        assert_eq!(asked::<SuggestionQuery>(&[]).unwrap_err(), "the parameter namespace is missing");
+        assert_eq!(asked::<SuggestionQuery>(&[]).unwrap_err(), "missing parameter namespace");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "NODE_NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) node_name: String,
 
-    /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
+    /// Kubeconfig file of the API server to watch. Default without --manifests: the pod's service account.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
@@ -33,37 +33,39 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
-    /// Whether other programs are kept from changing the rules: auto protects the tables where the kernel can (Linux
-    /// 6.9).
+    /// Own the tables, so that other programs cannot change them: auto does so if the kernel supports it (Linux 6.9).
     #[arg(long, env = "RINGFENCE_TABLE_OWNER", value_enum, default_value_t = TableOwner::Auto)]
     pub(crate) table_owner: TableOwner,
 
-    /// Whether to refuse to start on a kernel that cannot hold the rules. Off is for distributions whose older kernels have
-    /// the features; the agent warns then.
+    /// Refuse to start on a kernel that lacks required features. Off is for distributions that backport the features to
+    /// older kernels; the agent then logs a warning.
     #[arg(long, env = "RINGFENCE_KERNEL_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) kernel_check: Switch,
 
-    /// What happens to traffic of addresses of this node's pods (--pod-cidr) that no pod is known to have.
+    /// Policy for addresses in --pod-cidr that belong to no known pod.
     #[arg(long, env = "RINGFENCE_UNKNOWN_PODS", value_enum, default_value_t = UnknownPods::Allow)]
     pub(crate) unknown_pods: UnknownPods,
 
-    /// Range of this node's pods, which reports call unknown where nobody is known to have them; repeat it, or separate by commas.
+    /// Address range of this node's pods; reports name an address in it that belongs to no pod an unknown pod.
+    /// Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_POD_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) pod_cidr: Vec<IpNet>,
 
-    /// Whether pods are held to their own source addresses, where the CNI plugin has told their interfaces.
+    /// Drop packets with forged source addresses from pods whose interfaces the CNI plugin has reported.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK", value_enum, default_value_t = Switch::On)]
     pub(crate) source_check: Switch,
 
-    /// Where the packets of pods are checked. For tests of the fallback.
+    /// Hook at which source addresses are checked. For tests of the fallback.
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK_HOOK", value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
     pub(crate) source_check_hook: SourceCheckHook,
 
-    /// UDP port at which nodes take tunnels in, beside 4789, 4790, 6081, 6784, 8285 and 8472; repeat it, or separate by commas.
+    /// UDP port on which nodes accept tunnels, in addition to 4789, 4790, 6081, 6784, 8285 and 8472. Repeatable, or
+    /// separated by commas.
     #[arg(long, env = "RINGFENCE_TUNNEL_PORT", value_name = "PORT", value_delimiter = ',')]
     pub(crate) tunnel_port: Vec<u16>,
 
-    /// Addresses of nodes that no Node object names, to which pods send no tunnels; repeat it, or separate by commas.
+    /// Range of node addresses that no Node object names; encapsulated packets of pods to them are dropped. Repeatable,
+    /// or separated by commas.
     #[arg(long, env = "RINGFENCE_NODE_CIDR", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) node_cidr: Vec<IpNet>,
 
@@ -73,23 +75,24 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 
-    /// Range of another cluster, and the name that its addresses get in reports; repeat it, or separate by commas.
+    /// Address range of another cluster, with the name that reports give it. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_REMOTE_CIDR", value_name = "NAME=CIDR", value_delimiter = ',', value_parser = remote)]
     pub(crate) remote_cidr: Vec<(String, IpNet)>,
 
-    /// Folder for the agent's sockets, its lock, and what the CNI plugin reports.
+    /// Run directory: the agent's sockets and lock, and the attachments that the CNI plugin reports.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Address that serves /healthz, /readyz and /metrics.
+    /// Listen address of /healthz, /readyz and /metrics.
     #[arg(long, env = "RINGFENCE_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9470")]
     pub(crate) listen: SocketAddr,
 
-    /// Seconds between two comparisons of the kernel's rules with the wanted ones.
+    /// Resync interval in seconds: how often the rules in the kernel are compared with the wanted ones.
     #[arg(long, env = "RINGFENCE_RESYNC_SECS", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub(crate) resync_secs: Duration,
 
-    /// Seconds between two comparisons of the rules, which follow changes, with a fresh translation; 0 for none.
+    /// Interval in seconds of the translation check, which compares the incrementally updated rules with a fresh
+    /// translation; 0 switches it off.
     #[arg(long, env = "RINGFENCE_TRANSLATION_CHECK_SECS", value_name = "SECONDS", default_value_t = 600)]
     translation_check_secs: u32,
 
@@ -123,7 +126,7 @@ impl AgentArguments {
     /// Unknown addresses cannot be denied without saying which addresses are the node's pods'.
     pub(super) fn check_ranges(&self) -> Result<(), clap::Error> {
         if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {
-            let message = "--unknown-pods deny needs the ranges of this node's pods: --pod-cidr";
+            let message = "--unknown-pods deny needs --pod-cidr, the address ranges of this node's pods";
             return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
         }
         Ok(())
@@ -132,7 +135,7 @@ impl AgentArguments {
     /// What the rules depend on beside the cluster, and whether other programs can change them, in words.
     pub(crate) fn layout(&self, probed: &Result<Features, ProbeError>) -> anyhow::Result<(Layout, String)> {
         let (protected, words) = match self.table_owner {
-            TableOwner::Off => (false, "off, as asked for by --table-owner off".into()),
+            TableOwner::Off => (false, "off (--table-owner off)".into()),
             TableOwner::Auto => protection(probed),
         };
         let denied = match self.unknown_pods {
@@ -185,7 +188,7 @@ pub(crate) enum SourceCheckHook {
 fn remote(text: &str) -> Result<(String, IpNet), String> {
     match text.split_once('=').map(|(name, range)| (name.trim(), range.trim().parse())) {
         Some((name, Ok(range))) if !name.is_empty() => Ok((name.to_owned(), range)),
-        Some(_) | None => Err("must be NAME=CIDR, as in east=10.8.0.0/13".into()),
+        Some(_) | None => Err("expected NAME=CIDR, as in east=10.8.0.0/13".into()),
     }
 }
 
@@ -193,7 +196,7 @@ fn remote(text: &str) -> Result<(String, IpNet), String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("must be 1 to 86400 seconds".into()),
+        _ => Err("expected 1 to 86400 seconds".into()),
     }
 }
 

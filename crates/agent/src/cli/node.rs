@@ -8,11 +8,11 @@ use nft::Name;
 
 #[derive(Debug, Args)]
 pub(crate) struct CniFolders {
-    /// Folder of the runtime's network configurations.
+    /// Folder of the container runtime's network configurations.
     #[arg(long, env = "RINGFENCE_CNI_CONF_DIR", value_name = "DIR", default_value = "/etc/cni/net.d")]
     pub(crate) cni_conf_dir: PathBuf,
 
-    /// Folder of the runtime's CNI plugins.
+    /// Folder of the container runtime's CNI plugins.
     #[arg(long, env = "RINGFENCE_CNI_BIN_DIR", value_name = "DIR", default_value = "/opt/cni/bin")]
     pub(crate) cni_bin_dir: PathBuf,
 }
@@ -22,37 +22,37 @@ pub(crate) struct InstallCniArguments {
     #[command(flatten)]
     pub(crate) folders: CniFolders,
 
-    /// The plugin to copy there. Without it, ringfence-cni beside this program.
+    /// Binary of the plugin to install. Default: ringfence-cni in the folder of this program.
     #[arg(long, env = "RINGFENCE_CNI_PLUGIN", value_name = "FILE")]
     pub(crate) plugin: Option<PathBuf>,
 
-    /// Folder of the agent, as the node sees it.
+    /// Run directory of the agent, as a path on the node.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Socket on which the plugin finds the agent. Without it, cni.sock in the folder of the agent.
+    /// Socket of the agent for the plugin. Default: cni.sock in the run directory.
     #[arg(long, env = "RINGFENCE_CNI_AGENT_SOCKET", value_name = "FILE")]
     pub(crate) agent_socket: Option<PathBuf>,
 
-    /// Folder in which the plugin notes the pods that it has seen. Without it, cni in the folder of the agent.
+    /// Folder of the plugin's attachment files. Default: cni in the run directory.
     #[arg(long, env = "RINGFENCE_CNI_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Seconds that the start of a pod waits for its rules.
+    /// Timeout in seconds of a CNI ADD, which waits for the rules of its pod.
     #[arg(long, env = "RINGFENCE_CNI_TIMEOUT_SECONDS", value_name = "SECONDS", default_value = "10",
         value_parser = clap::value_parser!(u64).range(1..=120))]
     pub(crate) timeout_seconds: u64,
 
-    /// What happens to a pod whose rules do not come in time.
+    /// Action if the rules of a pod are not in force within the timeout.
     #[arg(long, env = "RINGFENCE_CNI_ON_TIMEOUT", value_enum, default_value_t = OnTimeout::Fail)]
     pub(crate) on_timeout: OnTimeout,
 
-    /// Transmit checksum offload of pods' interfaces. Without it, pods with CAP_NET_RAW cannot change a packet after it
-    /// was judged, and the TCP throughput of all pods is about half.
+    /// Transmit checksum offload of pods' interfaces. Off prevents pods with CAP_NET_RAW from changing a packet after
+    /// its verdict, and halves the TCP throughput of all pods.
     #[arg(long, env = "RINGFENCE_CNI_TX_CHECKSUM_OFFLOAD", value_enum, default_value_t = ChecksumOffload::On)]
     pub(crate) tx_checksum_offload: ChecksumOffload,
 
-    /// Stay, and put the entry back when another program rewrites the configuration.
+    /// Keep running, and restore the entry when another program rewrites the configuration.
     #[arg(long, env = "RINGFENCE_CNI_WATCH")]
     pub(crate) watch: bool,
 
@@ -70,7 +70,7 @@ pub(crate) struct UninstallArguments {
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Folder in which the agent keeps what it knows of other clusters.
+    /// Folder of the agent's state of other clusters.
     #[arg(long, env = "RINGFENCE_STATE_DIR", value_name = "DIR", default_value = "/var/lib/ringfence")]
     pub(crate) state_dir: PathBuf,
 
@@ -78,39 +78,39 @@ pub(crate) struct UninstallArguments {
     #[arg(long, env = "RINGFENCE_TABLE", value_name = "NAME", default_value = "ringfence")]
     pub(crate) table: Name,
 
-    /// Leave the plugin's program: CRI-O calls it once more for each pod that was started with it.
+    /// Keep the binary of the plugin: CRI-O runs it once more for each pod that was started with it.
     #[arg(long)]
     pub(crate) keep_plugin: bool,
 
-    /// Go on although an agent is running, which may put things back.
+    /// Continue although an agent is running, which may restore what is removed.
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Remove nothing, and say what would be removed.
+    /// Print what would be removed without removing anything.
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Form of the report.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 ready; 1 not ready; 2 the agent could not be asked.")]
+#[command(after_help = "Exit status: 0 ready; 1 not ready; 2 cannot connect to the agent.")]
 pub(crate) struct StatusArguments {
     /// Folder of the running agent's socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Form of the status.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 yes; 1 no, with the reason; 2 the agent could not be asked.")]
+#[command(after_help = "Exit status: 0 yes; 1 no, with the reason; 2 cannot connect to the agent.")]
 pub(crate) struct ProbeArguments {
-    /// What to ask.
+    /// The probe.
     #[arg(value_enum)]
     pub(crate) question: Probe,
 
@@ -121,9 +121,9 @@ pub(crate) struct ProbeArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Probe {
-    /// Does the agent's event loop run?
+    /// Liveness: the agent's event loop runs.
     Live,
-    /// Are the rules that the policies ask for in force?
+    /// Readiness: the rules of all policies are in force.
     Ready,
 }
 
@@ -138,11 +138,11 @@ impl Probe {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Leave out the self-test, which sends packets through real rules in network namespaces of its own.
+    /// Skip the self-test, which sends packets through real rules in network namespaces of its own.
     #[arg(long)]
     pub(crate) no_self_test: bool,
 
-    /// Folder of the running agent's sockets.
+    /// Run directory of the agent, with its sockets.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
@@ -154,27 +154,27 @@ pub(crate) struct DoctorArguments {
     #[arg(long, env = "RINGFENCE_CNI_BIN_DIR", value_name = "DIR", default_value = "/opt/cni/bin")]
     pub(crate) cni_bin_dir: PathBuf,
 
-    /// Name of the nftables table (family inet), where no agent says it.
+    /// Name of the nftables table (family inet), if no agent answers.
     #[arg(long, env = "RINGFENCE_TABLE", value_name = "NAME", default_value = "ringfence")]
     pub(crate) table: Name,
 
-    /// Form of the findings.
+    /// Output format of the findings.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ChecksumOffload {
-    /// As the network plugin leaves it.
+    /// Unchanged: as the network plugin sets it.
     On,
-    /// Every checksum is complete before a packet leaves its pod.
+    /// Disabled: the checksum is complete before a packet leaves its pod.
     Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTimeout {
-    /// The runtime tries again later.
+    /// The ADD fails, and the container runtime retries it later.
     Fail,
-    /// It starts, and everything from and to it is denied until its rules are there.
+    /// The pod starts isolated: all its traffic is denied until its rules are in force.
     Isolate,
 }

@@ -17,31 +17,30 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pods of other clusters")]
 pub(crate) struct RemoteArguments {
-    /// Context provider that tells the addresses of other clusters' pods; repeat it, or separate by commas: the next one
-    /// is asked where one fails. Without any, policies reach no pod of another cluster.
+    /// URL of a context provider with the addresses of other clusters' pods. Repeatable, or separated by commas: the
+    /// agent falls back to the next one. Without a provider, policies match no pod of another cluster.
     #[arg(long, env = "RINGFENCE_CONTEXT_URL", value_name = "URL", value_delimiter = ',', value_parser = url)]
     pub(crate) context_url: Vec<Url>,
 
-    /// File of the token that is shown to the providers; read again for each request.
+    /// File with the bearer token for the context providers; reread for each request.
     #[arg(long, env = "RINGFENCE_CONTEXT_TOKEN_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_token_file: Option<PathBuf>,
 
-    /// Certificates (PEM) of the authorities that the providers' are of. Without it, those of the system.
+    /// File with the CA certificates (PEM) for the context providers. Default: the CA certificates of the system.
     #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_ca_file: Option<PathBuf>,
 
-    /// Folder in which the agent keeps what it knows of other clusters, for its next start. Not used without
-    /// --context-url.
+    /// Folder of the agent's state of other clusters, read at its next start. Not used without --context-url.
     #[arg(long, env = "RINGFENCE_STATE_DIR", value_name = "DIR", default_value = "/var/lib/ringfence")]
     pub(crate) state_dir: PathBuf,
 
-    /// How long the pods of another cluster stay admitted while nobody knows whether they still are what they were, as
-    /// in 90s, 30m, 12h or 7d. Without it, for ever.
+    /// Time after which the stale sets of an unreachable cluster expire, as in 90s, 30m, 12h or 7d. Default: they never
+    /// expire.
     #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", value_parser = console::duration)]
     pub(crate) remote_max_stale: Option<Duration>,
 
-    /// Prefix of the labels (PREFIX/cluster, PREFIX/namespace, PREFIX/name) by which policies name pods of other
-    /// clusters; repeat it, or separate by commas.
+    /// Prefix of the labels (PREFIX/cluster, PREFIX/namespace, PREFIX/name) with which policies select pods of other
+    /// clusters. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_REMOTE_LABEL_PREFIX", value_name = "PREFIX", value_delimiter = ',',
         default_values = policy::remote::DEFAULT_PREFIXES)]
     pub(crate) remote_label_prefix: Vec<LabelPrefix>,
@@ -64,7 +63,7 @@ fn url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|e| format!("{e}"))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
-        _ => Err("must be an http or https URL, as in http://ringfence-context.ringfence:9471".into()),
+        _ => Err("expected an http or https URL, as in http://ringfence-context.ringfence:9471".into()),
     }
 }
 

@@ -10,16 +10,14 @@ use crate::reports::GroupChoice;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportingArguments {
-    /// Log group of the kernel in which denied packets are reported: auto (9470, or the next that nobody else listens
-    /// to), off, or a number.
+    /// NFLOG group in which the kernel logs denied packets: auto (9470, or the next unused one), off, or a number.
     #[arg(long, env = "RINGFENCE_NFLOG_GROUP", value_name = "GROUP", default_value_t = GroupChoice::Auto)]
     pub(crate) nflog_group: GroupChoice,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EnforcementArguments {
-    /// What becomes of policies that neither they nor their namespaces (annotation ringfence.io/enforcement) say
-    /// anything of.
+    /// Default mode of policies without the annotation ringfence.io/enforcement on the policy or its namespace.
     #[arg(long, env = "RINGFENCE_ENFORCEMENT", value_enum, default_value_t = Enforcing::Enforce)]
     enforcement: Enforcing,
 }
@@ -35,35 +33,35 @@ impl EnforcementArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Enforcing {
-    /// What they do not allow is denied.
+    /// Traffic that the policies do not allow is denied.
     Enforce,
-    /// What they do not allow passes, and is reported.
+    /// Traffic that the policies do not allow passes and is reported.
     Audit,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DropsArguments {
-    /// Go on with what comes, until stopped.
+    /// Follow: print events as they occur, until interrupted.
     #[arg(long, short)]
     pub(crate) follow: bool,
 
-    /// Only flows from or to pods of this namespace.
+    /// Print only flows from or to pods of this namespace.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
-    /// Only flows from or to this pod.
+    /// Print only flows from or to this pod.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub(crate) pod: Option<String>,
 
-    /// Only what was denied, or only what would have been.
+    /// Print only denied packets, or only packets that audited policies would deny.
     #[arg(long, value_enum)]
     verdict: Option<Verdict>,
 
-    /// Folder of the running agent's socket.
+    /// Run directory of the agent, with its socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Form of the report: with json an object on each line.
+    /// Output format; json prints one object per line.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
@@ -85,27 +83,27 @@ enum Verdict {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArguments {
-    /// Print policies that allow the flows that would have been denied, as YAML for kubectl.
+    /// Print policies (YAML for kubectl) that allow the flows that would have been denied.
     #[arg(long, requires = "namespace")]
     pub(crate) suggest: bool,
 
-    /// Only policies of this namespace.
+    /// Print only policies of this namespace.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
-    /// Suggest a policy for the workload of this pod alone.
+    /// Suggest a policy only for the workload of this pod.
     #[arg(long, value_name = "NAME", requires = "suggest", conflicts_with = "workload")]
     pub(crate) pod: Option<String>,
 
-    /// Suggest a policy for this workload alone, as a suggestion names it.
+    /// Suggest a policy only for this workload, named as in a suggestion.
     #[arg(long, value_name = "NAME", requires = "suggest")]
     pub(crate) workload: Option<String>,
 
-    /// Folder of the running agent's socket.
+    /// Run directory of the agent, with its socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
     pub(crate) run_dir: PathBuf,
 
-    /// Form of the report.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }

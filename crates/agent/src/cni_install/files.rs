@@ -98,7 +98,7 @@ fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
@@ -111,7 +111,7 @@ fn contents(file: &mut File) -> io::Result<Vec<u8>> {
 
 fn text(bytes: &[u8]) -> Result<String, Unusable> {
     if bytes.len() as u64 > LARGEST_BYTES {
-        return Err(Unusable::Malformed(format!("it has more than {LARGEST_BYTES} bytes")));
+        return Err(Unusable::Malformed(format!("it is larger than {LARGEST_BYTES} bytes")));
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
@@ -168,7 +168,7 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
         present = if took { wanted } else { found };
         written |= took;
     }
-    Err(io::Error::other(format!("{} is being written again and again", path.display())))
+    Err(io::Error::other(format!("{} changes during each attempt to replace it", path.display())))
 }
 
 struct Swapped {
@@ -268,7 +268,9 @@ impl Temporary {
             file.sync_all()?;
             return Ok(temporary);
         }
-        Err(io::Error::other(format!("there are {MOST_TEMPORARY} files .{name}.*{TEMPORARY} already; remove them")))
+        Err(io::Error::other(format!(
+            "{MOST_TEMPORARY} temporary files .{name}.*{TEMPORARY} exist already; remove them"
+        )))
     }
 }
 
@@ -280,7 +282,8 @@ fn keep_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             tracing::warn!(
                 file = %path.display(),
-                "its owner was user {user}, group {group}, and is root now: keeping the owner needs the capability CHOWN"
+                "the file belonged to user {user}, group {group}, and belongs to root now: keeping the owner needs \
+                 CAP_CHOWN"
             );
             Ok(())
         }
@@ -294,7 +297,7 @@ impl Drop for Temporary {
             Ok(()) => {}
             // It has been renamed.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => tracing::warn!(file = %self.path.display(), "a temporary file cannot be removed: {e}"),
+            Err(e) => tracing::warn!(file = %self.path.display(), "cannot remove a temporary file: {e}"),
         }
     }
 }

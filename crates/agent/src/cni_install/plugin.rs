@@ -27,11 +27,12 @@ impl Plugin {
     /// Reads it and asks it for its versions, which also shows that it runs.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Plugin> {
         let bytes = std::fs::read(path)
-            .with_context(|| format!("cannot read the plugin {}; name it with --plugin", path.display()))?;
+            .with_context(|| format!("cannot read the plugin {}; set its path with --plugin", path.display()))?;
         if !mentions_us(&bytes) {
-            bail!("{} is not {PLUGIN}; name it with --plugin", path.display());
+            bail!("{} is not {PLUGIN}; set the path of the plugin with --plugin", path.display());
         }
-        let speaks = ask_versions(path).with_context(|| format!("the plugin {} does not answer", path.display()))?;
+        let speaks =
+            ask_versions(path).with_context(|| format!("the plugin {} does not answer VERSION", path.display()))?;
         Ok(Plugin { bytes, speaks })
     }
 
@@ -90,6 +91,6 @@ fn ask_versions(path: &Path) -> anyhow::Result<Vec<String>> {
     if !output.status.success() {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stdout).trim());
     }
-    let versions: Versions = serde_json::from_slice(&output.stdout).context("its versions are not understood")?;
+    let versions: Versions = serde_json::from_slice(&output.stdout).context("invalid response to VERSION")?;
     Ok(versions.supported_versions)
 }

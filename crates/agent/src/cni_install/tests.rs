@@ -146,7 +146,7 @@ fn a_version_that_the_plugin_does_not_speak_gets_no_entry_anywhere() {
     let folder = Folder::with(&[("10-a.conflist", &old), ("20-b.conflist", PTP)]);
     let attempt = folder.install();
     assert_eq!(attempt.found, Found::Nothing);
-    assert_eq!(attempt.left_alone[0].1.to_string(), "its cniVersion is 0.2.0, and ringfence-cni speaks 1.0.0");
+    assert_eq!(attempt.left_alone[0].1.to_string(), "unsupported cniVersion 0.2.0: ringfence-cni supports 1.0.0");
     assert_eq!(folder.read("20-b.conflist"), PTP);
 }
 
@@ -231,5 +231,5 @@ fn a_list_that_names_us_and_is_broken_is_told() {
     let found = traces(folder.0.path()).unwrap();
     assert!(matches!(&found[..], [Trace::Unreadable(path, _)] if *path == folder.path("10-a.conflist")), "{found:?}");
     let refusal = remove(&found[0]).unwrap_err().to_string();
-    assert!(refusal.contains("remove the plugin \"ringfence-cni\" from it by hand"), "{refusal}");
+    assert!(refusal.contains("remove the plugin \"ringfence-cni\" from the file by hand"), "{refusal}");
 }

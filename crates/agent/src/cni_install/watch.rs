@@ -41,7 +41,7 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
         Err(e) => {
-            tracing::warn!("changes are noticed only every {RESCAN_UNTOLD:?}, since inotify fails: {e}");
+            tracing::warn!("inotify failed, so the configuration is polled every {RESCAN_UNTOLD:?}: {e}");
             None
         }
     };
@@ -54,11 +54,15 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         match &outcome {
             Ok((_, Attempt { found: Found::Written(file), .. })) if installed => {
                 pace.count(Instant::now());
-                tracing::warn!(file = %file.display(), times = pace.total, "the entry was missing or changed; it is back");
+                tracing::warn!(file = %file.display(), times = pace.total, "restored the plugin's entry, which \
+                    another program had removed or changed");
             }
             Ok((true, _)) if installed => {
                 pace.count(Instant::now());
-                tracing::warn!(times = pace.total, "the plugin's program was missing or changed; it is back");
+                tracing::warn!(
+                    times = pace.total,
+                    "restored the plugin's binary, which another program had removed or changed"
+                );
             }
             Ok(_) | Err(_) => tell(&watched, &outcome, &mut told),
         }
@@ -76,8 +80,8 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
         if !wait.is_zero() {
             tracing::warn!(
                 times = pace.total,
-                "the entry was put back {FREE} times within {WINDOW:?}: another program keeps taking it out of {}; \
-                 until that ends, pods may start without waiting for their rules; next attempt in {wait:?}",
+                "the plugin's entry was restored {FREE} times within {WINDOW:?}: another program keeps removing it \
+                 from {}; meanwhile pods may start without waiting for their rules; next attempt in {wait:?}",
                 watched.conf_dir.display()
             );
             sleep(wait).await;
@@ -97,11 +101,14 @@ fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mu
     let (sentences, bad) = match outcome {
         Err(e) => (vec![format!("cannot install the plugin: {e}")], true),
         Ok((_, Attempt { left_alone, found })) => {
-            let refused = left_alone.iter().map(|(file, reason)| format!("{} is left alone: {reason}", file.display()));
+            let refused =
+                left_alone.iter().map(|(file, reason)| format!("{} is left unchanged: {reason}", file.display()));
             let mut sentences: Vec<String> = refused.collect();
             sentences.push(match found {
-                Found::Nothing => format!("waiting for a network configuration in {folder} that can take the entry"),
-                Found::Present(file) | Found::Written(file) => format!("the entry is in {}", file.display()),
+                Found::Nothing => {
+                    format!("waiting for a network configuration in {folder} to which the plugin can be added")
+                }
+                Found::Present(file) | Found::Written(file) => format!("the plugin's entry is in {}", file.display()),
             });
             (sentences, !left_alone.is_empty())
         }

@@ -160,9 +160,11 @@ fn k3s() {
 #[test]
 fn kind_with_ptp_and_portmap() {
     // kindnetd's template: tabs, a line before the object, a list that is not indented.
-    let text = "\n{\n\t\"cniVersion\": \"0.3.1\",\n\t\"name\": \"kindnet\",\n\t\"plugins\": [\n\t{\n\t\t\"type\": \"ptp\",\n\t\t\
+    let text = "\n{\n\t\"cniVersion\": \"0.3.1\",\n\t\"name\": \"kindnet\",\n\t\"plugins\": [\n\t{\n\t\t\"type\": \
+        \"ptp\",\n\t\t\
                 \"ipMasq\": false,\n\t\t\"ipam\": {\n\t\t\t\"type\": \"host-local\",\n\t\t\t\"dataDir\": \
-                \"/run/cni-ipam-state\"\n\t\t}\n\t\t,\n\t\t\"mtu\": 1500\n\t\t\n\t},\n\t{\n\t\t\"type\": \"portmap\",\n\t\t\
+                \"/run/cni-ipam-state\"\n\t\t}\n\t\t,\n\t\t\"mtu\": 1500\n\t\t\n\t},\n\t{\n\t\t\"type\": \
+                \"portmap\",\n\t\t\
                 \"capabilities\": {\n\t\t\t\"portMappings\": true\n\t\t}\n\t}\n\t]\n}\n";
     check(
         text,
@@ -272,7 +274,8 @@ fn calico() {
 
 #[test]
 fn a_list_with_one_plugin_and_windows_line_ends() {
-    let text = "{\r\n \"cniVersion\": \"1.0.0\", \"name\": \"a\",\r\n \"plugins\": [ {\r\n  \"type\": \"ptp\"\r\n } ]\r\n}\r\n";
+    let text = "{\r\n \"cniVersion\": \"1.0.0\", \"name\": \"a\",\r\n \"plugins\": [ {\r\n  \"type\": \"ptp\"\r\n } \
+        ]\r\n}\r\n";
     let installed = install(text).unwrap().unwrap();
     assert!(installed.contains(" }, {\r\n  \"type\": \"ringfence-cni\",\r\n  \"agentSocket\""), "{installed}");
     assert_eq!(without_entry(&installed).unwrap().as_deref(), Some(text));
@@ -341,19 +344,19 @@ fn an_entry_before_the_plugin_that_gives_addresses_moves_and_doubles_become_one(
 #[test]
 fn what_is_not_understood_is_refused_with_a_reason() {
     for (text, reason) in [
-        ("", "not valid JSON"),
-        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}"#, "not valid JSON"),
-        ("[]", "not valid JSON"),
-        (r#"{"cniVersion":"1.0.0"}"#, "no list 'plugins'"),
+        ("", "invalid JSON"),
+        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}"#, "invalid JSON"),
+        ("[]", "invalid JSON"),
+        (r#"{"cniVersion":"1.0.0"}"#, "missing list 'plugins'"),
         (r#"{"cniVersion":"1.0.0","plugins":{}}"#, "'plugins' is not a list"),
-        (r#"{"cniVersion":"1.0.0","plugins":[]}"#, "has no plugins"),
-        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"ringfence-cni"}]}"#, "has no plugins"),
+        (r#"{"cniVersion":"1.0.0","plugins":[]}"#, "the list of plugins is empty"),
+        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"ringfence-cni"}]}"#, "the list of plugins is empty"),
         (r#"{"cniVersion":"1.0.0","plugins":[1]}"#, "a plugin is not an object"),
-        (r#"{"cniVersion":"1.0.0","plugins":[{"name":"a"}]}"#, "a plugin has no type"),
-        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}],"plugins":[]}"#, "occurs twice"),
-        (r#"{"cniVersion":"0.2.0","plugins":[{"type":"a"}]}"#, "cniVersion is 0.2.0"),
-        (r#"{"plugins":[{"type":"a"}]}"#, "cniVersion is 0.1.0"),
-        (r#"{"cniVersions":["2.0.0"],"plugins":[{"type":"a"}]}"#, "cniVersion is 2.0.0"),
+        (r#"{"cniVersion":"1.0.0","plugins":[{"name":"a"}]}"#, "a plugin without type"),
+        (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}],"plugins":[]}"#, "duplicate key"),
+        (r#"{"cniVersion":"0.2.0","plugins":[{"type":"a"}]}"#, "unsupported cniVersion 0.2.0"),
+        (r#"{"plugins":[{"type":"a"}]}"#, "unsupported cniVersion 0.1.0"),
+        (r#"{"cniVersions":["2.0.0"],"plugins":[{"type":"a"}]}"#, "unsupported cniVersion 2.0.0"),
     ] {
         let refusal = install(text).unwrap_err().to_string();
         assert!(refusal.contains(reason), "{text}: {refusal}");

@@ -178,7 +178,8 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
         findings.push(Finding::error(
             Check::PodNetwork,
             format!(
-                "pods are connected by {plugin} ({}), past the node's forward hook: no policy is enforced for them",
+                "the network plugin {plugin} ({}) connects pods in a way that bypasses the node's forward hook: no \
+                 policy is enforced for them",
                 chain.file
             ),
             "use a network plugin that routes or bridges the traffic of pods on the node, such as ptp or bridge",
@@ -195,11 +196,11 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
         findings.push(Finding::note(
             Check::PodNetwork,
             format!(
-                "Multus attaches pods to further networks ({}): policies judge the traffic of the first one only",
+                "Multus attaches pods to additional networks ({}): policies are enforced on the first network only",
                 list(&signs)
             ),
-            "see the pods' annotation k8s.v1.cni.cncf.io/network-status; use a policy engine for these networks, or none of \
-             them for pods that policies isolate",
+            "see the pods' annotation k8s.v1.cni.cncf.io/network-status; use another policy engine for these \
+             networks, or do not attach isolated pods to them",
         ));
     }
     findings.push(plugin(facts));
@@ -211,8 +212,8 @@ pub(super) fn findings(facts: &CniFacts) -> Vec<Finding> {
         findings.push(Finding::warning(
             Check::Attachments,
             format!("the source addresses of {} attachments are not fully checked: {first}", unchecked.len()),
-            "use a network plugin that gives the host's side of pods an ordinary name; where addresses could not be read, \
-             start the pod again",
+            "use a network plugin that gives the host-side interfaces of pods an ordinary name; restart pods whose \
+             addresses could not be read",
         ));
     }
     findings
@@ -228,26 +229,26 @@ fn configuration(facts: &CniFacts) -> Finding {
     let folder = facts.folder.display();
     match &facts.chain {
         Ok(Some(chain)) if is_in_chain(facts) => {
-            Finding::ok(Check::CniConfig, format!("{PLUGIN} is in the chain of {}", chain.file))
+            Finding::ok(Check::CniConfig, format!("{PLUGIN} is in the plugin chain of {}", chain.file))
         }
         Ok(Some(chain)) => Finding::warning(
             Check::CniConfig,
             format!(
-                "{PLUGIN} is not in the chain of {} in {folder}: a pod sends and receives before its rules are in \
-                 force",
+                "{PLUGIN} is not in the plugin chain of {} in {folder}: pods send and receive before their rules are \
+                 in force",
                 chain.file
             ),
             INSTALL,
         ),
         Ok(None) => Finding::warning(
             Check::CniConfig,
-            format!("{folder} has no CNI configuration, so that no pod waits for its rules"),
-            "install a network plugin and run ringfence install-cni; --cni-conf-dir names another folder",
+            format!("{folder} has no CNI configuration, so pods do not wait for their rules"),
+            "install a network plugin and run ringfence install-cni; if the folder is another one, set --cni-conf-dir",
         ),
         Err(error) => Finding::warning(
             Check::CniConfig,
-            format!("the CNI configuration in {folder} cannot be read: {error}"),
-            "mend the file; runtimes cannot start pods with it",
+            format!("cannot read the CNI configuration in {folder}: {error}"),
+            "correct the file; container runtimes cannot start pods with it",
         ),
     }
 }
@@ -255,48 +256,57 @@ fn configuration(facts: &CniFacts) -> Finding {
 fn plugin(facts: &CniFacts) -> Finding {
     let path = facts.plugin.display();
     let lack = match facts.plugin_state {
-        PluginState::Runs => return Finding::ok(Check::CniPlugin, format!("the plugin {path} is there")),
-        PluginState::NotExecutable => format!("{path} cannot be run"),
+        PluginState::Runs => return Finding::ok(Check::CniPlugin, format!("the plugin {path} is installed")),
+        PluginState::NotExecutable => format!("the plugin {path} is not executable"),
         PluginState::Missing => format!("the plugin {path} is missing"),
     };
     match is_in_chain(facts) {
-        true => Finding::error(Check::CniPlugin, format!("{lack}, and the chain names it: no pod can start"), INSTALL),
+        true => Finding::error(
+            Check::CniPlugin,
+            format!("{lack}, but the plugin chain refers to it: no pod can start"),
+            INSTALL,
+        ),
         false => Finding::warning(Check::CniPlugin, lack, INSTALL),
     }
 }
 
 fn socket(facts: &CniFacts) -> Finding {
     let path = facts.socket.display();
-    let advice = "start the agent; --run-dir names its folder";
+    let advice = "start the agent; if its run directory is another one, set --run-dir";
     let silent = |error: &str| {
         let finding = format!("the agent does not answer the CNI plugin on {path}: {error}");
         match is_in_chain(facts) {
-            true => Finding::error(Check::CniSocket, format!("{finding}; no pod starts unless isolated"), advice),
+            true => Finding::error(Check::CniSocket, format!("{finding}; pods start isolated or not at all"), advice),
             false => Finding::warning(Check::CniSocket, finding, advice),
         }
     };
     match &facts.answer {
         Ok(Response::Ok) => Finding::ok(Check::CniSocket, "the agent answers the CNI plugin"),
         Ok(Response::Failed { reason }) => silent(reason),
-        Ok(Response::Enforced | Response::Isolated { .. }) => silent("it answered another question"),
+        Ok(Response::Enforced | Response::Isolated { .. }) => silent("unexpected response"),
         Err(error) => silent(error),
     }
 }
 
 fn stored(facts: &CniFacts) -> Finding {
-    let advice = "remove the file if its pod is gone, or restart the pod; the agent reads the folder again by itself";
+    let advice =
+        "remove the file if its pod no longer exists, or restart the pod; the agent rereads the folder by itself";
     match &facts.attachments {
         Ok(Stored { count, unreadable, .. }) if unreadable.is_empty() => {
             Finding::ok(Check::Attachments, format!("the CNI plugin has reported {count} pods of this node"))
         }
         Ok(Stored { unreadable, .. }) => Finding::warning(
             Check::Attachments,
-            format!("{} of what the CNI plugin reported cannot be read, as {}", unreadable.len(), unreadable[0]),
+            format!(
+                "{} attachment files of the CNI plugin are invalid, for example {}",
+                unreadable.len(),
+                unreadable[0]
+            ),
             advice,
         ),
         Err(error) => Finding::warning(
             Check::Attachments,
-            format!("what the CNI plugin reported cannot be read: {error}"),
+            format!("cannot read the attachments of the CNI plugin: {error}"),
             "run this as root, on the node",
         ),
     }

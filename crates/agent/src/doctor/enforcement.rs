@@ -122,9 +122,9 @@ pub(super) fn findings(facts: &EnforcementFacts) -> Vec<Finding> {
         Ok(status) => agent(facts, status),
         Err(error) => vec![Finding::error(
             Check::Agent,
-            format!("no agent answers, so that no change of pods or policies is followed: {error}"),
-            "start the agent, or look why it does not run (kubectl --namespace ringfence get pods, its log); --run-dir \
-             names its folder",
+            format!("no agent answers, so changes of pods and policies are not enforced: {error}"),
+            "start the agent, or find out why it does not run (kubectl --namespace ringfence get pods, its log); if \
+             its run directory is another one, set --run-dir",
         )],
     };
     findings.extend(table(facts));
@@ -138,30 +138,35 @@ fn agent(facts: &EnforcementFacts, status: &AgentStatus) -> Vec<Finding> {
         Some(reason) => Finding::error(
             Check::Agent,
             format!("agent {} is not ready: {}", status.version, reason.replace('\n', "; ")),
-            "do what the reason says; the agent's log has more",
+            "resolve the reason; see the agent's log for details",
         ),
     }];
     if let Some(problem) = &status.port_problem {
         findings.push(Finding::warning(
             Check::Agent,
-            format!("the agent has no port for metrics: {problem}"),
-            "see who has the port: ss -ltnp; the agent tries again by itself",
+            format!("the agent does not serve metrics: {problem}"),
+            "find the process that uses the port: ss -ltnp; the agent retries by itself",
         ));
     }
     findings.push(match status.seconds_since_commit {
         Some(seconds) => Finding::ok(Check::LastCommit, format!("the agent's last commit was {} ago", age(seconds))),
-        None => Finding::ok(Check::LastCommit, "the agent has not had to commit anything since it started"),
+        None => {
+            Finding::ok(Check::LastCommit, "the agent has committed nothing since it started: no change was needed")
+        }
     });
     match (status.kernel_generation, facts.generation) {
         (Some(agents), Some(kernels)) if agents == kernels => findings.push(Finding::ok(
             Check::KernelGeneration,
-            format!("nobody has changed any rules since the agent last looked (generation {kernels})"),
+            format!("the ruleset is unchanged since the agent's last resync (kernel generation {kernels})"),
         )),
         (Some(agents), Some(kernels)) => findings.push(Finding::note(
             Check::KernelGeneration,
-            format!("somebody has changed rules since the agent last looked (generation {kernels}, not {agents})"),
-            "nothing: the agent compares its table with what it should be at its next look; nft monitor shows who \
-             it is",
+            format!(
+                "another program has changed the ruleset since the agent's last resync (kernel generation \
+                 {kernels}, the agent's {agents})"
+            ),
+            "no action needed: the agent compares and repairs its tables at its next resync; nft monitor shows the \
+             program",
         )),
         (None, _) | (_, None) => {}
     }
@@ -183,76 +188,82 @@ fn table(facts: &EnforcementFacts) -> Vec<Finding> {
         Ok(None) => {
             return vec![Finding::error(
                 Check::Table,
-                format!("there is no table inet {name}: no policy is enforced on this node"),
-                "start the agent; if it runs, its log says why it has not committed (--table names its table)",
+                format!("table inet {name} is missing: no policy is enforced on this node"),
+                "start the agent; if it runs, see its log for why it has not committed (if its table has another \
+                 name, set --table)",
             )];
         }
         Err(error) => {
-            let finding = format!("table inet {name} cannot be read: {error}");
+            let finding = format!("cannot read table inet {name}: {error}");
             return vec![Finding::error(Check::Table, finding, "run this as root, or with CAP_NET_ADMIN")];
         }
     };
     if seen.comment.as_deref() != Some(TABLE_COMMENT) {
         return vec![Finding::error(
             Check::Table,
-            format!("table inet {name} is somebody else's: it lacks the comment \"{TABLE_COMMENT}\""),
-            format!("remove it with 'nft delete table inet {name}', or give the agent another name with --table"),
+            format!("table inet {name} belongs to another program: it lacks the comment \"{TABLE_COMMENT}\""),
+            format!(
+                "delete it with 'nft delete table inet {name}', or choose another name for the agent's table with \
+                 --table"
+            ),
         )];
     }
-    vec![Finding::ok(Check::Table, format!("table inet {name} is there, and ours")), owner(name, seen)]
+    vec![Finding::ok(Check::Table, format!("table inet {name} exists and belongs to Ringfence")), owner(name, seen)]
 }
 
 fn owner(name: &str, seen: &TableSeen) -> Finding {
     match (seen.flags & OWNER != 0, seen.flags & PERSIST != 0) {
         (true, true) => Finding::ok(
             Check::TableOwner,
-            format!("table inet {name} can be changed by the agent only, and outlives it"),
+            format!(
+                "table inet {name} can be changed only by the agent and persists after the agent ends (flags owner \
+                 and persist)"
+            ),
         ),
         (true, false) => Finding::error(
             Check::TableOwner,
-            format!("table inet {name} ends with the process that owns it"),
-            "restart the agent, which makes the table outlive it (--table-owner auto)",
+            format!("table inet {name} is deleted when the process that owns it ends (flag owner without persist)"),
+            "restart the agent, which sets the flag persist (--table-owner auto)",
         ),
         (false, _) => Finding::note(
             Check::TableOwner,
             format!(
-                "others can change or remove table inet {name}, as by 'nft flush ruleset'; the agent puts it \
-                     back"
+                "other programs can change or delete table inet {name}, for example with 'nft flush ruleset'; the \
+                 agent repairs it"
             ),
-            "for a table that only the agent can change, use Linux 6.9 or later and --table-owner auto",
+            "use Linux 6.9 or later and --table-owner auto to protect the table",
         ),
     }
 }
 
 fn contents(verdict: &Result<TableVerdict, String>) -> Finding {
     match verdict {
-        Ok(TableVerdict::Equal) => {
-            Finding::ok(Check::TableContents, "the kernel's rules are those that the policies ask for")
-        }
+        Ok(TableVerdict::Equal) => Finding::ok(Check::TableContents, "the rules in the kernel match the policies"),
         Ok(TableVerdict::Different { operations, more }) => {
             let shown = operations.iter().take(SHOWN).map(|o| format!("`{o}`")).collect::<Vec<_>>().join(", ");
             let rest = operations.len().saturating_sub(SHOWN) + more;
             let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
             Finding::error(
                 Check::TableContents,
-                format!("the kernel's rules are not those that the policies ask for; they lack: {shown}{rest}"),
-                "wait for the agent's next look; if it does not help, its log says what the kernel refuses",
+                format!("the rules in the kernel do not match the policies; missing operations: {shown}{rest}"),
+                "wait for the agent's next resync; if the finding remains, see the agent's log for what the kernel \
+                 refuses",
             )
         }
         Ok(TableVerdict::Missing) => Finding::error(
             Check::TableContents,
-            "the agent finds no table: no policy is enforced on this node",
-            "wait for the agent's next look; if it does not help, its log says what the kernel refuses",
+            "the agent's table is missing: no policy is enforced on this node",
+            "wait for the agent's next resync; if the finding remains, see the agent's log for what the kernel refuses",
         ),
         Ok(TableVerdict::Unknown { reason }) => Finding::warning(
             Check::TableContents,
-            format!("the agent cannot compare the kernel's rules with what they should be: {reason}"),
+            format!("the agent cannot compare the rules in the kernel with the policies: {reason}"),
             "run this again once the agent is ready",
         ),
         Err(error) => Finding::warning(
             Check::TableContents,
-            format!("the agent does not say whether the kernel's rules are what they should be: {error}"),
-            "run the doctor of the agent's own release",
+            format!("no answer from the agent on whether the rules in the kernel match the policies: {error}"),
+            "run ringfence doctor of the agent's own release",
         ),
     }
 }

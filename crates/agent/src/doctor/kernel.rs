@@ -57,22 +57,22 @@ pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     }
     match &facts.conntrack {
         Ok(usage) => {
-            findings.push(Finding::ok(Check::Conntrack, "connection tracking answers"));
+            findings.push(Finding::ok(Check::Conntrack, "connection tracking (conntrack) is available"));
             findings.extend(space(facts, *usage));
             findings.extend(sctp(facts));
         }
         Err(error) => findings.push(Finding::error(
             Check::Conntrack,
-            format!("flows cannot be judged without connection tracking: {error}"),
+            format!("connection tracking (conntrack) is unavailable, so policies cannot be enforced: {error}"),
             "load the modules nf_conntrack and nf_conntrack_netlink; run this as root, or with CAP_NET_ADMIN",
         )),
     }
     if facts.sysctls.get(HELPER) == Some(1) {
         findings.push(Finding::note(
             Check::ConntrackHelper,
-            "connection tracking helpers are assigned by port, so that what a pod says on port 21 can open further \
-             ports for flows that count as related",
-            "set net.netfilter.nf_conntrack_helper to 0, unless something on this node relies on it",
+            "connection tracking helpers are assigned by port, so the payload that a pod sends on port 21 can open \
+             other ports for related connections",
+            "set net.netfilter.nf_conntrack_helper to 0, unless a program on this node relies on it",
         ));
     }
     findings
@@ -82,11 +82,11 @@ fn nf_tables(facts: &KernelFacts) -> Finding {
     match &facts.nf_tables {
         Ok(generation) => Finding::ok(
             Check::NfTables,
-            format!("Linux {} has nf_tables; its ruleset is at generation {generation}", facts.release),
+            format!("Linux {} has nf_tables; its ruleset has generation {generation}", facts.release),
         ),
         Err(error) => Finding::error(
             Check::NfTables,
-            format!("Linux {} cannot be given rules: {error}", facts.release),
+            format!("cannot program nf_tables on Linux {}: {error}", facts.release),
             "run this as root, or with CAP_NET_ADMIN, on a kernel with nf_tables (module nf_tables, family inet)",
         ),
     }
@@ -96,35 +96,36 @@ fn features(tried: &Result<Features, String>) -> Vec<Finding> {
     let missing = match tried {
         Ok(Features { missing }) => missing,
         Err(error) => {
-            let finding = format!("what the kernel can do was not tried out: {error}");
-            return vec![Finding::note(Check::KernelFeatures, finding, "run the doctor as root on the node")];
+            let finding = format!("the features of the kernel were not probed: {error}");
+            return vec![Finding::note(Check::KernelFeatures, finding, "run ringfence doctor as root on the node")];
         }
     };
     if missing.is_empty() {
-        return vec![Finding::ok(Check::KernelFeatures, "the kernel takes every kind of rule and set")];
+        return vec![Finding::ok(Check::KernelFeatures, "the kernel supports all rules and sets that Ringfence uses")];
     }
     let lack = |(feature, why): &(Feature, String)| {
         let (finding, advice) =
-            (format!("the kernel lacks {feature}: {why}"), format!("use a kernel with {}", feature.needs()));
+            (format!("the kernel does not support {feature}: {why}"), format!("use a kernel with {}", feature.needs()));
         match feature {
             Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => {
                 Finding::error(Check::KernelFeatures, format!("{finding}; policies cannot be enforced"), advice)
             }
             Feature::BridgedFrames => Finding::warning(
                 Check::KernelFeatures,
-                format!("{finding}; an isolated pod of a bridge gets frames that are not sent to its addresses"),
+                format!("{finding}; an isolated pod on a bridge receives frames that are not addressed to it"),
                 advice,
             ),
             Feature::InterfaceIngress => Finding::warning(
                 Check::KernelFeatures,
                 format!(
-                    "{finding}; what pods send is checked at the prerouting hooks, which see no ARP of routed pods"
+                    "{finding}; source addresses are checked at the prerouting hooks, which do not see ARP of routed \
+                     pods"
                 ),
                 advice,
             ),
             Feature::Reports => Finding::warning(
                 Check::KernelFeatures,
-                format!("{finding}; what is denied is counted, and not told by name"),
+                format!("{finding}; denied packets are counted, but not reported by pod"),
                 advice,
             ),
             Feature::Protection => Finding::note(Check::KernelFeatures, finding, advice),
@@ -138,7 +139,8 @@ fn by_version(release: &Release) -> Option<Finding> {
     Some(Finding::error(
         Check::KernelFeatures,
         format!("{missing}; policies cannot be enforced"),
-        "use a newer kernel, or run the doctor as root, which tries out what the distribution has added to this one",
+        "use a newer kernel, or run ringfence doctor as root, which probes for features that the distribution has \
+         backported",
     ))
 }
 
@@ -153,13 +155,13 @@ fn space(facts: &KernelFacts, usage: FlowCount) -> Option<Finding> {
         return None;
     }
     let percent = entries * 100 / most;
-    let text = format!("connection tracking holds {entries} of {most} entries ({percent} %)");
+    let text = format!("connection tracking (conntrack) has {entries} of {most} entries ({percent} %)");
     Some(match percent >= NEARLY_FULL_PERCENT {
         false => Finding::ok(Check::ConntrackSpace, text),
         true => Finding::warning(
             Check::ConntrackSpace,
-            format!("{text}; when it is full, every new flow of the node is dropped"),
-            "find out who opens so many flows (conntrack -L), or raise net.netfilter.nf_conntrack_max",
+            format!("{text}; when the table is full, the kernel drops the packets of new flows"),
+            "find the source of the flows (conntrack -L), or raise net.netfilter.nf_conntrack_max",
         ),
     })
 }
@@ -168,8 +170,8 @@ fn sctp(facts: &KernelFacts) -> Option<Finding> {
     facts.sysctls.get(SCTP).is_none().then(|| {
         Finding::note(
             Check::ConntrackSctp,
-            "this kernel does not track SCTP, so that policies that allow SCTP ports allow nothing on them",
-            "use a kernel with CONFIG_NF_CT_PROTO_SCTP if pods speak SCTP",
+            "this kernel does not track SCTP, so policies that allow SCTP ports have no effect",
+            "use a kernel with CONFIG_NF_CT_PROTO_SCTP if pods use SCTP",
         )
     })
 }

@@ -83,11 +83,7 @@ fn interfaces_with_global_address(text: &str) -> BTreeSet<String> {
 
 pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
     let unreadable = facts.sysctls.unreadable.iter().map(|what| {
-        Finding::warning(
-            Check::Unreadable,
-            format!("a setting cannot be read: {what}"),
-            "run this as root, on the node",
-        )
+        Finding::warning(Check::Unreadable, format!("cannot read a sysctl: {what}"), "run this as root, on the node")
     });
     let mut findings: Vec<Finding> = unreadable.collect();
     match &facts.links {
@@ -101,9 +97,7 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
         }
         Err(error) => findings.push(Finding::error(
             Check::Links,
-            format!(
-                "the interfaces of the node cannot be listed, so that nobody knows whether pods are bridged: {error}"
-            ),
+            format!("cannot list the interfaces of the node, so bridges are not checked: {error}"),
             "run this on the node, in its network namespace",
         )),
     }
@@ -169,13 +163,13 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     } else if side.is_empty() {
         findings.push(Finding::note(
             Check::IpForward,
-            "the node does not forward IPv4, and no pod is connected yet",
-            "set net.ipv4.ip_forward to 1 if the network plugin does not",
+            "the node does not forward IPv4; it has no pods yet",
+            "set net.ipv4.ip_forward to 1 if the network plugin does not set it",
         ));
     } else {
         findings.push(Finding::warning(
             Check::IpForward,
-            "the node does not forward IPv4: its pods reach nobody beyond their own bridge",
+            "the node does not forward IPv4: its pods cannot reach addresses beyond their bridge",
             "set net.ipv4.ip_forward to 1",
         ));
     }
@@ -186,8 +180,8 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             true => Finding::ok(Check::Ip6Forward, "the node forwards IPv6"),
             false => Finding::warning(
                 Check::Ip6Forward,
-                "pods have IPv6 addresses and the node does not forward IPv6: they reach nobody beyond their own \
-                 bridge",
+                "pods have IPv6 addresses, but the node does not forward IPv6: they cannot reach addresses beyond \
+                 their bridge",
                 "set net.ipv6.conf.all.forwarding to 1",
             ),
         });
@@ -197,7 +191,7 @@ fn forwarding(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
 
 fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     if side.bridges.is_empty() {
-        return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports that lead to pods")];
+        return vec![Finding::ok(Check::BridgeNfCall, "no bridge has ports of pods")];
     }
     let (others, ours): (Vec<&PodBridge>, Vec<&PodBridge>) =
         side.bridges.iter().partition(|bridge| !bridge.reported && is_of_other_software(&bridge.link.name));
@@ -206,8 +200,7 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
         findings.push(Finding::error(
             Check::BridgeNetfilter,
             format!(
-                "br_netfilter is not loaded, so that policies between pods of one bridge ({}) are not \
-                     enforced",
+                "br_netfilter is not loaded, so policies between pods of one bridge ({}) are not enforced",
                 names(&ours)
             ),
             "load the module br_netfilter, now and at boot (/etc/modules-load.d), and set \
@@ -220,7 +213,8 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
         Finding::note(
             Check::BridgeNfCall,
             format!(
-                "bridge {0} does not call the hooks of IP; by its name, it belongs to other software than Kubernetes",
+                "bridge {0} does not pass packets to iptables hooks (bridge-nf-call-iptables); by its name, it does \
+                 not belong to Kubernetes",
                 bridge.link.name
             ),
             "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
@@ -229,9 +223,9 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     if ours.iter().any(|bridge| !bridge.all_reported) && facts.sysctls.get(FILTER_VLAN) == Some(0) {
         findings.push(Finding::warning(
             Check::BridgeVlan,
-            "on a bridge are pods that the CNI plugin has not reported: what they send with a VLAN tag passes by the \
-             rules to the other pods of the bridge, and a tag of number 0 takes CAP_NET_RAW only",
-            "run ringfence install-cni and start these pods again, or set net.bridge.bridge-nf-filter-vlan-tagged to 1",
+            "a bridge has pods that the CNI plugin has not reported: their VLAN-tagged frames bypass the rules and \
+             reach the other pods of the bridge, and sending a tag with VLAN ID 0 needs only CAP_NET_RAW",
+            "run ringfence install-cni and restart these pods, or set net.bridge.bridge-nf-filter-vlan-tagged to 1",
         ));
     }
     findings
@@ -250,18 +244,22 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (ipv4, ipv6) = passes(facts, bridge.link);
     if !ipv4 {
-        let finding = format!("{}: the bridge does not call the hooks of IP", silent("IPv4"));
+        let finding =
+            format!("{}: the bridge does not pass packets to the hooks (bridge-nf-call-iptables)", silent("IPv4"));
         findings.push(Finding::error(Check::BridgeNfCall, finding, "set net.bridge.bridge-nf-call-iptables to 1"));
     }
     if !ipv6 && has_ipv6 {
         let advice = "set net.bridge.bridge-nf-call-ip6tables to 1";
         findings.push(match bridge.ipv6 {
             true => {
-                let finding = format!("{}: the bridge does not call the hooks of IPv6", silent("IPv6"));
+                let finding = format!(
+                    "{}: the bridge does not pass packets to the hooks (bridge-nf-call-ip6tables)",
+                    silent("IPv6")
+                );
                 Finding::error(Check::BridgeNfCall, finding, advice)
             }
             false => {
-                let finding = format!("{}, should they have IPv6 addresses", silent("IPv6"));
+                let finding = format!("{}, if they have IPv6 addresses", silent("IPv6"));
                 Finding::warning(Check::BridgeNfCall, finding, advice)
             }
         });
@@ -269,7 +267,7 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::ok(
             Check::BridgeNfCall,
-            format!("what pods of bridge {name} send each other passes by the rules"),
+            format!("traffic between pods of bridge {name} traverses the rules"),
         ));
     }
     findings
@@ -296,19 +294,16 @@ fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
     let routed = side.routed.iter().copied().filter(|link| rp_filter(facts, link) == 0 && !reported(link));
     let open: Vec<&str> = bridges.chain(routed).map(|link| &*link.name).collect();
     Some(match open.is_empty() {
-        true => Finding::ok(
-            Check::RpFilter,
-            "it is known which IPv4 source addresses may come from where pods are connected",
-        ),
+        true => Finding::ok(Check::RpFilter, "IPv4 source addresses are checked on all interfaces of pods"),
         false => Finding::note(
             Check::RpFilter,
             format!(
-                "nobody checks the source addresses of what comes from {}: a pod with CAP_NET_RAW can evade its \
-                 egress policies by forging one",
+                "source addresses of packets from {} are not checked: a pod with CAP_NET_RAW can bypass its egress \
+                 policies with a forged source address",
                 list(&open)
             ),
             match facts.attachments.is_empty() {
-                true => "install the CNI plugin (ringfence install-cni), which reports whose interface it is",
+                true => "install the CNI plugin (ringfence install-cni), which reports the interfaces of pods",
                 false => {
                     "restart the pods behind them: they started before the CNI plugin was installed, which reports the \
                      interfaces of pods as they start"
@@ -331,11 +326,12 @@ fn strict(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Option<Findin
         Finding::note(
             Check::RpFilter,
             format!(
-                "reverse-path filtering is strict on {}: what comes in there although the answer would leave \
-                 elsewhere is dropped before any policy is asked",
+                "reverse-path filtering is strict (rp_filter=1) on {}: packets whose reply would leave through \
+                 another interface are dropped before any policy is evaluated",
                 list(&uplinks)
             ),
-            "if allowed flows of a node with several uplinks or overlays do not arrive, set rp_filter to 2 there",
+            "if allowed flows do not arrive on a node with several uplinks or overlays, set rp_filter of these \
+             interfaces to 2",
         )
     })
 }
@@ -502,7 +498,7 @@ mod tests {
         facts.links.as_mut().unwrap()[1] = pod_port("eth0", 2, None);
         facts.attachments = vec![attachment(&["10.1.0.2"], Some("cali1"), None)];
         let about = |facts: &NetworkFacts| findings(facts).into_iter().find(|f| f.id == Check::RpFilter).unwrap();
-        assert!(about(&facts).finding.contains("comes from eth0:"));
+        assert!(about(&facts).finding.contains("packets from eth0 are not checked"));
         assert!(about(&facts).advice.is_some_and(|advice| advice.starts_with("restart the pods")));
         facts.uplinks = ["eth0".to_owned()].into();
         assert_eq!(wrong(&facts), []);
@@ -528,7 +524,7 @@ mod tests {
         let mut facts = routed();
         facts.sysctls = [(IP_FORWARD, 1), (RP_FILTER_ALL, 1)].into();
         assert_eq!(wrong(&facts), [(Check::RpFilter, Note)]);
-        assert!(findings(&facts).iter().any(|f| f.finding.contains("strict on eth0:")));
+        assert!(findings(&facts).iter().any(|f| f.finding.contains("strict (rp_filter=1) on eth0:")));
     }
 
     #[test]

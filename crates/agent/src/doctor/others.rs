@@ -103,19 +103,19 @@ pub(super) fn flowtables(flowtables: &Result<Vec<Flowtable>, String>, isolates_p
     let found = match flowtables {
         Ok(found) => found,
         Err(error) => {
-            let finding = format!("the flowtables of others cannot be listed: {error}");
+            let finding = format!("cannot list flowtables: {error}");
             return Finding::warning(Check::Flowtables, finding, "run this as root, or with CAP_NET_ADMIN");
         }
     };
     if found.is_empty() {
-        return Finding::ok(Check::Flowtables, "no flowtable takes flows over");
+        return Finding::ok(Check::Flowtables, "no flowtable offloads flows");
     }
     let names: Vec<String> = found.iter().map(|f| format!("{} {} {}", f.family, f.table, f.name)).collect();
     let finding = format!(
-        "flows that a flowtable has taken over ({}) pass by all rules, so that a tightened policy does not cut them",
+        "flows that a flowtable offloads ({}) bypass all rules, so a tightened policy does not drop them",
         list(&names)
     );
-    let advice = "remove the flowtable, or keep the flows of pods out of it";
+    let advice = "remove the flowtable, or exclude the flows of pods from it";
     match isolates_pods {
         true => Finding::error(Check::Flowtables, finding, advice),
         false => Finding::warning(Check::Flowtables, finding, advice),
@@ -126,7 +126,7 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_po
     let others = match others {
         Ok(others) => others,
         Err(error) => {
-            let finding = format!("the tables of others cannot be listed: {error}");
+            let finding = format!("cannot list the tables of other programs: {error}");
             return vec![Finding::warning(Check::OtherTables, finding, "run this as root, or with CAP_NET_ADMIN")];
         }
     };
@@ -158,10 +158,10 @@ fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
         Finding::error(
             Check::ConnectionMark,
             format!(
-                "{} writes bits of the connection mark in which Ringfence keeps approvals ({mask:#010x})",
+                "{} writes bits of the connection mark that Ringfence uses for approvals ({mask:#010x})",
                 list(&names)
             ),
-            "give the agent bits that nobody else writes (--ct-mark-mask), or have the other program write under a mask",
+            "choose bits that no other program writes (--ct-mark-mask), or configure the mask of the other program",
         )
     })
 }
@@ -170,8 +170,8 @@ fn unreadable_legacy_rules(legacy: &Legacy) -> Option<Finding> {
     (!legacy.unreadable.is_empty()).then(|| {
         Finding::warning(
             Check::ConnectionMark,
-            format!("rules of the legacy iptables backend cannot be read: {}", list(&legacy.unreadable)),
-            "run this as root; look for CONNMARK in iptables-legacy-save and ip6tables-legacy-save",
+            format!("cannot read the rules of the legacy iptables backend: {}", list(&legacy.unreadable)),
+            "run this as root; search the output of iptables-legacy-save and ip6tables-legacy-save for CONNMARK",
         )
     })
 }
@@ -186,11 +186,11 @@ fn notrack(others: &Others) -> Option<Finding> {
         Finding::note(
             Check::Notrack,
             format!(
-                "{} can keep packets from being tracked (notrack); isolated pods neither send nor receive what is \
-                 not tracked",
+                "{} can exempt packets from connection tracking (notrack); untracked packets of isolated pods are \
+                 dropped",
                 list(&names)
             ),
-            "leave the traffic of pods out of such rules",
+            "exclude the traffic of pods from such rules",
         )
     })
 }
@@ -202,14 +202,17 @@ fn drop_policies(others: &Others, table: &str) -> Finding {
     let (dropping, accepting): (Vec<&BaseChain>, Vec<&BaseChain>) = forward.partition(|c| c.drops);
     if dropping.is_empty() {
         let count = accepting.len();
-        let text = format!("{count} base chains of others are at the forward hook; none drops what it does not know");
+        let text = format!("{count} base chains of other programs are at the forward hook; none has policy drop");
         return Finding::ok(Check::OtherTables, text);
     }
     let names: Vec<String> = dropping.into_iter().map(name).collect();
     Finding::note(
         Check::OtherTables,
-        format!("{} drops what it does not accept itself, also what a policy allows", list(&names)),
-        "if allowed flows do not pass, accept the traffic of pods there",
+        format!(
+            "{} has policy drop: it also drops packets that a NetworkPolicy allows, unless it accepts them itself",
+            list(&names)
+        ),
+        "if allowed flows do not pass, accept the traffic of pods in that chain",
     )
 }
 
@@ -221,11 +224,12 @@ fn engines(others: &Others) -> Vec<Finding> {
         Some(Finding::warning(
             Check::OtherEngines,
             format!(
-                "{} has rules here ({family} {table} {name}): what either of the two denies is dropped",
+                "{} has rules on this node ({family} {table} {name}): a packet that either of the two denies is \
+                 dropped",
                 engine.name
             ),
             format!(
-                "let one of the two enforce NetworkPolicy: switch it off in {} and remove its rules, or uninstall \
+                "let only one of the two enforce NetworkPolicy: disable it in {} and remove its rules, or uninstall \
                  Ringfence",
                 engine.name
             ),

@@ -82,7 +82,9 @@ impl Rtnetlink {
                 return Ok(links);
             }
         }
-        Err(io::Error::other(format!("links came and went during each of {LISTINGS} attempts to list them")))
+        Err(io::Error::other(format!(
+            "the dump of links was interrupted (NLM_F_DUMP_INTR) in each of {LISTINGS} attempts"
+        )))
     }
 
     /// None if links came or went meanwhile, so that some may be missing.
@@ -198,7 +200,7 @@ impl Rtnetlink {
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
         let length = recv(self.socket.as_raw_fd(), buffer, flags)?;
-        buffer.get(..length).ok_or_else(|| io::Error::other("an answer of more than 64 KiB"))
+        buffer.get(..length).ok_or_else(|| io::Error::other("a netlink message of more than 64 KiB"))
     }
 }
 
@@ -388,7 +390,7 @@ fn family(address: IpAddr) -> u8 {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be understood")
+    io::Error::new(io::ErrorKind::InvalidData, "cannot decode the kernel's netlink message")
 }
 
 #[cfg(test)]

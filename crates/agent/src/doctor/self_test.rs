@@ -53,19 +53,19 @@ pub struct Passed {
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// This process may not make network namespaces.
-    #[error("making network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
+    #[error("creating network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
     NotPermitted,
     /// Nothing was learnt about the rules.
     #[error("{0}")]
     CouldNotRun(String),
     /// The kernel does not take the rules.
-    #[error("the kernel does not take the rules: {0}")]
+    #[error("the kernel refused the rules: {0}")]
     Refused(String),
     /// What the policy denies has arrived.
-    #[error("an {0} packet that the policy denies has arrived")]
+    #[error("an {0} packet that the policy denies arrived")]
     Leaked(Family),
     /// What the policy allows has not arrived, though it did before the rules were there.
-    #[error("an {0} packet that the policy allows has not arrived")]
+    #[error("an {0} packet that the policy allows did not arrive")]
     Withheld(Family),
 }
 
@@ -87,8 +87,8 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
         let worker = std::thread::Builder::new().name("self-test".into()).spawn_scoped(scope, || test(rules));
         match worker.map(|worker| worker.join()) {
             Ok(Ok(tested)) => tested,
-            Ok(Err(_)) => Err(Failed::CouldNotRun("it has panicked; please report this".into())),
-            Err(error) => Err(Failed::CouldNotRun(format!("no thread for it: {error}"))),
+            Ok(Err(_)) => Err(Failed::CouldNotRun("the self-test panicked; please report this".into())),
+            Err(error) => Err(Failed::CouldNotRun(format!("cannot start a thread: {error}"))),
         }
     });
     Ok(Passed { families: tested?, took: started.elapsed() })
@@ -102,7 +102,7 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
         let line = scratch.line(*family)?;
         line.control().map_err(|error| {
             Failed::CouldNotRun(format!(
-                "packets do not cross the scratch namespaces ({family}) even without rules: {error}"
+                "packets do not pass the scratch namespaces ({family}) even without rules: {error}"
             ))
         })?;
         lines.push(line);
@@ -182,12 +182,12 @@ pub(crate) fn finding(result: &Result<Passed, Failed>) -> Finding {
         Err(error @ Failed::NotPermitted) => Finding::note(
             Check::SelfTest,
             format!("the self-test did not run: {error}"),
-            "run the doctor as root on the node to see packets dropped and passed",
+            "run ringfence doctor as root on the node to test the rules with real packets",
         ),
         Err(Failed::CouldNotRun(reason)) => Finding::warning(
             Check::SelfTest,
             format!("the self-test could not run: {reason}"),
-            "run the doctor as root on the node, outside of a container",
+            "run ringfence doctor as root on the node, outside of a container",
         ),
         Err(error @ (Failed::Refused(_) | Failed::Leaked(_) | Failed::Withheld(_))) => Finding::error(
             Check::SelfTest,

@@ -38,7 +38,7 @@ pub(super) fn findings(services: &Result<Option<usize>, String>, links: &[Link])
     let count = match services {
         Ok(count) => count.unwrap_or(0),
         Err(error) => {
-            let finding = format!("whether IPVS forwards the traffic of Services cannot be read: {error}");
+            let finding = format!("cannot determine whether IPVS forwards the traffic of Services: {error}");
             return vec![Finding::warning(Check::ServiceProxy, finding, "run this as root, on the node")];
         }
     };
@@ -47,16 +47,16 @@ pub(super) fn findings(services: &Result<Option<usize>, String>, links: &[Link])
         reasons.push(format!("{count} services in /proc/net/ip_vs"));
     }
     if reasons.is_empty() {
-        return vec![Finding::ok(Check::ServiceProxy, "no Service is served by IPVS")];
+        return vec![Finding::ok(Check::ServiceProxy, "IPVS is not in use")];
     }
     vec![Finding::error(
         Check::ServiceProxy,
         format!(
-            "IPVS forwards the traffic of Services ({}): it does not pass the forward hook, so no policy judges it",
+            "IPVS forwards the traffic of Services ({}): it bypasses the forward hook, so no policy is enforced on it",
             list(&reasons)
         ),
-        "run kube-proxy in mode nftables or iptables (kube-router: without --run-service-proxy), and restart the node or \
-         remove what IPVS left (kube-proxy --cleanup)",
+        "run kube-proxy in mode nftables or iptables (kube-router: without --run-service-proxy), and restart the node \
+         or remove the IPVS configuration (kube-proxy --cleanup)",
     )]
 }
 

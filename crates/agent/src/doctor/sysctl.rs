@@ -23,7 +23,9 @@ impl Sysctls {
                     Ok(value) => {
                         sysctls.values.insert(name.to_owned(), value);
                     }
-                    Err(_) => sysctls.unreadable.push(format!("{} is no number: {}", path.display(), text.trim())),
+                    Err(_) => {
+                        sysctls.unreadable.push(format!("{}: expected a number, got {}", path.display(), text.trim()))
+                    }
                 },
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => sysctls.unreadable.push(format!("{}: {error}", path.display())),

@@ -20,7 +20,7 @@ pub(super) fn finding(tunnels: &Result<Vec<Link>, String>, known: &[u16]) -> Opt
     let tunnels = match tunnels {
         Ok(tunnels) => tunnels,
         Err(error) => {
-            let finding = format!("the tunnels of the node cannot be listed: {error}");
+            let finding = format!("cannot list the tunnel interfaces of the node: {error}");
             return Some(Finding::warning(
                 Check::TunnelPorts,
                 finding,
@@ -39,11 +39,15 @@ pub(super) fn finding(tunnels: &Result<Vec<Link>, String>, known: &[u16]) -> Opt
     ports.dedup();
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     Some(match names.is_empty() {
-        true => Finding::ok(Check::TunnelPorts, "the agent knows the UDP ports of the node's tunnels"),
+        true => Finding::ok(
+            Check::TunnelPorts,
+            "the agent drops encapsulated packets of pods on the UDP ports of all tunnels of the node",
+        ),
         false => Finding::warning(
             Check::TunnelPorts,
             format!(
-                "the agent does not know the ports of {}: what a pod sends there comes out of the tunnel with any source",
+                "the UDP ports of {} are not configured in the agent: a pod can send encapsulated packets to them \
+                 with a forged inner source address",
                 list(&names)
             ),
             format!("start the agents of all nodes with --tunnel-port {}", ports.join(",")),

@@ -51,12 +51,12 @@ impl DropFigures {
             readings: Mutex::new([(Instant::now(), Reading::default())].into()),
         };
         let packets = || Unit::Other("packets".into());
-        registry.register_with_unit("denied", "Packets that were denied", packets(), figures.denied.clone());
-        let help = "Packets that passed and that policies in audit would have denied";
+        registry.register_with_unit("denied", "Denied packets", packets(), figures.denied.clone());
+        let help = "Packets that passed and that policies in audit would deny";
         registry.register_with_unit("would_deny", help, packets(), figures.would_deny.clone());
-        let help = "Reports of denied packets that were lost on their way to the agent; the packets are counted";
+        let help = "NFLOG messages of denied packets that were lost (ENOBUFS); the packets are counted";
         registry.register("drop_log_lost", help, figures.lost.clone());
-        let help = "Packets of all these that no event has told of yet: some never are where there are too many";
+        let help = "Denied packets that no drop event reports; with too many flows, some are never reported";
         registry.register_with_unit("drops_unnamed", help, packets(), figures.unnamed.clone());
         for cause in Cause::ALL {
             figures.set(Judgement::Denied, cause, 0);

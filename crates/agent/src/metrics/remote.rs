@@ -28,25 +28,29 @@ impl RemoteFigures {
         let registry = registry.sub_registry_with_prefix("remote");
         registry.register(
             "provider_connected",
-            "1 while a context provider is followed; 0 too where none is asked",
+            "1 while subscribed to a context provider; also 0 if none is configured",
             figures.connected.clone(),
         );
         registry.register(
             "state_kept",
-            "1 while what is known of other clusters is on disk; 0 too where no context provider is asked",
+            "1 while the state of other clusters is saved on disk; also 0 if no context provider is configured",
             figures.kept.clone(),
         );
-        registry.register("sets", "Sets of another cluster's pods that are in force", figures.sets.clone());
-        registry.register("addresses", "Their addresses, each set's counted by itself", figures.addresses.clone());
+        registry.register("sets", "Remote sets of the cluster that are in force", figures.sets.clone());
+        registry.register(
+            "addresses",
+            "Addresses of these remote sets, summed over the sets",
+            figures.addresses.clone(),
+        );
         registry.register_with_unit(
             "stale",
-            "Since the sets of a cluster were known to be right; NaN if they never were",
+            "Time since the remote sets of the cluster were last up to date; NaN if they never were",
             Unit::Seconds,
             figures.stale.clone(),
         );
         registry.register(
             "dropped",
-            "1 while the sets of a cluster are too old to be in force",
+            "1 while the remote sets of the cluster are expired and not in force",
             figures.dropped.clone(),
         );
         figures

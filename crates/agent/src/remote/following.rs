@@ -63,7 +63,7 @@ struct Writing {
 
 /// What came cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the provider's {what} is not understood: {error}")]
+#[error("cannot decode the provider's {what}: {error}")]
 struct NotUnderstood {
     what: &'static str,
     error: serde_json::Error,
@@ -81,7 +81,7 @@ impl Following {
                 (vec![], Some(format!("{error:#}")))
             }
         };
-        let problem = Some(("no provider has answered yet".to_owned(), Instant::now()));
+        let problem = Some(("no context provider has answered yet".to_owned(), Instant::now()));
         let following =
             Following { source, kept, mirror, problem, unkept, said: BTreeSet::new(), writing: Writing::new() };
         let news = following.news(changes, now);
@@ -174,7 +174,7 @@ impl Following {
             Update::Lost(lost) => return Ok((self.note_lost(lost.to_string(), now), false)),
         };
         if self.problem.take().is_some() {
-            tracing::info!("pods of other clusters: a provider is followed");
+            tracing::info!("pods of other clusters: subscribed to a context provider");
         }
         self.said.clear();
         self.writing.due = true;
@@ -185,7 +185,7 @@ impl Following {
         let changes = self.mirror.lost(now);
         // Several providers may fail in turn, each in its own way.
         if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
-            tracing::warn!("pods of other clusters: no provider is followed, and what is known stays: {why}");
+            tracing::warn!("pods of other clusters: no context provider available, keeping the last known sets: {why}");
         }
         match &mut self.problem {
             Some((known, _)) => *known = why,

@@ -27,7 +27,7 @@ impl Kept {
     /// Makes the folder if it is missing.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<Kept> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(|| {
-            format!("cannot make the folder of the state {}; choose another with --state-dir", folder.display())
+            format!("cannot create the state folder {}; choose another one with --state-dir", folder.display())
         })?;
         Ok(Kept { folder: folder.to_owned() })
     }
@@ -49,10 +49,11 @@ impl Kept {
             Ok(baseline) => Ok(Some(baseline)),
             Err(error) => {
                 let aside = self.folder.join(DAMAGED);
-                std::fs::rename(&path, &aside).with_context(|| format!("cannot set {} aside", path.display()))?;
+                std::fs::rename(&path, &aside)
+                    .with_context(|| format!("cannot rename the damaged file {}", path.display()))?;
                 bail!(
-                    "{} is not understood ({error}) and is kept as {}; no pod of another cluster is admitted until a \
-                     provider answers",
+                    "the state file {} is damaged ({error}) and was renamed to {}; no pod of another cluster is \
+                     admitted until a context provider answers",
                     path.display(),
                     aside.display()
                 )
@@ -70,7 +71,7 @@ impl Kept {
             std::fs::rename(&new, &path)?;
             File::open(&self.folder)?.sync_all()
         };
-        write().with_context(|| format!("cannot keep what is known of other clusters in {}", path.display()))
+        write().with_context(|| format!("cannot write the state of other clusters to {}", path.display()))
     }
 }
 
@@ -104,7 +105,7 @@ mod tests {
         let kept = Kept::open(folder.path()).unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"epoch":0,"seq":0,"clusters":[],"se"#).unwrap();
         let error = kept.read().unwrap_err().to_string();
-        assert!(error.contains("is not understood") && error.contains(DAMAGED), "{error}");
+        assert!(error.contains("is damaged") && error.contains(DAMAGED), "{error}");
         assert_eq!(kept.read().unwrap(), None);
         assert!(folder.path().join(DAMAGED).exists());
     }
@@ -117,7 +118,7 @@ mod tests {
         // A folder in the place of the new file: it cannot be made.
         std::fs::create_dir(folder.path().join(NEW)).unwrap();
         let error = kept.write(&Baseline::default()).unwrap_err();
-        assert!(error.to_string().starts_with("cannot keep what is known of other clusters in"), "{error}");
+        assert!(error.to_string().starts_with("cannot write the state of other clusters to"), "{error}");
         assert_eq!(kept.read().unwrap(), Some(baseline()));
     }
 }

@@ -51,11 +51,11 @@ impl GroupChoice {
     /// Binds a group in this network namespace. The table tells which group an agent had before.
     pub(crate) fn open(self, table: &Table) -> anyhow::Result<Reporting> {
         match self {
-            GroupChoice::Off => Ok(Reporting { log: None, words: "off, as asked for by --nflog-group off".into() }),
+            GroupChoice::Off => Ok(Reporting { log: None, words: "off (--nflog-group off)".into() }),
             GroupChoice::Group(group) => match open_patiently(group) {
                 Ok(log) => Ok(on(group, log)),
                 Err(error @ PacketLogError::Taken { .. }) => bail!(
-                    "--nflog-group {group}: {error}; look for its process (often the port id is its number; \
+                    "--nflog-group {group}: {error}; find its process (the port id is often the process id; \
                      /proc/net/netfilter/nfnetlink_log lists all groups), or choose another group, auto or off"
                 ),
                 Err(error) => Ok(without(&error)),
@@ -87,11 +87,11 @@ fn first_free() -> Reporting {
         }
     }
     let last = FIRST_GROUP + GROUPS - 1;
-    Reporting { log: None, words: format!("off: all log groups from {FIRST_GROUP} to {last} are in use") }
+    Reporting { log: None, words: format!("off: all NFLOG groups from {FIRST_GROUP} to {last} are in use") }
 }
 
 fn on(group: u16, log: PacketLog) -> Reporting {
-    Reporting { log: Some((group, log)), words: format!("on: the kernel reports to log group {group}") }
+    Reporting { log: Some((group, log)), words: format!("on: the kernel logs them to NFLOG group {group}") }
 }
 
 fn without(error: &PacketLogError) -> Reporting {

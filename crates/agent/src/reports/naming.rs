@@ -52,7 +52,7 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
         (Judgement::Denied | Judgement::WouldDeny, now) => {
             let now = now.to_string();
             let first = now.lines().next().unwrap_or(&now);
-            let note = format!("the policies of now say: {first}. They have changed since");
+            let note = format!("by the current policies, which have changed since the packet: {first}");
             Denial { note: Some(note), ..denial }
         }
     }
@@ -81,9 +81,9 @@ fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
             let source =
                 sender().unwrap_or_else(|| End { kind: EndKind::Unknown, pod: None, set: None, ..claimed.clone() });
             let note = match from {
-                Some(_) if claimed.kind == EndKind::Pod => format!("the source address is that of {claimed}"),
-                Some(address) => format!("the source address {address} is not the pod's"),
-                None => "the source address is not the pod's".into(),
+                Some(_) if claimed.kind == EndKind::Pod => format!("forged source address: it belongs to {claimed}"),
+                Some(address) => format!("forged source address: {address} does not belong to the pod"),
+                None => "forged source address: it does not belong to the pod".into(),
             };
             (source, by_address(to), Some(note))
         }
@@ -194,10 +194,7 @@ mod tests {
         for denial in [allowed, no_policy, not_audited] {
             assert_eq!((&denial.policies, &denial.closest), (&vec![], &None));
             let note = denial.note.unwrap();
-            assert!(
-                note.starts_with("the policies of now say: ") && note.ends_with("They have changed since"),
-                "{note}"
-            );
+            assert!(note.starts_with("by the current policies, which have changed since the packet: "), "{note}");
         }
     }
 
@@ -210,7 +207,7 @@ mod tests {
         };
         let denial = named(forged(Some("veth1")), None);
         assert_eq!(denial.source.to_string(), "shop/web (10.1.0.2)");
-        assert_eq!(denial.note.as_deref(), Some("the source address is that of shop/db (10.1.0.2)"));
+        assert_eq!(denial.note.as_deref(), Some("forged source address: it belongs to shop/db (10.1.0.2)"));
         assert_eq!((denial.direction, denial.policies.len()), (None, 0));
         assert_eq!(named(forged(Some("veth9")), None).source.to_string(), "unknown (10.1.0.2)");
     }

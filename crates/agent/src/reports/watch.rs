@@ -73,7 +73,7 @@ impl Watch {
             self.listen(Instant::now() + READ_EVERY);
             let trouble = self.read().err().map(|error| error.to_string());
             if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(trouble)) {
-                tracing::warn!("denied packets go uncounted for now: {trouble}");
+                tracing::warn!("cannot read the counters of denied packets; retrying: {trouble}");
             }
             self.trouble = trouble;
         }
@@ -98,10 +98,12 @@ impl Watch {
                 Ok(Some(Heard::Lost { messages })) => self.metrics.drops.lost(messages.unwrap_or(0)),
                 Err(PacketLogError::Decode(error)) => {
                     self.metrics.drops.lost(1);
-                    tracing::debug!("a report of a denied packet was not understood: {error}");
+                    tracing::debug!("cannot decode a logged packet (NFLOG): {error}");
                 }
                 Err(error) => {
-                    tracing::warn!("denied packets are found some seconds late for now: {error}");
+                    tracing::warn!(
+                        "cannot receive logged packets (NFLOG); denied packets are reported some seconds late: {error}"
+                    );
                     return std::thread::sleep(left);
                 }
             }
@@ -145,7 +147,7 @@ impl Watch {
         let count = observation.count;
         match self.observations.try_send(Observed { at: Timestamp::now(), observation }) {
             Ok(()) => self.told += count,
-            Err(error) => tracing::debug!("an observation was not taken: {error}"),
+            Err(error) => tracing::debug!("a denied packet was not reported: {error}"),
         }
     }
 

@@ -42,32 +42,32 @@ impl StateLoop {
                     self.keep_in_mind(changed)
                 }
                 Ok(Some(_)) => {
-                    tracing::info!("{id} stays, since it is kept");
+                    tracing::info!("CNI DEL ignored: the plugin still has a file of attachment {id}");
                     false
                 }
                 Err(problem) => {
-                    tracing::warn!("{id} stays: {problem}");
+                    tracing::warn!("CNI DEL ignored for attachment {id}: {problem}");
                     false
                 }
             },
             Call::Check(id, reply) => {
                 let outcome = match self.state.attachment(&id) {
-                    None => Outcome::Failed("the agent does not know the attachment".into()),
+                    None => Outcome::Failed("the agent does not have the attachment".into()),
                     Some(_) if !self.status.in_force => Outcome::Failed("the rules are not in force".into()),
                     Some(attachment) => match standing(&self.state, attachment) {
                         Standing::Known => Outcome::Enforced,
-                        Standing::Unknown => Outcome::Isolated(format!("pod {} is not known", attachment.pod)),
+                        Standing::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
                         Standing::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
                     },
                 };
                 if reply.send(outcome).is_err() {
-                    tracing::debug!("the plugin that checked has gone");
+                    tracing::debug!("the CNI plugin closed its connection before the response to CHECK");
                 }
                 false
             }
             Call::Status(reply) => {
                 if reply.send(self.add_obstacle()).is_err() {
-                    tracing::debug!("the plugin that asked for the status has gone");
+                    tracing::debug!("the CNI plugin closed its connection before the response to STATUS");
                 }
                 false
             }
@@ -83,8 +83,8 @@ impl StateLoop {
             Ok(Some(kept)) if kept == *attachment => {}
             Ok(_) => {
                 let reason = format!(
-                    "the agent does not find the attachment in {}: the pod was deleted meanwhile, or the plugin's \
-                     stateDir is not that folder of the agent's --run-dir",
+                    "attachment file not found in {}: the pod was deleted meanwhile, or the plugin's stateDir is not \
+                     this folder of the agent's --run-dir",
                     folder.display()
                 );
                 self.gate.refuse(waiting, reason);
@@ -111,7 +111,7 @@ impl StateLoop {
             && let Some(lookups) = &self.lookups
             && lookups.send(wanted).is_err()
         {
-            tracing::error!("nobody asks the API server for pods any more");
+            tracing::error!("the pod lookup task has ended; pods are found by the watch only");
         }
         changed
     }
@@ -152,7 +152,9 @@ impl StateLoop {
         match self.enforcer.release_isolated(&self.state) {
             Ok(unreleased) => (self.release, self.unreleased) = (false, unreleased),
             Err(error) => {
-                tracing::warn!("pods stay isolated that the CNI plugin isolated without the agent: {error}");
+                tracing::warn!(
+                    "cannot adopt the pods that the CNI plugin isolated without the agent; they stay isolated: {error}"
+                );
             }
         }
     }

@@ -78,8 +78,8 @@ fn log(denial: &Denial) {
         node = denial.node,
         "{}",
         match denial.verdict {
-            Judgement::Denied => "packets were denied",
-            Judgement::WouldDeny => "packets passed that audited policies would deny",
+            Judgement::Denied => "packets denied",
+            Judgement::WouldDeny => "packets passed that policies in audit would deny",
         }
     );
 }

@@ -24,11 +24,11 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, NoAnswer>>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAnswer {
     /// The kernel may have rules of an earlier agent meanwhile, and nobody here could explain them.
-    #[error("not listed yet: {}", .0.join(", "))]
+    #[error("initial sync not complete; waiting for the list of: {}", .0.join(", "))]
     NotListed(Vec<String>),
     #[error(transparent)]
     Unexplained(#[from] Unexplained),
-    #[error("{0} is not known")]
+    #[error("{0} not found")]
     NotKnown(Scope),
 }
 
@@ -72,9 +72,9 @@ impl StateLoop {
     /// Why the kernel may do otherwise than the policies say.
     fn differences(&self) -> Vec<String> {
         let status = &self.status;
-        let why = status.trouble.as_deref().unwrap_or("they are not committed yet");
-        let pending = (!status.in_force).then(|| format!("the rules for this are not in force: {why}"));
-        let left_out = status.left_out.iter().map(|left| format!("the kernel refused this, so it is denied: {left}"));
+        let why = status.trouble.as_deref().unwrap_or("no commit yet");
+        let pending = (!status.in_force).then(|| format!("the current rules are not in force yet: {why}"));
+        let left_out = status.left_out.iter().map(|left| format!("refused by the kernel, so denied: {left}"));
         pending.into_iter().chain(left_out).chain(status.unenforced.iter().cloned()).collect()
     }
 
@@ -111,11 +111,11 @@ impl StateLoop {
                 Direction::Egress => (local, peer),
                 Direction::Ingress => (peer, local),
             };
-            format!("not allowed: {from} to {to}, many ports: no list of ports says which of them are meant")
+            format!("not allowed: {from} to {to}: too many ports to list in a policy")
         });
         let incomplete = ledger.incomplete(namespace).map(|(policy, until)| {
             format!(
-                "{policy} would have denied more flows than are known: some last seen until {until:.3} are forgotten"
+                "{policy} would have denied more flows than are recorded: some last seen before {until:.3} were evicted"
             )
         });
         let notes = suggestion.notes.iter().map(ToString::to_string).chain(scanned).chain(incomplete).collect();
@@ -125,6 +125,6 @@ impl StateLoop {
 
 fn give<T>(reply: Reply<T>, answer: Result<T, NoAnswer>) {
     if reply.send(answer).is_err() {
-        tracing::debug!("who asked has gone");
+        tracing::debug!("the API client closed its connection before the response");
     }
 }

@@ -28,7 +28,7 @@ impl StateLoop {
             tracing::error!("{finding}");
         }
         for finding in self.status.unenforced.iter().filter(|f| !found.contains(f)) {
-            tracing::info!("no longer: {finding}");
+            tracing::info!("resolved: {finding}");
         }
         self.status.unenforced = found;
     }
@@ -40,7 +40,7 @@ impl StateLoop {
             tracing::warn!(origin = problem.origin, "{}", problem.message);
         }
         for Aged { problem, .. } in known.iter().filter(|k| !problems.contains(&k.problem)) {
-            tracing::info!(origin = problem.origin, "no longer: {}", problem.message);
+            tracing::info!(origin = problem.origin, "resolved: {}", problem.message);
         }
         let since = |origin: &str| known.iter().find(|k| k.problem.origin == origin).map(|k| k.since);
         let aged = |problem: cluster::Problem| {
@@ -56,10 +56,10 @@ impl StateLoop {
         if !unserved.is_empty() {
             tracing::warn!(
                 kinds = unserved.join(", "),
-                "the API server does not serve all kinds; stricter rules apply"
+                "the API server does not serve all kinds (404); falling back to stricter rules"
             );
         } else if !self.status.unserved.is_empty() {
-            tracing::info!("the API server serves all kinds");
+            tracing::info!("the API server serves all kinds again");
         }
         self.status.unserved = unserved;
     }
@@ -94,7 +94,7 @@ impl StateLoop {
         self.follow();
         let check = self.enforcer.translation_check(&self.state);
         if let Err(error) = self.checks.start(check) {
-            tracing::warn!("the rules cannot be compared with a fresh translation: {error}");
+            tracing::warn!("cannot check the rules against a fresh translation: {error}");
         }
     }
 
@@ -102,7 +102,7 @@ impl StateLoop {
     pub(super) fn note_check(&mut self, outcome: Result<Differences, RecvError>) {
         let differences = match outcome {
             Ok(differences) => differences,
-            Err(_) => vec!["the comparison panicked".into()],
+            Err(_) => vec!["the translation check panicked".into()],
         };
         self.metrics.translation_checks.inc();
         if differences.is_empty() {
@@ -110,7 +110,8 @@ impl StateLoop {
         }
         self.metrics.translation_differences.inc();
         tracing::error!(
-            "the rules differ from a fresh translation and are translated afresh; please report this: {}",
+            "translation check failed: the rules differ from a fresh translation, which replaces them; please report \
+             this: {}",
             differences.join("; ")
         );
         self.status.translation_difference = Some(TranslationDifference { at: Instant::now(), differences });
@@ -160,14 +161,15 @@ impl StateLoop {
             let (generation, micros) = (self.enforcer.policy_generation(), commit.duration.as_micros() as u64);
             match commit.repaired {
                 Some(RepairCause::Changed | RepairCause::Removed) => {
-                    let program = self.culprit.take().unwrap_or_else(|| "nobody that was announced".into());
+                    let program =
+                        self.culprit.take().unwrap_or_else(|| "unknown (not named by a netlink notification)".into());
                     tracing::warn!(
                         operations,
                         weight,
                         generation,
                         micros,
                         program,
-                        "the table was not as we left it; repaired"
+                        "repaired the tables, which another program had changed"
                     );
                 }
                 // Every further one says no more than the events do, and there may be a thousand a second.
@@ -210,8 +212,8 @@ impl StateLoop {
         let known = nodes.into_iter().collect::<Vec<&str>>().join(", ");
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(format!(
-            "no pod is bound to node '{node}', so nothing is enforced or changed until one is; check --node-name (pods are \
-             bound to {known}{more})"
+            "no pod is bound to node '{node}'; nothing is enforced or changed until a pod is; check --node-name (pods \
+             are bound to {known}{more})"
         ))
     }
 

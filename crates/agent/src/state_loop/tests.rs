@@ -136,7 +136,10 @@ fn lost_change_is_found_reported_and_mended() {
             until("another check has run", || metrics.translation_checks.get() > checks).await;
             assert_eq!(metrics.translation_differences.get(), 1, "it is mended once");
             let notes = statuses.borrow().notes();
-            assert!(notes.len() == 1 && notes[0].contains("10.2.0.2") && notes[0].contains("afresh"), "{notes:?}");
+            assert!(
+                notes.len() == 1 && notes[0].contains("10.2.0.2") && notes[0].contains("translation check failed"),
+                "{notes:?}"
+            );
         });
     });
 }

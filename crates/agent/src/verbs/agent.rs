@@ -44,7 +44,8 @@ pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
     console::log::start(arguments.log_format);
     if let Some(limit) = listener::raise_file_limit().filter(|limit| *limit < FILES_NEEDED as u64) {
         tracing::warn!(
-            "open files are limited to {limit}, and the agent may need {FILES_NEEDED}: raise the hard limit"
+            "the limit of open files (RLIMIT_NOFILE) is {limit}, and the agent may need {FILES_NEEDED}: raise the \
+             hard limit"
         );
     }
     let run_dir = RunDir::claim(&arguments.run_dir)?;
@@ -60,7 +61,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     if let Err(unsupported) = kernel_support::check(&probed, Release::of_kernel()) {
         match arguments.kernel_check {
             Switch::On => return Err(unsupported.into()),
-            Switch::Off => tracing::warn!("the kernel check is off: {unsupported}"),
+            Switch::Off => tracing::warn!("unsupported kernel, but --kernel-check is off: {unsupported}"),
         }
     }
     let (layout, protection) = arguments.layout(&probed)?;
@@ -90,7 +91,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
-    let links = LinkWatch::open().context("cannot follow the node's interfaces")?;
+    let links = LinkWatch::open().context("cannot watch the node's interfaces (rtnetlink)")?;
     let socket = run_dir.listen("agent.sock")?;
     let cni_socket = run_dir.listen("cni.sock")?;
 
@@ -138,24 +139,24 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         version = env!("CARGO_PKG_VERSION"),
         "ringfence agent started"
     );
-    tracing::info!("protection of the tables: {protection}");
+    tracing::info!("table owner protection: {protection}");
     match group.is_none() && is_wanted {
-        true => tracing::warn!("reports of denied packets: {reporting}; they are counted all the same"),
-        false => tracing::info!("reports of denied packets: {reporting}"),
+        true => tracing::warn!("log of denied packets: {reporting}; denied packets are still counted"),
+        false => tracing::info!("log of denied packets: {reporting}"),
     }
     if claimed {
-        tracing::info!("the rules of an earlier agent are in force and protected again");
+        tracing::info!("adopted the tables of a previous agent; its rules are in force and protected again");
     }
 
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping; the rules stay in place"),
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping; the rules stay in place"),
-        ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
-        ended = end_of(&mut remote) => bail!("context providers cannot be followed: {}", outcome(ended)),
-        ended = &mut state_loop => bail!("the agent's loop has ended: {}", outcome(ended)),
-        Err(panic) = &mut port => bail!("the port has closed: {panic}"),
-        Err(panic) = &mut socket => bail!("the socket has closed: {panic}"),
-        ended = &mut cni_socket => bail!("the CNI plugin's socket has closed: {}", outcome(ended)),
+        ended = &mut source => bail!("the informers have ended: {}", outcome(ended)),
+        ended = end_of(&mut remote) => bail!("the subscription to context providers has ended: {}", outcome(ended)),
+        ended = &mut state_loop => bail!("the agent's event loop has ended: {}", outcome(ended)),
+        Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
+        Err(panic) = &mut socket => bail!("the API socket has ended: {panic}"),
+        ended = &mut cni_socket => bail!("the CNI socket has ended: {}", outcome(ended)),
     }
     // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.
     std::process::exit(0);

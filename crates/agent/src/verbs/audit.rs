@@ -35,7 +35,7 @@ pub(crate) fn audit(arguments: &AuditArguments) -> anyhow::Result<ExitCode> {
             if !report.coverage.reporting {
                 eprintln!("{}", unreported(&report.coverage));
             } else if report.policies.is_empty() {
-                eprintln!("no policy is suggested: no flow is known that is still denied and that a policy can allow");
+                eprintln!("no policy suggested: no recorded flow is still denied and can be allowed by a policy");
             }
             output::answer(&text, YES)
         }
@@ -51,11 +51,11 @@ fn as_text(report: &AuditReport) -> String {
     }
     if let Some(unnamed @ 1..) = coverage.unnamed {
         text.push_str(&format!(
-            "{unnamed} packets that were denied, or would have been, are in no event and of no policy here\n"
+            "{unnamed} packets that were denied, or would have been, are not in any event or policy listed here\n"
         ));
     }
     if policies.is_empty() {
-        text.push_str("no policy is audited\n");
+        text.push_str("no audited policies\n");
     }
     policies.iter().for_each(|policy| text.push_str(&policy_as_text(policy, coverage.reporting)));
     text
@@ -65,13 +65,14 @@ fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
     let AuditedPolicy { policy, would_deny, flows, more_flows, first, last, remaining, top } = audited;
     let (Some(first), Some(last)) = (first, last) else {
         if !reporting {
-            return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is not known\n");
+            return format!("{DOUBTFUL}{policy}{DOUBTFUL:#}  is audited; what it would have denied is unknown\n");
         }
         return format!("{GOOD}{policy}{GOOD:#}  would have denied nothing\n");
     };
     let at_least = if *more_flows { "more than " } else { "" };
     let mut text = format!(
-        "{DOUBTFUL}{policy}{DOUBTFUL:#}  would have denied {would_deny} packets of {at_least}{flows} flows, from {first} to {last}\n"
+        "{DOUBTFUL}{policy}{DOUBTFUL:#}  would have denied {would_deny} packets of {at_least}{flows} flows, from \
+         {first} to {last}\n"
     );
     for flow in top {
         let (direction, source, destination) = (flow.direction.word(), &flow.source, &flow.destination);
@@ -83,7 +84,7 @@ fn policy_as_text(audited: &AuditedPolicy, reporting: bool) -> String {
         text.push_str(&format!("    and {} more flows\n", remaining - shown));
     }
     if *remaining == 0 {
-        text.push_str("    none of the flows that are known would be denied any more\n");
+        text.push_str("    none of the recorded flows would still be denied\n");
     }
     text
 }

@@ -44,7 +44,7 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
         }
     }
     if *follow {
-        bail!("the agent has ended");
+        bail!("the agent closed the connection");
     }
     if !any && covered.reporting {
         eprintln!("{}", none_found(&covered));
@@ -56,21 +56,26 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
 pub(super) fn unreported(covered: &Coverage) -> String {
     let reason = &covered.reporting_reason;
     let counted = match (covered.denied, covered.would_deny) {
-        (Some(denied), Some(would_deny)) => format!("{denied} were denied, and {would_deny} would have been"),
-        (_, _) => "they are not counted yet".into(),
+        (Some(denied), Some(would_deny)) => format!("{denied} packets were denied and {would_deny} would have been"),
+        (_, _) => "packets are not counted yet".into(),
     };
-    format!("no denied packet is reported ({reason}); by the counters since the agent started {counted}")
+    format!("denied packets are not reported ({reason}); counters since the agent's start: {counted}")
 }
 
 /// Nothing was denied only if there is nothing that no event tells of.
 fn none_found(covered: &Coverage) -> String {
     let Coverage { kept_since, forgotten_events, unnamed, .. } = covered;
     match (forgotten_events, unnamed) {
-        (0, Some(0)) => "nothing of that kind was denied since the agent started".into(),
+        (0, Some(0)) => "no matching packet was denied since the agent's start".into(),
         (_, Some(unnamed)) => {
-            format!("no event of that kind is kept; all since {kept_since} are, and {unnamed} packets are in no event")
+            format!(
+                "no matching event since {kept_since} (older events are evicted); {unnamed} packets are not in any \
+                 event"
+            )
         }
-        (_, None) => format!("no event of that kind is kept; all since {kept_since} are, and nothing is counted yet"),
+        (_, None) => {
+            format!("no matching event since {kept_since} (older events are evicted); packets are not counted yet")
+        }
     }
 }
 
@@ -78,7 +83,7 @@ fn none_found(covered: &Coverage) -> String {
 fn as_text(line: &Line) -> String {
     let denial = match line {
         Line::Denial(denial) => denial,
-        Line::Lost { lost } => return format!("({lost} lines were left out: this reader was too slow)\n"),
+        Line::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
     };
     let Denial { source, destination, traffic, policies, more_policies, closest, would_allow, note, count, .. } =
         &**denial;
@@ -98,7 +103,7 @@ fn as_text(line: &Line) -> String {
     if let Some(near) = closest {
         add(format!("closest rule: {}; it lacks {}", near.rule, near.lacks.join(" and ")));
     }
-    would_allow.iter().for_each(|rule| add(format!("{rule} would allow it, and is only audited")));
+    would_allow.iter().for_each(|rule| add(format!("{rule} would allow it, but is only audited")));
     note.iter().for_each(|note| add(format!("note: {note}")));
     text
 }

@@ -15,8 +15,8 @@ use crate::cni_install::{Plugin, Watched, watch};
 use crate::conflist::{Entry, PLUGIN};
 use crate::lock_file::{self, Lock, LockKind};
 
-const STAYS: &str = "plugin and entry stay in place, so that no pod starts here without an agent ('ringfence uninstall' \
-    removes them)";
+const STAYS: &str = "the plugin and its entry stay in place, so no pod starts on this node without an agent \
+    ('ringfence uninstall' removes them)";
 
 pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<ExitCode> {
     let InstallCniArguments {
@@ -66,17 +66,17 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
 
 fn beside_this_program() -> anyhow::Result<PathBuf> {
     let this =
-        std::env::current_exe().context("the path of this program is not known; name the plugin with --plugin")?;
+        std::env::current_exe().context("cannot determine the path of this program; set the plugin with --plugin")?;
     Ok(this.with_file_name(PLUGIN))
 }
 
 /// The plugin is started by the runtime, from whatever folder that is in.
 fn absolute(path: PathBuf, flag: &str) -> anyhow::Result<PathBuf> {
     if path.is_relative() {
-        bail!("{flag} must be an absolute path, and {} is not", path.display());
+        bail!("invalid {flag} {}: expected an absolute path", path.display());
     }
     if path.to_str().is_none() {
-        bail!("{flag} must be UTF-8, and {} is not", path.display());
+        bail!("invalid {flag} {}: expected UTF-8", path.display());
     }
     Ok(path)
 }
@@ -84,15 +84,13 @@ fn absolute(path: PathBuf, flag: &str) -> anyhow::Result<PathBuf> {
 /// Lets `uninstall` see that somebody would put the entry back. Two may watch at a time, as during an update.
 fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let path = run_dir.join(crate::run_dir::INSTALL_LOCK);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(run_dir)
-        .with_context(|| format!("cannot make the folder {}; choose another with --run-dir", run_dir.display()))?;
+    DirBuilder::new().recursive(true).mode(0o755).create(run_dir).with_context(|| {
+        format!("cannot create the run directory {}; choose another one with --run-dir", run_dir.display())
+    })?;
     // Nothing shows whether an 'uninstall' of the first release holds a lock that anybody could have taken; it ends soon.
     let lock = lock_file::claim(&path, LockKind::Shared, || false);
     match lock.with_context(|| format!("cannot lock {}", path.display()))? {
         Lock::Taken(lock) => Ok(lock),
-        Lock::HeldByOther => bail!("'ringfence uninstall' is under way ({})", path.display()),
+        Lock::HeldByOther => bail!("'ringfence uninstall' is running ({})", path.display()),
     }
 }

@@ -35,7 +35,7 @@ impl Manifests {
     pub(super) fn attach(&mut self, run_dir: &Path) -> anyhow::Result<()> {
         let folder = attachments::folder(run_dir);
         if !folder.is_dir() {
-            bail!("the CNI plugin keeps no attachments in {}", folder.display());
+            bail!("folder of the CNI plugin's attachments not found: {}", folder.display());
         }
         let Attached { attachments, problems, unchecked } = attachments::read(&folder).map_err(anyhow::Error::msg)?;
         for attachment in attachments {
@@ -59,7 +59,7 @@ impl Manifests {
             return Ok(());
         }
         if nodes.is_empty() {
-            bail!("no pod in these manifests is bound to a node (spec.nodeName), so there is nothing to render");
+            bail!("nothing to render: no pod in these manifests is bound to a node (spec.nodeName)");
         }
         let known: Vec<&str> = nodes.into_iter().collect();
         bail!("no pod is bound to node '{node}'; the nodes here are: {}", known.join(", "));

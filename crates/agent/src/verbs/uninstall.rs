@@ -25,7 +25,7 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
     let holders = Holders::lock(run_dir, *dry_run)?;
     if let Some(living) = living(&holders, run_dir) {
         if !force && !dry_run {
-            bail!("{living}; --force goes on nevertheless, and stops nothing");
+            bail!("{living}; --force continues without stopping the process");
         }
         anstream::eprintln!("{DOUBTFUL}warning:{DOUBTFUL:#} {living}");
     }
@@ -40,14 +40,14 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
 
 /// Who would undo what is done here.
 fn living(holders: &Holders, run_dir: &std::path::Path) -> Option<String> {
-    let stop = "stop it first ('kubectl --namespace ringfence delete daemonset ringfence', or end its process)";
+    let stop = "stop it first ('kubectl --namespace ringfence delete daemonset ringfence', or terminate its process)";
     match (&holders.agent, &holders.install) {
         (Lock::HeldByOther, _) => Some(format!(
-            "an agent is running and would put the rules back (it holds {}); {stop}",
+            "an agent is running and would restore the rules (it holds the lock {}); {stop}",
             run_dir.join(AGENT_LOCK).display()
         )),
         (Lock::Taken(_) | Lock::NoFolder, Lock::HeldByOther) => {
-            Some(format!("'ringfence install-cni --watch' is running and would put the plugin back; {stop}"))
+            Some(format!("'ringfence install-cni --watch' is running and would restore the plugin; {stop}"))
         }
         (Lock::Taken(_) | Lock::NoFolder, Lock::Taken(_) | Lock::NoFolder) => None,
     }

@@ -116,7 +116,7 @@ fn hash_all<const N: usize>(paths: [&Option<String>; N], print: &mut DefaultHash
 }
 
 fn token(path: &Path) -> Result<String, String> {
-    let none = || format!("{} holds no token: one line of printable characters", path.display());
+    let none = || format!("invalid token file {}: expected one line of printable characters", path.display());
     let text = String::from_utf8(bytes(path)?).map_err(|_| none())?;
     let token = text.trim();
     match !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic()) {
@@ -129,7 +129,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > FILE_BYTES {
-        return Err(format!("{} is longer than {FILE_BYTES} bytes", path.display()));
+        return Err(format!("{} is larger than {FILE_BYTES} bytes", path.display()));
     }
     fs::read(path).map_err(failed)
 }
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(token(&path).as_deref(), Ok("secret"));
         for text in ["", "\n", "two words", "two\nlines", "\u{e4}"] {
             fs::write(&path, text).unwrap();
-            assert!(token(&path).unwrap_err().contains("holds no token"), "{text:?}");
+            assert!(token(&path).unwrap_err().contains("expected one line of printable characters"), "{text:?}");
         }
     }
 

@@ -55,17 +55,17 @@ impl<O: Watched> Contents<O> {
                     return;
                 }
                 Err(Nameless) => {
-                    format!("a {kind} without metadata.name, or one that is not a string; give it a name")
+                    format!("missing or invalid metadata.name of a {kind}; set it to a string")
                 }
             },
         };
-        self.problems.push(Problem { origin: origin.to_string(), message: format!("{wrong}; it is left out") });
+        self.problems.push(Problem { origin: origin.to_string(), message: format!("{wrong}; the object is ignored") });
     }
 }
 
 fn meaning<O: Watched>(value: &Value) -> Meaning<O::Kind> {
     if !value.is_object() {
-        return Meaning::Wrong("not a Kubernetes object, which is a mapping with apiVersion and kind".into());
+        return Meaning::Wrong("not a Kubernetes object: expected a mapping with apiVersion and kind".into());
     }
     let Some(written) = value["kind"].as_str() else {
         return Meaning::Wrong("an object without a kind".into());
@@ -103,7 +103,7 @@ fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O:
     let misspelt = O::KINDS.iter().any(|known| known.to_string().eq_ignore_ascii_case(kind));
     let of_policies = version.is_some_and(|v| v.starts_with("networking.k8s.io/")) && !HARMLESS.contains(&kind);
     if misspelt || of_policies {
-        return Meaning::Wrong("this kind is unknown; kinds are written as in 'kind: NetworkPolicy'".into());
+        return Meaning::Wrong("unknown kind; expected for example 'kind: NetworkPolicy'".into());
     }
     Meaning::Ignored
 }
@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn objects_without_a_namespace_are_in_default() {
-        let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{kind: NetworkPolicy, metadata: {name: b, namespace: ''}}";
+        let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{kind: NetworkPolicy, metadata: {name: b, \
+            namespace: ''}}";
         check(text, &["Pod default/a", "NetworkPolicy default/b"], &[], 0);
     }
 
@@ -156,8 +157,8 @@ mod tests {
             "f.yaml:1: not a Kubernetes object",
             "f.yaml:3: an object without a kind",
             "f.yaml:5: an object without 'apiVersion: v1'",
-            "f.yaml:7: a Pod without metadata.name",
-            "f.yaml:9: this kind is unknown",
+            "f.yaml:7: missing or invalid metadata.name of a Pod",
+            "f.yaml:9: unknown kind",
             "f.yaml:11: an object without metadata",
         ];
         check(text, &["Namespace a"], &problems, 0);

@@ -120,7 +120,7 @@ impl<O: Watched> Known<O> {
             Err(e) => self.fail(file, format!("not UTF-8: {e}")),
             // An editor that writes in place empties the file first. Who means it removes the file.
             Ok(text) if text.trim().is_empty() && !self.good.is_nothing() => {
-                self.fail(file, "the file has become empty".into());
+                self.fail(file, "the file is empty now".into());
             }
             Ok(text) => match Contents::read(&file, text, interner) {
                 Err(e) => self.fail(format!("{file}:{}", e.line), format!("column {}: {}", e.column, e.reason)),
@@ -133,9 +133,9 @@ impl<O: Watched> Known<O> {
     /// Keeps what the file said before.
     fn fail(&mut self, origin: String, reason: String) {
         let consequence = if self.good.is_nothing() {
-            "nothing in this file counts until that is mended"
+            "the file is ignored until it is corrected"
         } else {
-            "what it said before counts until that is mended"
+            "its previous contents are used until it is corrected"
         };
         self.hash = None;
         self.problem = Some(Problem { origin, message: format!("{reason}; {consequence}") });
@@ -150,7 +150,7 @@ impl Walk<'_> {
         (self.visit_folder)(path);
         let entries = match fs::read_dir(path).and_then(|entries| entries.collect::<io::Result<Vec<_>>>()) {
             Ok(entries) => entries,
-            Err(e) => return self.fail(path, format!("cannot be read: {e}; what it held before counts")),
+            Err(e) => return self.fail(path, format!("cannot read: {e}; its previous contents are used")),
         };
         let mut entries: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
         entries.sort();
@@ -167,14 +167,14 @@ impl Walk<'_> {
         }
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() && depth >= FOLDER_DEPTH => {
-                self.fail(path, format!("more than {FOLDER_DEPTH} folders deep, and left out"));
+                self.fail(path, format!("more than {FOLDER_DEPTH} folders deep; ignored"));
             }
             Ok(metadata) if metadata.is_dir() => self.folder(path, &metadata, depth + 1),
             _ if !is_manifest(path) => {}
             // A pipe or a device would keep whoever reads it.
-            Ok(metadata) if !metadata.is_file() => self.fail(path, "not a file, and left out".into()),
+            Ok(metadata) if !metadata.is_file() => self.fail(path, "not a regular file; ignored".into()),
             _ if self.found.len() >= FILES => {
-                self.fail(path, format!("more than {FILES} files, and this one is left out"));
+                self.fail(path, format!("more than {FILES} files; this one is ignored"));
             }
             // What is wrong with it shows when it is read.
             _ => {

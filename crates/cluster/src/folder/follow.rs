@@ -123,11 +123,11 @@ impl<O: Watched> Follower<O> {
             _ => self.files.folder(),
         };
         if let Some(error) = failure {
-            let message = format!("{}; what it said before counts", error.reason);
+            let message = format!("{}; the previous contents of the folder are used", error.reason);
             folder.problems.push(Problem { origin: error.path.display().to_string(), message });
         }
         if let Some(reason) = &self.late {
-            let message = format!("changes are noticed only every {RESCAN:?}, since inotify fails: {reason}");
+            let message = format!("inotify failed, so the folder is polled every {RESCAN:?}: {reason}");
             folder.problems.push(Problem { origin: "manifest folder".into(), message });
         }
         folder.problems.sort();

@@ -40,7 +40,7 @@ impl Client {
         if is_name(&name.namespace) && is_name(&name.name) {
             Ok(Client { connection, name })
         } else {
-            Err(format!("{name} is no name that a Lease can have"))
+            Err(format!("invalid name of a Lease: {name}"))
         }
     }
 

@@ -119,7 +119,7 @@ fn tell(standing: &watch::Sender<Standing>, election: &Election, now: Instant, p
     standing.send_if_modified(|known| {
         let differs = known.differs(&new);
         if known.leads_until.is_some() != new.leads_until.is_some() {
-            tracing::info!(leads = new.leads_until.is_some(), holder = new.holder, "leadership changed hands");
+            tracing::info!(leads = new.leads_until.is_some(), holder = new.holder, "leader changed");
         }
         *known = new;
         differs
@@ -130,6 +130,6 @@ fn tell(standing: &watch::Sender<Standing>, election: &Election, now: Instant, p
 async fn release(client: &Client, election: &Election, terms: Terms) {
     let Some(lease) = election.release(Timestamp::now()) else { return };
     if let Err(problem) = client.replace(&lease, terms.retry).await {
-        tracing::warn!(problem, "the Lease was not released, and will expire");
+        tracing::warn!(problem, "cannot release the Lease; it will expire");
     }
 }

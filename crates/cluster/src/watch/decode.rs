@@ -136,7 +136,7 @@ fn unreadable(raw: &RawValue, why: &serde_json::Error) -> Result<Value, Nameless
         resource_version: String,
     }
     let Shell { metadata: m } = serde_json::from_str(raw.get()).map_err(|_| Nameless)?;
-    let why = format!("cannot be decoded: {why}");
+    let why = format!("cannot decode: {why}");
     Ok(json!({
         "metadata": {
             "name": m.name, "namespace": m.namespace, "uid": m.uid, "resourceVersion": m.resource_version,

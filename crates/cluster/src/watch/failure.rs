@@ -144,11 +144,11 @@ impl Failure {
     pub(crate) fn explain(&self, resource: Resource) -> String {
         let plural = resource.plural;
         match self {
-            Failure::Expired => format!("the list of {plural} expired while it was read; it is read again"),
+            Failure::Expired => format!("the list of {plural} expired (410 Gone) while it was read; relisting"),
             Failure::Refused(verb, status) => match status.code {
                 401 => format!(
-                    "the API server does not accept our credentials (401); check the service account token or the \
-                     kubeconfig{}",
+                    "unauthorized: the API server rejected the credentials (401); check the service account token or \
+                     the kubeconfig{}",
                     said(status)
                 ),
                 403 => format!(
@@ -159,21 +159,24 @@ impl Failure {
                     said(status)
                 ),
                 404 => format!("the API server does not serve {plural}{} (404)", group_of(resource)),
-                0 => format!("the API server refuses to {} {plural}{}", verb.name(), said(status)),
-                code => format!("the API server answers {code} to {} {plural}{}", verb.name(), said(status)),
+                0 => format!("the API server refused to {} {plural}{}", verb.name(), said(status)),
+                code => format!("the API server returned {code} to {} {plural}{}", verb.name(), said(status)),
             },
-            Failure::NoWay(why) => format!("there is no way to the API server: {why}"),
-            Failure::Unreachable(why) => format!("the API server cannot be reached: {why}"),
+            Failure::NoWay(why) => format!("invalid connection to the API server: {why}"),
+            Failure::Unreachable(why) => format!("cannot connect to the API server: {why}"),
             Failure::Silent(verb, after) => {
-                format!("the API server has not answered to {} {plural} for {after:?}", verb.name())
+                format!(
+                    "the request to {} {plural} timed out: no answer from the API server for {after:?}",
+                    verb.name()
+                )
             }
             Failure::Unreadable(verb, why) => {
-                format!("the answer to {} {plural} is not understood: {why}", verb.name())
+                format!("cannot decode the response to {} {plural}: {why}", verb.name())
             }
             Failure::TooLarge(verb, limit) => {
-                format!("an answer to {} {plural} is larger than {} MiB", verb.name(), limit >> 20)
+                format!("the response to {} {plural} is larger than {} MiB", verb.name(), limit >> 20)
             }
-            Failure::EndedAtOnce => format!("the API server ends the watch of {plural} as soon as it begins"),
+            Failure::EndedAtOnce => format!("the API server closes each watch of {plural} immediately"),
             Failure::StreamUnfinished => format!("the API server ended the list of {plural} before it was complete"),
         }
     }
@@ -191,7 +194,7 @@ fn said(status: &Status) -> String {
     if message.is_empty() {
         String::new()
     } else {
-        format!("; it says: {}", message.chars().take(SAID_CHARS).collect::<String>())
+        format!("; message: {}", message.chars().take(SAID_CHARS).collect::<String>())
     }
 }
 
@@ -223,7 +226,7 @@ mod tests {
     fn forbidden_names_the_verb_and_the_group() {
         let text = refused(403, "User \"x\" cannot").explain(Object::resource(Kind::NetworkPolicy));
         assert!(text.contains("verb 'watch' on networkpolicies in the API group networking.k8s.io"), "{text}");
-        assert!(text.ends_with("it says: User \"x\" cannot"), "{text}");
+        assert!(text.ends_with("message: User \"x\" cannot"), "{text}");
     }
 
     #[test]

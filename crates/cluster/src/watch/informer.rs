@@ -375,7 +375,7 @@ impl<O: Watched> Informer<O> {
     async fn report_problems(&mut self) -> Result<(), Stop> {
         let nameless = match self.nameless {
             0 => None,
-            count => Some(format!("{count} objects came without metadata.name and are not known to us")),
+            count => Some(format!("ignored {count} objects without metadata.name")),
         };
         let origin = format!("{} watch", self.resource().plural);
         let messages = self.failure.clone().into_iter().chain(nameless);
@@ -413,7 +413,7 @@ fn failure_of(read: Read, patience: std::time::Duration) -> Failure {
 
 /// A watch from an empty version would begin anywhere, and pass over what was deleted meanwhile.
 fn known_version(version: Option<String>, verb: Verb) -> Result<String, Failure> {
-    let missing = || Failure::Unreadable(verb, "it has no resourceVersion".into());
+    let missing = || Failure::Unreadable(verb, "missing resourceVersion".into());
     version.filter(|version| !version.is_empty()).ok_or_else(missing)
 }
 

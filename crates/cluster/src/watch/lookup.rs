@@ -18,10 +18,12 @@ const LONGEST_NAME: usize = 253;
 /// The pod as the API server has it now; none if it has none of the name. The error says what is wrong and what to do.
 pub async fn look_up_pod(connection: &Connection, name: &ObjectName) -> Result<Option<Object>, String> {
     if !is_name(&name.namespace) || !is_name(&name.name) {
-        return Err(format!("{name} is no name that a pod can have"));
+        return Err(format!("invalid pod name: {name}"));
     }
     match get(connection, Object::resource(Kind::Pod), Some(&name.namespace), &name.name).await? {
-        Some(object) => lower(Kind::Pod, &object).map(Some).map_err(|_| "the API server's pod has no name".into()),
+        Some(object) => {
+            lower(Kind::Pod, &object).map(Some).map_err(|_| "the API server returned a pod without a name".into())
+        }
         None => Ok(None),
     }
 }
@@ -32,10 +34,10 @@ const OF_THE_CLUSTER: &str = "kube-system";
 /// The UID of the namespace `kube-system`. The error says what is wrong and what to do.
 pub async fn cluster_uid(connection: &Connection) -> Result<String, String> {
     let namespace = get(connection, Object::resource(Kind::Namespace), None, OF_THE_CLUSTER).await?;
-    let namespace = namespace.ok_or_else(|| format!("there is no namespace {OF_THE_CLUSTER}"))?;
+    let namespace = namespace.ok_or_else(|| format!("namespace {OF_THE_CLUSTER} not found"))?;
     match namespace["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
         Some(uid) => Ok(uid.to_owned()),
-        None => Err(format!("the API server's namespace {OF_THE_CLUSTER} has no UID")),
+        None => Err(format!("the API server returned the namespace {OF_THE_CLUSTER} without a UID")),
     }
 }
 

@@ -19,7 +19,7 @@ pub enum IsolationError {
     Socket { what: &'static str, errno: Errno },
     #[error("the kernel refused '{operation}' for table inet {table}: {errno}", table = super::TABLE)]
     Refused { operation: &'static str, errno: Errno },
-    #[error("the kernel's answer is not understood")]
+    #[error("cannot decode the kernel's netlink response")]
     Answer,
 }
 

@@ -59,7 +59,7 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     };
     // Before the agent is asked: if it ends after its answer, the next one finds the attachment in the folder.
     store::write(&config.state_dir, &attachment).map_err(|error| {
-        let message = format!("the attachment cannot be kept in {}", config.state_dir.display());
+        let message = format!("cannot write the attachment file to {}", config.state_dir.display());
         Failure::new(Code::Io, message).because(error)
     })?;
     let Err(reason) = protect(config, &attachment, deadline) else {
@@ -82,20 +82,21 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     let reason = match ask_until(&config.agent_socket, request, deadline) {
         Ok(Response::Enforced) => return Ok(()),
         Ok(Response::Isolated { reason }) if isolate => {
-            say(format_args!("pod {namespace}/{pod} starts with everything denied by the agent: {reason}"));
+            say(format_args!("pod {namespace}/{pod} starts isolated by the agent, with all traffic denied: {reason}"));
             return Ok(());
         }
         Ok(Response::Isolated { reason } | Response::Failed { reason }) => reason,
-        Ok(Response::Ok) => "the agent answered something else than it was asked".into(),
+        Ok(Response::Ok) => "unexpected response of the agent".into(),
         Err(error) => error.to_string(),
     };
     if !isolate {
         return Err(reason);
     }
     isolation::add(&attachment.addresses)
-        .map_err(|error| format!("{reason}; and it cannot be started with everything denied: {error}"))?;
+        .map_err(|error| format!("{reason}; and the pod cannot be isolated: {error}"))?;
     say(format_args!(
-        "pod {namespace}/{pod} starts with everything denied, in table inet {}, until the agent takes over: {reason}",
+        "pod {namespace}/{pod} starts isolated in table inet {}, with all traffic denied until the agent adopts it: \
+         {reason}",
         isolation::TABLE
     ));
     Ok(())
@@ -104,7 +105,7 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
 /// The pod does not start, and nothing is to stay.
 fn abandon(config: &Config, attachment: &Attachment) {
     if let Err(error) = store::remove(&config.state_dir, &attachment.id) {
-        say(format_args!("{} stays in {}: {error}", attachment.id, config.state_dir.display()));
+        say(format_args!("cannot remove {} from {}: {error}", attachment.id, config.state_dir.display()));
     }
     tell(&config.agent_socket, &Request::Delete(attachment.id.clone()));
 }

@@ -19,16 +19,16 @@ const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MOST: Duration = Duration::from_millis(50);
 
 /// The runtime shows it as an event of the pod, where it may be all that somebody sees of Ringfence.
-const UNREACHABLE_HINT: &str = "No pod starts on this node without the agent. If Ringfence is installed, see why its pod \
-    does not run: kubectl --namespace ringfence get pods --output wide. If Ringfence was deleted, remove what it left on \
-    the nodes: kubectl apply -f deploy/uninstall.yaml, or as root on this node: ringfence uninstall";
+const UNREACHABLE_HINT: &str = "No pod starts on this node without the agent. If Ringfence is installed, find out why \
+    its pod does not run: kubectl --namespace ringfence get pods --output wide. If Ringfence was deleted, uninstall \
+    it from the nodes: kubectl apply -f deploy/uninstall.yaml, or as root on this node: ringfence uninstall";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgentError {
-    #[error("the agent cannot be reached at {path}: {error}. {}", UNREACHABLE_HINT)]
+    #[error("cannot connect to the agent at {path}: {error}. {}", UNREACHABLE_HINT)]
     Unreachable { path: String, error: io::Error },
-    #[error("the agent at {path} gave no answer: {error}")]
+    #[error("no response from the agent at {path}: {error}")]
     Unanswered { path: String, error: ProtocolError },
 }
 
@@ -80,7 +80,7 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
                 reason
             }
             Ok(Response::Enforced | Response::Isolated { .. }) => {
-                return Err("the agent answered something else than it was asked".into());
+                return Err("unexpected response of the agent".into());
             }
             // The last attempt has no time left; what the agent answered before says more.
             Err(error) if Instant::now() >= deadline => return Err(answer.unwrap_or_else(|| error.to_string())),
@@ -101,9 +101,9 @@ pub(super) fn ask_status_until(socket: &Path, deadline: Instant) -> Result<(), S
 pub(super) fn tell(socket: &Path, request: &Request) {
     match ask(socket, request, Instant::now() + AT_ONCE) {
         Ok(Response::Ok) => {}
-        Ok(Response::Failed { reason }) => say(format_args!("the agent: {reason}")),
+        Ok(Response::Failed { reason }) => say(format_args!("the agent reports: {reason}")),
         Ok(Response::Enforced | Response::Isolated { .. }) => {
-            say(format_args!("the agent answered something else than it was asked"));
+            say(format_args!("unexpected response of the agent"));
         }
         Err(error) => say(format_args!("{error}")),
     }
@@ -151,7 +151,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 /// `EAGAIN` says "resource temporarily unavailable", which is no help.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "the time was up"),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "timed out"),
         _ => error,
     }
 }

@@ -25,26 +25,29 @@ pub(super) fn check(environment: &Environment, config: &Config) -> Result<(), Fa
         || Failure::new(Code::NotInForce, format!("the policies of pod {namespace}/{name} are not in force"));
     let folder = config.state_dir.display();
     let attachment = store::read(&config.state_dir, &id)
-        .map_err(|error| not_in_force().because(format!("{id} in {folder} cannot be read: {error}")))?
-        .ok_or_else(|| not_in_force().because(format!("there is no {id} in {folder}")))?;
+        .map_err(|error| not_in_force().because(format!("cannot read attachment {id} in {folder}: {error}")))?
+        .ok_or_else(|| not_in_force().because(format!("attachment {id} not found in {folder}")))?;
     if (&attachment.namespace, &attachment.pod) != (&namespace, &name) {
         let other = format!("{}/{}", attachment.namespace, attachment.pod);
-        return Err(not_in_force().because(format!("{id} in {folder} is pod {other}")));
+        return Err(not_in_force().because(format!("attachment {id} in {folder} belongs to pod {other}")));
     }
     let set = |addresses: &[IpAddr]| addresses.iter().copied().collect::<BTreeSet<_>>();
     if set(&attachment.addresses) != set(&addresses) {
-        let difference = format!("prevResult has {addresses:?} and {id} in {folder} has {:?}", attachment.addresses);
+        let difference = format!(
+            "address mismatch: prevResult has {addresses:?}, attachment {id} in {folder} has {:?}",
+            attachment.addresses
+        );
         return Err(not_in_force().because(difference));
     }
     match ask_until(&config.agent_socket, |_| Request::Check(id.clone()), deadline) {
         Ok(Response::Enforced) => Ok(()),
         Ok(Response::Isolated { reason }) => {
-            Err(not_in_force().because(format!("everything from and to it is denied: {reason}")))
+            Err(not_in_force().because(format!("the pod is isolated, with all traffic denied: {reason}")))
         }
         Ok(Response::Failed { reason }) => Err(not_in_force().because(reason)),
-        Ok(Response::Ok) => Err(not_in_force().because("the agent answered something else than it was asked")),
+        Ok(Response::Ok) => Err(not_in_force().because("unexpected response of the agent")),
         Err(error) => {
-            let message = format!("it is not known whether the policies of pod {namespace}/{name} are in force");
+            let message = format!("cannot determine whether the policies of pod {namespace}/{name} are in force");
             Err(Failure::new(Code::TryAgainLater, message).because(error))
         }
     }

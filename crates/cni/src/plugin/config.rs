@@ -93,7 +93,7 @@ impl Config {
         let fields: Fields = serde_json::from_slice(input).map_err(|error| match error.classify() {
             Category::Data => Failure::new(Code::Configuration, "the configuration is invalid").because(error),
             Category::Io | Category::Syntax | Category::Eof => {
-                Failure::new(Code::Decoding, "the configuration is no JSON").because(error)
+                Failure::new(Code::Decoding, "the configuration is not valid JSON").because(error)
             }
         })?;
         let asked = fields.cni_version.unwrap_or_default();
@@ -103,25 +103,25 @@ impl Config {
                 .because(format!("ringfence-cni supports {supported}")));
         };
         let Some(network) = fields.name.filter(|name| !name.is_empty()) else {
-            return Err(invalid("the configuration has no name"));
+            return Err(invalid("missing name in the configuration"));
         };
         let on_timeout = match fields.on_timeout.as_deref() {
             None | Some("fail") => OnTimeout::Fail,
             Some("isolate") => OnTimeout::Isolate,
             Some(other) => {
-                return Err(invalid(format!("onTimeout {other:?} is unknown: use \"fail\" or \"isolate\"")));
+                return Err(invalid(format!("invalid onTimeout {other:?}: expected \"fail\" or \"isolate\"")));
             }
         };
         let checksum_offload = match fields.tx_checksum_offload.as_deref() {
             None | Some("on") => ChecksumOffload::Unchanged,
             Some("off") => ChecksumOffload::Off,
             Some(other) => {
-                return Err(invalid(format!("txChecksumOffload {other:?} is unknown: use \"on\" or \"off\"")));
+                return Err(invalid(format!("invalid txChecksumOffload {other:?}: expected \"on\" or \"off\"")));
             }
         };
         let seconds = fields.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
         if !(1..=TIMEOUT_SECONDS_MOST).contains(&seconds) {
-            return Err(invalid(format!("timeoutSeconds {seconds} is not from 1 to {TIMEOUT_SECONDS_MOST}")));
+            return Err(invalid(format!("invalid timeoutSeconds {seconds}: expected 1 to {TIMEOUT_SECONDS_MOST}")));
         }
         let valid_attachments = match fields.valid_attachments {
             None => ValidAttachments::NotGiven,
@@ -130,7 +130,7 @@ impl Config {
                 let id = |ValidAttachment { container_id, ifname }| AttachmentId::new(container_id, ifname);
                 let ids: Result<_, _> = list.into_iter().map(id).collect();
                 ValidAttachments::These(ids.map_err(|error| {
-                    invalid("cni.dev/valid-attachments has an invalid entry, so that nothing is removed").because(error)
+                    invalid("cni.dev/valid-attachments has an invalid entry; nothing is removed").because(error)
                 })?)
             }
         };
@@ -168,21 +168,26 @@ impl Config {
             return Ok(());
         }
         let message = format!("{command} needs cniVersion {} or later", version::WITH_GC_AND_STATUS);
-        Err(Failure::new(Code::IncompatibleVersion, message).because(format!("this is {}", self.cni_version)))
+        Err(Failure::new(Code::IncompatibleVersion, message)
+            .because(format!("the configuration has {}", self.cni_version)))
     }
 
     /// The result of the plugin before.
     pub(super) fn require_prev_result(&self) -> Result<&RawValue, Failure> {
         self.prev_result.as_deref().ok_or_else(|| {
-            invalid("there is no prevResult")
-                .because("ringfence-cni goes into a chain, after the plugin that gives the pod its addresses")
+            invalid("missing prevResult")
+                .because("ringfence-cni is a chained plugin: add it after the plugin that assigns the pod's addresses")
         })
     }
 }
 
 fn absolute(key: &str, path: Option<PathBuf>, default: &str) -> Result<PathBuf, Failure> {
     let path = path.unwrap_or_else(|| default.into());
-    if path.is_absolute() { Ok(path) } else { Err(invalid(format!("{key} {path:?} is no absolute path"))) }
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(invalid(format!("invalid {key} {path:?}: expected an absolute path")))
+    }
 }
 
 fn invalid(message: impl Into<String>) -> Failure {

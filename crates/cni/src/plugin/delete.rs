@@ -12,7 +12,7 @@ use crate::{AttachmentId, isolation, store};
 
 pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
     let config = config.unwrap_or_else(|failure| {
-        say(format_args!("{failure}; DEL goes on with the defaults"));
+        say(format_args!("{failure}; DEL continues with the defaults"));
         Config::of_defaults()
     });
     match environment.attachment_id() {
@@ -34,11 +34,12 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
         Ok(Some(attachment)) => attachment.addresses,
         Ok(None) => Vec::new(),
         Err(error) => {
-            say(format_args!("{} in {} cannot be read: {error}", id, folder.display()));
+            say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
             told.to_vec()
         }
     };
-    let removed = store::remove(folder, id).map_err(|error| format!("{id} stays in {}: {error}", folder.display()));
+    let removed = store::remove(folder, id)
+        .map_err(|error| format!("cannot remove attachment {id} from {}: {error}", folder.display()));
     let released = release(config, addresses);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
@@ -54,7 +55,7 @@ fn release(config: &Config, mut addresses: Vec<IpAddr>) -> Result<(), String> {
         return Ok(());
     }
     let others = store::read_all(&config.state_dir)
-        .map_err(|error| format!("{} cannot be read: {error}", config.state_dir.display()))?;
+        .map_err(|error| format!("cannot read {}: {error}", config.state_dir.display()))?;
     addresses.retain(|address| !others.attachments.iter().any(|other| other.addresses.contains(address)));
-    isolation::remove(&addresses).map_err(|error| format!("{addresses:?} may stay denied: {error}"))
+    isolation::remove(&addresses).map_err(|error| format!("addresses {addresses:?} may stay isolated: {error}"))
 }

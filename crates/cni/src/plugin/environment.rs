@@ -38,7 +38,9 @@ impl Environment {
 
     pub(super) fn command(&self) -> Result<Command, Failure> {
         let Some(command) = self.get("CNI_COMMAND")? else {
-            return Err(invalid("CNI_COMMAND is not set: a container runtime starts this program and sets it"));
+            return Err(invalid(
+                "CNI_COMMAND is not set: this program is a CNI plugin, which a container runtime runs",
+            ));
         };
         match command {
             "ADD" => Ok(Command::Add),
@@ -48,7 +50,7 @@ impl Environment {
             "STATUS" => Ok(Command::Status),
             "VERSION" => Ok(Command::Version),
             other => {
-                Err(invalid(format!("CNI_COMMAND {other:?} is unknown: use ADD, DEL, CHECK, GC, STATUS or VERSION")))
+                Err(invalid(format!("invalid CNI_COMMAND {other:?}: expected ADD, DEL, CHECK, GC, STATUS or VERSION")))
             }
         }
     }
@@ -69,20 +71,20 @@ impl Environment {
         let mut arguments = BTreeMap::new();
         for pair in self.get("CNI_ARGS")?.unwrap_or("").split(';').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(invalid(format!("CNI_ARGS has {pair:?}, which is no KEY=VALUE")));
+                return Err(invalid(format!("invalid entry {pair:?} in CNI_ARGS: expected KEY=VALUE")));
             };
             if arguments.insert(key, value).is_some() {
-                return Err(invalid(format!("CNI_ARGS has {key} twice")));
+                return Err(invalid(format!("duplicate {key} in CNI_ARGS")));
             }
         }
         let value = |key: &str| arguments.get(key).copied().filter(|value| !value.is_empty());
         let Some(name) = value("K8S_POD_NAME") else { return Ok(None) };
         let Some(namespace) = value("K8S_POD_NAMESPACE") else {
-            return Err(invalid("CNI_ARGS has K8S_POD_NAME and no K8S_POD_NAMESPACE"));
+            return Err(invalid("missing K8S_POD_NAMESPACE in CNI_ARGS with K8S_POD_NAME"));
         };
         for (key, name) in [("K8S_POD_NAME", name), ("K8S_POD_NAMESPACE", namespace)] {
             if !is_name(name) {
-                return Err(invalid(format!("CNI_ARGS has {key}={name}, which is no name in Kubernetes")));
+                return Err(invalid(format!("invalid {key}={name} in CNI_ARGS: expected a Kubernetes name")));
             }
         }
         let uid = value("K8S_POD_UID").map(String::from);

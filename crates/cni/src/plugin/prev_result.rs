@@ -46,7 +46,7 @@ struct Address {
 impl PrevResult {
     pub(super) fn parse(result: &RawValue) -> Result<PrevResult, Failure> {
         let fields: Fields = serde_json::from_str(result.get())
-            .map_err(|error| invalid("prevResult is no CNI result").because(error))?;
+            .map_err(|error| invalid("invalid prevResult: expected a CNI result").because(error))?;
         let interfaces = fields.interfaces.unwrap_or_default();
         let mut addresses = Vec::new();
         for Address { address, interface } in fields.ips.unwrap_or_default() {
@@ -55,18 +55,21 @@ impl PrevResult {
                 continue;
             }
             let Some(parsed) = parse_address(&address) else {
-                return Err(invalid(format!("prevResult has {address:?}, which is no address with its prefix length")));
+                return Err(invalid(format!(
+                    "invalid address {address:?} in prevResult: expected an address with a prefix length"
+                )));
             };
             addresses.push(parsed);
         }
         match addresses.len() {
-            0 => Err(invalid("prevResult has no address of the pod")
-                .because("ringfence-cni goes into a chain, after the plugin that gives the pod its addresses")),
+            0 => Err(invalid("missing address of the pod in prevResult").because(
+                "ringfence-cni is a chained plugin: add it after the plugin that assigns the pod's addresses",
+            )),
             1..=ADDRESSES => {
                 let on_host = interfaces.into_iter().filter(Interface::is_on_host);
                 Ok(PrevResult { addresses, host_interfaces: on_host.map(|interface| interface.name).collect() })
             }
-            more => Err(invalid(format!("prevResult has {more} addresses; at most {ADDRESSES} are policed"))),
+            more => Err(invalid(format!("too many addresses in prevResult: {more}, at most {ADDRESSES}"))),
         }
     }
 }
@@ -110,14 +113,14 @@ mod tests {
         let no_address = [r#"{}"#, r#"{"ips":null}"#, r#"{"ips":[]}"#];
         let on_host = r#"{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":0}]}"#;
         for text in no_address.into_iter().chain([on_host]) {
-            assert!(parse(text).unwrap_err().to_string().contains("no address of the pod"), "{text}");
+            assert!(parse(text).unwrap_err().to_string().contains("missing address of the pod"), "{text}");
         }
         for address in ["10.1.0.7", "10.1.0.7/33", "fd00::7/129", "10.1.0/24", "", "/24", "10.1.0.7/x"] {
             let refusal = parse(&format!(r#"{{"ips":[{{"address":"{address}"}}]}}"#)).unwrap_err();
-            assert!(refusal.to_string().contains("no address with its prefix length"), "{address}");
+            assert!(refusal.to_string().contains("expected an address with a prefix length"), "{address}");
         }
         for text in ["[]", "7", r#"{"ips":[{}]}"#, r#"{"ips":7}"#, r#"{"interfaces":[{}]}"#] {
-            assert!(parse(text).unwrap_err().to_string().contains("no CNI result"), "{text}");
+            assert!(parse(text).unwrap_err().to_string().contains("expected a CNI result"), "{text}");
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn status(config: &Config) -> Result<(), Failure> {
         (Ok(()), OnTimeout::Fail | OnTimeout::Isolate) => Ok(()),
         // An ADD would start the pod with everything denied.
         (Err(reason), OnTimeout::Isolate) => {
-            say(format_args!("pods that start now are denied everything: {reason}"));
+            say(format_args!("pods that start now are isolated, with all traffic denied: {reason}"));
             Ok(())
         }
         (Err(reason), OnTimeout::Fail) => {

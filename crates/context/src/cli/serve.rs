@@ -12,47 +12,47 @@ use super::{Cli, TableArguments};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// Kubeconfig file of the API server to watch. Without it and --manifests, the pod's own service account is used.
+    /// Kubeconfig file of the API server to watch. Default without --manifests: the pod's service account.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// Folder of manifests (YAML or JSON) to follow instead of a cluster.
+    /// Folder of manifests (YAML or JSON) to watch instead of a cluster.
     #[arg(long, env = "RINGFENCE_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
 
-    /// Address that serves identities, edges, /healthz, /readyz, /status and /metrics.
+    /// Listen address of identities, edges, /healthz, /readyz, /status and /metrics.
     #[arg(long, env = "RINGFENCE_CONTEXT_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9471")]
     pub(crate) listen: SocketAddr,
 
-    /// Relay to push baselines and deltas to, as http(s)://HOST/PATH.
+    /// URL of the relay to push baselines and deltas to, as http(s)://HOST/PATH.
     #[arg(long, env = "RINGFENCE_PUSH_URL", value_name = "URL", value_parser = relay)]
     pub(crate) push_url: Option<reqwest::Url>,
 
-    /// File with the relay's bearer token; read again when it changes.
+    /// File with the bearer token for the relay; reread when it changes.
     #[arg(long, env = "RINGFENCE_TOKEN_FILE", value_name = "FILE", requires = "push_url")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// File with the certificates (PEM) that the relay's is checked against; without it, the system's.
+    /// File with the CA certificates (PEM) for the relay. Default: the CA certificates of the system.
     #[arg(long, env = "RINGFENCE_PUSH_CA_FILE", value_name = "FILE", requires = "push_url")]
     pub(crate) push_ca_file: Option<PathBuf>,
 
-    /// Where to keep baselines: file:///DIR or s3://BUCKET/PREFIX (with AWS_* variables).
+    /// Store for baselines: file:///DIR or s3://BUCKET/PREFIX (with AWS_* variables).
     #[arg(long, env = "RINGFENCE_STORE", value_name = "URL")]
     pub(crate) store: Option<StoreUrl>,
 
-    /// Seconds between two baselines that are pushed or stored, at least. Deltas do not wait.
+    /// Minimum interval in seconds between two baselines that are pushed or stored. Deltas are not delayed.
     #[arg(long, env = "RINGFENCE_BASELINE_SECS", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub(crate) baseline_secs: Duration,
 
-    /// Name of the cluster; without it, the UID of the namespace kube-system.
+    /// Name of the cluster. Default: the UID of the namespace kube-system.
     #[arg(long, env = "RINGFENCE_CLUSTER_ID", value_name = "ID")]
     pub(crate) cluster_id: Option<String>,
 
-    /// Be one of several: all serve, and the one that holds the Lease pushes and stores.
+    /// Enable leader election between replicas: all serve, and the holder of the Lease pushes and stores.
     #[arg(long, env = "RINGFENCE_LEADER_ELECT")]
     pub(crate) leader_elect: bool,
 
-    /// Namespace of the Lease; without it, the pod's own.
+    /// Namespace of the Lease. Default: the namespace of the pod.
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "ringfence")]
     pub(crate) lease_namespace: String,
 
@@ -60,23 +60,25 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "RINGFENCE_LEASE_NAME", value_name = "NAME", default_value = "ringfence-context")]
     pub(crate) lease_name: String,
 
-    /// Who this process is in the Lease; without it, the host's name and a random number.
+    /// Holder identity of this process in the Lease. Default: the host name and a random number.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub(crate) lease_identity: Option<String>,
 
-    /// File that names other clusters (YAML): the addresses of their labelled pods are served as remote-sets. Read again when it changes.
+    /// File (YAML) with the other clusters; the addresses of their labelled pods are served as remote-sets. Reread when
+    /// it changes.
     #[arg(long, env = "RINGFENCE_REMOTE_CLUSTERS", value_name = "FILE")]
     pub(crate) remote_clusters: Option<PathBuf>,
 
-    /// Folder for what is known of other clusters, so that it outlives this process while they cannot be reached.
+    /// Folder for the state of other clusters, so that it survives a restart while they are unreachable.
     #[arg(long, env = "RINGFENCE_CONTEXT_STATE_DIR", value_name = "DIR", requires = "remote_clusters")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Drop the sets of a cluster of which nothing was heard for so long, as 90m, 36h or 7d. Without it they stay.
+    /// Time after which the stale sets of an unreachable cluster expire, as in 90m, 36h or 7d. Default: they never
+    /// expire.
     #[arg(long, env = "RINGFENCE_REMOTE_MAX_STALE", value_name = "DURATION", requires = "remote_clusters", value_parser = console::duration)]
     pub(crate) remote_max_stale: Option<Duration>,
 
-    /// Write the sets of other clusters into this one, for what enforces policies here: calico keeps a GlobalNetworkSet for each.
+    /// Export the sets of other clusters to the enforcer of this cluster: calico creates a GlobalNetworkSet for each.
     #[arg(long, env = "RINGFENCE_EXPORT", value_name = "FORM", value_enum, requires = "remote_clusters")]
     pub(crate) export: Option<ExportForm>,
 
@@ -99,9 +101,9 @@ impl ServeArguments {
         let conflict = |message| Cli::command().error(ErrorKind::ArgumentConflict, message);
         console::source::choose(given, &mut self.kubeconfig, &mut self.manifests).map_err(conflict)?;
         match (&self.manifests, self.leader_elect, self.export) {
-            (Some(_), true, _) => Err(conflict("--leader-elect needs a cluster, which --manifests is not")),
+            (Some(_), true, _) => Err(conflict("--leader-elect needs a cluster and cannot be used with --manifests")),
             (Some(_), _, Some(ExportForm::Calico)) => {
-                Err(conflict("--export needs a cluster, which --manifests is not"))
+                Err(conflict("--export needs a cluster and cannot be used with --manifests"))
             }
             (Some(_), false, None) | (None, ..) => Ok(()),
         }
@@ -110,13 +112,11 @@ impl ServeArguments {
 
 /// The token goes into a header of its own, and what is in a URL is for everyone to see who may list processes.
 fn relay(text: &str) -> Result<reqwest::Url, String> {
-    let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; it is http(s)://HOST/PATH"))?;
+    let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; expected http(s)://HOST/PATH"))?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => Ok(url),
-        ("http" | "https", ..) => {
-            Err("it must hold no name and password; --token-file names a file with a token".into())
-        }
-        _ => Err("it is http(s)://HOST/PATH".into()),
+        ("http" | "https", ..) => Err("a URL must not contain a user name or password; use --token-file".into()),
+        _ => Err("expected http(s)://HOST/PATH".into()),
     }
 }
 
@@ -135,13 +135,14 @@ impl std::str::FromStr for StoreUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<StoreUrl, String> {
-        let url: reqwest::Url =
-            text.parse().map_err(|e| format!("{e}; a store is file:///DIR or s3://BUCKET/PREFIX"))?;
+        let url: reqwest::Url = text.parse().map_err(|e| format!("{e}; expected file:///DIR or s3://BUCKET/PREFIX"))?;
         match url.scheme() {
             "file" if url.path().len() > 1 && url.to_file_path().is_ok() => Ok(StoreUrl(url)),
-            "file" if url.has_host() => Err("a folder of this machine is file:///DIR, with three slashes".into()),
+            "file" if url.has_host() => {
+                Err("expected file:///DIR, with three slashes, for a folder of this machine".into())
+            }
             "s3" if url.host_str().is_some_and(|bucket| !bucket.is_empty()) => Ok(StoreUrl(url)),
-            _ => Err("a store is file:///DIR or s3://BUCKET/PREFIX".into()),
+            _ => Err("expected file:///DIR or s3://BUCKET/PREFIX".into()),
         }
     }
 }
@@ -149,7 +150,7 @@ impl std::str::FromStr for StoreUrl {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        Ok(_) => Err("between 1 and 86400".into()),
+        Ok(_) => Err("expected a number of seconds from 1 to 86400".into()),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -22,8 +22,8 @@ fn too_long(pod: &Pod, key: &str) -> Problem {
     Problem {
         origin: format!("Pod {} metadata.labels[{}]", pod.base.name, start.escape_debug()),
         message: format!(
-            "longer than {LONGEST_VALUE_BYTES} bytes, or {LONGEST_KEY_BYTES} in the key, or beyond the {} KiB of all labels; \
-             it counts for the identity, and the record is without it",
+            "the label is longer than {LONGEST_VALUE_BYTES} bytes, or its key than {LONGEST_KEY_BYTES}, or the labels \
+             exceed {} KiB in total; it is part of the identity, but not of the record",
             MOST_BYTES >> 10
         ),
     }

@@ -81,7 +81,7 @@ impl fmt::Display for Ports {
 
 /// Why a text is not a line of a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{line}' is no line of a list of declared edges: {why}")]
+#[error("invalid line '{line}' in a list of declared edges: {why}")]
 pub struct NotALine {
     line: String,
     why: &'static str,
@@ -90,7 +90,7 @@ pub struct NotALine {
 /// Why a text is not a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAList {
-    #[error("it does not begin with '{HEADER}'")]
+    #[error("expected '{HEADER}' at the beginning")]
     NoHeader,
     #[error("line {number}: {error}")]
     Line { number: usize, error: NotALine },
@@ -118,20 +118,20 @@ pub fn parse_line(line: &str) -> Result<Statement, NotALine> {
 const LONGEST_SHOWN: usize = 200;
 
 fn statement(line: &str) -> Result<Statement, &'static str> {
-    let (kind, rest) = line.split_once(' ').ok_or("it has one word")?;
+    let (kind, rest) = line.split_once(' ').ok_or("expected more than one word")?;
     match kind {
         "G" => Ok(Statement::IngressGoverned(workload(rest)?)),
         "S" => Ok(Statement::EgressGoverned(workload(rest)?)),
         "P" => {
-            let (ends, side_of) = rest.rsplit_once(" : ").ok_or("there is no ' : ' before a direction")?;
-            let (policy, governed) = ends.split_once(" > ").ok_or("there is no ' > ' between two ends")?;
+            let (ends, side_of) = rest.rsplit_once(" : ").ok_or("missing ' : ' before the direction")?;
+            let (policy, governed) = ends.split_once(" > ").ok_or("missing ' > ' between source and destination")?;
             let direction = Direction::BOTH.into_iter().find(|direction| side(*direction) == side_of);
-            let direction = direction.ok_or("the direction is neither ingress nor egress")?;
+            let direction = direction.ok_or("invalid direction: expected ingress or egress")?;
             Ok(Statement::Governs { policy: workload(policy)?, direction, workload: workload(governed)? })
         }
         "E" | "C" => {
-            let (ends, ports) = rest.rsplit_once(" : ").ok_or("there is no ' : ' before a port")?;
-            let (source, destination) = ends.split_once(" > ").ok_or("there is no ' > ' between two ends")?;
+            let (ends, ports) = rest.rsplit_once(" : ").ok_or("missing ' : ' before the port")?;
+            let (source, destination) = ends.split_once(" > ").ok_or("missing ' > ' between source and destination")?;
             let (ports, partial) = match ports.strip_suffix(PARTIAL) {
                 Some(ports) => (ports, true),
                 None => (ports, false),
@@ -146,10 +146,10 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
                     }
                 },
             };
-            let ports = self::ports(ports).ok_or("the port is none")?;
+            let ports = self::ports(ports).ok_or("invalid port")?;
             Ok(Statement::Edge { source, destination, ports, partial })
         }
-        _ => Err("it does not begin with C, E, G, P or S"),
+        _ => Err("expected C, E, G, P or S at the beginning"),
     }
 }
 
@@ -158,7 +158,7 @@ fn end(text: &str) -> Result<Who, &'static str> {
 }
 
 fn workload(text: &str) -> Result<ObjectName, &'static str> {
-    const NOT_A_WORKLOAD: &str = "an end is not namespace/workload";
+    const NOT_A_WORKLOAD: &str = "invalid source or destination: expected NAMESPACE/WORKLOAD";
     let (namespace, name) = text.split_once('/').ok_or(NOT_A_WORKLOAD)?;
     let part = |text| unescaped(text).filter(|part: &String| !part.is_empty() && !text.contains(['*', ' ']));
     match (part(namespace), part(name)) {
@@ -236,9 +236,9 @@ mod tests {
     fn what_is_no_line_is_refused_with_the_reason() {
         for (line, why) in [
             ("", "one word"),
-            ("X a/b", "does not begin"),
-            ("G a", "namespace/workload"),
-            ("G */*", "namespace/workload"),
+            ("X a/b", "at the beginning"),
+            ("G a", "NAMESPACE/WORKLOAD"),
+            ("G */*", "NAMESPACE/WORKLOAD"),
             ("E a/b > c/d", "' : '"),
             ("E a/b : 80", "' > '"),
             ("E a/b > c/d : http", "port"),
@@ -251,6 +251,6 @@ mod tests {
         }
         assert_eq!(parse("G a/b\n"), Err(NotAList::NoHeader));
         let numbered = parse(&format!("{HEADER}\nG a/b\nG a\n")).unwrap_err().to_string();
-        assert!(numbered.starts_with("line 3: 'G a'"), "{numbered}");
+        assert!(numbered.starts_with("line 3: invalid line 'G a'"), "{numbered}");
     }
 }

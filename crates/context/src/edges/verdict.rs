@@ -28,7 +28,7 @@ pub enum Asked {
 
 /// Why a text is none that says what a flow carries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is none of 80, 80/tcp and icmp; ports are 1 to 65535")]
+#[error("invalid port '{0}': expected PORT, PORT/PROTOCOL or icmp, with ports from 1 to 65535")]
 pub struct NotAsked(String);
 
 impl FromStr for Asked {

@@ -29,7 +29,7 @@ impl Drop for Following {
     fn drop(&mut self) {
         let unread = self.first.len() + self.frames.len();
         if unread > 0 && !self.ended {
-            tracing::info!(feed = self.channel.name, unread, "a reader has gone, or took nothing for too long");
+            tracing::info!(feed = self.channel.name, unread, "a subscriber disconnected or timed out");
         }
         self.figures.left();
     }
@@ -50,7 +50,7 @@ impl Following {
                 self.ended = true;
                 self.figures.dropped();
                 let at = self.channel.baseline().map(|baseline| baseline.position)?;
-                sse::pull(at, format!("this reader is too slow: {missed} events were not read in time"))
+                sse::pull(at, format!("subscriber too slow: {missed} events were not read in time"))
             }
             Ok(Err(RecvError::Closed)) => return None,
         })

@@ -33,30 +33,31 @@ impl RemoteFigures {
         let mut gauge = |name: &str, help: &str, family: &Family<Label, Gauge>| {
             registry.register(name, help, family.clone());
         };
-        gauge("remote_sets", "Sets that pods of the cluster offer", sets);
-        gauge("remote_addresses", "Addresses in at least one of them", addresses);
-        gauge("remote_reachable", "1 while the cluster answers and what is served of it is as of now", reachable);
-        gauge("remote_exported", "GlobalNetworkSets that are as they should be", exported);
+        gauge("remote_sets", "Remote sets of the cluster", sets);
+        gauge("remote_addresses", "Addresses in at least one remote set of the cluster", addresses);
+        gauge("remote_reachable", "1 while the cluster is reachable and its remote sets are up to date", reachable);
+        gauge("remote_exported", "GlobalNetworkSets that are up to date", exported);
         registry.register_with_unit(
             "remote_last_sync_timestamp",
-            "When the sets were last known to be right, since 1970; NaN if they never were",
+            "Unix time at which the remote sets were last up to date; NaN if they never were",
             Unit::Seconds,
             last_sync.clone(),
         );
         registry.register_with_unit(
             "remote_stale",
-            "Since then while the cluster cannot be reached, 0 while it can; NaN if it never could",
+            "Age of the stale remote sets while the cluster is unreachable, 0 while it is reachable; NaN if it never \
+             was",
             Unit::Seconds,
             stale.clone(),
         );
         registry.register(
             "remote_watch_restarts",
-            "Requests to the cluster that failed or broke off, and were made again",
+            "Requests to the cluster that failed and were retried",
             restarts.clone(),
         );
         registry.register(
             "remote_export_failures",
-            "Tries to bring a GlobalNetworkSet up to date that failed, and objects that are not ours to write",
+            "Failed updates of GlobalNetworkSets, and updates skipped because the object belongs to another operator",
             export_failures.clone(),
         );
     }

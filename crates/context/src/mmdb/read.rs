@@ -17,11 +17,11 @@ pub struct Database<S: AsRef<[u8]>> {
 pub enum ReadError {
     #[error(transparent)]
     Format(#[from] MaxMindDbError),
-    #[error("the file is a {0:?}, not a {DATABASE_TYPE:?}")]
+    #[error("wrong database type: expected {DATABASE_TYPE:?}, got {0:?}")]
     OtherType(String),
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    #[error("the record at {0} is not of one address")]
+    #[error("invalid record at {0}: expected a record of one address")]
     NotOneAddress(String),
 }
 

@@ -16,7 +16,7 @@ struct Backends<'a> {
     interner: &'a mut Interner,
 }
 
-const CONSEQUENCE: &str = "what it names there is not known to be reached from outside";
+const CONSEQUENCE: &str = "the workloads that this field refers to do not count as exposed";
 
 /// Backends in `spec.defaultBackend` and `spec.rules[].http.paths[].backend` (networking.k8s.io/v1).
 pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
@@ -61,8 +61,7 @@ impl<'a> Backends<'a> {
         }
         match (&backend["service"], &backend["resource"]) {
             (Value::Null, Value::Null) => {
-                self.reader
-                    .not_understood(path, "names neither a service nor a resource, as networking.k8s.io/v1 does");
+                self.reader.not_understood(path, "expected service or resource (networking.k8s.io/v1)");
             }
             (Value::Null, _) => {}
             (service, _) => {

@@ -11,7 +11,7 @@ use crate::workload::{Owner, Workload};
 
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
     let name = base.name.clone();
-    let mut reader = Reader::new(Kind::Pod, &name, "the pod is taken for one that does not say it");
+    let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
     let owner = owner(&object["metadata"], &mut reader);
     let Workload { name: workload, control_plane } = Workload::of(&base, owner, interner);
     let ready = is_ready(&object["status"], &mut reader);

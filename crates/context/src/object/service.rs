@@ -7,7 +7,7 @@ use super::reader::Reader;
 use super::{Kind, Service};
 
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Service {
-    let mut reader = Reader::new(Kind::Service, &name, "what the Service means by it does not count");
+    let mut reader = Reader::new(Kind::Service, &name, "the field is ignored");
     let spec = reader.object(&object["spec"], "spec");
     let sort = reader.text(&spec["type"], "spec.type").unwrap_or("ClusterIP");
     let (selects, leads_in) = match sort {

@@ -67,8 +67,8 @@ fn what_is_misspelt_is_a_problem() {
     let (objects, problems, ignored) = read(text);
     assert_eq!((objects.len(), ignored), (0, 0));
     let expected = [
-        "f.yaml:1: this kind is unknown",
-        "f.yaml:3: this kind is unknown",
+        "f.yaml:1: unknown kind",
+        "f.yaml:3: unknown kind",
         "f.yaml:5: an object without 'apiVersion: gateway.networking.k8s.io/v1'",
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:?}");

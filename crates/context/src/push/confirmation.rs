@@ -42,8 +42,8 @@ impl fmt::Display for HeldBaseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HeldBaseline::Version(version) => write!(f, "the relay has the baseline {version:?}"),
-            HeldBaseline::Unclear => f.write_str("the relay does not say which baseline it has"),
-            HeldBaseline::Unanswered { status } => write!(f, "the relay says of no baseline that it has it ({status})"),
+            HeldBaseline::Unclear => f.write_str("the relay does not report its baseline"),
+            HeldBaseline::Unanswered { status } => write!(f, "the relay confirms no baseline ({status})"),
         }
     }
 }

@@ -93,7 +93,11 @@ pub(super) fn plan<'a>(
     let (owned, foreign): (BTreeMap<&str, &NetworkSet>, BTreeMap<&str, &NetworkSet>) =
         existing.iter().map(|(name, set)| (&**name, set)).partition(|(_, set)| snapshot.owns(exporter, set));
     for (name, set) in foreign {
-        tracing::debug!(name, cluster = &*snapshot.cluster_of(set), "GlobalNetworkSet of another operator is left");
+        tracing::debug!(
+            name,
+            cluster = &*snapshot.cluster_of(set),
+            "GlobalNetworkSet belongs to another operator; left unchanged"
+        );
     }
     let mut steps = vec![];
     for (name, (cluster, wanted)) in wanted {
@@ -106,7 +110,7 @@ pub(super) fn plan<'a>(
     for (name, set) in owned.into_iter().filter(|(name, _)| !wanted.contains_key(*name)) {
         let cluster = snapshot.cluster_of(set);
         match snapshot.unknown.contains(&cluster) {
-            true => tracing::debug!(name, cluster = &*cluster, "its cluster is not known yet: it stays"),
+            true => tracing::debug!(name, cluster = &*cluster, "GlobalNetworkSet kept: its cluster is not synced yet"),
             false => steps.push((cluster, Step::Delete(set))),
         }
     }

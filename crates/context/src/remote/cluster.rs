@@ -147,7 +147,8 @@ impl Cluster {
                         watch.current_at = Some(Timestamp::now());
                     }
                     if let Some(doubt) = &watch.doubt {
-                        tracing::warn!(%cluster, family = %prefix, "{doubt}; nothing of it goes before another list says the same");
+                        tracing::warn!(%cluster, family = %prefix, "suspicious list: {doubt}; nothing is removed \
+                            until a relist confirms it");
                     }
                     tracing::debug!(%cluster, family = %prefix, pods = pods.len(), "listed");
                 }
@@ -160,7 +161,9 @@ impl Cluster {
             Followed::Failing(now) => {
                 match &now {
                     Some(why) if watch.failing.as_ref() != Some(why) => tracing::warn!(%cluster, "{why}"),
-                    None if watch.failing.is_some() => tracing::info!(%cluster, family = %prefix, "it answers again"),
+                    None if watch.failing.is_some() => {
+                        tracing::info!(%cluster, family = %prefix, "cluster reachable again")
+                    }
                     Some(_) | None => {}
                 }
                 watch.failing = now;

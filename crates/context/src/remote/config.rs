@@ -74,7 +74,7 @@ pub fn read_clusters(path: &Path) -> Result<Vec<ClusterConfig>, ConfigError> {
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES {
         return Err(ConfigError::Read {
             path: path.to_owned(),
-            reason: format!("it is longer than {FILE_BYTES} bytes"),
+            reason: format!("the file is larger than {FILE_BYTES} bytes"),
         });
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
@@ -104,7 +104,7 @@ struct Entry {
 fn parse(text: &str) -> Result<Vec<ClusterConfig>, String> {
     let file: File = serde_saphyr::from_str(text).map_err(|e| first_line(&e.to_string()))?;
     if file.clusters.len() > MOST_CLUSTERS {
-        return Err(format!("there are more than {MOST_CLUSTERS} clusters"));
+        return Err(format!("too many clusters: at most {MOST_CLUSTERS}"));
     }
     let mut names = BTreeSet::new();
     let mut clusters = Vec::new();
@@ -112,12 +112,12 @@ fn parse(text: &str) -> Result<Vec<ClusterConfig>, String> {
         let name = entry.name.clone();
         if !is_cluster_name(&name) {
             return Err(format!(
-                "'{name}' is no name of a cluster: up to {LONGEST_NAME} lower-case letters, digits and '-', with a letter \
-                 or digit at both ends"
+                "invalid cluster name '{name}': expected up to {LONGEST_NAME} lower-case letters, digits and '-', \
+                 with a letter or digit at both ends"
             ));
         }
         if !names.insert(name.clone()) {
-            return Err(format!("there are two clusters of the name {name}"));
+            return Err(format!("duplicate cluster name {name}"));
         }
         clusters.push(entry.cluster().map_err(|reason| format!("cluster {name}: {reason}"))?);
     }
@@ -126,7 +126,7 @@ fn parse(text: &str) -> Result<Vec<ClusterConfig>, String> {
 
 /// The parser draws the place below its first line, which names it.
 fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or("it is not understood").to_owned()
+    text.lines().next().unwrap_or("invalid file").to_owned()
 }
 
 impl Entry {
@@ -138,9 +138,9 @@ impl Entry {
                 is_safe(&url, ca_file.is_some())?;
                 Elsewhere::Url { url, ca_file, token_file }
             }
-            (Some(_), ..) => return Err("it has a kubeconfig and also url, caFile or tokenFile; it has one way".into()),
-            (None, Some(_), _, None) => return Err("it has a url and no credentials; name a tokenFile".into()),
-            (None, None, ..) => return Err("it has neither a kubeconfig nor a url with caFile and tokenFile".into()),
+            (Some(_), ..) => return Err("kubeconfig excludes url, caFile and tokenFile; choose one of the two".into()),
+            (None, Some(_), _, None) => return Err("url without credentials; add a tokenFile".into()),
+            (None, None, ..) => return Err("missing kubeconfig, or url with caFile and tokenFile".into()),
         };
         let prefixes = match label_prefixes {
             None => LabelPrefix::defaults(),
@@ -150,13 +150,13 @@ impl Entry {
             }
         };
         if prefixes.is_empty() {
-            return Err("labelPrefixes is empty; leave it out for the usual ones".into());
+            return Err("labelPrefixes is empty; omit it for the default prefixes".into());
         }
         if prefixes.iter().collect::<BTreeSet<_>>().len() < prefixes.len() {
-            return Err("labelPrefixes names one twice".into());
+            return Err("labelPrefixes has a duplicate".into());
         }
         if accept.as_ref().is_some_and(Vec::is_empty) {
-            return Err("accept is empty, so that nothing would be accepted; leave it out to accept everything".into());
+            return Err("accept is empty, which accepts nothing; omit it to accept everything".into());
         }
         Ok(ClusterConfig { name: name.into(), way, prefixes, rules: Rules { accept, host_network } })
     }
@@ -177,15 +177,15 @@ fn is_safe(url: &str, has_ca: bool) -> Result<(), String> {
         None => return Err(format!("url '{url}' has no host")),
     };
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("its url must hold no name and password; tokenFile names a file with a token".into());
+        return Err("url must not contain a user name or password; use tokenFile".into());
     }
     match (parsed.scheme(), has_ca) {
         ("https", true) => Ok(()),
-        ("https", false) => Err("it has no caFile, which the server's certificate is checked against".into()),
+        ("https", false) => Err("missing caFile, with the CA certificates of the server".into()),
         ("http", false) if is_here => Ok(()),
-        ("http", true) => Err("http:// has no certificate that caFile could check".into()),
-        ("http", false) => Err("http:// would show the token to everyone on the way; use https://HOST:PORT".into()),
-        _ => Err(format!("url '{url}' is not https://HOST:PORT")),
+        ("http", true) => Err("caFile has no effect with http://; remove it or use https://HOST:PORT".into()),
+        ("http", false) => Err("http:// would send the token unencrypted; use https://HOST:PORT".into()),
+        _ => Err(format!("invalid url '{url}': expected https://HOST:PORT")),
     }
 }
 
@@ -227,25 +227,28 @@ mod tests {
         let https = "url: 'https://a', caFile: c, tokenFile: t";
         for (entry, says) in [
             ("{name: a, kubeconfig: k, labelPrefix: x}".to_owned(), "labelPrefix"),
-            ("{name: a}".into(), "neither a kubeconfig nor a url"),
-            ("{name: a, url: 'https://a', caFile: c}".into(), "no credentials"),
-            ("{name: a, url: 'https://a', tokenFile: t}".into(), "no caFile"),
-            (format!("{{name: a, kubeconfig: k, {https}}}"), "one way"),
-            ("{name: a, kubeconfig: k, tokenFile: t}".into(), "one way"),
-            ("{name: a, tokenFile: t}".into(), "neither a kubeconfig nor a url"),
-            ("{name: a, url: 'http://east', tokenFile: t}".into(), "show the token"),
-            ("{name: a, url: 'ftp://east', tokenFile: t}".into(), "is not https"),
-            ("{name: a, url: 'https://u:p@east', caFile: c, tokenFile: t}".into(), "no name and password"),
-            ("{name: A, kubeconfig: k}".into(), "'A' is no name of a cluster"),
-            ("{name: a/../b, kubeconfig: k}".into(), "is no name of a cluster"),
+            ("{name: a}".into(), "missing kubeconfig, or url"),
+            ("{name: a, url: 'https://a', caFile: c}".into(), "without credentials"),
+            ("{name: a, url: 'https://a', tokenFile: t}".into(), "missing caFile"),
+            (format!("{{name: a, kubeconfig: k, {https}}}"), "choose one of the two"),
+            ("{name: a, kubeconfig: k, tokenFile: t}".into(), "choose one of the two"),
+            ("{name: a, tokenFile: t}".into(), "missing kubeconfig, or url"),
+            ("{name: a, url: 'http://east', tokenFile: t}".into(), "send the token unencrypted"),
+            ("{name: a, url: 'ftp://east', tokenFile: t}".into(), "expected https"),
+            (
+                "{name: a, url: 'https://u:p@east', caFile: c, tokenFile: t}".into(),
+                "must not contain a user name or password",
+            ),
+            ("{name: A, kubeconfig: k}".into(), "invalid cluster name 'A'"),
+            ("{name: a/../b, kubeconfig: k}".into(), "invalid cluster name"),
             ("{kubeconfig: k}".into(), "name"),
             ("{name: a, kubeconfig: k, accept: []}".into(), "accept is empty"),
-            ("{name: a, kubeconfig: k, accept: [{namespace: 'a b'}]}".into(), "no pattern"),
+            ("{name: a, kubeconfig: k, accept: [{namespace: 'a b'}]}".into(), "invalid name pattern"),
             ("{name: a, kubeconfig: k, accept: [{pod: a}]}".into(), "pod"),
             ("{name: a, kubeconfig: k, labelPrefixes: []}".into(), "labelPrefixes is empty"),
-            ("{name: a, kubeconfig: k, labelPrefixes: [a/b]}".into(), "'a/b' is not a prefix"),
-            ("{name: a, kubeconfig: k, labelPrefixes: [a, a]}".into(), "one twice"),
-            ("{name: a, kubeconfig: k}, {name: a, kubeconfig: l}".into(), "two clusters of the name a"),
+            ("{name: a, kubeconfig: k, labelPrefixes: [a/b]}".into(), "invalid label prefix 'a/b'"),
+            ("{name: a, kubeconfig: k, labelPrefixes: [a, a]}".into(), "duplicate"),
+            ("{name: a, kubeconfig: k}, {name: a, kubeconfig: l}".into(), "duplicate cluster name a"),
         ] {
             let error = parse(&format!("clusters: [{entry}]")).unwrap_err();
             assert!(error.contains(says), "{entry}: {error}");

@@ -63,7 +63,7 @@ pub struct Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Doubt { before, lost, emptied } = self;
-        write!(f, "a list would take {lost} of {before} addresses and empty {emptied} sets of several")
+        write!(f, "a list would remove {lost} of {before} addresses and empty {emptied} sets with several addresses")
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub struct Pattern(String);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no pattern of names: it has letters, digits, '-', '_', '.' and '*'")]
+#[error("invalid name pattern '{0}': expected letters, digits, '-', '_', '.' and '*'")]
 pub struct NotAPattern(String);
 
 impl Pattern {

@@ -147,7 +147,7 @@ impl Publisher {
         let names: BTreeSet<Arc<str>> = configs.iter().map(|config| config.name.clone()).collect();
         let gone: Vec<Arc<str>> = self.clusters.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
-            tracing::info!(cluster = %name, "it is not watched any more");
+            tracing::info!(cluster = %name, "cluster removed from the file; its watch is stopped");
             if let Some(mut cluster) = self.clusters.remove(&name) {
                 cluster.end();
             }
@@ -160,14 +160,14 @@ impl Publisher {
             match self.clusters.get_mut(&config.name) {
                 Some(known) if known.config == config => {}
                 Some(known) => {
-                    tracing::info!(cluster = %config.name, "it is watched in another way from now on");
+                    tracing::info!(cluster = %config.name, "cluster settings changed; restarting its watch");
                     known.end();
                     let memory = known.memory();
                     self.begin(config, memory, None);
                 }
                 None => {
                     let (memory, problem) = self.remembered(&config.name);
-                    tracing::info!(cluster = %config.name, since = ?memory.synced_at, "watched");
+                    tracing::info!(cluster = %config.name, since = ?memory.synced_at, "watching cluster");
                     self.begin(config, memory, problem);
                 }
             }
@@ -195,10 +195,10 @@ impl Publisher {
             Ok(Found::Memory(memory)) => return (memory, None),
             Ok(Found::Damaged { reason, aside }) => {
                 let aside = aside
-                    .map_or("it could not be moved aside".into(), |path| format!("it lies in {} now", path.display()));
-                format!("its state on disk is damaged and not used: {reason}; {aside}")
+                    .map_or("it could not be renamed".into(), |path| format!("it was renamed to {}", path.display()));
+                format!("the state file of the cluster is damaged and ignored: {reason}; {aside}")
             }
-            Err(e) => format!("its state on disk cannot be read: {e}"),
+            Err(e) => format!("cannot read the state file of the cluster: {e}"),
         };
         tracing::error!(cluster = name, "{problem}");
         (Memory::default(), Some(problem))
@@ -209,10 +209,15 @@ impl Publisher {
         match state.keep_only(&names.iter().map(AsRef::as_ref).collect()) {
             Ok(removed) => {
                 for cluster in removed {
-                    tracing::info!(cluster, "what was known of it is removed: it is not watched any more");
+                    tracing::info!(
+                        cluster,
+                        "removed the state file of a cluster that is no longer in the file of clusters"
+                    );
                 }
             }
-            Err(e) => tracing::warn!("what is known of clusters that are not watched any more stays on disk: {e}"),
+            Err(e) => tracing::warn!(
+                "cannot remove the state files of clusters that are no longer in the file of clusters: {e}"
+            ),
         }
     }
 
@@ -284,7 +289,7 @@ impl Publisher {
             Err(e) => {
                 let problem = e.to_string();
                 if self.file_problem.as_ref() != Some(&problem) {
-                    tracing::error!("{problem}; the clusters stay as they were");
+                    tracing::error!("{problem}; keeping the previous clusters");
                 }
                 self.file_problem = Some(problem);
             }
@@ -297,7 +302,8 @@ impl Publisher {
         let mut dropped = vec![];
         for (name, cluster) in &mut self.clusters {
             if cluster.drop_stale(longest, now, &mut self.tasks, &self.words) {
-                tracing::warn!(cluster = %name, since = ?cluster.synced_at(), "nothing was heard of it for too long: its sets are dropped");
+                tracing::warn!(cluster = %name, since = ?cluster.synced_at(), "the stale sets of the cluster expired \
+                    and are dropped");
                 dropped.push(name.clone());
             }
         }
@@ -382,7 +388,7 @@ impl Publisher {
             // It went while it was written.
             return self.forget_others(&self.clusters.keys().cloned().collect());
         };
-        let problem = failure.map(|e| format!("its state cannot be written to disk: {e}"));
+        let problem = failure.map(|e| format!("cannot write the state file of the cluster: {e}"));
         if let Some(problem) = problem.as_ref().filter(|problem| cluster.unwritten.as_ref() != Some(problem)) {
             tracing::error!(cluster = %name, "{problem}");
         }

@@ -94,7 +94,7 @@ impl StateDir {
         let bytes = match fs::metadata(&path).map(|metadata| metadata.len()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(e) => return Err(e),
-            Ok(length) if length > FILE_BYTES => Err(format!("it is longer than {FILE_BYTES} bytes")),
+            Ok(length) if length > FILE_BYTES => Err(format!("the file is larger than {FILE_BYTES} bytes")),
             Ok(_) => Ok(fs::read(&path)?),
         };
         Ok(match bytes.and_then(|bytes| decode(cluster, &bytes)) {
@@ -162,16 +162,16 @@ fn encode(cluster: &str, memory: &Memory) -> Vec<u8> {
 }
 
 fn decode(cluster: &str, bytes: &[u8]) -> Result<Memory, String> {
-    let Written { sha256, state } = serde_json::from_slice(bytes).map_err(|e| format!("it is not understood: {e}"))?;
+    let Written { sha256, state } = serde_json::from_slice(bytes).map_err(|e| format!("invalid state file: {e}"))?;
     if feed::Digest::of(&json(&state)) != sha256 {
-        return Err("its SHA-256 is not that of what it says".into());
+        return Err("SHA-256 mismatch".into());
     }
     let State { format, cluster: of, synced_at, families } = state;
     if format != FORMAT {
-        return Err(format!("it has the format {format}, and known is {FORMAT}"));
+        return Err(format!("unsupported format {format}: expected {FORMAT}"));
     }
     if of != cluster {
-        return Err(format!("it is that of the cluster '{of}'"));
+        return Err(format!("it is the state of another cluster, '{of}'"));
     }
     let claim = |Set { namespace, name, host_network, addresses }| Claim {
         set: ObjectName { namespace, name },

@@ -72,13 +72,13 @@ impl Keeping {
                     backoff.reset();
                     self.figures.delivered(Outlet::Store);
                     if let Some(error) = untidy {
-                        self.note(&error, "what is old stays until it can be removed");
+                        self.note(&error, "old baselines are kept; retrying the removal");
                     }
                     kept = Some(baseline.version.clone());
                     sleep_until((began + self.interval).into()).await;
                 }
                 Err(error) => {
-                    self.note(&error, "the baseline is written again");
+                    self.note(&error, "retrying to write the baseline");
                     sleep(backoff.wait()).await;
                 }
             }
@@ -98,14 +98,14 @@ impl Keeping {
             Ok(false) => {
                 tracing::warn!(
                     feed = self.channel.name,
-                    "the store does not have the baseline {version} any more; writing it again"
+                    "the store does not have the baseline {version}; writing it again"
                 );
                 self.figures.reseeded(Outlet::Store);
                 return None;
             }
             Err(error) => {
                 *unchecked = true;
-                self.note(&error, "whether the store has the baseline is checked again");
+                self.note(&error, "retrying to check whether the store has the baseline");
             }
         }
         Some(version)

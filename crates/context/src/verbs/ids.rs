@@ -13,7 +13,7 @@ use crate::identity::{self, Identities};
 pub(crate) fn ids(arguments: &IdsArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "ids"))?;
     let table: Identities = serde_json::from_slice(&bytes)
-        .context("this is no table of identities, which is the file .ids.json beside the database")?;
+        .context("not an identity table: expected the file .ids.json beside the database")?;
     let text = match arguments.from.output {
         Output::Json => output::json(&table)?,
         Output::Text => text(&table),

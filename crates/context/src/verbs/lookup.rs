@@ -37,7 +37,7 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
 
 fn text(answer: &Answer) -> String {
     let Some(who) = &answer.record else {
-        return format!("{DOUBTFUL}{}{DOUBTFUL:#}  nobody is known to have it\n", answer.ip);
+        return format!("{DOUBTFUL}{}{DOUBTFUL:#}  not found\n", answer.ip);
     };
     let mut text = format!("{GOOD}{}{GOOD:#}  {}", answer.ip, name(who));
     let mut line = |name: &str, value: &str| {

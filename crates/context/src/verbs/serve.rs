@@ -134,9 +134,9 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-        ended = &mut source => bail!("the source has ended: {}", outcome(ended)),
+        ended = &mut source => bail!("the informers have ended: {}", outcome(ended)),
         ended = &mut publisher => bail!("the publisher has ended: {}", outcome(ended)),
-        Err(panic) = &mut port => bail!("the port has closed: {panic}"),
+        Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
         ended = end_of(elsewhere.as_mut().map(|elsewhere| &mut elsewhere.task)) => {
             bail!("the watch of other clusters has ended: {ended}")
         }
@@ -167,7 +167,7 @@ fn follow_elsewhere(arguments: &ServeArguments, epoch: u64, metrics: &Metrics) -
     });
     let state = state.transpose()?;
     if state.is_none() {
-        tracing::warn!("without --state-dir, nothing is known after a restart of clusters that cannot be reached then");
+        tracing::warn!("without --state-dir, the sets of unreachable clusters are lost at a restart");
     }
     let (channel, figures) = (Channel::new(remote::FEED, epoch), metrics.of_feed(remote::FEED));
     let (reporting, reports) = watch::channel(Arc::default());
@@ -208,10 +208,13 @@ async fn name_of_cluster(
 
 async fn relay(arguments: &ServeArguments, cluster: String) -> anyhow::Result<Option<Relay>> {
     let Some(base) = &arguments.push_url else { return Ok(None) };
-    anyhow::ensure!(matches!(base.scheme(), "http" | "https"), "--push-url is http://HOST/PATH or https://HOST/PATH");
+    anyhow::ensure!(
+        matches!(base.scheme(), "http" | "https"),
+        "invalid --push-url: expected http://HOST/PATH or https://HOST/PATH"
+    );
     anyhow::ensure!(
         !cluster.is_empty(),
-        "a relay is told of which cluster it hears: with --manifests, --cluster-id names it"
+        "--push-url with --manifests needs --cluster-id, the name of the cluster for the relay"
     );
     let access = Access { token_file: arguments.token_file.clone(), ca_file: arguments.push_ca_file.clone() };
     let client = access.client(base.scheme() == "https", RELAY_CONNECT, RELAY_SILENCE).await?;
@@ -275,7 +278,7 @@ fn start_source(
             cluster::watch_cluster(connection, reports).await;
             Ok(())
         }),
-        (None, None) => bail!("neither a cluster nor a folder"),
+        (None, None) => bail!("no source: neither a cluster nor a folder of manifests"),
     })
 }
 

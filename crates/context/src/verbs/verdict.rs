@@ -67,11 +67,11 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let Ok(address) = text.parse::<IpAddr>() else {
         return match text.parse::<ObjectName>() {
             Ok(workload) => Ok(Party::Workload(workload)),
-            Err(_) => bail!("'{text}' is neither an address nor a workload as namespace/name"),
+            Err(_) => bail!("invalid source or destination '{text}': expected an address or NAMESPACE/WORKLOAD"),
         };
     };
     let bytes: Bytes = consumer::read(&from.from, identity::FEED, "baseline").await?;
-    let who = "who has an address is in the database of identities; name the folder, store or provider that has both";
+    let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
         // A node is none of the workloads that policies speak of.
@@ -99,7 +99,8 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
         }
     }
     bail!(
-        "no pod is known of a workload '{workload}', and no declared edge names it; 'ringfence-context lookup' names workloads"
+        "workload '{workload}' not found: it has no pods and no declared edges; 'ringfence-context lookup' shows the \
+         workload of an address"
     )
 }
 
@@ -113,8 +114,8 @@ fn name(party: &Party) -> String {
 fn words(answer: &Answer, verdict: &Verdict) -> String {
     let (style, word, why) = match verdict {
         Verdict::Declared(_) => (GOOD, "DECLARED", "by"),
-        Verdict::Violation(_) => (BAD, "VIOLATION", "no line declares it, and a policy governs"),
-        Verdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs either end"),
+        Verdict::Violation(_) => (BAD, "VIOLATION", "no line declares the flow, and a policy governs"),
+        Verdict::NotGoverned => (DOUBTFUL, "NOT GOVERNED", "no policy governs the source or the destination"),
     };
     let Answer { source, destination, port, lines, .. } = answer;
     let mut text = format!("{style}{word}{style:#}  {source} -> {destination} {port}\n  {why}\n");

@@ -215,7 +215,7 @@ async fn who_comes_back_gets_what_was_missed_and_no_baseline() {
     following.expect(&["baseline 7:0"]).await;
     server.end_streams();
     server.publish();
-    following.expect(&["lost: has ended the stream", "resumed 7:0", "delta 7:1"]).await;
+    following.expect(&["lost: closed the stream", "resumed 7:0", "delta 7:1"]).await;
     assert_eq!(server.asked(), ["deltas -", "download", "deltas 7:0"]);
 }
 
@@ -233,7 +233,7 @@ async fn a_gap_and_another_epoch_are_answered_with_one_baseline_each() {
     following.expect(&["baseline 8:1"]).await;
     server.inner.publication.lock().unwrap().renew(9);
     server.end_streams();
-    following.expect(&["lost: has ended", "baseline 9:0"]).await;
+    following.expect(&["lost: closed the stream", "baseline 9:0"]).await;
     server.publish();
     following.expect(&["delta 9:1"]).await;
     assert_eq!(server.asked(), ["deltas -", "download", "download", "download", "deltas 8:1", "download"]);
@@ -247,14 +247,14 @@ async fn a_baseline_that_is_not_what_was_meant_is_not_handed_on() {
     server.inner.downloads.lock().unwrap().push_back(cut);
     server.inner.downloads.lock().unwrap().push_back(Response::new("no headers".into()));
     let mut following = start(source(&[&server]));
-    following.expect(&["lost: SHA-256", "lost: without the header", "baseline 7:0"]).await;
+    following.expect(&["lost: SHA-256", "lost: missing header", "baseline 7:0"]).await;
 }
 
 #[tokio::test]
 async fn a_baseline_that_is_too_long_is_not_taken_in() {
     let server = Server::start(7).await;
     let mut following = start(Source { baseline_bytes: 2, ..source(&[&server]) });
-    following.expect(&["lost: longer than 2 bytes"]).await;
+    following.expect(&["lost: larger than 2 bytes"]).await;
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn another_server_is_asked_when_one_fails() {
     let mut following = start(source);
     following.expect(&["lost: error sending request", "baseline 7:0"]).await;
     first.end_streams();
-    following.expect(&["lost: has ended", "baseline 8:0"]).await;
+    following.expect(&["lost: closed the stream", "baseline 8:0"]).await;
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn a_token_that_is_replaced_is_used() {
     let mut source = source(&[&server]);
     source.access.token_file = Some(path.clone());
     let mut following = start(source);
-    following.expect(&["lost: answers 401 Unauthorized: who are you?"]).await;
+    following.expect(&["lost: returned 401 Unauthorized: who are you?"]).await;
     std::fs::write(&path, "right").unwrap();
     while !following.next().await.starts_with("baseline") {}
 }
@@ -324,15 +324,15 @@ async fn what_is_no_stream_of_a_feed_is_told_of() {
     ]);
     let mut following = start(source(&[&server]));
     let lost = [
-        "lost: no stream of events",
+        "lost: did not return an event stream",
         "lost: begins with its position",
-        "lost: \"position\" of the stream is not understood",
+        "lost: cannot decode the stream event \"position\"",
     ];
     following.expect(&lost).await;
     following.expect(&["baseline 7:0"]).await;
     server.send(Bytes::from_static(b"event: news\ndata: of another version\n\n"));
     server.send(Bytes::from_static(b"event: delta\nid: 7\ndata: {}\n\n"));
-    following.expect(&["lost: not a position", "resumed 7:0"]).await;
+    following.expect(&["lost: invalid position", "resumed 7:0"]).await;
 }
 
 #[tokio::test]

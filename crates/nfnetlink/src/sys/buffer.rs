@@ -40,7 +40,7 @@ impl Buffer {
         let start = self.words.len();
         self.words.resize(start + room.div_ceil(4), 0);
         let written = write(self.words[start..].as_mut_ptr());
-        assert!(written <= room, "a message of {written} bytes overran its room of {room}");
+        assert!(written <= room, "a netlink message of {written} bytes overran its buffer of {room} bytes");
         self.words.truncate(start + written.div_ceil(4));
     }
 }

@@ -69,7 +69,7 @@ impl Socket {
     /// Sends all of it as one datagram, which is one skb to the kernel.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = self.0.send(bytes)?;
-        if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("the datagram was cut")) }
+        if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("netlink message truncated")) }
     }
 
     /// Makes the kernel leave out messages whose author is the socket of that port.

@@ -98,15 +98,15 @@ impl Flow<'_> {
             PortRange::Numbers(first, last) => format!("{first}-{last}/{}", port.protocol),
             PortRange::Named(name) => match self.resolve(name, port.protocol) {
                 Some(number) => format!("'{name}' ({number}/{} there)", port.protocol),
-                None => format!("'{name}', which the destination does not have for {}", port.protocol),
+                None => format!("'{name}', a named port that the destination does not have for {}", port.protocol),
             },
         };
         if ports.is_empty() {
-            return "the port: no entry was understood".into();
+            return "the port: no entry is valid".into();
         }
         let wanted = match self.traffic {
             Traffic::Port(..) => self.traffic.to_string(),
-            Traffic::Portless => "what has no ports, such as icmp".into(),
+            Traffic::Portless => "traffic without ports, such as icmp".into(),
         };
         format!("the port: it allows {}, not {wanted}", listed(ports.iter().map(shown), ", "))
     }
@@ -116,10 +116,10 @@ impl Flow<'_> {
         let who = match (other.pod, &other.remote[..]) {
             (Some(pod), _) => pod.name.to_string(),
             (None, [_, ..]) => remote_names(other.remote.iter().map(|(set, _)| set)),
-            (None, []) => format!("{}, which is no pod's address,", other.address),
+            (None, []) => format!("{}, not the address of a pod,", other.address),
         };
         if peers.is_empty() {
-            return "the peer: no entry was understood".into();
+            return "the peer: no entry is valid".into();
         }
         let reasons = peers.iter().map(|peer| self.peer_lacks(policy, peer, other));
         format!("the peer: {who} {}", listed(reasons, ", nor: "))
@@ -132,7 +132,8 @@ impl Flow<'_> {
                 lacks.collect::<Vec<String>>().join(", or ")
             }
             NamespaceScope::Selected(_) | NamespaceScope::Own => {
-                "is of another cluster, which only a namespaceSelector that requires its label reaches".into()
+                "is in another cluster, which only a namespaceSelector that requires the label of that cluster matches"
+                    .into()
             }
         }
     }
@@ -147,7 +148,7 @@ impl Flow<'_> {
                 [] => "cannot match a selector".into(),
                 remote => self.remote_lacks(remote, namespaces, pods),
             },
-            (Peer::Pods { .. }, Some(pod)) if pod.unreadable => "was not understood".into(),
+            (Peer::Pods { .. }, Some(pod)) if pod.unreadable => "is invalid".into(),
             (Peer::Pods { namespaces, pods }, Some(pod)) => {
                 let mut reasons = Vec::new();
                 match namespaces {
@@ -156,15 +157,15 @@ impl Flow<'_> {
                     }
                     NamespaceScope::Own => {}
                     NamespaceScope::Selected(selector) => match self.state.namespace_labels(&pod.name.namespace) {
-                        None => reasons.push(format!("is in namespace {}, which is not known", pod.name.namespace)),
+                        None => reasons.push(format!("is in namespace {}, which was not found", pod.name.namespace)),
                         Some(labels) => reasons.extend(
                             selector
                                 .unmet(labels)
-                                .map(|r| format!("is in namespace {}, which does not meet {r}", pod.name.namespace)),
+                                .map(|r| format!("is in namespace {}, which does not match {r}", pod.name.namespace)),
                         ),
                     },
                 }
-                reasons.extend(pods.unmet(&pod.labels).map(|r| format!("does not meet {r}")));
+                reasons.extend(pods.unmet(&pod.labels).map(|r| format!("does not match {r}")));
                 reasons.join(" and ")
             }
         }
@@ -175,9 +176,9 @@ impl Flow<'_> {
 fn remote_lack((set, seen): &(&RemoteSet, &Seen), namespaces: &Selector, pods: &Selector) -> String {
     let namespace = namespaces.unmet(&seen.namespace);
     let namespace = namespace.map(|r| {
-        format!("is in namespace {} of {}, which does not meet {r}", plain(&set.namespace), plain(&set.cluster))
+        format!("is in namespace {} of {}, which does not match {r}", plain(&set.namespace), plain(&set.cluster))
     });
-    let pod = pods.unmet(&seen.pod).map(|r| format!("does not meet {r}"));
+    let pod = pods.unmet(&seen.pod).map(|r| format!("does not match {r}"));
     namespace.into_iter().chain(pod).collect::<Vec<String>>().join(" and ")
 }
 

@@ -21,17 +21,17 @@ pub enum Named {
 /// Why a party has no address to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
-    #[error("pod {0} is not known; pods are named as namespace/name")]
+    #[error("pod {0} not found; expected NAMESPACE/NAME")]
     UnknownPod(ObjectName),
     #[error("pod {0} has no address of its own (not started, finished, or on the host network)")]
     NoAddress(ObjectName),
-    #[error("remote set {0} is not known; remote sets are named as cluster/namespace/name")]
+    #[error("remote set {0} not found; expected CLUSTER/NAMESPACE/NAME")]
     UnknownRemote(RemoteSet),
-    #[error("every address of remote set {0} is one of a pod of this cluster, and counts as that pod's")]
+    #[error("all addresses of remote set {0} belong to pods of this cluster and count as theirs")]
     NoRemoteAddress(RemoteSet),
     #[error("{0} and {1} have no address family in common")]
     NoCommonFamily(String, String),
-    #[error("port '{0}' is not known to the destination pod for {1}")]
+    #[error("the destination pod has no port named '{0}' for {1}")]
     UnknownPort(String, Protocol),
 }
 
@@ -106,7 +106,9 @@ pub enum NamedTraffic {
 
 /// Why a text names no traffic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not PORT, PORT/tcp, PORT/udp, PORT/sctp or icmp, where PORT is 1 to 65535 or a named port")]
+#[error(
+    "invalid port '{0}': expected PORT, PORT/tcp, PORT/udp, PORT/sctp or icmp, where PORT is 1 to 65535 or a named port"
+)]
 pub struct NotTraffic(String);
 
 impl std::str::FromStr for NamedTraffic {

@@ -40,7 +40,7 @@ pub(super) fn remote_names<T: fmt::Display>(sets: impl ExactSizeIterator<Item = 
 /// What the side of the party says.
 fn write_side(f: &mut fmt::Formatter<'_>, party: &Party, side: &SideVerdict) -> fmt::Result {
     match *side == SideVerdict::NotAPod && !party.remote.is_empty() {
-        true => f.write_str("not judged here: a pod of another cluster has this address"),
+        true => f.write_str("not enforced here: the address belongs to a pod of another cluster"),
         false => write!(f, "{side}"),
     }
 }
@@ -54,11 +54,11 @@ impl fmt::Display for RuleName {
 impl fmt::Display for SideVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SideVerdict::NotAPod => f.write_str("not judged: no pod has this address"),
+            SideVerdict::NotAPod => f.write_str("not enforced: the address belongs to no pod"),
             SideVerdict::NotIsolated => f.write_str("allowed: no policy isolates the pod"),
             SideVerdict::Itself => f.write_str("allowed: a pod may always reach itself"),
-            SideVerdict::OwnNode => f.write_str("not judged: a node and its own pods always reach each other"),
-            SideVerdict::Unreadable { reason } => write!(f, "denied: the pod was not understood ({reason})"),
+            SideVerdict::OwnNode => f.write_str("always allowed: traffic between a node and its own pods"),
+            SideVerdict::Unreadable { reason } => write!(f, "denied: the pod is invalid ({reason})"),
             SideVerdict::Allowed { isolated_by, rule } => {
                 write!(f, "allowed by {rule}\n    isolated by {}", isolated_by.join(", "))
             }
@@ -68,17 +68,18 @@ impl fmt::Display for SideVerdict {
                 if would_allow.is_empty() {
                     return Ok(());
                 }
-                f.write_str(
-                    "\n    rules of audited policies would allow it, which count only once they are enforced:",
-                )?;
+                f.write_str("\n    rules of audited policies would allow the flow once they are enforced:")?;
                 would_allow.iter().try_for_each(|rule| write!(f, "\n      {rule}"))
             }
             SideVerdict::WouldAllow { audited_by, rule } => {
-                write!(f, "passes: the pod's policies are only audited; enforced, they would allow it by {rule}")?;
+                write!(
+                    f,
+                    "passes: the pod's policies are only audited; if enforced, they would allow the flow by {rule}"
+                )?;
                 write!(f, "\n    audited by {}", audited_by.join(", "))
             }
             SideVerdict::WouldDeny { audited_by, closest } => {
-                f.write_str("passes: the pod's policies are only audited; enforced, they would deny it")?;
+                f.write_str("passes: the pod's policies are only audited; if enforced, they would deny the flow")?;
                 write!(f, "\n    audited by {}", audited_by.join(", "))?;
                 write_closest(f, closest.as_ref())
             }
@@ -158,10 +159,11 @@ mod tests {
             explanation.to_string(),
             "ALLOWED  shop/web (10.0.0.1) -> shop/api (10.0.0.2) 80/tcp  (passes only because policies are audited)\n  \
              egress of the source: allowed: no policy isolates the pod\n  \
-             ingress of the destination: passes: the pod's policies are only audited; enforced, they would deny it\n    \
+             ingress of the destination: passes: the pod's policies are only audited; if enforced, they would deny \
+             the flow\n    \
              audited by shop/a, shop/b\n    \
              closest rule: shop/a spec.ingress[0]; it lacks\n      \
-             the peer: shop/web does not meet app=db"
+             the peer: shop/web does not match app=db"
         );
         assert_eq!(
             serde_json::to_value(&explanation.ingress).unwrap(),
@@ -170,7 +172,7 @@ mod tests {
                 "auditedBy": ["shop/a", "shop/b"],
                 "closest": {
                     "rule": {"policy": "shop/a", "field": "spec.ingress[0]"},
-                    "lacks": ["the peer: shop/web does not meet app=db"],
+                    "lacks": ["the peer: shop/web does not match app=db"],
                 },
             })
         );
@@ -182,7 +184,8 @@ mod tests {
         assert!(explanation.allowed && !explanation.would_be_denied());
         assert_eq!(
             explanation.ingress.to_string(),
-            "passes: the pod's policies are only audited; enforced, they would allow it by shop/b spec.ingress[0]\n    \
+            "passes: the pod's policies are only audited; if enforced, they would allow the flow by shop/b \
+             spec.ingress[0]\n    \
              audited by shop/a, shop/b"
         );
         assert_eq!(
@@ -203,8 +206,8 @@ mod tests {
             denied.ingress.to_string(),
             "denied\n    isolated by shop/a\n    \
              closest rule: shop/a spec.ingress[0]; it lacks\n      \
-             the peer: shop/web does not meet app=db\n    \
-             rules of audited policies would allow it, which count only once they are enforced:\n      \
+             the peer: shop/web does not match app=db\n    rules of audited policies would allow the flow once they \
+             are enforced:\n      \
              shop/b spec.ingress[0]"
         );
         let wire = serde_json::to_value(&denied.ingress).unwrap();
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(
             allowed.to_string(),
             "ALLOWED  remote east/back/api, east/back/cache (10.9.0.1) -> shop/api (10.0.0.2) 80/tcp\n  \
-             egress of the source: not judged here: a pod of another cluster has this address\n  \
+             egress of the source: not enforced here: the address belongs to a pod of another cluster\n  \
              ingress of the destination: allowed by shop/a spec.ingress[0]\n    \
              isolated by shop/a"
         );
@@ -263,16 +266,19 @@ mod tests {
     fn what_keeps_a_selector_from_a_pod_of_another_cluster_is_said() {
         let who = "the peer: remote east/back/api, east/back/cache";
         for (rules, lack) in [
-            (from_db(), "is of another cluster, which only a namespaceSelector that requires its label reaches"),
+            (
+                from_db(),
+                "is in another cluster, which only a namespaceSelector that requires the label of that cluster matches",
+            ),
             (
                 from_cluster("west", "cache"),
-                "is in namespace back of east, which does not meet semaphore.uw.systems/cluster=west and does not \
-                 meet semaphore.uw.systems/name=cache, or is in namespace back of east, which does not meet \
+                "is in namespace back of east, which does not match semaphore.uw.systems/cluster=west and does not \
+                 match semaphore.uw.systems/name=cache, or is in namespace back of east, which does not match \
                  semaphore.uw.systems/cluster=west",
             ),
             (
                 from_cluster("east", "db"),
-                "does not meet semaphore.uw.systems/name=db, or does not meet semaphore.uw.systems/name=db",
+                "does not match semaphore.uw.systems/name=db, or does not match semaphore.uw.systems/name=db",
             ),
         ] {
             let SideVerdict::Denied { closest: Some(near), .. } =

@@ -20,7 +20,7 @@ pub(super) fn lower(metadata: &Value) -> Result<Option<Enforcement>, Misread> {
     match text(value, &path)? {
         "enforce" => Ok(Some(Enforcement::Enforce)),
         "audit" => Ok(Some(Enforcement::Audit)),
-        other => Err(Misread::new(path, format!("'{other}' is neither 'audit' nor 'enforce'"))),
+        other => Err(Misread::new(path, format!("invalid value '{other}': expected 'audit' or 'enforce'"))),
     }
 }
 
@@ -103,8 +103,9 @@ mod tests {
         let (_, reported) = enforcement(policy(says("dry-run")), NOTHING, Enforcement::Audit);
         assert_eq!(
             reported,
-            ["NetworkPolicy shop/policy metadata.annotations.ringfence.io/enforcement: 'dry-run' is neither 'audit' \
-              nor 'enforce'; the policy is enforced"]
+            ["NetworkPolicy shop/policy metadata.annotations.ringfence.io/enforcement: invalid value 'dry-run': \
+                 expected 'audit' \
+                 or 'enforce'; the policy is enforced"]
         );
     }
 

@@ -34,7 +34,7 @@ pub(super) fn boolean(value: &Value, path: &str) -> Result<bool, Misread> {
 pub(super) fn port(value: &Value, path: &str) -> Result<u16, Misread> {
     match value.as_u64().map(u16::try_from) {
         Some(Ok(number)) if number > 0 => Ok(number),
-        _ => Err(Misread::new(path, format!("{value} is not a port number from 1 to 65535"))),
+        _ => Err(Misread::new(path, format!("invalid port {value}: expected 1 to 65535"))),
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) const ADDRESS_ANNOTATIONS: [&str; 3] = [
     "alpha.kubernetes.io/provided-node-ip",
 ];
 
-const CONSEQUENCE: &str = "not all addresses of nodes are known, so any address counts as that of a node";
+const CONSEQUENCE: &str = "the addresses of nodes are incomplete, so every address counts as the address of a node";
 
 pub(super) fn lower(name: ObjectName, whole: &Value) -> Node {
     let mut misread = Vec::new();
@@ -62,7 +62,7 @@ fn read_status(whole: &Value, found: &mut Vec<IpAddr>) -> Result<(), Misread> {
         let written = text(address, &path)?;
         match written.parse::<IpAddr>() {
             Ok(address) => found.push(address.to_canonical()),
-            Err(_) => return Err(Misread::new(path, format!("'{written}' is not an address"))),
+            Err(_) => return Err(Misread::new(path, format!("invalid IP address '{written}'"))),
         }
     }
     Ok(())
@@ -96,7 +96,7 @@ fn read_range(value: &Value, path: &str) -> Result<Option<IpNet>, Misread> {
         "" => Ok(None),
         written => match written.parse::<IpNet>() {
             Ok(range) => Ok(Some(range.trunc())),
-            Err(_) => Err(Misread::new(path, format!("'{written}' is not an address range"))),
+            Err(_) => Err(Misread::new(path, format!("invalid CIDR block '{written}'"))),
         },
     }
 }

@@ -10,8 +10,8 @@ use super::Misread;
 use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
 use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
-const CONSEQUENCE: &str =
-    "the pod is nobody's peer, and as far as its node and addresses are known it is isolated and allowed nothing";
+const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated without any allowed traffic as far as its \
+    node and addresses are known";
 
 pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -> Pod {
     let mut reader = Reader { misread: Vec::new() };
@@ -89,7 +89,7 @@ fn addresses(status: &Fields, reader: &mut Reader) -> Addresses {
             Ok(address) if !found.contains(&address.to_canonical()) => found.push(address.to_canonical()),
             Ok(_) => {}
             Err(_) if written.is_empty() => {}
-            Err(_) => reader.misread.push(Misread::new(path, format!("'{written}' is not an address"))),
+            Err(_) => reader.misread.push(Misread::new(path, format!("invalid IP address '{written}'"))),
         }
     };
     for (i, entry) in reader.items(status, "podIPs", "status").iter().enumerate() {
@@ -153,7 +153,6 @@ fn named_port(entry: &Value, path: &str, interner: &mut Interner) -> Result<Opti
 /// A time of the API (RFC 3339).
 fn moment(value: &Value, path: &str) -> Result<Moment, Misread> {
     let written = text(value, path)?;
-    let time: jiff::Timestamp =
-        written.parse().map_err(|_| Misread::new(path, format!("'{written}' is not a time")))?;
+    let time: jiff::Timestamp = written.parse().map_err(|_| Misread::new(path, format!("invalid time '{written}'")))?;
     Ok(Moment::at(time))
 }

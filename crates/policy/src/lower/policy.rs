@@ -81,7 +81,12 @@ fn spec(value: &Value) -> Result<&Fields, Misread> {
 fn envelope(value: &Value, spec: &Fields) -> Result<(), Misread> {
     match value.get("apiVersion").and_then(Value::as_str) {
         Some(API_VERSION) => {}
-        Some(other) => return Err(Misread::new("apiVersion", format!("'{other}' is not {API_VERSION}"))),
+        Some(other) => {
+            return Err(Misread::new(
+                "apiVersion",
+                format!("unsupported apiVersion '{other}': expected {API_VERSION}"),
+            ));
+        }
         None => return Err(Misread::new("apiVersion", "missing")),
     }
     only(object(value, "")?, &["apiVersion", "kind", "metadata", "spec", "status"], "")?;
@@ -207,8 +212,8 @@ fn peer(value: &Value, path: &str, interner: &mut Interner) -> Result<Peer, Misr
         |name: &str| field(peer, name).map(|v| selector::lower(v, &join(path, name), interner)).transpose();
     match (field(peer, "ipBlock"), selected("namespaceSelector")?, selected("podSelector")?) {
         (Some(value), None, None) => Ok(Peer::Block(block(value, &join(path, "ipBlock"))?)),
-        (Some(_), _, _) => Err(Misread::new(path, "ipBlock cannot stand beside a selector")),
-        (None, None, None) => Err(Misread::new(path, "neither ipBlock nor a selector")),
+        (Some(_), _, _) => Err(Misread::new(path, "ipBlock cannot be combined with a selector")),
+        (None, None, None) => Err(Misread::new(path, "missing ipBlock or selector")),
         (None, None, Some(pods)) => Ok(Peer::Pods { namespaces: NamespaceScope::Own, pods }),
         (None, Some(namespaces), pods) => Ok(Peer::Pods {
             namespaces: NamespaceScope::Selected(namespaces),
@@ -230,7 +235,7 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
             let path = format!("{path}[{i}]");
             let excepted = self::cidr(written, &path)?;
             if excepted.addr().is_ipv4() != cidr.addr().is_ipv4() {
-                return Err(Misread::new(path, format!("{excepted} is of another address family than {cidr}")));
+                return Err(Misread::new(path, format!("{excepted} has another address family than {cidr}")));
             }
             except.push(excepted);
         }
@@ -244,12 +249,12 @@ fn block(value: &Value, path: &str) -> Result<Block, Misread> {
 /// An address and a prefix length, with the host bits cleared.
 fn cidr(value: &Value, path: &str) -> Result<IpNet, Misread> {
     let written = text(value, path)?;
-    let bad = || Misread::new(path, format!("'{written}' is not a CIDR block"));
+    let bad = || Misread::new(path, format!("invalid CIDR block '{written}'"));
     let (address, length) = written.split_once('/').ok_or_else(bad)?;
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let plain_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     if matches!(address, IpAddr::V6(a) if a.to_ipv4_mapped().is_some()) {
-        return Err(Misread::new(path, format!("'{written}' is an IPv4 address in IPv6's clothes; write it as IPv4")));
+        return Err(Misread::new(path, format!("'{written}' is an IPv4-mapped IPv6 address; write it as IPv4")));
     }
     let length: u8 = if plain_number { length.parse().map_err(|_| bad())? } else { return Err(bad()) };
     Ok(IpNet::new(address, length).map_err(|_| bad())?.trunc())
@@ -286,7 +291,7 @@ fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<Port
     let range = match (field(entry, "port"), field(entry, "endPort")) {
         (None, None) => PortRange::All,
         (Some(Value::String(name)), None) if name.is_empty() => {
-            return Err(Misread::new(port_path, "a named port without a name"));
+            return Err(Misread::new(port_path, "the name of a named port is empty"));
         }
         (Some(Value::String(name)), None) => PortRange::Named(interner.text(name)),
         (Some(number), None) => {
@@ -296,11 +301,11 @@ fn port_match(value: &Value, path: &str, interner: &mut Interner) -> Result<Port
         (Some(number @ Value::Number(_)), Some(end)) => {
             let (first, last) = (port(number, &port_path)?, port(end, &end_path)?);
             if last < first {
-                return Err(Misread::new(end_path, format!("{last} is smaller than port {first}")));
+                return Err(Misread::new(end_path, format!("endPort {last} is smaller than port {first}")));
             }
             PortRange::Numbers(first, last)
         }
-        (_, Some(_)) => return Err(Misread::new(end_path, "endPort needs a port that is a number")),
+        (_, Some(_)) => return Err(Misread::new(end_path, "endPort needs a numeric port")),
     };
     Ok(PortMatch { protocol, range })
 }

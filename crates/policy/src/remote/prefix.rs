@@ -18,7 +18,7 @@ const LONGEST_LABEL: usize = 63;
 
 /// Why a text is no prefix of labels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a prefix of labels, such as example.com: a DNS name in lower case, without '/'")]
+#[error("invalid label prefix '{0}': expected a DNS name in lower case without '/', such as example.com")]
 pub struct NotALabelPrefix(String);
 
 impl LabelPrefix {

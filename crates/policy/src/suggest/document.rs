@@ -243,16 +243,18 @@ mod tests {
         assert_eq!(
             notes(&suggestion),
             [
-                "not allowed: shop/api to ghost/web, 80/tcp: the peer's namespace is not known or not understood",
-                "not allowed: shop/api to shop/bare, 80/tcp: the peer has no label of its own that lasts, so no \
-                 selector means it alone",
+                "not allowed: shop/api to ghost/web, 80/tcp: the peer's namespace was not found or is invalid",
+                "not allowed: shop/api to shop/bare, 80/tcp: the peer has no stable label of its own, so no selector \
+                 matches only this peer",
                 "not allowed: shop/api to shop/web, 0/tcp: no rule can name port 0",
-                "not allowed: shop/api-old to shop/web, 80/tcp: the pod is gone, or its object is not known",
-                "not allowed: shop/bare to shop/api, 80/tcp: the pod has no label of its own that lasts, so no \
-                 selector means it alone",
-                "not allowed: shop/web to shop/api-old, 80/tcp: the peer is gone, or its object is not known",
-                "not allowed: shop/api to shop/web, icmp or what else has no ports: only a rule without ports allows it, and such a rule allows \
-                 every port",
+                "not allowed: shop/api-old to shop/web, 80/tcp: the pod was deleted, or its object has not been \
+                 received",
+                "not allowed: shop/bare to shop/api, 80/tcp: the pod has no stable label of its own, so no selector \
+                 matches only this pod",
+                "not allowed: shop/web to shop/api-old, 80/tcp: the peer was deleted, or its object has not been \
+                 received",
+                "not allowed: shop/api to shop/web, traffic without ports, such as icmp: only a rule without ports \
+                 allows such traffic, and that rule would allow every port",
             ]
         );
     }
@@ -333,7 +335,7 @@ mod tests {
         let suggestion = in_shop(&state, &[flow]);
         assert_eq!(suggestion.policies, Vec::<Value>::new());
         let [note] = &notes(&suggestion)[..] else { panic!("{suggestion:?}") };
-        assert!(note.contains("an unknown pod (10.0.0.99), 80/tcp: the peer is gone"), "{note}");
+        assert!(note.contains("an unknown pod (10.0.0.99), 80/tcp: the peer was deleted"), "{note}");
     }
 
     #[test]
@@ -377,10 +379,8 @@ mod tests {
         let portless = FlowSeen { traffic: Traffic::Portless, ..flow };
         assert_eq!(
             notes(&in_shop(&state, &[portless])),
-            [
-                "not allowed: shop/web to remote east/back/queue, icmp or what else has no ports: only a rule without ports \
-              allows it, and such a rule allows every port"
-            ]
+            ["not allowed: shop/web to remote east/back/queue, traffic without ports, such as icmp: only a rule \
+                 without ports allows such traffic, and that rule would allow every port"]
         );
         state.set_remote_prefixes(vec![]);
         let flow = seen(Direction::Egress, "10.0.0.1", "10.9.0.1", 5672);

@@ -37,7 +37,7 @@ impl fmt::Display for Note {
         let Note { direction, local, peer, traffic, reason } = self;
         let traffic = match traffic {
             Traffic::Port(..) => traffic.to_string(),
-            Traffic::Portless => "icmp or what else has no ports".into(),
+            Traffic::Portless => "traffic without ports, such as icmp".into(),
         };
         match direction {
             Direction::Egress => write!(f, "not allowed: {local} to {peer}, {traffic}: {reason}"),
@@ -49,23 +49,25 @@ impl fmt::Display for Note {
 impl fmt::Display for Unsuggested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Unsuggested::Portless => "only a rule without ports allows it, and such a rule allows every port",
+            Unsuggested::Portless => {
+                "only a rule without ports allows such traffic, and that rule would allow every port"
+            }
             Unsuggested::PortZero => "no rule can name port 0",
             Unsuggested::LocalWithoutLabels => {
-                "the pod has no label of its own that lasts, so no selector means it alone"
+                "the pod has no stable label of its own, so no selector matches only this pod"
             }
             Unsuggested::PeerWithoutLabels => {
-                "the peer has no label of its own that lasts, so no selector means it alone"
+                "the peer has no stable label of its own, so no selector matches only this peer"
             }
-            Unsuggested::LocalNotKnown => "the pod is gone, or its object is not known",
-            Unsuggested::PeerNotKnown => "the peer is gone, or its object is not known",
+            Unsuggested::LocalNotKnown => "the pod was deleted, or its object has not been received",
+            Unsuggested::PeerNotKnown => "the peer was deleted, or its object has not been received",
             Unsuggested::LocalNotUnderstood => {
-                "the pod's object was not understood; until it is, it is denied everything"
+                "the pod's object is invalid; all its traffic is denied until it is corrected"
             }
             Unsuggested::PeerNotUnderstood => {
-                "the peer's object was not understood; until it is, no selector matches it"
+                "the peer's object is invalid; no selector matches it until it is corrected"
             }
-            Unsuggested::PeerNamespaceNotKnown => "the peer's namespace is not known or not understood",
+            Unsuggested::PeerNamespaceNotKnown => "the peer's namespace was not found or is invalid",
         })
     }
 }

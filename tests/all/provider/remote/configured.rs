@@ -77,7 +77,7 @@ fn a_file_that_becomes_wrong_changes_nothing_and_one_that_is_wrong_is_not_begun_
     let mut provider = stage.start();
     until_served(&mut provider, &sets(&[("web", &["10.4.1.1"])]));
     stage.write("clusters.yaml", "clusters: [{name: east}]");
-    provider.until_logged(&["ERROR", "neither a kubeconfig nor a url", "stay as they were"]);
+    provider.until_logged(&["ERROR", "missing kubeconfig, or url", "keeping the previous clusters"]);
     provider.until_status("it says so", |status| status["remote"]["file"].is_string());
     assert_eq!(served(&provider), Some(sets(&[("web", &["10.4.1.1"])])));
     provider.kill();
@@ -94,7 +94,7 @@ fn a_file_that_becomes_wrong_changes_nothing_and_one_that_is_wrong_is_not_begun_
         &clusters,
     ]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("neither a kubeconfig nor a url"), "{ended:?}");
+    assert!(ended.stderr.contains("missing kubeconfig, or url"), "{ended:?}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn objects_follow_their_sets_and_nothing_is_written_for_what_changes_nothing() {
     }
     stage.east.compact();
     stage.east.cut_connections();
-    provider.until_logged(&["it answers again"]);
+    provider.until_logged(&["cluster reachable again"]);
     provider.kill();
     let mut provider = stage.start();
     provider.until("it has looked at the objects", |provider| {
@@ -122,8 +122,8 @@ fn what_is_not_ours_is_left_as_it_is_and_is_told() {
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     stage.set(offering("api-1", "api", &["10.4.1.9"]));
     let mut provider = stage.start();
-    provider.until_logged(&["ERROR", "there is a GlobalNetworkSet east-shop-web that is not ours"]);
-    provider.until_status("it says so", |status| problems(status).contains("not ours"));
+    provider.until_logged(&["ERROR", "GlobalNetworkSet east-shop-web belongs to another operator"]);
+    provider.until_status("it says so", |status| problems(status).contains("another operator"));
     assert!(provider.metric("ringfence_context_remote_export_failures_total", &[("cluster", "east")]) > 0.0);
     provider.until("the other is written", |_| stage.home.network_sets().contains_key("east-shop-api").then_some(()));
     let mut after = stage.home.network_sets();
@@ -158,7 +158,7 @@ fn export_leaves_other_operators_sets_as_they_are() {
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     stage.set(offering("api-1", "api", &["10.4.1.9"]));
     let mut provider = stage.start();
-    provider.until_logged(&["ERROR", "there is a GlobalNetworkSet east-shop-api that is not ours"]);
+    provider.until_logged(&["ERROR", "GlobalNetworkSet east-shop-api belongs to another operator"]);
     provider.until("web is exported", |_| stage.home.network_sets().contains_key("east-shop-web").then_some(()));
     provider.until_status("east has the problem", |status| problems(status).contains("east-shop-api"));
     assert!((provider.metric("ringfence_context_remote_exported", &[("cluster", "east")]) - 1.0).abs() < 0.1);

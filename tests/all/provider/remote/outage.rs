@@ -94,7 +94,7 @@ fn a_list_that_takes_more_than_half_is_asked_for_twice() {
     };
     let before = streams(&stage);
     stage.is_back();
-    provider.until_logged(&["a list would take 2 of 3 addresses"]);
+    provider.until_logged(&["a list would remove 2 of 3 addresses"]);
     until_served(&mut provider, &sets(&[("web", &["10.4.1.3"])]));
     assert!(streams(&stage) >= before + 2);
     let status = provider.until_status("nothing is wrong", |status| problems(status).is_empty());
@@ -110,7 +110,7 @@ fn deletions_that_are_watched_count_at_once_however_many_they_are() {
         stage.remove(name);
     }
     until_served(&mut provider, &sets(&[]));
-    assert!(!provider.log().contains("a list would take"));
+    assert!(!provider.log().contains("a list would remove"));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn state_that_is_damaged_is_refused_and_moved_aside() {
     std::fs::write(&path, whole.replace("10.4.1.3", "10.4.1.4")).unwrap();
     stage.cut_off();
     let mut provider = stage.start();
-    provider.until_logged(&["ERROR", "its state on disk is damaged"]);
+    provider.until_logged(&["ERROR", "the state file of the cluster is damaged"]);
     let status = provider.until_status("it says so", |status| problems(status).contains("damaged"));
     assert_eq!(east(&status)["sets"], 0);
     assert!(stage.path("state/remote-sets/east.json.damaged").exists());

@@ -62,7 +62,7 @@ impl Scratch {
         forward(&families)?;
         let scratch = Scratch { node, server, senders, families };
         let could_not =
-            |error: io::Error| Failed::CouldNotRun(format!("the scratch namespaces cannot be connected: {error}"));
+            |error: io::Error| Failed::CouldNotRun(format!("cannot connect the scratch namespaces: {error}"));
         scratch.connect().map_err(could_not)?;
         Ok(scratch)
     }
@@ -73,7 +73,8 @@ impl Scratch {
 
     /// Moves the calling thread.
     pub(super) fn enter_node(&self) -> Result<(), Failed> {
-        enter(&self.node).map_err(|e| Failed::CouldNotRun(format!("the scratch node cannot be entered: {e}")))
+        enter(&self.node)
+            .map_err(|e| Failed::CouldNotRun(format!("cannot enter the network namespace of the scratch node: {e}")))
     }
 
     /// Sockets of the pod and of both senders.
@@ -85,7 +86,8 @@ impl Scratch {
             let (friend, stranger) = (FRIEND.address(family), STRANGER.address(family));
             Ok(Line::new(family, server, Line::socket(friend)?, Line::socket(stranger)?))
         };
-        open().map_err(|e| Failed::CouldNotRun(format!("no sockets in the scratch namespaces ({family}): {e}")))
+        open()
+            .map_err(|e| Failed::CouldNotRun(format!("cannot open sockets in the scratch namespaces ({family}): {e}")))
     }
 
     fn connect(&self) -> io::Result<()> {
@@ -128,7 +130,7 @@ fn prefix(family: Family) -> u8 {
 fn new_namespace() -> Result<File, Failed> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
         Errno::EPERM => Failed::NotPermitted,
-        other => Failed::CouldNotRun(format!("no new network namespace: {other}")),
+        other => Failed::CouldNotRun(format!("cannot create a network namespace: {other}")),
     })?;
     File::open("/proc/thread-self/ns/net").map_err(|e| Failed::CouldNotRun(format!("/proc/thread-self/ns/net: {e}")))
 }
@@ -163,7 +165,7 @@ fn forward(families: &[Family]) -> Result<(), Failed> {
             written => written,
         };
         written.map_err(|error| {
-            Failed::CouldNotRun(format!("a namespace of its own cannot be made to forward: {path}: {error}"))
+            Failed::CouldNotRun(format!("cannot enable forwarding in the scratch namespace: {path}: {error}"))
         })?;
     }
     Ok(())

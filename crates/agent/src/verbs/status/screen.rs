@@ -74,7 +74,7 @@ fn headline(screen: &mut Screen, report: &StatusReport) {
 
 fn agent(screen: &mut Screen, report: &StatusReport) {
     let StatusReport { version, kernel, seconds_up, .. } = report;
-    let kernel = kernel.as_deref().unwrap_or("of an unknown version");
+    let kernel = kernel.as_deref().unwrap_or("of unknown version");
     screen.line("agent", Style::new(), &format!("ringfence {version}, Linux {kernel}, up {}", ago(*seconds_up)));
 }
 
@@ -95,7 +95,11 @@ fn source(screen: &mut Screen, source: &Source) {
     };
     match seconds_since_synced {
         Some(seconds) => screen.line("synced", Style::new(), &format!("{from}, since {}", ago(*seconds))),
-        None => screen.line("synced", BAD, &format!("no: {from} has not listed {}", waiting_for.join(", "))),
+        None => screen.line(
+            "synced",
+            BAD,
+            &format!("no: initial sync of the {from} not complete, waiting for the list of {}", waiting_for.join(", ")),
+        ),
     }
     let change = seconds_since_change.map_or_else(|| "none yet".into(), |seconds| format!("{} ago", ago(seconds)));
     let objects = format!("{pods} pods, {namespaces} namespaces, {network_policies} policies; last change {change}");
@@ -116,7 +120,7 @@ fn rules(screen: &mut Screen, report: &StatusReport) {
     let commits = report.commits;
     let counts = format!("{} commits, {} refused", commits.taken, commits.refused);
     let last = match &report.last_commit {
-        None => "none was needed yet".into(),
+        None => "none needed yet".into(),
         Some(LastCommit { seconds_ago, micros, operations, .. }) => format!(
             "{} ago, {operations} operations in {}.{:03} ms; {counts}",
             ago(*seconds_ago),
@@ -126,7 +130,7 @@ fn rules(screen: &mut Screen, report: &StatusReport) {
     };
     screen.line("last commit", Style::new(), &last);
     if !rules.left_out.is_empty() {
-        screen.line("left out", BAD, &format!("{} refused by the kernel, and denied", rules.left_out.len()));
+        screen.line("left out", BAD, &format!("{} refused by the kernel, so denied", rules.left_out.len()));
         screen.list(BAD, &rules.left_out);
     }
 }
@@ -149,7 +153,7 @@ fn pods(screen: &mut Screen, report: &StatusReport) {
     let style = if pods.unknown > 0 { DOUBTFUL } else { Style::new() };
     let unknown = match pods.unknown {
         0 => "0 unknown".into(),
-        unknown => format!("{unknown} unknown (denied everything)"),
+        unknown => format!("{unknown} unknown (all traffic denied)"),
     };
     let Pods { on_node, isolated, audited, .. } = pods;
     screen.line("pods here", style, &format!("{on_node} known, {isolated} isolated, {audited} audited, {unknown}"));
@@ -160,12 +164,13 @@ fn remote(screen: &mut Screen, remote: Option<&Remote>) {
     let Some(Remote { problem, seconds_without, unkept, clusters }) = remote else { return };
     let stale = clusters.iter().filter(|cluster| !cluster.fresh).count();
     let says = match clusters.len() {
-        0 => "none is known".into(),
+        0 => "none".into(),
         1 => format!("1 cluster, {stale} stale"),
         all => format!("{all} clusters, {stale} stale"),
     };
     screen.line("remote pods", if stale > 0 || problem.is_some() { DOUBTFUL } else { Style::new() }, &says);
-    let without = problem.iter().map(|why| format!("no provider for {}: {why}", ago(seconds_without.unwrap_or(0))));
+    let without =
+        problem.iter().map(|why| format!("no context provider for {}: {why}", ago(seconds_without.unwrap_or(0))));
     screen.list(DOUBTFUL, &without.chain(unkept.clone()).collect::<Vec<_>>());
     // Those that need a look come first.
     let (stale, fresh): (Vec<_>, Vec<_>) = clusters.iter().partition(|cluster| !cluster.fresh);
@@ -182,8 +187,8 @@ fn remote_cluster(cluster: &RemoteCluster) -> String {
         (false, None) => "never seen".to_owned(),
     };
     let word = match (dropped, held) {
-        (true, _) => "; dropped as too old",
-        (false, true) => "; held against a provider that knows less",
+        (true, _) => "; expired, not in force",
+        (false, true) => "; kept, although the current provider has older data",
         (false, false) => "",
     };
     let counted = |n: &usize, one: &str, more: &str| format!("{n} {}", if *n == 1 { one } else { more });
@@ -207,10 +212,10 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
     let says = format!("in audit {would_deny_per_minute:.1} a minute, {would_deny} since the start");
     screen.line("", Style::new(), &says);
     if lost > 0 {
-        screen.line("", DOUBTFUL, &format!("{lost} reports were lost (the packets are counted)"));
+        screen.line("", DOUBTFUL, &format!("{lost} NFLOG messages lost (the packets are counted)"));
     }
     if unnamed > 0 {
-        screen.line("", Style::new(), &format!("{unnamed} packets are in no event of 'ringfence drops'"));
+        screen.line("", Style::new(), &format!("{unnamed} packets are not in any event of 'ringfence drops'"));
     }
 }
 
@@ -234,7 +239,7 @@ fn features(screen: &mut Screen, features: &Features) {
     );
     screen.line("kernel", Style::new(), &says);
     if *source_check && source_check_hook == "prerouting" {
-        let says = "sources are checked at the prerouting hooks, not at the pods' interfaces";
+        let says = "source addresses are checked at the prerouting hooks, not at the pods' interfaces";
         screen.line("", DOUBTFUL, says);
     }
     if !protection {
@@ -305,7 +310,7 @@ mod tests {
                 source_check_hook: "ingress".into(),
                 tunnel_ports: vec![4789, 8472],
                 drop_log_group: Some(9470),
-                drop_log_reason: "on: the kernel reports to log group 9470".into(),
+                drop_log_reason: "on: the kernel logs them to NFLOG group 9470".into(),
             },
             drops: Some(Drops {
                 denied: 12_345,
@@ -341,7 +346,7 @@ mod tests {
             drops        4.2 packets a minute, 12345 since the start
                          in audit 0.0 a minute, 60 since the start
             kernel       protection on, source check on, bridge table on
-            drop log     on: the kernel reports to log group 9470
+            drop log     on: the kernel logs them to NFLOG group 9470
         "#]]
         .assert_eq(&text);
     }
@@ -372,10 +377,10 @@ mod tests {
             .fold(String::new(), |all, line| all + line + "\n");
         expect![[r#"
             remote pods  4 clusters, 3 stale
-                         - no provider for 9 s: refused
-                         - north: 2 sets, 4 addresses, stale for 9 s; held against a provider that knows less
+                         - no context provider for 9 s: refused
+                         - north: 2 sets, 4 addresses, stale for 9 s; kept, although the current provider has older data
                          - south: 0 sets, 0 addresses, never seen
-                         - west: 0 sets, 0 addresses, stale for 25 h 0 min; dropped as too old
+                         - west: 0 sets, 0 addresses, stale for 25 h 0 min; expired, not in force
                          - east: 1 set, 2 addresses, fresh
         "#]]
         .assert_eq(&shown);
@@ -390,7 +395,8 @@ mod tests {
             field: "spec.ingress[0]".into(),
             message: "unknown protocol 'QUIC'; the port entry matches nothing".into(),
         };
-        let reason = "waiting for the first list of: Pod\npods watch: the API server cannot be reached";
+        let reason =
+            "initial sync not complete; waiting for the list of: Pod\npods watch: cannot connect to the API server";
         let mut report = StatusReport {
             ready: false,
             unready: Some(reason.into()),
@@ -409,18 +415,18 @@ mod tests {
         report.rules.policy_generation = None;
         report.rules.left_out = vec!["add element inet ringfence x: Cannot allocate memory".into()];
         report.features.protection = false;
-        report.features.protection_reason = "off, as asked for by --table-owner off".into();
+        report.features.protection_reason = "off (--table-owner off)".into();
         expect![[r#"
             node-a       NOT READY
-                         - waiting for the first list of: Pod
-                           pods watch: the API server cannot be reached
+                         - initial sync not complete; waiting for the list of: Pod
+                           pods watch: cannot connect to the API server
             agent        ringfence 0.1.0, Linux 6.12.38+deb13-amd64, up 3 h 3 min
-            synced       no: cluster has not listed Pod
+            synced       no: initial sync of the cluster not complete, waiting for the list of Pod
             objects      2000 pods, 40 namespaces, 200 policies; last change 4 s ago
             rules        table ringfence, generation none (the kernel's: 107)
                          32941 elements, 120 programs
-            last commit  none was needed yet
-            left out     1 refused by the kernel, and denied
+            last commit  none needed yet
+            left out     1 refused by the kernel, so denied
                          - add element inet ringfence x: Cannot allocate memory
             policies     1 enforced, 2 in audit, 6 not understood
                          - NetworkPolicy shop/policy-0 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
@@ -428,12 +434,12 @@ mod tests {
                          - NetworkPolicy shop/policy-2 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
                          - NetworkPolicy shop/policy-3 spec.ingress[0]: unknown protocol 'QUIC'; the port entry matches nothing
                            and 2 more (--output json has all)
-            pods here    3 known, 2 isolated, 0 audited, 1 unknown (denied everything)
+            pods here    3 known, 2 isolated, 0 audited, 1 unknown (all traffic denied)
             repairs      3 of changed tables, 1 of removed ones, 0 at the start
             drops        not counted
             kernel       protection off, source check on, bridge table on
-                         protection is off, as asked for by --table-owner off
-            drop log     on: the kernel reports to log group 9470
+                         protection is off (--table-owner off)
+            drop log     on: the kernel logs them to NFLOG group 9470
         "#]].assert_eq(&plain(&report));
         let colours = text(&report);
         assert!(colours.contains(&format!("{BAD}NOT READY{BAD:#}")), "{colours}");

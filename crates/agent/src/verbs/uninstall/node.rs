@@ -17,7 +17,7 @@ pub(super) fn configurations(report: &mut Report, folder: &Path) {
     for trace in found {
         let what = match &trace {
             Trace::Entry(path) | Trace::Unreadable(path, _) => format!("the entry in {}", path.display()),
-            Trace::Derived(path) => format!("{}, which stood for a .conf file", path.display()),
+            Trace::Derived(path) => format!("{}, which replaced a .conf file", path.display()),
             Trace::Temporary(path) => format!("the unfinished file {}", path.display()),
         };
         match &trace {
@@ -36,8 +36,8 @@ pub(super) fn plugin(report: &mut Report, folder: &Path, keep: bool) {
     match is_our_plugin(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound => report.absent(what),
         Err(e) => report.failed(what, e),
-        Ok(false) => report.kept(what, "it is another program of that name"),
-        Ok(true) if keep => report.kept(what, "as --keep-plugin asks"),
+        Ok(false) => report.kept(what, "it is another program with that name"),
+        Ok(true) if keep => report.kept(what, "--keep-plugin is set"),
         Ok(true) => report.remove(what, || std::fs::remove_file(&path)),
     }
 }

@@ -74,11 +74,11 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
     match stranger {
         Some(stranger) => {
             if !paths.is_empty() {
-                report.remove(format!("sockets, locks and notes in {}", run_dir.display()), remove_ours);
+                report.remove(format!("sockets, locks and attachment files in {}", run_dir.display()), remove_ours);
             }
-            report.kept(what, format!("{} is not ours", stranger.display()));
+            report.kept(what, format!("{} does not belong to Ringfence", stranger.display()));
         }
-        None => report.remove(format!("{what} with its sockets, locks and notes"), || {
+        None => report.remove(format!("{what} with its sockets, locks and attachment files"), || {
             remove_ours()?;
             remove_unless_mounted(run_dir)
         }),
@@ -91,7 +91,7 @@ pub(super) fn remove_unless_mounted(folder: &Path) -> io::Result<()> {
     match std::fs::remove_dir(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::ReadOnlyFilesystem) => {
             match list(folder)?.first() {
-                Some(path) => Err(io::Error::other(format!("{} is still there", path.display()))),
+                Some(path) => Err(io::Error::other(format!("{} still exists", path.display()))),
                 None => Ok(()),
             }
         }

@@ -7,7 +7,7 @@ use super::run_files::remove_unless_mounted;
 use crate::remote::Kept;
 
 pub(super) fn remove(report: &mut Report, state_dir: &Path) {
-    let what = format!("the folder {} with what was known of other clusters", state_dir.display());
+    let what = format!("the folder {} with the state of other clusters", state_dir.display());
     let ours: Vec<PathBuf> =
         Kept::files(state_dir).into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();
     let is_there = state_dir.symlink_metadata().is_ok();

@@ -29,9 +29,12 @@ enum DeleteError {
     Generation(RequestError),
     #[error("{0}")]
     Refused(CommitError),
-    #[error("{0} owns it, and nobody else can delete it: end that process, and try again")]
+    #[error("{0} owns the table, and no other process can delete it: terminate that process and retry")]
     Owned(String),
-    #[error("other programs change the ruleset so often that {MOST_RACES} attempts in a row came too late")]
+    #[error(
+        "{MOST_RACES} transactions in a row were outdated (ERESTART): other programs keep changing the ruleset; find \
+         them with 'nft monitor'"
+    )]
     Outrun,
 }
 
@@ -48,7 +51,7 @@ pub(super) fn remove(report: &mut Report, agents: &Name) {
             Err(e) => report.failed(what, e),
             Ok(None) => report.absent(what),
             Ok(Some(observed)) if observed.comment() != Some(comment) => {
-                report.kept(what, format!("it is somebody else's: it lacks the comment \"{comment}\""));
+                report.kept(what, format!("it belongs to another program: it lacks the comment \"{comment}\""));
             }
             Ok(Some(observed)) => report.remove(what, || delete(&mut kernel, &table, observed.owner)),
         }

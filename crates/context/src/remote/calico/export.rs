@@ -150,7 +150,7 @@ impl Export {
     fn tell(&self, failures: &Failures) {
         let known = self.failures.borrow().clone();
         for why in failures.values().flatten().filter(|why| !known.values().any(|before| before.contains(*why))) {
-            tracing::error!("export: {why}");
+            tracing::error!("export of GlobalNetworkSets failed: {why}");
         }
         self.failures.send_replace(Arc::new(failures.clone()));
     }
