@@ -13,8 +13,10 @@ mod environment;
 mod failure;
 mod gc;
 mod host_interface;
+mod netlink;
 mod pod_interface;
 mod prev_result;
+mod sandbox;
 mod status;
 mod version;
 

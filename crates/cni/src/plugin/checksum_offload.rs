@@ -6,21 +6,17 @@
 //! packet. With the offload off, the kernel completes every checksum before the packet leaves the pod
 //! (`validate_xmit_skb`).
 
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+
+use crate::plugin::netlink::{
+    HEADER_BYTES, NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, find, message_type,
+};
+use crate::plugin::sandbox::in_sandbox;
 
 /// The features by which a device takes unfinished checksums of TCP, UDP and packet sockets.
 const CHECKSUM_FEATURES: [&str; 3] = ["tx-checksum-ipv4", "tx-checksum-ip-generic", "tx-checksum-ipv6"];
-
-const NLMSG_ERROR: u16 = 2;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLA_F_NESTED: u16 = 0x8000;
-/// Both flags that may be in the type of an attribute.
-const NLA_FLAGS: u16 = 0xc000;
 
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -39,8 +35,6 @@ const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 
-/// Of `struct nlmsghdr`.
-const HEADER_BYTES: usize = 16;
 /// Of `struct genlmsghdr`.
 const GENERIC_HEADER_BYTES: usize = 4;
 
@@ -52,15 +46,7 @@ const ANSWER_BYTES: usize = 64 * 1024;
 /// # Errors
 /// If the offload is, or may be, still on.
 pub(super) fn switch_off(sandbox: &str, interface: &str) -> Result<(), String> {
-    let work = || {
-        let namespace = File::open(sandbox).map_err(|error| format!("cannot open {sandbox}: {error}"))?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|error| format!("cannot enter {sandbox}: {error}"))?;
-        switch_off_here(interface)
-    };
-    // Only the thread moves into the pod.
-    let done = std::thread::scope(|scope| scope.spawn(work).join());
-    done.unwrap_or_else(|_| Err("the thread that switches it off panicked".into()))
+    in_sandbox(sandbox, || switch_off_here(interface))
 }
 
 fn switch_off_here(interface: &str) -> Result<(), String> {
@@ -79,8 +65,13 @@ struct Ethtool {
 
 impl Ethtool {
     fn open() -> Result<Ethtool, String> {
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::GENERIC))
-            .map_err(|error| format!("cannot open a generic netlink socket: {error}"))?;
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(rustix::net::netlink::GENERIC),
+        )
+        .map_err(|error| format!("cannot open a generic netlink socket: {error}"))?;
         let mut ethtool = Ethtool { socket, family: GENL_ID_CTRL };
         let name = attribute(CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
         let answer = ethtool.ask(CTRL_CMD_GETFAMILY, 0, &name).map_err(|error| {
@@ -139,8 +130,7 @@ impl Ethtool {
 
 /// The attributes of an answer, or the error that it holds; none if it is cut off.
 fn parse_answer(answer: &[u8]) -> Option<Result<Vec<u8>, String>> {
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if kind != NLMSG_ERROR {
+    if message_type(answer)? != NLMSG_ERROR {
         return Some(Ok(answer.get(HEADER_BYTES + GENERIC_HEADER_BYTES..)?.to_vec()));
     }
     let code = i32::from_ne_bytes(answer.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?);
@@ -156,43 +146,9 @@ fn device(interface: &str, flags: u32) -> Vec<u8> {
     attribute(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &[name, flags].concat())
 }
 
-/// An attribute with the padding behind it. The values here are far shorter than the 64 KiB that one can hold.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + value.len()).expect("attributes of requests are short");
-    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-/// Attributes one after the other, without the flags of their types, up to the first that is cut off.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(bytes.get(0..2)?.try_into().ok()?));
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & !NLA_FLAGS, value))
-    })
-}
-
-fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attributes_are_padded_and_found_again() {
-        let both = [attribute(1, b"abc"), attribute(2 | NLA_F_NESTED, &attribute(3, &[7]))].concat();
-        assert_eq!(both.len(), 8 + 12);
-        assert_eq!(find(&both, 1), Some(&b"abc"[..]));
-        assert_eq!(find(&both, 2).and_then(|nested| find(nested, 3)), Some(&[7][..]));
-        assert_eq!(find(&both[..18], 2), None, "it is cut off");
-        assert_eq!(find(&[0; 8], 1), None, "a length of zero");
-    }
 
     #[test]
     fn refusal_of_the_kernel_is_an_error() {

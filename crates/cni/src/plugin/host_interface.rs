@@ -20,7 +20,7 @@ pub(super) struct HostInterface {
 
 /// Looks among the interfaces of the host that a result names.
 pub(super) fn find(named: &[String], sandbox: &str, interface: &str) -> HostInterface {
-    find_in(Path::new("/sys/class/net"), named, || peer::index_on_host(Path::new(sandbox), interface))
+    find_in(Path::new("/sys/class/net"), named, || peer::index_on_host(sandbox, interface))
 }
 
 fn find_in(sysfs: &Path, named: &[String], other_end: impl FnOnce() -> Option<u32>) -> HostInterface {

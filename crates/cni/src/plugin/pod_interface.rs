@@ -1,12 +1,12 @@
 //! What the kernel says of a pod's interface: the addresses of its link, which no result of a plugin has to name.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::plugin::host_interface::peer::hardware_address;
+use crate::plugin::sandbox::in_sandbox;
 
 /// The network settings and tables of the calling thread's network namespace.
 const PROC_NET: &str = "/proc/thread-self/net";
@@ -21,17 +21,11 @@ pub(super) struct PodInterface {
 
 /// Reads the interface in the network namespace of that path.
 pub(super) fn read(sandbox: &str, interface: &str) -> PodInterface {
-    let ask = || {
-        let namespace = File::open(sandbox).map_err(|error| format!("cannot open {sandbox}: {error}"))?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|error| format!("cannot enter {sandbox}: {error}"))?;
-        let hardware_address = super::host_interface::peer::hardware_address(interface);
+    let read = in_sandbox(sandbox, || {
+        let hardware_address = hardware_address(interface);
         Ok(PodInterface { hardware_address, link_local: read_link_local(Path::new(PROC_NET), interface) })
-    };
-    // Only the thread moves into the pod.
-    let asked = std::thread::scope(|scope| scope.spawn(ask).join());
-    let asked = asked.unwrap_or_else(|_| Err("the thread that reads them panicked".into()));
-    asked.unwrap_or_else(|error: String| PodInterface { hardware_address: None, link_local: Err(error) })
+    });
+    read.unwrap_or_else(|error| PodInterface { hardware_address: None, link_local: Err(error) })
 }
 
 fn read_link_local(proc_net: &Path, interface: &str) -> Result<Vec<Ipv6Addr>, String> {
