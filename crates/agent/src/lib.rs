@@ -21,6 +21,8 @@ mod listen;
 mod lock_file;
 mod memory;
 mod metrics;
+#[cfg(test)]
+mod netns;
 mod own_subnets;
 mod pod_lookup;
 mod port;

@@ -7,27 +7,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use nfnetlink::Refusal;
-use nix::sched::{CloneFlags, unshare};
 use policy::{Change, Kind, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::netns::in_new_namespace;
 
 const WEB: &str = "pods4/shop/app/web";
 const REFUSED: &str = "10.2.0.2";
-
-fn in_new_namespace(work: impl FnOnce() + Send) {
-    let ended = std::thread::scope(|scope| {
-        let in_namespace = || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
-            work();
-        };
-        scope.spawn(in_namespace).join()
-    });
-    if let Err(panic) = ended {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 /// A database that some web servers reach.
 fn state(web: &[&str]) -> ClusterState {
@@ -77,6 +64,19 @@ fn enforcer(commit: CommitWith) -> Enforcer {
     enforcer
 }
 
+/// Commits the operations if none of them is refused.
+fn commit_unless(
+    refusals: Vec<Refusal>,
+    kernel: &mut Kernel,
+    operations: &[Operation],
+    generation: u32,
+) -> Result<Committed, CommitError> {
+    match refusals.is_empty() {
+        true => kernel.commit(operations, generation),
+        false => Err(CommitError::Refused { refusals, more: 0 }),
+    }
+}
+
 /// A kernel that has something against the operations that `faults` finds.
 fn refusing(
     kernel: &mut Kernel,
@@ -87,10 +87,7 @@ fn refusing(
     let refusal =
         |operation| Refusal { operation: Some(operation), errno: 12, reason: "Cannot allocate memory".into() };
     let refusals: Vec<Refusal> = operations.iter().flat_map(faults).map(refusal).collect();
-    match refusals.is_empty() {
-        true => kernel.commit(operations, generation),
-        false => Err(CommitError::Refused { refusals, more: 0 }),
-    }
+    commit_unless(refusals, kernel, operations, generation)
 }
 
 /// Has something against one element, whatever it comes with.

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, unshare};
 use policy::{Layout, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
 
@@ -17,19 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// No comparison runs on its own while a test looks at one.
 const RARELY: Duration = Duration::from_secs(3600);
-
-fn in_new_namespace(work: impl FnOnce() + Send) {
-    let ended = std::thread::scope(|scope| {
-        let in_namespace = || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
-            work();
-        };
-        scope.spawn(in_namespace).join()
-    });
-    if let Err(panic) = ended {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 fn pod(name: &str, app: &str, node: &str, address: &str) -> Object {
     let object = json!({

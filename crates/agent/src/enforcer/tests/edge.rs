@@ -38,18 +38,6 @@ fn refuse(operation: &Operation, errno: i32) -> Refusal {
     Refusal { operation: Some(operation.clone()), errno, reason }
 }
 
-fn commit_unless(
-    refusals: Vec<Refusal>,
-    kernel: &mut Kernel,
-    operations: &[Operation],
-    generation: u32,
-) -> Result<Committed, CommitError> {
-    match refusals.is_empty() {
-        true => kernel.commit(operations, generation),
-        false => Err(CommitError::Refused { refusals, more: 0 }),
-    }
-}
-
 /// A kernel before Linux 6.16: it refuses a chain at an interface that is not there, and then every rule of the chain.
 fn requires_interfaces(
     kernel: &mut Kernel,
