@@ -128,3 +128,33 @@ fn collect_ports(value: &Value, into: &mut BTreeSet<u16>) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::draw_probes;
+
+    /// One range around the ports of tunnels, and one such port alone.
+    fn world_with_tunnel_ports() -> World {
+        let ports = serde_json::json!([{"protocol": "UDP", "port": 8080, "endPort": 8285}, {"port": 4789}]);
+        let policy = serde_json::json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "tunnels"},
+            "spec": {"podSelector": {}, "ingress": [{"ports": ports}]},
+        });
+        World { policies: vec![policy], ..World::default() }
+    }
+
+    #[test]
+    fn probes_avoid_tunnel_ports_over_udp_only() {
+        let probes = draw_probes(&world_with_tunnel_ports(), 5_000);
+        let to_tunnels = |protocol: u8| {
+            let of_tunnels = |probe: &&Probe| probe.port.is_some_and(|port| policy::TUNNEL_PORTS.contains(&port));
+            probes.iter().filter(|probe| probe.protocol == protocol).filter(of_tunnels).count()
+        };
+        assert_eq!(to_tunnels(Probe::UDP), 0);
+        assert!(to_tunnels(Probe::TCP) > 0 && to_tunnels(Probe::SCTP) > 0);
+        assert!(probes.iter().any(|probe| probe.protocol == Probe::UDP && probe.port == Some(8080)));
+    }
+}
