@@ -1,0 +1,101 @@
+use tests::oracle::owner;
+
+use super::*;
+
+fn owner_of(pods: impl IntoIterator<Item = k8s_openapi::api::core::v1::Pod>) -> Option<String> {
+    let world = World { pods: pods.into_iter().collect(), ..World::default() };
+    owner(&world, "10.0.0.9".parse().unwrap()).and_then(|pod| pod.metadata.name.clone())
+}
+
+// 5
+
+#[test]
+fn a_finished_pod_has_no_address_and_a_terminating_one_still_has() {
+    for (phase, expected) in [("Succeeded", None), ("Failed", None), ("Pending", Some("a")), ("Unknown", Some("a"))] {
+        assert_eq!(owner_of([pod("a", json!({}), json!({}), json!({"phase": phase}))]).as_deref(), expected);
+    }
+    let terminating = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    assert_eq!(owner_of([pod("a", terminating, json!({}), json!({}))]).as_deref(), Some("a"));
+}
+
+#[test]
+fn of_two_pods_that_claim_an_address_the_newest_live_one_has_it() {
+    let [early, late] = ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"];
+    let metadata = |value: Value| pod("a", value, json!({}), json!({"startTime": early}));
+    let rivals = [
+        ("not deleted", metadata(json!({"deletionTimestamp": late})), json!({"uid": "0"}), Value::Null),
+        ("started later", metadata(json!({"creationTimestamp": late})), json!({"uid": "0"}), json!(late)),
+        (
+            "created later",
+            metadata(json!({"creationTimestamp": early})),
+            json!({"creationTimestamp": late}),
+            json!(early),
+        ),
+        ("created at all", metadata(json!({})), json!({"creationTimestamp": early, "uid": "0"}), json!(early)),
+        ("of greater uid", metadata(json!({"uid": "1"})), json!({"uid": "2", "name": "Z"}), json!(early)),
+        ("of greater name", metadata(json!({"uid": null})), json!({"uid": null}), json!(early)),
+        (
+            "of greater namespace",
+            metadata(json!({"uid": null})),
+            json!({"uid": null, "namespace": "z", "name": "A"}),
+            json!(early),
+        ),
+    ];
+    for (reason, loser, winner, started) in rivals {
+        let winner = pod("b", winner, json!({}), json!({"startTime": started}));
+        let expected = winner.metadata.name.clone();
+        assert_eq!(owner_of([loser.clone(), winner.clone()]), expected, "{reason}");
+        assert_eq!(owner_of([winner, loser]), expected, "{reason}");
+    }
+    let [none, some] = [json!({}), json!({"startTime": early})].map(|status| pod("x", json!({}), json!({}), status));
+    let some = {
+        let mut some = some;
+        some.metadata.name = Some("started".into());
+        some
+    };
+    assert_eq!(owner_of([some, none]).as_deref(), Some("started"));
+}
+
+#[test]
+fn the_loser_of_an_address_is_neither_policed_nor_a_peer_under_it() {
+    let mut world = world([ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": "old"}}}]}]))]);
+    let started = json!({"podIP": "10.0.0.9", "startTime": "2026-01-01T00:00:00Z"});
+    world.pods.push(pod("old", json!({"labels": {"app": "old"}}), json!({}), json!({})));
+    assert_eq!(from(&world, "10.0.0.9"), Allowed);
+    world.pods.push(pod("new", json!({"labels": {"app": "new"}}), json!({"nodeName": "there"}), started));
+    assert_eq!(from(&world, "10.0.0.9"), Denied);
+    assert_eq!(ask(&world, "10.0.0.9", OUTSIDE, TCP, 80).egress, NotLocal);
+}
+
+// 6
+
+#[test]
+fn pods_of_the_host_network_are_neither_selected_nor_peers() {
+    let deny_all = policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": {}}]}]}));
+    let mut world = world([deny_all]);
+    world.pods.push(pod("agent", json!({}), json!({"hostNetwork": true}), json!({})));
+    assert_eq!(ask(&world, OUTSIDE, "10.0.0.9", TCP, 80).ingress, NotLocal);
+    assert_eq!(from(&world, "10.0.0.9"), Denied);
+    assert_eq!(from(&world, CACHE), Allowed);
+}
+
+// 7
+
+#[test]
+fn both_families_of_a_pod_are_policed_alike() {
+    let world = world([ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]))]);
+    assert_eq!(ask(&world, "fd00::3", "fd00::1", TCP, 80).ingress, Allowed);
+    assert_eq!(ask(&world, "fd00::2", "fd00::1", TCP, 80).ingress, Denied);
+}
+
+// 8
+
+#[test]
+fn a_pod_always_reaches_itself() {
+    let world = world([policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))]);
+    let judgement = ask(&world, WEB, WEB, TCP, 80);
+    assert_eq!(judgement, Judgement { egress: Denied, ingress: Denied, itself: true });
+    assert!(judgement.passes());
+    assert!(!ask(&world, OUTSIDE, OUTSIDE, TCP, 80).itself);
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+// 1
+
+#[test]
+fn without_policy_types_a_policy_isolates_for_ingress_and_for_egress_only_with_an_entry() {
+    for types in [Value::Null, json!([])] {
+        let of = |more: Value| {
+            let mut spec = json!({"podSelector": {}, "policyTypes": types});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            both_sides(policy(spec))
+        };
+        assert_eq!(of(json!({})), [Denied, NotIsolated]);
+        assert_eq!(of(json!({"egress": []})), [Denied, NotIsolated]);
+        assert_eq!(of(json!({"egress": null})), [Denied, NotIsolated]);
+        assert_eq!(of(json!({"egress": [{}]})), [Denied, Allowed]);
+        assert_eq!(of(json!({"egress": [{"to": [{}]}], "ingress": [{}]})), [Allowed, Denied]);
+    }
+}
+
+#[test]
+fn policy_types_win_over_the_rules_that_are_there() {
+    let rules = |types: Value| json!({"podSelector": {}, "policyTypes": types, "ingress": [{}], "egress": [{}]});
+    assert_eq!(both_sides(policy(rules(json!(["Ingress"])))), [Allowed, NotIsolated]);
+    assert_eq!(both_sides(policy(rules(json!(["Egress"])))), [NotIsolated, Allowed]);
+    assert_eq!(both_sides(policy(json!({"podSelector": {}, "policyTypes": ["Egress"]}))), [NotIsolated, Denied]);
+}
+
+// 2
+
+#[test]
+fn a_connection_needs_the_egress_side_of_its_source_and_the_ingress_side_of_its_destination() {
+    let to_cache = json!([{"to": [{"podSelector": {"matchLabels": {"app": "cache"}}}]}]);
+    let deny_cache = policy(json!({"podSelector": {"matchLabels": {"app": "cache"}}}));
+    let judgement = ask(&world([egress(to_cache), deny_cache]), WEB, CACHE, TCP, 80);
+    assert_eq!(judgement, Judgement { egress: Allowed, ingress: Denied, itself: false });
+    assert!(!judgement.passes());
+}
+
+#[test]
+fn what_is_allowed_is_the_union_of_the_policies_that_select_the_pod() {
+    let by = |app: &str| ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": app}}}]}]));
+    let world = world([by("cache"), by("db"), ingress(json!([]))]);
+    assert_eq!([CACHE, DB, OTHER].map(|source| from(&world, source)), [Allowed, Allowed, Denied]);
+}
+
+#[test]
+fn a_policy_selects_pods_of_its_own_namespace_only() {
+    let deny_all = policy(json!({"podSelector": {}}));
+    assert_eq!(ask(&world([deny_all]), OUTSIDE, OTHER, TCP, 80).ingress, NotIsolated);
+}
+
+#[test]
+fn a_policy_works_in_a_namespace_without_an_object() {
+    let mut deny = policy(json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
+    deny["metadata"]["namespace"] = "ghost".into();
+    let mut world = world([deny]);
+    world.pods.push(pod("friend", json!({"namespace": "ghost"}), json!({}), json!({"podIP": "10.0.0.9"})));
+    let probe = |source: &str| Probe {
+        source: source.parse().unwrap(),
+        destination: GHOST.parse().unwrap(),
+        protocol: TCP,
+        port: Some(80),
+    };
+    assert_eq!(judge(&world, "there", &probe("10.0.0.9")).ingress, Allowed);
+    assert_eq!(judge(&world, "there", &probe(WEB)).ingress, Denied);
+}
+
+#[test]
+fn a_node_judges_only_the_sides_of_its_own_pods() {
+    let world = world([policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))]);
+    assert_eq!(ask(&world, DB, WEB, TCP, 80), Judgement { egress: NotLocal, ingress: Denied, itself: false });
+    assert_eq!(ask(&world, WEB, DB, TCP, 80), Judgement { egress: Denied, ingress: NotLocal, itself: false });
+    assert_eq!(ask(&world, WEB, CACHE, TCP, 80), Judgement { egress: Denied, ingress: Denied, itself: false });
+    assert!(ask(&world, DB, OUTSIDE, TCP, 80).passes());
+}
+
+// 3
+
+#[test]
+fn ingress_without_rules_denies_all_and_with_an_empty_rule_allows_all() {
+    let all = [CACHE, DB, OTHER, GHOST, OUTSIDE];
+    assert_sources(json!([]), &[], &all);
+    assert_sources(Value::Null, &[], &all);
+    assert_sources(json!([{}]), &all, &[]);
+    assert_sources(json!([{"from": []}]), &all, &[]);
+    assert_sources(json!([{"from": null, "ports": null}]), &all, &[]);
+}
+
+#[test]
+fn a_rule_without_ports_allows_every_port_and_protocol() {
+    for rule in [json!({}), json!({"ports": []}), json!({"ports": null})] {
+        let world = world([ingress(json!([rule]))]);
+        for (protocol, port) in [(TCP, Some(1)), (UDP, Some(65535)), (SCTP, Some(80)), (1, None), (47, None)] {
+            assert_eq!(ask(&world, OUTSIDE, WEB, protocol, port).ingress, Allowed);
+        }
+    }
+}
