@@ -19,7 +19,7 @@ use nft::Ruleset;
 use policy::{Layout, translate};
 use serde_json::Value;
 use tests::frame::send_packets;
-use tests::kernel_table::{load_netlink, load_text, nft};
+use tests::kernel_table::{counted, load_netlink, load_text, nft};
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
 use crate::stage::{NODE, namespace, state_of};
@@ -102,19 +102,13 @@ fn received(lab: &Lab, receiver: IpAddr, condition: &str, sender: IpAddr, packet
     lab.in_namespace_of(receiver, || load_text(&table));
     lab.in_namespace_of(sender, || send_packets(packets));
     lab.in_namespace_of(receiver, || {
-        let listing: Value = serde_json::from_str(&nft("-j list table inet seen")).expect("nft prints JSON");
+        let received = counted("table inet seen");
         nft("delete table inet seen");
-        counted(&listing)
+        received
     })
 }
 
 /// How many packets the chain of the node's table has dropped.
 fn dropped(lab: &Lab, chain: &str) -> u64 {
-    let listing = lab.node_exec(NODE, || nft(&format!("-j list chain inet ringfence {chain}")));
-    counted(&serde_json::from_str(&listing).expect("nft prints JSON"))
-}
-
-fn counted(listing: &Value) -> u64 {
-    let rules = listing["nftables"].as_array().expect("a list").iter().filter_map(|o| o["rule"]["expr"].as_array());
-    rules.flatten().filter_map(|e| e["counter"]["packets"].as_u64()).sum()
+    lab.node_exec(NODE, || counted(&format!("chain inet ringfence {chain}")))
 }

@@ -47,6 +47,26 @@ pub fn nft(command: &str) -> String {
     try_nft(&words, "").unwrap_or_else(|e| panic!("nft {command}: {e}"))
 }
 
+/// The packets that each rule with a counter has counted, in the order of the rules. `of` names a table or a chain, as
+/// `nft list` takes it: `table inet seen`.
+///
+/// # Panics
+/// If there is no such table or chain.
+pub fn counted_by_rule(of: &str) -> Vec<u64> {
+    let listing: Value = serde_json::from_str(&nft(&format!("-j list {of}"))).expect("nft prints JSON");
+    let objects = listing["nftables"].as_array().expect("nft lists objects").iter();
+    let expressions = objects.filter_map(|object| object["rule"]["expr"].as_array()).flatten();
+    expressions.filter_map(|expression| expression["counter"]["packets"].as_u64()).collect()
+}
+
+/// The sum of [`counted_by_rule`].
+///
+/// # Panics
+/// As [`counted_by_rule`].
+pub fn counted(of: &str) -> u64 {
+    counted_by_rule(of).iter().sum()
+}
+
 /// Loads a ruleset's text with `nft -f`.
 ///
 /// # Panics

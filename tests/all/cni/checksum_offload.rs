@@ -3,14 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use serde_json::json;
-use tests::agent_process::{AgentProcess, ringfence};
 use tests::frame::{send_frame_with_checksum_at, switch_checksum_offload_off, udp_packet};
-use tests::kernel_table::{load_text, nft};
+use tests::kernel_table::{counted_by_rule, load_text};
 
 use super::edge::neighbour;
-use super::forged::hardware_address;
-use super::{Families, NODE, Place, Pod};
-use crate::stage::{namespace, pod, policy};
+use super::forged::{Node, hardware_address};
+use super::{Families, Place};
+use crate::stage::policy;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const ALLOWED_PORT: u16 = 7777;
@@ -27,59 +26,38 @@ fn rewritten_packet(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
 /// Behind the headers of Ethernet and IPv4, and the source port.
 const DESTINATION_PORT_AT: u16 = 14 + 20 + 2;
 
-fn counted_at(port: u16) -> u64 {
-    let listing = nft("list table inet seen");
-    let line = listing.lines().find(|line| line.contains(&format!("udp dport {port} "))).expect("the rule");
-    let packets = line.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
-    packets.and_then(|number| number.parse().ok()).expect("a count")
-}
-
 /// The datagrams that reach the server at its allowed and at its denied port, after one of each kind was sent.
 fn received_with_offload(offload: &str) -> [u64; 2] {
     let place = Place::new();
-    let manifests = place.path("manifests");
-    std::fs::create_dir_all(&manifests).unwrap();
-    let named = |name: &str| {
-        let mut pod = pod(name, NODE, &format!("app={name}"), &[]);
-        pod["metadata"]["uid"] = format!("uid-of-{name}").into();
-        pod
-    };
-    let to_server = json!([{
+    let to_db = json!([{
         "to": [{"podSelector": {"matchLabels": {"app": "db"}}}],
         "ports": [{"protocol": "UDP", "port": ALLOWED_PORT}],
     }]);
-    let one_port = policy("one-port", "app=web", json!({"policyTypes": ["Egress"], "egress": to_server}));
-    let objects = [namespace("shop", ""), named("web"), named("db"), one_port];
-    let text: Vec<String> = objects.iter().map(ToString::to_string).collect();
-    std::fs::write(manifests.join("all.yaml"), text.join("\n---\n")).unwrap();
-    let mut command = ringfence();
-    command.args(["agent", "--node-name", NODE, "--run-dir"]).arg(place.path("run")).arg("--manifests").arg(&manifests);
-    let mut agent = AgentProcess::start(&place.lab, NODE, command);
-    agent.until_ready();
-    let ours = place.ours(json!({"txChecksumOffload": offload}));
-    let runtime = place.runtime("1.0.0", &[place.ptp(Families::V4), ours]);
-    let [web, db] = ["web", "db"].map(Pod::new);
-    let [from, to] = [&web, &db].map(|pod| match runtime.add(&pod.container).unwrap().addresses()[..] {
-        [IpAddr::V4(address)] => address,
-        _ => panic!("one IPv4 address"),
-    });
+    let one_port = policy("one-port", "app=web", json!({"policyTypes": ["Egress"], "egress": to_db}));
+    let plugins = [place.ptp(Families::V4), place.ours(json!({"txChecksumOffload": offload}))];
+    let node = Node::start_with(&place, &plugins, &[one_port], false, &[]);
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (node.addresses["web"], node.addresses["db"]) else {
+        panic!("IPv4 addresses")
+    };
+    let Node { web, db, .. } = &node;
     // The device that completes the checksum, as an uplink without the offload does.
     let attachment = place.attachments().into_iter().find(|attachment| attachment.pod == "db").unwrap();
     let port = attachment.host_interface.expect("the host's side");
-    runtime.on_node(|| switch_checksum_offload_off(&port));
+    node.runtime.on_node(|| switch_checksum_offload_off(&port));
 
     let count = format!(
         "table inet seen {{\nchain prerouting {{\ntype filter hook prerouting priority -400\n\
          udp dport {ALLOWED_PORT} counter\nudp dport {DENIED_PORT} counter\n}}\n}}\n"
     );
     db.sandbox.run(|| load_text(&count));
-    let gateway = neighbour(&web, GATEWAY.into());
-    let frame = [&gateway[..], &hardware_address(&web), &[0x08, 0], &rewritten_packet(from, to)].concat();
+    let gateway = neighbour(web, GATEWAY.into());
+    let frame = [&gateway[..], &hardware_address(web), &[0x08, 0], &rewritten_packet(from, to)].concat();
     web.sandbox.run(|| {
         UdpSocket::bind((from, 0)).unwrap().send_to(b"allowed", (to, ALLOWED_PORT)).unwrap();
         send_frame_with_checksum_at("eth0", &frame, DESTINATION_PORT_AT);
     });
-    db.sandbox.run(|| [ALLOWED_PORT, DENIED_PORT].map(counted_at))
+    let counted = db.sandbox.run(|| counted_by_rule("table inet seen"));
+    counted.try_into().expect("two rules count")
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tests::agent_process::{AgentProcess, ringfence, until};
 use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source};
-use tests::kernel_table::{load_text, nft};
+use tests::kernel_table::{counted, load_text, nft};
 
 use super::forged::{Node, hardware_address, index_of_eth0, link_local, send};
 use super::{Families, NODE, OUTSIDE, Place, Pod};
@@ -42,13 +42,7 @@ fn count_answers() {
 }
 
 fn answers() -> u64 {
-    counted(&nft("list table inet seen"))
-}
-
-/// The sum of the packets that the counters of a listing show.
-fn counted(listing: &str) -> u64 {
-    let after = listing.split("counter packets ").skip(1);
-    after.map(|text| text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a count")).sum()
+    counted("table inet seen")
 }
 
 pub(super) fn six(bytes: &[u8]) -> [u8; 6] {
@@ -328,7 +322,7 @@ fn count_incoming(condition: &str) {
 }
 
 fn incoming() -> u64 {
-    counted(&nft("list table netdev seen"))
+    counted("table netdev seen")
 }
 
 /// RFC 5227, section 1.1: a host that sees a probe for the address that it is about to take does not take it.

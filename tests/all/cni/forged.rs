@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, ask_socket, ringfence, until};
 use tests::cni_runtime::Runtime;
 use tests::frame::{icmpv6_packet, send_frame, udp_packet};
-use tests::kernel_table::nft;
+use tests::kernel_table::{counted, nft};
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::{Families, NODE, NODE_ADDRESS, Place, Pod};
@@ -20,9 +20,7 @@ const SENT: u64 = 20;
 /// The kernel's own check of sources would hide ours on some routed networks.
 const REVERSE_PATH: [&str; 2] = ["/proc/sys/net/ipv4/conf/all/rp_filter", "/proc/sys/net/ipv4/conf/default/rp_filter"];
 
-/// The pods of a chain of real plugins, on a node with a real agent: `web` may send to nobody, `db` may be reached by
-/// all,
-/// `other` by nobody.
+/// The pods of a chain of real plugins, on a node with a real agent.
 pub(super) struct Node<'place> {
     pub(super) agent: AgentProcess<'place>,
     pub(super) runtime: Runtime,
@@ -34,7 +32,21 @@ pub(super) struct Node<'place> {
 }
 
 impl<'place> Node<'place> {
+    /// With policies by which `web` may send to nobody, `db` may be reached by all, and `other` by nobody.
     pub(super) fn start(place: &'place Place, plugin: Value, v6: bool, arguments: &[&str]) -> Node<'place> {
+        let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
+        let closed = policy("closed", "app=other", json!({"policyTypes": ["Ingress"]}));
+        Node::start_with(place, &[plugin, place.ours(json!({}))], &[nowhere, closed], v6, arguments)
+    }
+
+    /// With these plugins and policies.
+    pub(super) fn start_with(
+        place: &'place Place,
+        plugins: &[Value],
+        policies: &[Value],
+        v6: bool,
+        arguments: &[&str],
+    ) -> Node<'place> {
         let manifests = place.path("manifests");
         std::fs::create_dir_all(&manifests).unwrap();
         let named = |name: &str| {
@@ -42,9 +54,7 @@ impl<'place> Node<'place> {
             pod["metadata"]["uid"] = format!("uid-of-{name}").into();
             pod
         };
-        let nowhere = policy("nowhere", "app=web", json!({"policyTypes": ["Egress"]}));
-        let closed = policy("closed", "app=other", json!({"policyTypes": ["Ingress"]}));
-        let objects = [namespace("shop", ""), named("web"), named("db"), named("other"), nowhere, closed];
+        let objects = [&[namespace("shop", ""), named("web"), named("db"), named("other")][..], policies].concat();
         let text: Vec<String> = objects.iter().map(Value::to_string).collect();
         std::fs::write(manifests.join("all.yaml"), text.join("\n---\n")).unwrap();
 
@@ -53,7 +63,7 @@ impl<'place> Node<'place> {
         command.arg(&manifests).args(arguments);
         let mut agent = AgentProcess::start(&place.lab, NODE, command);
         agent.until_ready();
-        let runtime = place.runtime("1.0.0", &[plugin, place.ours(json!({}))]);
+        let runtime = place.runtime("1.0.0", plugins);
         runtime.on_node(|| REVERSE_PATH.map(|path| std::fs::write(path, "0").unwrap()));
         let [web, db, other] = ["web", "db", "other"].map(Pod::new);
         let mut addresses = BTreeMap::new();
@@ -407,8 +417,7 @@ fn tagged_frames_from_uplink_reach_no_isolated_pod() {
                 send_frame("host0", &[&to[..], &from, &tag, &[0x08, 0], &packet].concat());
             }
         });
-        let listing = pod.sandbox.run(|| nft("list table inet seen"));
-        assert!(listing.contains(&format!("counter packets {arrives} ")), "{listing}");
+        assert_eq!(pod.sandbox.run(|| counted("table inet seen")), arrives, "at {address}");
     }
     node.end();
 }

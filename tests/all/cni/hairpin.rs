@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use serde_json::{Value, json};
 use tests::frame::{send_packets, udp_datagram};
-use tests::kernel_table::{load_text, nft};
+use tests::kernel_table::{counted, load_text};
 use tests::lab::{Lab, LabSpec, NodeSpec};
 
 use super::forged::Node;
@@ -42,9 +42,7 @@ fn received(pod: &Pod, send: impl FnOnce()) -> u64 {
                  udp dport 9 counter\n}\n}\n";
     pod.sandbox.run(|| load_text(count));
     send();
-    let listing: Value = pod.sandbox.run(|| serde_json::from_str(&nft("-j list table inet seen")).unwrap());
-    let rules = listing["nftables"].as_array().unwrap().iter().filter_map(|object| object["rule"]["expr"].as_array());
-    rules.flatten().filter_map(|expression| expression["counter"]["packets"].as_u64()).sum()
+    pod.sandbox.run(|| counted("table inet seen"))
 }
 
 /// `web` is isolated for egress, `other` for ingress.

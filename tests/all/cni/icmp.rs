@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tests::frame::{icmpv6_packet, ip_packet, send_frame, udp_datagram, unreachable_packet};
-use tests::kernel_table::{load_text, nft};
+use tests::kernel_table::{counted, load_text};
 
 use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbour, six};
 use super::forged::{Node, hardware_address};
@@ -22,9 +22,7 @@ table inet seen {
 ";
 
 fn errors(node: &Node) -> u64 {
-    let listing = node.runtime.on_node(|| nft("list table inet seen"));
-    let after = listing.split("counter packets ").skip(1);
-    after.map(|text| text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a count")).sum()
+    node.runtime.on_node(|| counted("table inet seen"))
 }
 
 fn gateway(v6: bool) -> IpAddr {
