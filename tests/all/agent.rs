@@ -14,3 +14,5 @@ mod refusals;
 mod reports;
 // What it is asked over the socket, and may not answer.
 mod questions;
+// The rules that it prints.
+mod committed_rules;

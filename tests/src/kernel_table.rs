@@ -141,3 +141,15 @@ pub fn listing_after_text(ruleset: &Ruleset) -> Value {
         listing(ruleset)
     })
 }
+
+/// A listing without the generation of approvals, which an agent draws at random.
+pub fn without_generation(listed: Value) -> Value {
+    // nft folds the mask of a rule that sets the mark into the value.
+    let is_mark = |number: u64| number >> 28 == 0b1010 && matches!(number & 0xffff, 0 | 0xffff);
+    match listed {
+        Value::Number(number) if number.as_u64().is_some_and(is_mark) => "generation".into(),
+        Value::Array(values) => values.into_iter().map(without_generation).collect(),
+        Value::Object(members) => members.into_iter().map(|(name, value)| (name, without_generation(value))).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => listed,
+    }
+}

@@ -7,6 +7,7 @@ pub(crate) mod audit;
 pub(crate) mod client;
 pub(crate) mod denial;
 pub(crate) mod question;
+pub(crate) mod rules;
 pub(crate) mod status;
 
 use policy::{Explanation, Named, NamedTraffic};
@@ -27,6 +28,9 @@ pub(crate) const EXPLAIN: &str = "/v1/explain";
 
 /// `GET`: a [`TableVerdict`].
 pub(crate) const VERIFY: &str = "/v1/verify";
+
+/// `GET` with a [`rules::RulesQuery`]: the committed rules as nft text, compared with the kernel.
+pub(crate) const RULES: &str = "/v1/rules";
 
 /// `GET` with a [`denial::DropsQuery`]: a [`denial::Line`] of JSON each, the latest first of all in the order in which
 /// they came; with `follow=true` it goes on.

@@ -16,7 +16,7 @@ use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use agent::{AgentArguments, Switch};
 pub(crate) use node::{
-    ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, StatusArguments,
+    ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, RulesArguments, StatusArguments,
     UninstallArguments,
 };
 pub(crate) use remote::RemoteArguments;
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// Show the status of the agent of this node: readiness, rules, commits, policies, pods, other clusters.
     Status(StatusArguments),
+    /// Print the rules that the agent of this node has committed, as nft text, and whether the kernel has the same.
+    Rules(RulesArguments),
     /// Answer the kubelet's probes for the agent of this node.
     Probe(ProbeArguments),
     /// Show denied packets and the policies that denied them, and packets that audited policies would deny.

@@ -6,6 +6,7 @@
 //! away. What the kernel refuses is left out and denied, as little as possible, and tried again later.
 
 mod live;
+pub(crate) mod snapshot;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::translation_check::TranslationCheck;
 use live::Live;
+use snapshot::{RulesSnapshot, verdict};
 use tables::{Held, Mending, Tables};
 
 /// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
@@ -167,6 +169,16 @@ impl Enforcer {
             .flatten()
     }
 
+    /// The rules that were committed last, or found to be right; `None` before the first commit of this process.
+    pub(crate) fn snapshot(&self) -> Option<RulesSnapshot> {
+        // Without `live` somebody else's change is in doubt, or a commit has failed: what this process left counts.
+        let tables = self.live.as_ref().map(|live| &live.tables).or(self.left.as_ref())?;
+        let rulesets = [Some(&tables.policy), tables.bridge.as_ref(), tables.edge.as_ref()];
+        Some(RulesSnapshot::new(
+            tables::names(&self.layout).into_iter().zip(rulesets.map(Option::<&_>::cloned)).collect(),
+        ))
+    }
+
     pub(crate) fn policy_generation(&self) -> u32 {
         self.layout.generation()
     }
@@ -297,12 +309,7 @@ impl Enforcer {
         }
         let mut translation = self.translation();
         stamp(&mut translation.ruleset, &self.layout);
-        let operations = observed.mend(&Tables::of(&translation), Mending::InPlace);
-        let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
-        match operations.len() - shown.len() {
-            _ if shown.is_empty() => TableVerdict::Equal,
-            more => TableVerdict::Different { operations: shown, more },
-        }
+        verdict(&observed.mend(&Tables::of(&translation), Mending::InPlace))
     }
 
     /// From what we committed last. Any doubt ends in [`Enforcer::adopt`].

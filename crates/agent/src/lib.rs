@@ -52,6 +52,7 @@ pub fn run() -> ExitCode {
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Probe(arguments) => verbs::probe(&arguments),
         cli::Command::Status(arguments) => verbs::status(&arguments),
+        cli::Command::Rules(arguments) => verbs::rules(&arguments),
         cli::Command::Uninstall(arguments) => verbs::uninstall(&arguments),
         cli::Command::Doctor(arguments) => verbs::doctor(&arguments),
         cli::Command::Completions { shell } => console::completions(&mut cli::Cli::command(), shell),

@@ -1,5 +1,7 @@
 //! The agent's port (health, readiness, metrics) and its socket.
 
+mod rules;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use listener::Limits;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::denial::{Coverage, DropsQuery};
@@ -40,6 +42,19 @@ pub(crate) struct Sources {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) drops: Arc<Stream>,
+    /// Bounds how many answers compare rules with the kernel at a time.
+    comparisons: Arc<Semaphore>,
+}
+
+impl Sources {
+    pub(crate) fn new(
+        status: watch::Receiver<Arc<Status>>,
+        metrics: Arc<Metrics>,
+        events: mpsc::Sender<Event>,
+        drops: Arc<Stream>,
+    ) -> Sources {
+        Sources { status, metrics, events, drops, comparisons: rules::comparisons() }
+    }
 }
 
 /// Routes of the TCP port. They tell nothing about single pods.
@@ -59,6 +74,7 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::STATUS, get(status))
         .route(api::EXPLAIN, get(explain))
         .route(api::VERIFY, get(verify))
+        .route(api::RULES, get(rules::rules))
         .route(api::DROPS, get(drops))
         .route(api::COVERAGE, get(covered))
         .route(api::AUDIT, get(audit))
@@ -143,18 +159,26 @@ async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuer
 
 /// What the loop says.
 async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
+    match answer_of(sources, question).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+/// The event loop's answer; the response of a refusal if there is none.
+async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Response> {
     let (reply, answer) = oneshot::channel();
     let sent = sources.events.send(Event::Question(question(reply))).await;
     match (sent, answer.await) {
-        (Ok(()), Ok(Ok(answer))) => Json(answer).into_response(),
+        (Ok(()), Ok(Ok(answer))) => Ok(answer),
         (Ok(()), Ok(Err(no_answer))) => {
             let code = match &no_answer {
-                NoAnswer::NotListed(_) => StatusCode::SERVICE_UNAVAILABLE,
+                NoAnswer::NotListed(_) | NoAnswer::NotCommitted(_) => StatusCode::SERVICE_UNAVAILABLE,
                 NoAnswer::Unexplained(_) | NoAnswer::NotKnown(_) => StatusCode::NOT_FOUND,
             };
-            refuse(code, no_answer.to_string())
+            Err(refuse(code, no_answer.to_string()))
         }
-        (Err(_), _) | (_, Err(_)) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into()),
+        (Err(_), _) | (_, Err(_)) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping".into())),
     }
 }
 
@@ -201,7 +225,7 @@ mod tests {
         ] {
             let (_statuses, status) = watch::channel(Arc::new(Status { turned, ..Status::default() }));
             let (metrics, drops) = (Arc::new(Metrics::new()), Arc::new(Stream::new()));
-            let sources = Sources { status, metrics, events: events.clone(), drops };
+            let sources = Sources::new(status, metrics, events.clone(), drops);
             assert_eq!(healthz(State(sources)).await.status(), expected, "{turned:?}");
         }
     }

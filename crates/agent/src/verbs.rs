@@ -7,6 +7,7 @@ mod drops;
 mod install_cni;
 mod manifests;
 mod probe;
+mod rules;
 mod status;
 mod uninstall;
 
@@ -28,6 +29,7 @@ pub(crate) use doctor::doctor;
 pub(crate) use drops::drops;
 pub(crate) use install_cni::install_cni;
 pub(crate) use probe::probe;
+pub(crate) use rules::rules;
 pub(crate) use status::status;
 pub(crate) use uninstall::uninstall;
 

@@ -17,8 +17,13 @@ pub enum Reader {
 
 /// At once, also into a pipe. Colours are left out where nobody sees them.
 pub fn print(text: &str) -> io::Result<Reader> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print()`], for a part of a text that may end within a character.
+pub fn print_bytes(part: &[u8]) -> io::Result<Reader> {
     let mut output = anstream::stdout().lock();
-    reader(output.write_all(text.as_bytes()).and_then(|()| output.flush()))
+    reader(output.write_all(part).and_then(|()| output.flush()))
 }
 
 /// Prints all that a verb has to say, and gives the exit status of the verb: 0 where the reader had seen enough.

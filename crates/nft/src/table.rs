@@ -16,6 +16,8 @@ pub enum TableFamily {
 }
 
 impl TableFamily {
+    pub const ALL: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Bridge, TableFamily::Netdev];
+
     pub fn word(self) -> &'static str {
         match self {
             TableFamily::Inet => "inet",

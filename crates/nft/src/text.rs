@@ -4,59 +4,96 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use crate::{
-    Action, Chain, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name, Rule, Ruleset, Set,
-    Verdict,
+    Action, Chain, Comment, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name, Rule,
+    Ruleset, Set, Table, Verdict,
 };
 
 impl Display for Ruleset {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        // Protection is left out: nft 1.0.6 has no words for the flags `owner` and `persist`.
-        writeln!(f, "table {} {{", self.table)?;
-        writeln!(f, "\tcomment {}", self.comment)?;
+        TableHead { table: &self.table, comment: &self.comment }.fmt(f)?;
         for (name, set) in &self.sets {
-            writeln!(f)?;
-            write_set(f, name, set)?;
+            SetBlock { name, set }.fmt(f)?;
         }
         for (name, chain) in &self.chains {
-            writeln!(f)?;
-            write_chain(f, name, chain)?;
+            ChainBlock { name, chain }.fmt(f)?;
         }
-        writeln!(f, "}}")
+        f.write_str(TABLE_END)
     }
 }
 
-fn write_set(f: &mut Formatter<'_>, name: &Name, set: &Set) -> fmt::Result {
-    writeln!(f, "\t{} {name} {{", set_word(set))?;
-    writeln!(f, "\t\ttype {}", SetType(set))?;
-    if let Some(size) = set.size {
-        writeln!(f, "\t\tsize {size}")?;
+impl Ruleset {
+    /// The text in parts of one set or chain each, so that the text of a large table is never in memory as a whole.
+    pub fn into_text_parts(self) -> impl Iterator<Item = String> + Send {
+        let Ruleset { table, protected: _, comment, sets, chains } = self;
+        let head = TableHead { table: &table, comment: &comment }.to_string();
+        let sets = sets.into_iter().map(|(name, set)| SetBlock { name: &name, set: &set }.to_string());
+        let chains = chains.into_iter().map(|(name, chain)| ChainBlock { name: &name, chain: &chain }.to_string());
+        std::iter::once(head).chain(sets).chain(chains).chain(std::iter::once(TABLE_END.to_owned()))
     }
-    if let Some(flags) = set_flags(set) {
-        writeln!(f, "\t\tflags {flags}")?;
-    }
-    if let Some(Dynamic { timeout_seconds }) = set.dynamic {
-        writeln!(f, "\t\ttimeout {timeout_seconds}s")?;
-    }
-    if let Some(comment) = &set.comment {
-        writeln!(f, "\t\tcomment {comment}")?;
-    }
-    for (i, (key, element)) in set.elements.iter().enumerate() {
-        let lead = if i == 0 { "elements = { " } else { "             " };
-        let tail = if i + 1 == set.elements.len() { " }" } else { "," };
-        writeln!(f, "\t\t{lead}{}{tail}", ElementText(&key, element))?;
-    }
-    writeln!(f, "\t}}")
 }
 
-fn write_chain(f: &mut Formatter<'_>, name: &Name, chain: &Chain) -> fmt::Result {
-    writeln!(f, "\tchain {name} {{")?;
-    if let Some(hook) = chain.hook {
-        writeln!(f, "\t\t{}", HookText(hook))?;
+/// Protection is left out: nft 1.0.6 has no words for the flags `owner` and `persist`.
+struct TableHead<'a> {
+    table: &'a Table,
+    comment: &'a Comment,
+}
+
+const TABLE_END: &str = "}\n";
+
+impl Display for TableHead<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "table {} {{", self.table)?;
+        writeln!(f, "\tcomment {}", self.comment)
     }
-    for rule in &chain.rules {
-        writeln!(f, "\t\t{rule}")?;
+}
+
+struct SetBlock<'a> {
+    name: &'a Name,
+    set: &'a Set,
+}
+
+impl Display for SetBlock<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let SetBlock { name, set } = self;
+        writeln!(f, "\n\t{} {name} {{", set_word(set))?;
+        writeln!(f, "\t\ttype {}", SetType(set))?;
+        if let Some(size) = set.size {
+            writeln!(f, "\t\tsize {size}")?;
+        }
+        if let Some(flags) = set_flags(set) {
+            writeln!(f, "\t\tflags {flags}")?;
+        }
+        if let Some(Dynamic { timeout_seconds }) = set.dynamic {
+            writeln!(f, "\t\ttimeout {timeout_seconds}s")?;
+        }
+        if let Some(comment) = &set.comment {
+            writeln!(f, "\t\tcomment {comment}")?;
+        }
+        for (i, (key, element)) in set.elements.iter().enumerate() {
+            let lead = if i == 0 { "elements = { " } else { "             " };
+            let tail = if i + 1 == set.elements.len() { " }" } else { "," };
+            writeln!(f, "\t\t{lead}{}{tail}", ElementText(&key, element))?;
+        }
+        writeln!(f, "\t}}")
     }
-    writeln!(f, "\t}}")
+}
+
+struct ChainBlock<'a> {
+    name: &'a Name,
+    chain: &'a Chain,
+}
+
+impl Display for ChainBlock<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n\tchain {} {{", self.name)?;
+        if let Some(hook) = self.chain.hook {
+            writeln!(f, "\t\t{}", HookText(hook))?;
+        }
+        for rule in &self.chain.rules {
+            writeln!(f, "\t\t{rule}")?;
+        }
+        writeln!(f, "\t}}")
+    }
 }
 
 /// `map` or `set`.
@@ -251,7 +288,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Comment, Datum, EtherType, InterfaceName, KeyType, Table};
+    use crate::{Datum, EtherType, InterfaceName, KeyType};
 
     #[test]
     fn a_bridge_table_reads_as_nft_takes_it() {
@@ -285,5 +322,6 @@ table bridge ringfence {
 }
 ";
         assert_eq!(ruleset.to_string(), expected);
+        assert_eq!(ruleset.into_text_parts().collect::<String>(), expected);
     }
 }

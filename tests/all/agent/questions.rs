@@ -82,6 +82,7 @@ fn what_is_misspelt_or_not_there_is_refused_and_never_passed_over() {
         ("/v1/drops?pod=a&pod=b", 422, "duplicate parameter pod"),
         ("/v1/drops?nampespace=shop", 422, "unknown parameter 'nampespace';"),
         ("/v1/status?verbose=true", 422, "unknown parameter 'verbose'; this resource has no parameters"),
+        ("/v1/rules?family=ip", 422, "invalid parameter family: invalid family 'ip': expected inet, bridge or netdev"),
         ("/v1/audit/suggestion", 400, "missing parameter namespace"),
         ("/v1/audit/suggestion?namespace=nowhere", 404, "namespace nowhere not found"),
         ("/v1/audit/suggestion?namespace=shop&pod=gone", 404, "pod shop/gone not found"),

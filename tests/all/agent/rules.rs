@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use nft::{Comment, Name, Ruleset, Table};
 use serde_json::Value;
 use tests::agent_process::{AgentProcess, run};
-use tests::kernel_table::{listing, load_text};
+use tests::kernel_table::{listing, load_text, without_generation};
 use tests::lab::{Lab, LabSpec, NodeSpec};
 use tests::netns::in_new_namespace;
 
@@ -13,17 +13,6 @@ use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_
 /// The table as nft lists it, without the generation, which an agent draws at random.
 fn listed() -> Value {
     without_generation(listing(&Ruleset::new(Table::inet(Name::new("ringfence").unwrap()), Comment::new(""))))
-}
-
-fn without_generation(listed: Value) -> Value {
-    // nft folds the mask of a rule that sets the mark into the value.
-    let is_mark = |number: u64| number >> 28 == 0b1010 && matches!(number & 0xffff, 0 | 0xffff);
-    match listed {
-        Value::Number(number) if number.as_u64().is_some_and(is_mark) => "generation".into(),
-        Value::Array(values) => values.into_iter().map(without_generation).collect(),
-        Value::Object(members) => members.into_iter().map(|(name, value)| (name, without_generation(value))).collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => listed,
-    }
 }
 
 #[test]

@@ -1,14 +1,19 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
+use nft::{Comment, Name, Ruleset, Table};
 use policy::Kind;
-use serde_json::json;
+use serde_json::{Value, json};
+use tests::agent_process::{ended, run};
 use tests::cni_runtime::Container;
 use tests::fake_api::Verb;
+use tests::kernel_table::{listing, load_text, without_generation};
+use tests::netns::in_new_namespace;
 
 use super::{NO, Network, Pod, Running, Site, YES, egress, pending, reaches};
-use crate::stage::{ingress, namespace, policy, set_all};
+use crate::stage::{NODE, ingress, namespace, policy, set_all};
 
 /// A connection on one machine takes less than a millisecond.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -39,6 +44,86 @@ fn when_add_returns_the_kernel_has_the_rules_although_no_status_has_an_address()
         assert_eq!(reaches(&web, &other), NO, "{network:?}");
         assert_eq!(reaches(&other, &db), NO, "{network:?}");
         assert_eq!(reaches(&other, &web), YES, "{network:?}");
+    }
+}
+
+/// The tables of the agent in the calling thread's namespace as nft lists them, without what text cannot restore: values of
+/// counters, and the order in which chains and sets were made.
+fn listed(families: &[&str]) -> Vec<Value> {
+    let name = || Name::new("ringfence").unwrap();
+    let tables = families.iter().map(|family| match *family {
+        "inet" => Table::inet(name()),
+        "bridge" => Table::bridge(name()),
+        "netdev" => Table::netdev(name()),
+        other => panic!("no table of family {other} is expected"),
+    });
+    tables.map(|table| in_order(without_counts(listing(&Ruleset::new(table, Comment::new("")))))).collect()
+}
+
+/// Rules stay in the order of their chain.
+fn in_order(mut listed: Value) -> Value {
+    let key = |object: &Value| {
+        let (kind, fields) =
+            object.as_object().and_then(|members| members.iter().next()).expect("an object of one kind");
+        let name = fields.get("chain").or_else(|| fields.get("name")).and_then(Value::as_str).unwrap_or_default();
+        (kind.clone(), name.to_owned())
+    };
+    listed["nftables"].as_array_mut().expect("a list").sort_by_key(key);
+    without_generation(listed)
+}
+
+fn without_counts(listed: Value) -> Value {
+    match listed {
+        Value::Object(members) => {
+            let counts = |name: &str| matches!(name, "packets" | "bytes");
+            members.into_iter().filter(|(name, _)| !counts(name)).map(|(n, v)| (n, without_counts(v))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(without_counts).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => listed,
+    }
+}
+
+#[test]
+fn printed_rules_load_again_as_the_kernel_has_them() {
+    for (network, families) in
+        [(Network::Routed, &["inet", "netdev"][..]), (Network::Bridged, &["inet", "bridge", "netdev"])]
+    {
+        let objects = [namespace("shop", ""), ingress("db", "app=db", "app=web")];
+        let site = Site::with(&[&objects[..], &[pending("web", "app=web"), pending("db", "app=db")]].concat());
+        let mut command = site.agent();
+        // nft 1.0.6 cannot list the flags of protected tables.
+        command.args(["--table-owner", "off"]);
+        assert_printed_rules_load(&site, command, network, families);
+    }
+}
+
+fn assert_printed_rules_load(site: &Site, command: Command, network: Network, families: &[&str]) {
+    let mut agent = site.stage.start(command);
+    agent.until_ready();
+    let runtime = site.runtime(network, json!({}));
+    let _pods = ["web", "db"].map(|name| Running::start(&runtime, name));
+    let printed = run(["rules", "--run-dir", site.stage.run_dir().to_str().unwrap()]);
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""), "{}", printed.stdout);
+    assert!(printed.stdout.contains("\n# the kernel has the same rules\n"), "{}", printed.stdout);
+    let in_kernel = site.stage.lab.node_exec(NODE, || listed(families));
+    let interfaces: Vec<&str> =
+        printed.stdout.split("ingress device \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(interfaces.len(), 2, "{}", printed.stdout);
+    let loaded = in_new_namespace(|| {
+        for interface in interfaces {
+            let words = ["link", "add", interface, "type", "bridge"];
+            let added = ended(Command::new("ip").args(words));
+            assert_eq!(added.code, Some(0), "{}", added.stderr);
+        }
+        load_text(&printed.stdout);
+        listed(families)
+    });
+    for (loaded, in_kernel) in loaded.iter().zip(&in_kernel) {
+        let [loaded, in_kernel] = [loaded, in_kernel].map(|listed| listed["nftables"].as_array().unwrap());
+        for (loaded, in_kernel) in loaded.iter().zip(in_kernel) {
+            assert_eq!(loaded, in_kernel, "{network:?}");
+        }
+        assert_eq!(loaded.len(), in_kernel.len(), "{network:?}");
     }
 }
 

@@ -13,9 +13,10 @@ use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use super::denial::{Coverage, DropsQuery, Line};
+use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
 use super::status::StatusReport;
 use super::{
-    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, STATUS, SUGGESTION, TableVerdict, VERIFY,
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, RULES, STATUS, SUGGESTION, TableVerdict, VERIFY,
 };
 use crate::run_dir::socket_path;
 
@@ -81,6 +82,41 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, U
     ];
     let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
     Ok(Lines { body, unread: Vec::new() })
+}
+
+pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, Unanswered> {
+    let RulesQuery { family } = query;
+    let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::word))])).await?;
+    let word = response.headers().get(KERNEL_HEADER).and_then(|value| value.to_str().ok());
+    let matched = word.and_then(KernelMatch::from_word).ok_or_else(|| {
+        Unanswered::BrokeOff(format!(
+            "its answer does not say in {KERNEL_HEADER} whether the kernel has the same rules"
+        ))
+    })?;
+    Ok(RulesText { matched, body: response.into_body() })
+}
+
+/// The committed rules as nft text, read part by part: they may be larger than what is wanted in memory.
+pub(crate) struct RulesText {
+    pub(crate) matched: KernelMatch,
+    body: Incoming,
+}
+
+impl RulesText {
+    /// `None` at the end of the text.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Unanswered> {
+        loop {
+            match self.body.frame().await {
+                // Frames without data are trailers.
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(part) => return Ok(Some(part)),
+                    Err(_trailers) => {}
+                },
+                Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
+                None => return Ok(None),
+            }
+        }
+    }
 }
 
 /// Largest line of an answer that comes line by line: far above any of them.

@@ -1,10 +1,10 @@
-//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status, probe.
+//! Arguments of the verbs that look after a node: install-cni, uninstall, doctor, status, rules, probe.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use console::{LogFormat, Output};
-use nft::Name;
+use nft::{Name, TableFamily};
 
 #[derive(Debug, Args)]
 pub(crate) struct CniFolders {
@@ -105,6 +105,38 @@ pub(crate) struct StatusArguments {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 the kernel has the same rules; 1 it has other rules, and the first lines show the \
+                  difference; 2 cannot connect to the agent, or cannot compare the rules."
+)]
+pub(crate) struct RulesArguments {
+    /// Print only the table of this family: inet has the policies, netdev and bridge what pods may send.
+    #[arg(long, value_enum)]
+    family: Option<Family>,
+
+    /// Folder of the running agent's socket.
+    #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]
+    pub(crate) run_dir: PathBuf,
+}
+
+impl RulesArguments {
+    pub(crate) fn family(&self) -> Option<TableFamily> {
+        self.family.map(|family| match family {
+            Family::Inet => TableFamily::Inet,
+            Family::Bridge => TableFamily::Bridge,
+            Family::Netdev => TableFamily::Netdev,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Family {
+    Inet,
+    Bridge,
+    Netdev,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use super::StateLoop;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::Coverage;
 use crate::api::{ExplainQuery, Explained, TableVerdict};
+use crate::enforcer::snapshot::RulesSnapshot;
 use crate::reports::{Remaining, coverage, written};
 
 pub(crate) enum Question {
@@ -16,6 +17,15 @@ pub(crate) enum Question {
     Explain(ExplainQuery, Reply<Vec<Explained>>),
     Audit(AuditQuery, Reply<AuditReport>),
     Suggest(SuggestionQuery, Reply<SuggestionReport>),
+    Rules(Reply<CommittedRules>),
+}
+
+/// The rules that the agent of a node committed last.
+pub(crate) struct CommittedRules {
+    pub(crate) node: String,
+    /// Why the node may not enforce what the policies say.
+    pub(crate) notes: Vec<String>,
+    pub(crate) snapshot: RulesSnapshot,
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, NoAnswer>>;
@@ -30,6 +40,10 @@ pub(crate) enum NoAnswer {
     Unexplained(#[from] Unexplained),
     #[error("{0} not found")]
     NotKnown(Scope),
+    #[error(
+        "this agent has not committed any rules yet ({0}); those of an earlier agent stay in the kernel until it does"
+    )]
+    NotCommitted(String),
 }
 
 impl StateLoop {
@@ -39,6 +53,7 @@ impl StateLoop {
             Question::Explain(query, reply) => give(reply, self.listed().and_then(|()| self.explain(&query))),
             Question::Audit(query, reply) => give(reply, self.listed().map(|()| self.audit(&query))),
             Question::Suggest(query, reply) => give(reply, self.listed().and_then(|()| self.suggestion(&query))),
+            Question::Rules(reply) => give(reply, self.committed_rules()),
         }
     }
 
@@ -56,6 +71,20 @@ impl StateLoop {
                 self.enforcer.compare()
             }
             Err(not_listed) => TableVerdict::Unknown { reason: not_listed.to_string() },
+        }
+    }
+
+    fn committed_rules(&self) -> Result<CommittedRules, NoAnswer> {
+        match self.enforcer.snapshot() {
+            Some(snapshot) => {
+                let node = self.status.node.clone();
+                Ok(CommittedRules { node, notes: self.differences(), snapshot })
+            }
+            None => Err(NoAnswer::NotCommitted(match (self.listed(), &self.status.trouble) {
+                (Err(not_listed), _) => not_listed.to_string(),
+                (Ok(()), Some(trouble)) => trouble.clone(),
+                (Ok(()), None) => "the first commit is pending".into(),
+            })),
         }
     }
 

@@ -123,7 +123,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
-    let sources = Sources { status: statuses, metrics: metrics.clone(), events: events.clone(), drops };
+    let sources = Sources::new(statuses, metrics.clone(), events.clone(), drops);
     let mut port = tokio::spawn(port::serve(arguments.listen, port_routes(sources.clone()), events, metrics.clone()));
     let refused = move || metrics.refuse_connection(Listens::Socket);
     let mut socket = tokio::spawn(listener::serve(socket, socket_routes(sources), SOCKET_LIMITS, refused));

@@ -1,0 +1,131 @@
+//! The route of the committed rules: what is asked, and what precedes the rules in the answer.
+
+use nft::TableFamily;
+
+use super::TableVerdict;
+use super::question::{BadQuestion, Parameters, Question};
+
+/// Header field of the answer: the word of a [`KernelMatch`].
+pub(crate) const KERNEL_HEADER: &str = "ringfence-kernel";
+
+/// Characters of one operation in the comment; a single operation may hold a hundred thousand elements.
+const OPERATION_CHARACTERS: usize = 400;
+
+/// Which of the committed tables to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RulesQuery {
+    /// `None` for all.
+    pub(crate) family: Option<TableFamily>,
+}
+
+impl Question for RulesQuery {
+    const PARAMETERS: &'static [&'static str] = &["family"];
+
+    fn read(parameters: &Parameters) -> Result<RulesQuery, BadQuestion> {
+        Ok(RulesQuery { family: parameters.read("family", family)? })
+    }
+}
+
+fn family(text: &str) -> Result<TableFamily, String> {
+    let family = TableFamily::ALL.into_iter().find(|family| family.word() == text);
+    family.ok_or_else(|| format!("invalid family '{text}': expected inet, bridge or netdev"))
+}
+
+/// Whether the kernel has the rules that the agent committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KernelMatch {
+    Equal,
+    Different,
+    /// The kernel's rules could not be read.
+    Unknown,
+}
+
+impl KernelMatch {
+    pub(crate) fn of(verdict: &TableVerdict) -> KernelMatch {
+        match verdict {
+            TableVerdict::Equal => KernelMatch::Equal,
+            TableVerdict::Different { .. } | TableVerdict::Missing => KernelMatch::Different,
+            TableVerdict::Unknown { .. } => KernelMatch::Unknown,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            KernelMatch::Equal => "equal",
+            KernelMatch::Different => "different",
+            KernelMatch::Unknown => "unknown",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<KernelMatch> {
+        [KernelMatch::Equal, KernelMatch::Different, KernelMatch::Unknown].into_iter().find(|m| m.word() == word)
+    }
+}
+
+/// Comment lines of nft: whose rules follow, whether the kernel has them, and why it may do otherwise.
+pub(crate) fn head(node: &str, verdict: &TableVerdict, notes: &[String]) -> String {
+    let mut text = comment("", &format!("rules of node {node}, as the agent committed them"));
+    match verdict {
+        TableVerdict::Equal => text += &comment("", "the kernel has the same rules"),
+        TableVerdict::Different { operations, more } => {
+            text += &comment("", "the kernel has OTHER rules; to get from them to the rules below it takes:");
+            for operation in operations {
+                text += &comment("  ", &shortened(operation));
+            }
+            if *more > 0 {
+                text += &comment("  ", &format!("and {more} more operations"));
+            }
+        }
+        TableVerdict::Missing => text += &comment("", "the kernel has NO such table"),
+        TableVerdict::Unknown { reason } => {
+            text += &comment("", &format!("not compared with the rules of the kernel: {reason}"));
+        }
+    }
+    notes.iter().for_each(|note| text += &comment("", &format!("note: {note}")));
+    text
+}
+
+/// Every line of the text as a comment.
+fn comment(indent: &str, text: &str) -> String {
+    text.lines().map(|line| format!("# {indent}{line}\n")).collect()
+}
+
+fn shortened(operation: &str) -> String {
+    match operation.char_indices().nth(OPERATION_CHARACTERS) {
+        Some((end, _)) => format!("{} ...", &operation[..end]),
+        None => operation.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn head_shows_difference_and_notes_as_comments() {
+        let operations = vec!["delete table inet ringfence".into(), "x".repeat(1000)];
+        let head = head("node-a", &TableVerdict::Different { operations, more: 2 }, &["one\ntwo".into()]);
+        let shown = head.replace(&"x".repeat(OPERATION_CHARACTERS), "xx");
+        expect![[r#"
+            # rules of node node-a, as the agent committed them
+            # the kernel has OTHER rules; to get from them to the rules below it takes:
+            #   delete table inet ringfence
+            #   xx ...
+            #   and 2 more operations
+            # note: one
+            # two
+        "#]]
+        .assert_eq(&shown);
+    }
+
+    #[test]
+    fn match_is_read_from_its_word() {
+        for verdict in [TableVerdict::Equal, TableVerdict::Missing, TableVerdict::Unknown { reason: "x".into() }] {
+            let matched = KernelMatch::of(&verdict);
+            assert_eq!(KernelMatch::from_word(matched.word()), Some(matched));
+        }
+        assert_eq!(KernelMatch::from_word("other"), None);
+    }
+}

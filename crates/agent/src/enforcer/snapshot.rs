@@ -1,0 +1,73 @@
+//! A snapshot of the committed rules, which is compared with the kernel and printed outside the event loop.
+
+use nfnetlink::{Kernel, OpenError, ReadError, repair};
+use nft::{Operation, Ruleset, Table, TableFamily, create};
+
+use super::OPERATIONS_SHOWN;
+use crate::api::TableVerdict;
+
+/// The tables of the agent as they were committed last. A copy costs nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RulesSnapshot {
+    /// Each table that the agent may have; `None` if there is no reason for it on this node.
+    tables: Vec<(Table, Option<Ruleset>)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ComparisonError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("cannot read {table}: {source}")]
+    Read { table: Table, source: ReadError },
+}
+
+impl RulesSnapshot {
+    pub(super) fn new(tables: Vec<(Table, Option<Ruleset>)>) -> RulesSnapshot {
+        RulesSnapshot { tables }
+    }
+
+    /// Only the table of this family.
+    pub(crate) fn of_family(self, family: TableFamily) -> RulesSnapshot {
+        RulesSnapshot { tables: self.tables.into_iter().filter(|(table, _)| table.family == family).collect() }
+    }
+
+    /// Reads the tables from the kernel of the calling thread's network namespace and compares them. It blocks: a second
+    /// for a hundred thousand elements.
+    pub(crate) fn compare(&self) -> TableVerdict {
+        match self.restoring_operations() {
+            Ok(operations) => verdict(&operations),
+            Err(error) => TableVerdict::Unknown { reason: error.to_string() },
+        }
+    }
+
+    /// The operations that would turn the kernel's tables into those of the snapshot.
+    fn restoring_operations(&self) -> Result<Vec<Operation>, ComparisonError> {
+        let mut kernel = Kernel::open()?;
+        let mut operations = Vec::new();
+        for (table, ruleset) in &self.tables {
+            let observed =
+                kernel.read(table).map_err(|source| ComparisonError::Read { table: table.clone(), source })?;
+            match (observed, ruleset) {
+                (Some(observed), Some(ruleset)) => operations.extend(repair(Some(&observed), ruleset)),
+                (None, Some(ruleset)) => operations.extend(create(ruleset)),
+                (Some(_), None) => operations.push(Operation::DeleteTable { table: table.clone() }),
+                (None, None) => {}
+            }
+        }
+        Ok(operations)
+    }
+
+    /// The text of the tables, in parts of one set or chain each.
+    pub(crate) fn into_text_parts(self) -> impl Iterator<Item = String> + Send {
+        self.tables.into_iter().filter_map(|(_, ruleset)| ruleset).flat_map(Ruleset::into_text_parts)
+    }
+}
+
+/// Equal if nothing has to be done.
+pub(super) fn verdict(operations: &[Operation]) -> TableVerdict {
+    let shown: Vec<String> = operations.iter().take(OPERATIONS_SHOWN).map(Operation::to_string).collect();
+    match operations.len() - shown.len() {
+        _ if shown.is_empty() => TableVerdict::Equal,
+        more => TableVerdict::Different { operations: shown, more },
+    }
+}
