@@ -41,6 +41,8 @@ mod stage;
 mod agent;
 // A change of policy reaches connections that are open, and leaves alone those that it does not mean.
 mod connections;
+// Messages of each program are selected by their severity.
+mod log_level;
 // What the other verbs print, and with which status they end.
 mod verbs;
 // The CNI plugin's entry gets into the node's configuration, and stays there.

@@ -2,18 +2,53 @@
 
 use std::io::IsTerminal;
 
+use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::LogFormat;
+/// Crates of this project that log. `debug` is about their messages only: those of libraries would bury them.
+const LOGGING_CRATES: [&str; 5] = ["agent", "cluster", "context", "feed", "listener"];
 
-/// What is logged unless RUST_LOG says otherwise. The sources report what goes wrong with a request, once and in our
-/// words; the Kubernetes client would say it again at every attempt.
-const USUAL: &str = "info,kube_client=off";
+/// The sources report what goes wrong with a request, once and in our words; the Kubernetes client would say it again at
+/// every attempt.
+const SILENCED: &str = "kube_client=off";
 
-pub fn start(format: LogFormat) {
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct LogArguments {
+    /// Form of the log, which goes to standard error.
+    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+
+    /// Least severe messages that are logged. Where RUST_LOG is set, it counts instead; it can name parts of the program, as
+    /// in `RUST_LOG=info,cluster=debug`.
+    #[arg(long, env = "RINGFENCE_LOG_LEVEL", value_name = "LEVEL", value_enum, ignore_case = true, default_value_t = LogLevel::Info)]
+    log_level: LogLevel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogLevel {
+    /// What keeps policies from being enforced or published.
+    Error,
+    /// Also what is not as it should be and is worked around.
+    Warn,
+    /// Also what an operator may want to know later.
+    Info,
+    /// Also single events, such as each commit.
+    Debug,
+}
+
+/// Starts the log of the process.
+pub fn start(arguments: &LogArguments) {
+    let LogArguments { log_format, log_level } = arguments;
     let filter = match std::env::var("RUST_LOG") {
         Ok(wanted) if !wanted.is_empty() => EnvFilter::builder().parse_lossy(wanted),
-        _ => EnvFilter::new(USUAL),
+        _ => EnvFilter::new(directives(*log_level)),
     };
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     // When nobody reads standard error any more, that must not end the agent.
@@ -22,8 +57,49 @@ pub fn start(format: LogFormat) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false);
-    match format {
+    match log_format {
         LogFormat::Text => log.with_ansi(colour).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// As RUST_LOG would have them.
+fn directives(level: LogLevel) -> String {
+    match level {
+        LogLevel::Error => format!("error,{SILENCED}"),
+        LogLevel::Warn => format!("warn,{SILENCED}"),
+        LogLevel::Info => format!("info,{SILENCED}"),
+        LogLevel::Debug => {
+            LOGGING_CRATES.iter().fold(format!("info,{SILENCED}"), |text, name| text + "," + name + "=debug")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_is_a_valid_filter() {
+        for level in LogLevel::value_variants() {
+            let text = directives(*level);
+            EnvFilter::try_new(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        }
+        assert_eq!(directives(LogLevel::Warn), "warn,kube_client=off");
+    }
+
+    #[test]
+    fn debug_covers_every_crate_that_logs() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the crates");
+        let mut logging = Vec::new();
+        for folder in std::fs::read_dir(crates).expect("the folder of the crates") {
+            let folder = folder.expect("a crate");
+            let manifest = std::fs::read_to_string(folder.path().join("Cargo.toml")).expect("its manifest");
+            if manifest.lines().any(|line| line.starts_with("tracing.")) {
+                logging.push(folder.file_name().into_string().expect("UTF-8"));
+            }
+        }
+        logging.sort();
+        assert_eq!(logging, LOGGING_CRATES);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
-use console::LogFormat;
+use console::log::LogArguments;
 use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
@@ -96,9 +96,8 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_TRANSLATION_CHECK_SECS", value_name = "SECONDS", default_value_t = 600)]
     translation_check_secs: u32,
 
-    /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
-    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 
     #[command(flatten)]
     pub(crate) remote: RemoteArguments,

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use console::{LogFormat, Output};
+use console::Output;
+use console::log::LogArguments;
 use nft::{Name, TableFamily};
 
 #[derive(Debug, Args)]
@@ -56,9 +57,8 @@ pub(crate) struct InstallCniArguments {
     #[arg(long, env = "RINGFENCE_CNI_WATCH")]
     pub(crate) watch: bool,
 
-    /// Form of the log, which goes to standard error. RUST_LOG filters it.
-    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 #[derive(Debug, Args)]

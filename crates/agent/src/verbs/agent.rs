@@ -41,7 +41,7 @@ const FILES_NEEDED: usize =
 const _: () = assert!(FILES_NEEDED <= 1024);
 
 pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
-    console::log::start(arguments.log_format);
+    console::log::start(&arguments.log);
     if let Some(limit) = listener::raise_file_limit().filter(|limit| *limit < FILES_NEEDED as u64) {
         tracing::warn!(
             "the limit of open files (RLIMIT_NOFILE) is {limit}, and the agent may need {FILES_NEEDED}: raise the \

@@ -29,9 +29,9 @@ pub(crate) fn install_cni(arguments: InstallCniArguments) -> anyhow::Result<Exit
         on_timeout,
         tx_checksum_offload,
         watch: kept,
-        log_format,
+        log,
     } = arguments;
-    console::log::start(log_format);
+    console::log::start(&log);
     let plugin = match plugin {
         Some(path) => path,
         None => beside_this_program()?,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
-use console::LogFormat;
+use console::log::LogArguments;
 
 use super::{Cli, TableArguments};
 
@@ -85,9 +85,8 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     pub(crate) table: TableArguments,
 
-    /// Form of the log, which goes to standard error. RUST_LOG filters it, as in `RUST_LOG=debug`.
-    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// As what remote sets are written into the cluster.

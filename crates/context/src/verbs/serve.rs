@@ -49,7 +49,7 @@ const FEEDS: [Feed; 2] = [
 ];
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
-    console::log::start(arguments.log_format);
+    console::log::start(&arguments.log);
     feed::install_tls_provider();
     let file_limit = listener::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
