@@ -74,7 +74,7 @@ fn a_restart_with_a_changed_manifest_commits_only_what_differs() {
     let after = handles();
     let moved: Vec<&str> =
         before.iter().filter(|(name, rules)| after.get(*name) != Some(rules)).map(|(name, _)| name.as_str()).collect();
-    assert_eq!(moved, ["approve", "forward", "ingress/shop/web"]);
+    assert_eq!(moved, ["approve", "approve-egress", "forward", "ingress/shop/web"]);
     assert_eq!(stage.generations_since(generation), 1, "open flows are judged anew");
 }
 
