@@ -77,7 +77,7 @@ impl<'a> Scenes<'a> {
     pub(super) fn lookups(&mut self) -> anyhow::Result<()> {
         self.ask(&["lookup", BEFORE], 0, "shop/web")?;
         self.ask(&["lookup", "fd00:2::5"], 0, "data/db")?;
-        self.ask(&["lookup", "203.0.113.5"], 1, "nobody")
+        self.ask(&["lookup", "203.0.113.5"], 1, "not found")
     }
 
     /// The provider's tables as those have them who follow.
@@ -140,7 +140,7 @@ impl FollowedScenes<'_> {
         }
         self.addresses.apply(&said);
         self.scenes.ask(&["lookup", AFTER], 0, "shop/web")?;
-        self.scenes.ask(&["lookup", BEFORE], 1, "nobody")?;
+        self.scenes.ask(&["lookup", BEFORE], 1, "not found")?;
         self.scenes
             .screen
             .line("   Its identity is as before, and so are the declared edges: they are about workloads.");
