@@ -86,8 +86,8 @@ impl Place {
         self.path("run/cni")
     }
 
-    /// Our entry of a chain, with these keys besides. The timeout is one that no agent on a busy machine misses; a test
-    /// in which nobody answers sets a short one.
+    /// Our entry of a chain, with these keys besides. An agent on a busy machine answers within the timeout; a
+    /// test without an agent sets a shorter one.
     fn ours(&self, more: Value) -> Value {
         let mut entry = json!({
             "type": "ringfence-cni",

@@ -27,7 +27,7 @@ fn agent_after_two_commits<'stage>(
 fn agent_logs_no_less_severe_messages() {
     let stage = Stage::new();
     let agent = agent_after_two_commits(&stage, &["--log-level", "error"], &[]);
-    // What it logs at its end comes after all that it logged before.
+    // The log is complete once the agent has ended.
     let (_, log) = agent.stop();
     assert_eq!(log, "");
 }

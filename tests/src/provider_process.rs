@@ -40,7 +40,7 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ended {
     ended(provider().args(arguments))
 }
 
-/// A port that nobody listens on, and no other caller in this process gets. It is below the range from which Linux draws
+/// A free TCP port, which no other caller in this process gets. It is below the range from which Linux draws
 /// the ports of clients, so that no connection takes it before a provider listens, or while one restarts.
 ///
 /// # Panics

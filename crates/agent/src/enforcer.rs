@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::translation_check::TranslationCheck;
 use live::Live;
-use snapshot::{RulesSnapshot, verdict};
+use snapshot::verdict;
 use tables::{Held, Mending, Tables};
 
 /// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
@@ -162,21 +162,7 @@ impl Enforcer {
 
     /// The rules that the kernel has, as far as is known.
     pub(crate) fn rulesets(&self) -> impl Iterator<Item = &Ruleset> {
-        let tables = self.live.as_ref().map(|live| &live.tables);
-        tables
-            .into_iter()
-            .flat_map(|tables| [Some(&tables.policy), tables.bridge.as_ref(), tables.edge.as_ref()])
-            .flatten()
-    }
-
-    /// The rules that were committed last, or found to be right; `None` before the first commit of this process.
-    pub(crate) fn snapshot(&self) -> Option<RulesSnapshot> {
-        // Without `live` somebody else's change is in doubt, or a commit has failed: what this process left counts.
-        let tables = self.live.as_ref().map(|live| &live.tables).or(self.left.as_ref())?;
-        let rulesets = [Some(&tables.policy), tables.bridge.as_ref(), tables.edge.as_ref()];
-        Some(RulesSnapshot::new(
-            tables::names(&self.layout).into_iter().zip(rulesets.map(Option::<&_>::cloned)).collect(),
-        ))
+        self.live.iter().flat_map(|live| live.tables.rulesets()).flatten()
     }
 
     pub(crate) fn policy_generation(&self) -> u32 {

@@ -12,15 +12,15 @@ const LOGGING_CRATES: [&str; 5] = ["agent", "cluster", "context", "feed", "liste
 /// every attempt.
 const SILENCED: &str = "kube_client=off";
 
-/// What is logged, and how.
+/// Level and format of the log.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct LogArguments {
-    /// Form of the log, which goes to standard error.
+    /// Log format; the log goes to standard error.
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 
-    /// Least severe messages that are logged. Where RUST_LOG is set, it counts instead; it can name parts of the program, as
-    /// in `RUST_LOG=info,cluster=debug`.
+    /// Log level: the least severe messages to log. RUST_LOG overrides it, and can set the level of single crates, as in
+    /// `RUST_LOG=info,cluster=debug`.
     #[arg(long, env = "RINGFENCE_LOG_LEVEL", value_name = "LEVEL", value_enum, ignore_case = true, default_value_t = LogLevel::Info)]
     log_level: LogLevel,
 }
@@ -33,11 +33,11 @@ enum LogFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogLevel {
-    /// What keeps policies from being enforced or published.
+    /// Errors: policies are not enforced, or tables not published.
     Error,
-    /// Also what is not as it should be and is worked around.
+    /// Errors and warnings, such as retries and fallbacks.
     Warn,
-    /// Also what an operator may want to know later.
+    /// Also changes of state, such as the end of the initial sync.
     Info,
     /// Also single events, such as each commit.
     Debug,

@@ -110,7 +110,7 @@ impl EtherType {
     }
 }
 
-/// What a host says to multicast routers of its link (IGMP), and not what these say to it.
+/// IGMP messages that hosts send to multicast routers: reports and leaves. Queries, which routers send, are not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IgmpType {
     /// RFC 1112.

@@ -23,9 +23,13 @@ fn accept_source_routes(lab: &Lab) {
 
 /// RFC 791: an IPv4 packet with the option, whose one further hop is `victim`.
 fn with_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
-    let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
-    let option = [&[kind, 7, 4][..], &victim.octets(), &[1]].concat();
-    with_options(packet, &option)
+    with_one_hop(packet, kind, 4, victim)
+}
+
+/// `pointer` is 4 where the packet is still to go to the hop, and 8 where it has been there.
+fn with_one_hop(packet: &[u8], kind: u8, pointer: u8, hop: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(hop) = hop else { panic!("an IPv4 address") };
+    with_options(packet, &[&[kind, 7, pointer][..], &hop.octets(), &[1]].concat())
 }
 
 /// The same with a hop before that one, which the pointer says is done: the kernel follows it, and nft does not find it.
@@ -63,8 +67,7 @@ fn with_routing_header(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
 
 /// A route whose last hop is done: a host answers by the way back, which begins with that hop (`ip_options_echo`).
 fn with_finished_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
-    let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
-    with_options(packet, &[&[kind, 7, 8][..], &victim.octets(), &[1]].concat())
+    with_one_hop(packet, kind, 8, victim)
 }
 
 #[test]

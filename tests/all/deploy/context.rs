@@ -264,7 +264,7 @@ fn get(port: u16, target: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-/// What a provider of two clusters serves, one of which does not answer.
+/// The metrics of a provider of two clusters, one of which is unreachable.
 pub(super) fn figures() -> Vec<Family> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port").port();
     let folder = tempfile::tempdir().expect("a folder");

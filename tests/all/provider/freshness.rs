@@ -32,7 +32,7 @@ fn publish_markers(api: &FakeApi, provider: &Provider, event: impl Fn(usize) + S
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 event(events.fetch_add(1, Ordering::Relaxed));
-                // What a busy machine has delayed does not follow all at once.
+                // A busy machine delays events; a pause keeps them from following as one burst.
                 std::thread::sleep(EVENT_INTERVAL);
             }
         });

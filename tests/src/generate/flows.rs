@@ -45,8 +45,8 @@ pub(super) fn probe(world: &World) -> BoxedStrategy<Probe> {
             1 => pod.prop_map(|pod| (pod, pod)),
         ];
         let port = prop_oneof![9 => select(ports.clone()), 1 => 1..=u16::MAX].prop_map(Some).boxed();
-        // What goes to a tunnel of a node is denied whatever policies say, which the oracle does not know. Objects may
-        // name these ports too.
+        // Tunnels to nodes are denied whatever policies allow, and the oracle judges policies only. Policies may name
+        // these ports too.
         let not_of_tunnels = |port: &Option<u16>| port.is_none_or(|port| !policy::TUNNEL_PORTS.contains(&port));
         let udp_port = port.clone().prop_filter("a port of tunnels", not_of_tunnels);
         let control = if v4 { Probe::ICMP } else { Probe::ICMPV6 };

@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 /// second and after three.
 const SILENCE_AFTER_LOSS: Duration = Duration::from_secs(4);
 
-/// How often a batch is tried while the backlog goes on losing packets.
+/// Maximum number of tries of a batch while the backlog drops packets.
 const MOST_TRIES: usize = 4;
 
 /// Probes that are under way together; each needs a socket and perhaps a server.

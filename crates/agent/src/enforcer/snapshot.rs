@@ -1,9 +1,10 @@
 //! A snapshot of the committed rules, which is compared with the kernel and printed outside the event loop.
 
-use nfnetlink::{Kernel, OpenError, ReadError, repair};
-use nft::{Operation, Ruleset, Table, TableFamily, create};
+use nfnetlink::{Kernel, OpenError, ReadError};
+use nft::{Operation, Ruleset, Table, TableFamily};
 
-use super::OPERATIONS_SHOWN;
+use super::tables::{Mending, mend, names};
+use super::{Enforcer, OPERATIONS_SHOWN};
 use crate::api::TableVerdict;
 
 /// The tables of the agent as they were committed last. A copy costs nothing.
@@ -21,11 +22,18 @@ enum ComparisonError {
     Read { table: Table, source: ReadError },
 }
 
-impl RulesSnapshot {
-    pub(super) fn new(tables: Vec<(Table, Option<Ruleset>)>) -> RulesSnapshot {
-        RulesSnapshot { tables }
+impl Enforcer {
+    /// The rules of the last commit or of the last comparison that found none missing; `None` before the first commit of
+    /// this process.
+    pub(crate) fn snapshot(&self) -> Option<RulesSnapshot> {
+        // `live` is `None` after a failed commit and while a change by another program has to be compared.
+        let tables = self.live.as_ref().map(|live| &live.tables).or(self.left.as_ref())?;
+        let rulesets = tables.rulesets().map(Option::<&_>::cloned);
+        Some(RulesSnapshot { tables: names(&self.layout).into_iter().zip(rulesets).collect() })
     }
+}
 
+impl RulesSnapshot {
     /// Only the table of this family.
     pub(crate) fn of_family(self, family: TableFamily) -> RulesSnapshot {
         RulesSnapshot { tables: self.tables.into_iter().filter(|(table, _)| table.family == family).collect() }
@@ -47,12 +55,7 @@ impl RulesSnapshot {
         for (table, ruleset) in &self.tables {
             let observed =
                 kernel.read(table).map_err(|source| ComparisonError::Read { table: table.clone(), source })?;
-            match (observed, ruleset) {
-                (Some(observed), Some(ruleset)) => operations.extend(repair(Some(&observed), ruleset)),
-                (None, Some(ruleset)) => operations.extend(create(ruleset)),
-                (Some(_), None) => operations.push(Operation::DeleteTable { table: table.clone() }),
-                (None, None) => {}
-            }
+            operations.extend(mend(table, observed.as_ref(), ruleset.as_ref(), Mending::InPlace));
         }
         Ok(operations)
     }

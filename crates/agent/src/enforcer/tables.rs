@@ -24,6 +24,11 @@ impl Tables {
         Tables { policy: ruleset.clone(), bridge: bridge.clone(), edge: edge.clone() }
     }
 
+    /// In the order of [`names`].
+    pub(super) fn rulesets(&self) -> [Option<&Ruleset>; 3] {
+        [Some(&self.policy), self.bridge.as_ref(), self.edge.as_ref()]
+    }
+
     /// What pods send is checked before what they may reach is changed.
     pub(super) fn difference(&self, wanted: &Tables) -> Vec<Operation> {
         let optional = |live: &Option<Ruleset>, wanted: &Option<Ruleset>| match (live, wanted) {
@@ -83,21 +88,27 @@ impl Held {
 
     /// The operations that make the tables the wanted ones.
     pub(super) fn mend(&self, wanted: &Tables, mending: Mending) -> Vec<Operation> {
-        let mend = |observed: Option<&Observed>, wanted: &Ruleset| match (observed, mending) {
-            (Some(_), Mending::Whole) => replace(&wanted.table, wanted),
-            (observed, _) => repair(observed, wanted),
-        };
         let [policy, bridge, edge] = of_name(&wanted.policy.table.name);
-        let optional = |observed: &Option<Observed>, wanted: &Option<Ruleset>, table: Table| match (observed, wanted) {
-            (observed, Some(wanted)) => mend(observed.as_ref(), wanted),
-            (Some(_), None) => vec![Operation::DeleteTable { table }],
-            (None, None) => vec![],
-        };
-        let mut operations = optional(&self.edge, &wanted.edge, edge);
-        operations.extend(optional(&self.bridge, &wanted.bridge, bridge));
         debug_assert_eq!(policy, wanted.policy.table);
-        operations.extend(mend(self.policy.as_ref(), &wanted.policy));
+        let mut operations = mend(&edge, self.edge.as_ref(), wanted.edge.as_ref(), mending);
+        operations.extend(mend(&bridge, self.bridge.as_ref(), wanted.bridge.as_ref(), mending));
+        operations.extend(mend(&policy, self.policy.as_ref(), Some(&wanted.policy), mending));
         operations
+    }
+}
+
+/// The operations that make one table the wanted one, or remove it if none is wanted.
+pub(super) fn mend(
+    table: &Table,
+    observed: Option<&Observed>,
+    wanted: Option<&Ruleset>,
+    mending: Mending,
+) -> Vec<Operation> {
+    match (observed, wanted, mending) {
+        (Some(_), Some(wanted), Mending::Whole) => replace(table, wanted),
+        (observed, Some(wanted), _) => repair(observed, wanted),
+        (Some(_), None, _) => vec![Operation::DeleteTable { table: table.clone() }],
+        (None, None, _) => vec![],
     }
 }
 

@@ -75,13 +75,13 @@ fn name_of(interner: &mut Interner, object: &Value) -> Result<ObjectName, Namele
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
 
-/// What says that a container has failed.
+/// Fields of a container status that show a failed container.
 const CONTAINER_STATUS: Keep = Only(&[
     ("restartCount", Whole),
     ("state", Only(&[("waiting", Only(&[("reason", Whole)])), ("terminated", Only(&[("exitCode", Whole)]))])),
 ]);
 
-/// What enforcement looks at, the owner, and what says that the pod is ready or fails.
+/// The fields that enforcement reads, the owner references, readiness and container failures.
 const POD: Keep = Only(&[
     (
         "metadata",

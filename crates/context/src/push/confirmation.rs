@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// to matter, short enough that a relay which has lost its content is not empty for a day.
 const UNCONFIRMED: Duration = Duration::from_secs(3600);
 
-/// What a relay says of the baseline that it has.
+/// Response of a relay to the request for its baseline's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HeldBaseline {
     Version(String),

@@ -49,11 +49,11 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     let comment = "host sides of pods that are isolated for ingress";
     add_set(&mut ruleset, fixed(CLOSED), &[KeyType::InterfaceName], comment, interfaces);
     for family in Family::BOTH {
-        let of_port = |port: &&&PodPort| -> Vec<Key> {
-            let own = port.addresses.iter().filter(|address| Family::of(**address) == family);
-            own.map(|address| Key::Two(Datum::Interface(port.interface), Datum::from(*address))).collect()
+        let of_port = |port: &PodPort| -> Vec<Key> {
+            let key = |address| Key::Two(Datum::Interface(port.interface), Datum::from(address));
+            port.addresses_of(family).map(key).collect()
         };
-        let keys = closed().flat_map(|port| of_port(&port)).collect();
+        let keys = closed().flat_map(|port| of_port(port)).collect();
         let types = [KeyType::InterfaceName, address_type(family)];
         add_set(&mut ruleset, destinations(family), &types, "what isolated pods may be sent", keys);
     }

@@ -46,6 +46,12 @@ pub(super) struct PodPort {
     link_local: Vec<Ipv6Addr>,
 }
 
+impl PodPort {
+    pub(super) fn addresses_of(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied().filter(move |address| Family::of(*address) == family)
+    }
+}
+
 /// The interfaces of the node's pods. `isolated` says of an attached address whether its pod is isolated in a direction.
 pub(super) fn pod_ports(state: &ClusterState, isolated: impl Fn(IpAddr, Direction) -> bool) -> Vec<PodPort> {
     // A later interface may have the name of an earlier one.
@@ -255,7 +261,6 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         TableFamily::Inet => false,
     };
     let pod = port.pod.to_string();
-    let of = |family: Family| port.addresses.iter().copied().filter(move |address| Family::of(*address) == family);
     let mut rules = Vec::new();
     if port.bridged && sees_frames {
         rules.extend(frame_rules(port));
@@ -265,21 +270,21 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     // A bridge listens to the IGMP and PIM of its ports.
     let checked: &[u8] = if port.bridged { &[ICMP, IGMP, PIM] } else { &[ICMP] };
     let unchecked: Vec<Match> = checked.iter().copied().map(Match::NotIpProtocol).collect();
-    rules.extend(of(Family::V4).map(|address| plain(address, &unchecked)));
+    rules.extend(port.addresses_of(Family::V4).map(|address| plain(address, &unchecked)));
     for next in [TCP, UDP] {
-        rules.extend(of(Family::V6).map(|address| plain(address, &[Match::NextHeader(next)])));
+        rules.extend(port.addresses_of(Family::V6).map(|address| plain(address, &[Match::NextHeader(next)])));
     }
     if sees_frames {
         rules.extend(arp_rules(port));
     }
     let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(ICMP_OF, port));
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
-    rules.extend(of(Family::V4).map(to_icmp));
+    rules.extend(port.addresses_of(Family::V4).map(to_icmp));
     rules.push(forged(Family::V4).commented("a pod sends with its own addresses only"));
     rules.push(authentication_rule(table));
     rules.extend(fragment_rules(table));
     rules.extend(router_rules(table));
-    rules.extend(of(Family::V6).map(to_icmp));
+    rules.extend(port.addresses_of(Family::V6).map(to_icmp));
     rules.extend(discovery_of(port, table));
     rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
     rules.push(deny(vec![], Cause::OtherProtocol).commented("no policy judges other protocols"));
@@ -322,23 +327,22 @@ fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
 /// pod: conntrack attaches it to the flow that it quotes, whoever sends it, and the node takes from it how large packets
 /// to the quoted destination may be. Errors are small, so that none is fragmented.
 fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
-    let of = |family: Family| port.addresses.iter().copied().filter(move |address| Family::of(*address) == family);
     let mut rules = Vec::new();
     let mut check = |family: Family, error: Match| {
         let is_error = || vec![of_family(table, family), error.clone()];
-        for address in of(family) {
+        for address in port.addresses_of(family) {
             let quoted = [Match::NotFragment(family), Match::QuotedDestination(address)];
             rules.push(accept(is_error().into_iter().chain(quoted).collect()));
         }
         let foreign = deny(is_error(), Cause::ForeignError);
         rules.push(foreign.commented("a pod reports errors of its own flows only"));
     };
-    if of(Family::V4).next().is_some() {
+    if port.addresses_of(Family::V4).next().is_some() {
         for (first, last) in ICMP_ERRORS {
             check(Family::V4, Match::IcmpType(first, last));
         }
     }
-    if of(Family::V6).next().is_some() {
+    if port.addresses_of(Family::V6).next().is_some() {
         check(Family::V6, Match::Icmpv6Type(ICMPV6_ERRORS.0, ICMPV6_ERRORS.1));
         if port.bridged {
             // Nobody but the node sees what a routed pod advertises, and the node asks it for its own addresses only.
@@ -346,7 +350,7 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
             rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
         }
     }
-    if port.bridged && of(Family::V4).next().is_some() {
+    if port.bridged && port.addresses_of(Family::V4).next().is_some() {
         rules.extend(multicast_router_rules(table));
     }
     rules.push(accept(vec![]));

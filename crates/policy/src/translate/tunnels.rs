@@ -143,9 +143,7 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
 /// The node's answer to a packet with a source route goes the route back (`ip_options_echo`), to a pod too, and nft does
 /// not find every source route that the kernel follows.
 fn options_of_own_pods() -> Rule {
-    let source = Field::Source(Family::V4);
-    let from_own_pod = Match::InSet { fields: vec![source, source], set: own_pods(Family::V4) };
-    let matches = vec![Match::Ipv4Options, Match::NotIpProtocol(IGMP), from_own_pod];
+    let matches = vec![Match::Ipv4Options, Match::NotIpProtocol(IGMP), from_own_pod(Family::V4)];
     Rule::new(matches, denied_for(Cause::SourceRoute)).commented("the node's answer takes a source route back")
 }
 
@@ -175,11 +173,15 @@ fn net(address: impl Into<IpAddr>, length: u8) -> IpNet {
     IpNet::new_assert(address.into(), length)
 }
 
+/// The source of the packet is a pod of this node.
+fn from_own_pod(family: Family) -> Match {
+    let source = Field::Source(family);
+    Match::InSet { fields: vec![source, source], set: own_pods(family) }
+}
+
 /// What this node's pods send there.
 fn deny(family: Family, there: Vec<Match>) -> Rule {
-    let source = Field::Source(family);
-    let from_own_pod = Match::InSet { fields: vec![source, source], set: own_pods(family) };
-    let matches = std::iter::once(from_own_pod).chain(there).collect();
+    let matches = std::iter::once(from_own_pod(family)).chain(there).collect();
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
 }
 
