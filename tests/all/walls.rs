@@ -27,8 +27,13 @@ const WALLS: &[Wall] = &[
     Wall { name: "feed", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall { name: "listener", ours: &[], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
     Wall {
+        name: "identity",
+        ours: &["policy"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
+    Wall {
         name: "context",
-        ours: &["policy", "cluster", "console", "feed", "listener"],
+        ours: &["policy", "cluster", "console", "feed", "identity", "listener"],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {

@@ -7,13 +7,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::identity::{LabelFilter, Pattern, Space};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 
 use crate::directory::{AgentSelector, Settings};
 use crate::edges::Form;
-use crate::filter::{LabelFilter, Pattern};
-use crate::numbers::Space;
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 

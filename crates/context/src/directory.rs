@@ -20,16 +20,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ::identity::{LabelFilter, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
 use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 
 use crate::exposure::{Exposures, Reclassified};
-use crate::filter::LabelFilter;
-use crate::numbers::{Numbers, Space};
+use crate::numbers::Numbers;
 use crate::object::{Kind, Object, Pod};
 use crate::record::Record;
-use crate::sid::Sid;
 use crate::template::Template;
 use crate::version::Sum;
 use known::{Known, Pods};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ::identity::Sid;
 use bytes::Bytes;
 use feed::Position;
 use imbl::OrdMap;
@@ -15,7 +16,6 @@ use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
 use crate::mmdb::{self, Description, Value};
 use crate::record::Record;
-use crate::sid::Sid;
 
 /// The name of the feed.
 pub(crate) const FEED: &str = "identity";

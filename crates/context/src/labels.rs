@@ -3,31 +3,14 @@
 
 use std::sync::Arc;
 
+use ::identity::CHURN;
 use policy::Labels;
-
-/// Labels that controllers put on pods to tell them apart. They are no part of what a pod is: with them there would be
-/// as many records and identities as pods.
-pub const CHURN: [&str; 9] = [
-    "pod-template-hash",
-    "controller-revision-hash",
-    "pod-template-generation",
-    "statefulset.kubernetes.io/pod-name",
-    "apps.kubernetes.io/pod-index",
-    "controller-uid",
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/job-name",
-    "job-name",
-];
 
 /// The API allows 63 (and 317 for a key: a domain, a slash and a name); manifests may hold anything, and a record goes to every consumer.
 pub const LONGEST_VALUE_BYTES: usize = 256;
 pub const LONGEST_KEY_BYTES: usize = 317;
 /// Of all labels of a record together, keys and values: some 500 of the usual ones.
 pub const MOST_BYTES: usize = 16 << 10;
-
-pub(crate) fn is_churn(key: &str) -> bool {
-    CHURN.contains(&key)
-}
 
 /// Whether the value may stand for a name: it says something, and is not too long for a record.
 pub(crate) fn worth_a_name(value: &str) -> bool {
@@ -37,7 +20,7 @@ pub(crate) fn worth_a_name(value: &str) -> bool {
 /// Those that tell what a pod is, in their order, and whether a record has room for each.
 fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, bool)> {
     let mut left = MOST_BYTES;
-    labels.iter().filter(|(key, _)| !is_churn(key)).map(move |(key, value)| {
+    labels.iter().filter(|(key, _)| !CHURN.contains(&&***key)).map(move |(key, value)| {
         let fits = key.len() <= LONGEST_KEY_BYTES && value.len() <= LONGEST_VALUE_BYTES;
         let rest = left.checked_sub(key.len() + value.len()).filter(|_| fits);
         left = rest.unwrap_or(left);

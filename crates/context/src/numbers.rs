@@ -4,14 +4,10 @@
 //! Nearly every identity has the number that follows from itself alone, its home. What is kept here are the exceptions:
 //! those whose home is another's.
 
-mod space;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::sid::Sid;
-
-pub use space::Space;
+use ::identity::{Sid, Space};
 
 /// How long an identity that is gone keeps its number, if another could get it: longer than any consumer is behind.
 pub const REST: Duration = Duration::from_secs(30 * 60);

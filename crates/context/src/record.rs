@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use ::identity::Sid;
 use sha2::{Digest, Sha256};
 
-use crate::sid::Sid;
 use crate::template::Template;
 use crate::version::first_half;
 

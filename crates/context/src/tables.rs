@@ -168,13 +168,12 @@ impl Deltas {
 
 #[cfg(test)]
 mod tests {
+    use ::identity::{LabelFilter, Space};
     use cluster::Watched;
     use policy::Interner;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::filter::LabelFilter;
-    use crate::numbers::Space;
     use crate::object::Kind;
 
     fn object(kind: Kind, value: &Value) -> Object {

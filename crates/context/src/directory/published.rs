@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ::identity::Sid;
 use imbl::OrdMap;
 use policy::{Labels, pack_shared};
 
 use super::{Directory, Table, Unpublished};
 use crate::record::Record;
-use crate::sid::Sid;
 use crate::version::Sum;
 
 /// The table at a moment. Cheap to clone, and shares with later ones what is the same.

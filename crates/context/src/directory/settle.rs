@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ::identity::Sid;
 use policy::{Labels, Moment, ObjectName, Uid};
 
 use super::known::Known;
 use super::{Directory, Identity, Touched};
 use crate::object::Pod;
 use crate::record::{Facts, Record, Replica, State, reserved};
-use crate::sid::Sid;
 use crate::template::Template;
 
 impl Directory {

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use ::identity::Sid;
 use policy::Labels;
 
 use crate::exposure::{Exposures, selects};
 use crate::object::Pod;
 use crate::record::Record;
-use crate::sid::Sid;
 use crate::template::Template;
 
 /// The pods of a template, and what is known of all of them.

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use context::directory::Settings;
 use context::edges::Form;
-use context::filter::LabelFilter;
-use context::numbers::Space;
 use context::object::Object;
 use context::tables::Tables;
 use feed::Position;
+use identity::{LabelFilter, Space};
 use policy::{Change, Interner};
 
 use super::Size;

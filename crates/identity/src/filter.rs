@@ -1,24 +1,47 @@
-//! Which labels of pods and namespaces are relevant to security, so that pods that differ in them have different
-//! identities.
+//! Which labels of pods and namespaces are part of an identity.
 
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::labels::is_churn;
+/// Labels that controllers write to tell the pods of one workload apart. They are never part of an identity: there would
+/// be as many identities as pods.
+pub const CHURN: [&str; 9] = [
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+];
 
-/// The longest pattern that matches a key decides, and of equally long ones an exclusion. A key that no pattern matches
-/// is included.
+/// Decides which labels are part of an identity. The longest pattern that matches a key decides, and of equally long ones
+/// an exclusion. A key that no pattern matches is included.
+///
+/// ```
+/// use identity::{LabelFilter, Pattern};
+///
+/// let filter = LabelFilter::with(["!example.com/".parse::<Pattern>()?, "example.com/team".parse()?]);
+/// assert!(filter.includes("app") && filter.includes("example.com/team"));
+/// assert!(!filter.includes("example.com/build"));
+/// // Excluded by the defaults, which are about pods.
+/// assert!(!filter.includes("topology.kubernetes.io/zone"));
+/// assert!(filter.includes_of_namespace("topology.kubernetes.io/zone"));
+/// # Ok::<(), identity::NotAPattern>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelFilter {
-    /// By length, longest first, exclusions before inclusions; each text once.
+    /// The configured patterns and the defaults, by length, longest first, exclusions before inclusions; each text once.
     patterns: Vec<Pattern>,
-    /// Those that somebody gave, in the same order.
-    given: Vec<Pattern>,
+    /// The configured patterns in the same order.
+    configured: Vec<Pattern>,
 }
 
-/// The start of a key, as in `team.example.com/`; with `*.` before it any subdomain of its key's prefix, as in
-/// `*.example.com/`; with `!` before all of it, keys that match are excluded.
+/// A prefix of label keys, as in `team.example.com/`. With `*.` in front it matches behind any dot of the key's domain, as
+/// in `*.example.com/`. With `!` in front of all that, matching keys are excluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     verdict: Verdict,
@@ -26,7 +49,7 @@ pub struct Pattern {
     start: Box<str>,
 }
 
-/// In the order in which equally long patterns count.
+/// Ordered by precedence between patterns of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Exclude,
@@ -39,7 +62,7 @@ enum Domain {
     AnySubdomain,
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid pattern of label keys '{0}': expected a key prefix, or '*.' and a domain suffix, with '!' in front to \
@@ -47,8 +70,8 @@ enum Domain {
 )]
 pub struct NotAPattern(String);
 
-/// What is relevant where nobody says otherwise: everything but what Kubernetes and its parts write, with the
-/// recommended labels, which people write.
+/// The default patterns exclude labels that Kubernetes and its components write, but for the recommended labels
+/// `app.kubernetes.io/`, which people write.
 const DEFAULTS: [(Verdict, Domain, &str); 5] = [
     (Verdict::Exclude, Domain::AsWritten, "kubernetes.io/"),
     (Verdict::Exclude, Domain::AnySubdomain, "kubernetes.io/"),
@@ -58,43 +81,74 @@ const DEFAULTS: [(Verdict, Domain, &str); 5] = [
 ];
 
 impl LabelFilter {
-    /// These patterns before the defaults, whose patterns of the same text they replace.
+    /// A filter of these patterns and the defaults. A pattern replaces the default of the same text.
     pub fn with(patterns: impl IntoIterator<Item = Pattern>) -> LabelFilter {
         let in_order = |mut patterns: Vec<Pattern>| {
             patterns.sort_by_key(|pattern| (Reverse(pattern.length()), pattern.verdict));
             patterns
         };
-        let given: Vec<Pattern> = patterns.into_iter().collect();
-        let mut all = given.clone();
+        let configured: Vec<Pattern> = patterns.into_iter().collect();
+        let mut all = configured.clone();
         for (verdict, domain, start) in DEFAULTS {
-            if !given.iter().any(|pattern| pattern.domain == domain && *pattern.start == *start) {
+            if !configured.iter().any(|pattern| pattern.domain == domain && *pattern.start == *start) {
                 all.push(Pattern { verdict, domain, start: start.into() });
             }
         }
-        LabelFilter { patterns: in_order(all), given: in_order(given) }
+        LabelFilter { patterns: in_order(all), configured: in_order(configured) }
     }
 
-    /// Whether the label is part of a pod's identity. Labels that churn never are.
+    /// Whether a pod's label is part of its identity. [`CHURN`] never is.
     pub fn includes(&self, key: &str) -> bool {
-        !is_churn(key) && included(&self.patterns, key)
+        self.exclusion(key).is_none()
     }
 
-    /// Whether the label of a namespace is part of the identities of its pods. The defaults are about pods: all are, but
-    /// for what a pattern that somebody gave excludes.
+    /// Whether a label of a namespace is part of the identities of its pods. The defaults are about pods, so only a
+    /// configured pattern excludes one.
     pub fn includes_of_namespace(&self, key: &str) -> bool {
-        included(&self.given, key)
+        self.exclusion_of_namespace(key).is_none()
     }
 
-    /// Whether nobody gave a pattern, so that all labels of namespaces are included.
-    pub(crate) fn is_default(&self) -> bool {
-        self.given.is_empty()
+    /// Why a pod's label is not part of its identity; `None` if it is.
+    pub fn exclusion(&self, key: &str) -> Option<Exclusion<'_>> {
+        if CHURN.contains(&key) { Some(Exclusion::Churn) } else { excluding(&self.patterns, key) }
+    }
+
+    /// Why a label of a namespace is not part of the identities of its pods; `None` if it is.
+    pub fn exclusion_of_namespace(&self, key: &str) -> Option<Exclusion<'_>> {
+        excluding(&self.configured, key)
+    }
+
+    /// Whether no pattern is configured, so that all labels of namespaces are included.
+    pub fn is_default(&self) -> bool {
+        self.configured.is_empty()
     }
 }
 
-/// Whether the first pattern that matches includes the key, or none matches.
-fn included(patterns: &[Pattern], key: &str) -> bool {
-    let decides = patterns.iter().find(|pattern| pattern.matches(key));
-    decides.is_none_or(|pattern| pattern.verdict == Verdict::Include)
+/// Why a label is not part of an identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exclusion<'a> {
+    /// It is one of [`CHURN`].
+    Churn,
+    /// This pattern is the longest that matches, and excludes.
+    Pattern(&'a Pattern),
+}
+
+impl fmt::Display for Exclusion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exclusion::Churn => f.write_str("differs between the pods of a workload"),
+            Exclusion::Pattern(pattern) => write!(f, "pattern {pattern}"),
+        }
+    }
+}
+
+/// The first pattern that matches the key, if it excludes.
+fn excluding<'a>(patterns: &'a [Pattern], key: &str) -> Option<Exclusion<'a>> {
+    let first = patterns.iter().find(|pattern| pattern.matches(key))?;
+    match first.verdict {
+        Verdict::Exclude => Some(Exclusion::Pattern(first)),
+        Verdict::Include => None,
+    }
 }
 
 impl Default for LabelFilter {
@@ -114,7 +168,7 @@ impl Pattern {
         }
     }
 
-    /// Of the text, without `!`.
+    /// Length of the text without `!`.
     fn length(&self) -> usize {
         self.domain.text().len() + self.start.len()
     }
@@ -181,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_everything_counts_but_churn_and_what_kubernetes_writes() {
+    fn defaults_exclude_churn_and_labels_of_kubernetes() {
         check(
             &[],
             &[
@@ -202,11 +256,11 @@ mod tests {
                 "node.k8s.io/x",
             ],
         );
-        check(&[], &["notkubernetes.io/x", "kubernetes.io", "x/a.kubernetes.io/y"], &crate::labels::CHURN);
+        check(&[], &["notkubernetes.io/x", "kubernetes.io", "x/a.kubernetes.io/y"], &CHURN);
     }
 
     #[test]
-    fn the_longest_pattern_decides() {
+    fn longest_matching_pattern_decides() {
         check(&["!app", "app.kubernetes.io/name", "appearance"], &["appearance", "tier"], &["app", "apple"]);
         check(
             &["!app.kubernetes.io/", "app.kubernetes.io/name"],
@@ -218,20 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn of_equally_long_patterns_an_exclusion_decides() {
+    fn exclusion_wins_among_patterns_of_equal_length() {
         check(&["app", "!app"], &["tier"], &["app"]);
         check(&["!*.example.com/", "a.example.com/"], &["example.com/x"], &["a.example.com/x", "b.example.com/x"]);
         check(&["!*.example.com/", "ab.example.com/"], &["ab.example.com/x"], &["b.example.com/x"]);
     }
 
     #[test]
-    fn what_is_given_replaces_a_default_of_the_same_text() {
+    fn configured_pattern_replaces_default_of_same_text() {
         check(&["kubernetes.io/"], &["kubernetes.io/arch"], &["node.kubernetes.io/x"]);
         check(&["*.k8s.io/"], &["node.k8s.io/x"], &["k8s.io/x"]);
     }
 
     #[test]
-    fn of_a_namespace_only_what_is_given_excludes() {
+    fn only_configured_patterns_exclude_labels_of_namespaces() {
         let included = |patterns: &[&str], keys: &[&str]| {
             let filter = filter(patterns);
             keys.iter().map(|key| filter.includes_of_namespace(key)).collect::<Vec<_>>()
@@ -244,12 +298,24 @@ mod tests {
     }
 
     #[test]
-    fn churn_is_never_part_of_an_identity() {
+    fn churn_is_excluded_even_if_a_pattern_matches() {
         check(&["pod-template-hash", "job-name"], &["pod-template-hash-2"], &["pod-template-hash", "job-name"]);
     }
 
     #[test]
-    fn patterns_are_texts_and_other_texts_are_none() {
+    fn exclusion_names_the_pattern_that_decides() {
+        let filter = filter(&["!team.example.com/", "!team"]);
+        let reason = |key: &str| filter.exclusion(key).map(|exclusion| exclusion.to_string());
+        assert_eq!(reason("team.example.com/x").as_deref(), Some("pattern !team.example.com/"));
+        assert_eq!(reason("node.k8s.io/x").as_deref(), Some("pattern !*.k8s.io/"));
+        assert_eq!(reason("job-name").as_deref(), Some("differs between the pods of a workload"));
+        assert_eq!(reason("app"), None);
+        let of_namespace = filter.exclusion_of_namespace("team-x").map(|exclusion| exclusion.to_string());
+        assert_eq!((of_namespace.as_deref(), filter.exclusion_of_namespace("job-name")), (Some("pattern !team"), None));
+    }
+
+    #[test]
+    fn pattern_parses_back_and_invalid_text_is_refused() {
         for text in ["", "!", "app", "!app", "*.example.com/", "!*.example.com/a"] {
             assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
         }

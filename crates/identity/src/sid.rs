@@ -1,4 +1,4 @@
-//! Security identities: a number that everyone computes alike from the labels that matter (docs/identity.md).
+//! The identity itself: the canonical form of what makes it, its hash and its text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// The identity of all pods of a cluster's namespace with the same labels.
+/// The security identity of all pods of one namespace with the same relevant labels: the first 64 bits of the SHA-256
+/// hash of the [`canonical`] form. Its text has 13 characters of `a-z` and `2-7`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sid(pub u64);
 
@@ -27,21 +28,22 @@ impl<'de> Deserialize<'de> for Sid {
     }
 }
 
-/// What the canonical form begins with, so that it is the form of nothing else. Another form has another number.
+/// First text of the canonical form, so that no other protocol hashes the same bytes. A changed form gets another number.
 const DOMAIN: &str = "ringfence-identity-1";
 
-/// Characters of an identity's text: 64 bits, five each.
+/// Length of an identity's text: 64 bits, five for each character.
 const TEXT_CHARS: usize = 13;
 
 impl Sid {
-    /// The identity of pods with these labels, of which all are taken to be relevant.
+    /// The identity of pods with these labels. Only relevant labels may be passed ([`crate::LabelFilter`]): every one
+    /// becomes part of the identity.
     pub fn of(cluster: &str, namespace: &str, pod: &Labels, of_namespace: &Labels) -> Sid {
         let [a, b, c, d, e, f, g, h, ..] = Sha256::digest(canonical(cluster, namespace, pod, of_namespace)).0;
         Sid(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 }
 
-/// The bytes that are hashed. No two different arguments have the same.
+/// The bytes that are hashed. Different arguments have different bytes.
 pub fn canonical(cluster: &str, namespace: &str, pod: &Labels, of_namespace: &Labels) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in [DOMAIN, cluster, namespace] {
@@ -62,7 +64,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-/// Objects are of a few megabytes at most, so that every length fits.
+/// The API server limits objects to a few megabytes, so every length fits into 32 bits.
 fn number(bytes: &mut Vec<u8>, number: usize) {
     bytes.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes());
 }
@@ -79,12 +81,12 @@ impl fmt::Debug for Sid {
     }
 }
 
-/// Why a text is no identity.
+/// Why a text is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid identity '{0}': expected 13 characters a-z and 2-7")]
 pub struct NotASid(String);
 
-/// Exactly what [`Sid`] prints.
+/// Accepts exactly the texts that [`Sid`] prints.
 impl FromStr for Sid {
     type Err = NotASid;
     fn from_str(text: &str) -> Result<Sid, NotASid> {
@@ -104,26 +106,26 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use crate::numbers::Space;
+    use crate::Space;
     use crate::testing::labels;
 
     use super::*;
 
-    fn of_json(value: &Value) -> Labels {
+    fn labels_of_json(value: &Value) -> Labels {
         let pairs = value.as_object().unwrap().iter();
         pairs.map(|(key, value)| (key.as_str().into(), value.as_str().unwrap().into())).collect()
     }
 
-    /// Vectors that another implementation can check itself against; the document is where they are written.
+    /// The document has vectors against which other implementations can be checked.
     #[test]
-    fn the_documents_vectors_hold() {
+    fn test_vectors_of_the_document_hold() {
         let document = include_str!("../../../docs/identity.md");
         let block = document.split_once("```json\n").unwrap().1.split_once("```").unwrap().0;
         let vectors: Vec<Value> = serde_json::from_str(block).unwrap();
         assert!(vectors.len() >= 6);
         for vector in &vectors {
             let text = |name: &str| vector[name].as_str().unwrap();
-            let (pod, namespace) = (of_json(&vector["labels"]), of_json(&vector["namespace_labels"]));
+            let (pod, namespace) = (labels_of_json(&vector["labels"]), labels_of_json(&vector["namespace_labels"]));
             let bytes = canonical(text("cluster"), text("namespace"), &pod, &namespace);
             assert_eq!(data_encoding::HEXLOWER.encode(&bytes), text("canonical"), "{vector}");
             let sid = Sid::of(text("cluster"), text("namespace"), &pod, &namespace);
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_matters_and_none_runs_into_the_next() {
+    fn each_part_is_delimited_in_the_canonical_form() {
         let sid = |cluster: &str, namespace: &str, pod: &[(&str, &str)], of_namespace: &[(&str, &str)]| {
             Sid::of(cluster, namespace, &labels(pod), &labels(of_namespace))
         };
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_identities() {
+    fn invalid_texts_are_refused() {
         let text = Sid(u64::MAX).to_string();
         assert_eq!((text.as_str(), Sid(0).to_string().as_str()), ("7777777777776", "aaaaaaaaaaaaa"));
         // The last character holds four bits.
@@ -170,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_gives_the_identity_again(number: u64) {
+        fn text_of_an_identity_parses_back(number: u64) {
             let text = Sid(number).to_string();
             prop_assert_eq!(text.len(), TEXT_CHARS);
             prop_assert_eq!(text.parse(), Ok(Sid(number)));

@@ -1,0 +1,35 @@
+//! Security identities: which labels make one, its text, and the number that follows from it (docs/identity.md).
+//!
+//! An identity is a function of a pod's labels, the labels of its namespace and the name of the cluster. The provider of
+//! context and every agent compute it with this crate, so that all of them agree without asking each other. Everything
+//! here is pure: there is no clock, no I/O and no state.
+//!
+//! ```
+//! use identity::{LabelFilter, Sid, Space};
+//! use policy::Labels;
+//!
+//! let labels = |pairs: &[(&str, &str)]| -> Labels {
+//!     pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+//! };
+//! let filter = LabelFilter::default();
+//! let pod = labels(&[("app", "web"), ("pod-template-hash", "5d8f")]);
+//! let relevant: Labels =
+//!     pod.iter().filter(|(key, _)| filter.includes(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+//! assert_eq!(relevant, labels(&[("app", "web")]));
+//!
+//! let namespace = labels(&[("kubernetes.io/metadata.name", "shop")]);
+//! let sid = Sid::of("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "shop", &relevant, &namespace);
+//! assert_eq!(sid.to_string(), "rdsrexpux6y4o");
+//! assert_eq!("rdsrexpux6y4o".parse(), Ok(sid));
+//! assert_eq!(Space::STANDARD.home(sid), 213_703);
+//! ```
+
+mod filter;
+mod sid;
+mod space;
+#[cfg(test)]
+mod testing;
+
+pub use filter::{CHURN, Exclusion, LabelFilter, NotAPattern, Pattern};
+pub use sid::{NotASid, Sid, canonical};
+pub use space::Space;
