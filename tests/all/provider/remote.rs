@@ -8,6 +8,8 @@ mod configured;
 mod exported;
 // Which pods offer what.
 mod offered;
+// A cluster that offers too much.
+mod limited;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

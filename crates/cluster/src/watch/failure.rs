@@ -58,6 +58,8 @@ pub(crate) enum Failure {
     Unreadable(Verb, String),
     /// An answer is larger than we are willing to hold.
     TooLarge(Verb, usize),
+    /// There are more objects than we are willing to hold.
+    TooMany(usize),
     /// The server ended a watch right after it began.
     EndedAtOnce,
     /// The server ended a streaming list before its end.
@@ -96,7 +98,7 @@ impl Failure {
     /// but for those that pages would share and those that are retried first.
     pub(super) fn stream_fallback(&self) -> StreamFallback {
         match self {
-            Failure::NoWay(_) => StreamFallback::Never,
+            Failure::NoWay(_) | Failure::TooMany(_) => StreamFallback::Never,
             // The message names the verb that is missing, and pages need 'watch' as well.
             Failure::Refused(_, status) if matches!(status.code, 401 | 403) => StreamFallback::Never,
             Failure::Refused(_, status) if status.code == 429 => StreamFallback::AfterRepeats,
@@ -124,6 +126,7 @@ impl Failure {
             Failure::Refused(_, status) => !matches!(status.code, 401 | 403 | 408 | 429 | 502 | 503 | 504),
             Failure::Unreadable(..) | Failure::TooLarge(..) | Failure::EndedAtOnce => true,
             Failure::Expired
+            | Failure::TooMany(_)
             | Failure::NoWay(_)
             | Failure::Unreachable(_)
             | Failure::Silent(..)
@@ -176,6 +179,9 @@ impl Failure {
             Failure::TooLarge(verb, limit) => {
                 format!("the response to {} {plural} is larger than {} MiB", verb.name(), limit >> 20)
             }
+            Failure::TooMany(most) => format!(
+                "there are more than {most} {plural} with the label; the last known ones are kept until there are fewer"
+            ),
             Failure::EndedAtOnce => format!("the API server closes each watch of {plural} immediately"),
             Failure::StreamUnfinished => format!("the API server ended the list of {plural} before it was complete"),
         }

@@ -43,6 +43,8 @@ pub(super) struct Informer<O: Watched> {
     connection: Connection,
     kind: O::Kind,
     asked: Asked,
+    /// More objects than these are a failure, which keeps what is known.
+    most_objects: usize,
     report: mpsc::Sender<(O::Kind, Report<O>)>,
     /// Everything up to this version has been reported; none before the first list, or after it expired.
     version: Option<String>,
@@ -93,6 +95,7 @@ impl<O: Watched> Informer<O> {
             connection: connection.clone(),
             kind,
             asked: Asked { resource: O::resource(kind), labels: None },
+            most_objects: usize::MAX,
             report,
             version: None,
             open: None,
@@ -108,10 +111,15 @@ impl<O: Watched> Informer<O> {
         }
     }
 
-    /// Asks only for what has these labels.
-    pub(super) fn labelled(mut self, selector: String) -> Informer<O> {
+    /// Asks only for what has these labels, and reports nothing while there are more objects than `most`.
+    pub(super) fn labelled(mut self, selector: String, most: usize) -> Informer<O> {
         self.asked.labels = Some(selector);
+        self.most_objects = most;
         self
+    }
+
+    fn require_room(&self, objects: usize) -> Result<(), Failure> {
+        if objects > self.most_objects { Err(Failure::TooMany(self.most_objects)) } else { Ok(()) }
     }
 
     fn resource(&self) -> Resource {
@@ -174,7 +182,8 @@ impl<O: Watched> Informer<O> {
         match failure {
             Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
-            Failure::Expired => self.version = None,
+            // What comes next may be hidden behind the object that is one too many.
+            Failure::Expired | Failure::TooMany(_) => self.version = None,
             Failure::TooLarge(Verb::List, _) => {
                 self.page_objects = Some((self.page_objects.unwrap_or(PAGE_OBJECTS) / 2).max(1));
             }
@@ -259,6 +268,7 @@ impl<O: Watched> Informer<O> {
                 }
                 LineKind::Error => return Err(read_status(line.object.get())?.into()),
             }
+            self.require_room(heard.len())?;
         }
     }
 
@@ -276,6 +286,7 @@ impl<O: Watched> Informer<O> {
                     Err(Nameless) => self.nameless += 1,
                 }
             }
+            self.require_room(heard.len())?;
             next = page.metadata.next.filter(|token| !token.is_empty());
             if next.is_none() {
                 let version = known_version(page.metadata.resource_version, Verb::List)?;
@@ -347,6 +358,7 @@ impl<O: Watched> Informer<O> {
         };
         match decoded {
             Ok((change, version)) => {
+                self.require_room(self.last_told.len())?;
                 self.report(Report::Change(Box::new(Told { change, at }))).await?;
                 if version.is_some() {
                     self.version = version;

@@ -20,17 +20,19 @@ pub enum Followed<O: Watched> {
 
 /// Follows what the selector matches until nobody listens any more. An object that matches no longer is one that is gone.
 ///
-/// It begins with a [`policy::Change::Replace`]; so does whatever comes after a list that had to be read again.
+/// It begins with a [`policy::Change::Replace`]; so does whatever comes after a list that had to be read again. While
+/// there are more than `most` objects nothing of them is reported, which is a failure.
 pub async fn watch_labelled<O: Watched>(
     connection: Connection,
     kind: O::Kind,
     selector: String,
+    most: usize,
     sender: mpsc::Sender<Followed<O>>,
 ) {
     let (report, mut reports) = mpsc::channel(REPORTS_QUEUED);
     // It ends with this future, which whoever wants another list may drop.
     let mut watches = tokio::task::JoinSet::new();
-    watches.spawn(Informer::<O>::new(&connection, kind, report).labelled(selector).run());
+    watches.spawn(Informer::<O>::new(&connection, kind, report).labelled(selector, most).run());
     loop {
         let report = tokio::select! {
             report = reports.recv() => match report {

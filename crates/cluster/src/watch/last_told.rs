@@ -38,6 +38,10 @@ impl<O: Tracked> LastTold<O> {
         object
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     pub(super) fn remove(&mut self, name: &ObjectName) {
         self.objects.remove(name);
     }

@@ -8,8 +8,12 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{Seconds, number};
 use crate::remote::Report;
+use crate::remote::limits::Amounts;
 
 type Label = [(&'static str, String); 1];
+
+/// A cluster, and what a limit is about.
+type ResourceLabel = [(&'static str, String); 2];
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RemoteFigures {
@@ -21,21 +25,53 @@ pub(crate) struct RemoteFigures {
     restarts: Family<Label, Counter>,
     export_failures: Family<Label, Counter>,
     exported: Family<Label, Gauge>,
+    offered: Family<ResourceLabel, Gauge>,
+    limits: Family<ResourceLabel, Gauge>,
+    left_out: Family<Label, Gauge>,
 }
 
 fn label(cluster: &str) -> Label {
     [("cluster", cluster.to_owned())]
 }
 
+fn of_resources(cluster: &str, amounts: Amounts) -> [(ResourceLabel, usize); 3] {
+    let Amounts { sets, addresses, label_bytes } = amounts;
+    let label = |resource: &str| [("cluster", cluster.to_owned()), ("resource", resource.to_owned())];
+    [(label("sets"), sets), (label("addresses"), addresses), (label("label_bytes"), label_bytes)]
+}
+
 impl RemoteFigures {
     pub(super) fn register(&self, registry: &mut Registry) {
-        let RemoteFigures { sets, addresses, reachable, last_sync, stale, restarts, export_failures, exported } = self;
+        let RemoteFigures {
+            sets,
+            addresses,
+            reachable,
+            last_sync,
+            stale,
+            restarts,
+            export_failures,
+            exported,
+            offered,
+            limits,
+            left_out,
+        } = self;
+        registry.register(
+            "remote_offered",
+            "Sets, addresses and bytes of labels that the cluster offers, what exceeds its limits included",
+            offered.clone(),
+        );
+        registry.register(
+            "remote_limit",
+            "Sets, addresses and bytes of labels that the cluster may offer",
+            limits.clone(),
+        );
         let mut gauge = |name: &str, help: &str, family: &Family<Label, Gauge>| {
             registry.register(name, help, family.clone());
         };
         gauge("remote_sets", "Remote sets of the cluster", sets);
         gauge("remote_addresses", "Addresses in at least one remote set of the cluster", addresses);
         gauge("remote_reachable", "1 while the cluster is reachable and its remote sets are up to date", reachable);
+        gauge("remote_left_out_sets", "Sets left out because the cluster offers more than its limits", left_out);
         gauge("remote_exported", "GlobalNetworkSets that are up to date", exported);
         registry.register_with_unit(
             "remote_last_sync_timestamp",
@@ -70,9 +106,25 @@ impl RemoteFigures {
     }
 
     pub(crate) fn forget(&self, cluster: &str) {
-        let RemoteFigures { sets, addresses, reachable, last_sync, stale, restarts, export_failures, exported } = self;
+        let RemoteFigures {
+            sets,
+            addresses,
+            reachable,
+            last_sync,
+            stale,
+            restarts,
+            export_failures,
+            exported,
+            offered,
+            limits,
+            left_out,
+        } = self;
+        for (label, _) in of_resources(cluster, Amounts::default()) {
+            offered.remove(&label);
+            limits.remove(&label);
+        }
         let label = label(cluster);
-        for family in [sets, addresses, reachable, exported] {
+        for family in [sets, addresses, reachable, exported, left_out] {
             family.remove(&label);
         }
         for family in [last_sync, stale] {
@@ -102,6 +154,13 @@ impl RemoteFigures {
             let label = label(&cluster.cluster);
             self.sets.get_or_create(&label).set(number(cluster.sets));
             self.addresses.get_or_create(&label).set(number(cluster.addresses));
+            self.left_out.get_or_create(&label).set(number(cluster.left_out.sets));
+            for (label, amount) in of_resources(&cluster.cluster, cluster.offered) {
+                self.offered.get_or_create(&label).set(number(amount));
+            }
+            for (label, limit) in of_resources(&cluster.cluster, cluster.limits) {
+                self.limits.get_or_create(&label).set(number(limit));
+            }
             self.reachable.get_or_create(&label).set(i64::from(cluster.reachable));
             let synced = cluster.synced_at.map_or(f64::NAN, |at| at.as_microsecond() as f64 / 1e6);
             self.last_sync.get_or_create(&label).set(synced);

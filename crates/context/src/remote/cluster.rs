@@ -13,12 +13,16 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::config::ClusterConfig;
+use super::limits::Excess;
 use super::offers::{Doubt, Offers};
 use super::report::ClusterReport;
 use super::state::Memory;
 
 /// Until a list that is not believed is asked for again: long enough for a server that is just coming up to know more.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
+
+/// Sets that exceed the limits and are named in the status.
+const EXCESS_SHOWN: usize = 5;
 
 /// What a watch says on its way to the publisher. When there is more, the watch stops reading.
 const WORDS_QUEUED: usize = 256;
@@ -30,6 +34,19 @@ pub(super) struct Word {
     /// Of the watch: one that was replaced is not listened to any more.
     number: u64,
     says: Followed<Object>,
+}
+
+impl Word {
+    /// True if it is about one pod, of which many may follow each other.
+    pub(super) fn is_of_one_pod(&self) -> bool {
+        match &self.says {
+            Followed::Change(told) => match told.change {
+                Change::Set(_) | Change::Remove(..) => true,
+                Change::Replace(..) => false,
+            },
+            Followed::IsCurrent | Followed::Restarts | Followed::Failing(_) => false,
+        }
+    }
 }
 
 pub(super) struct Cluster {
@@ -100,7 +117,8 @@ impl Cluster {
         let number = self.watches_begun;
         let (sender, mut said) = mpsc::channel(WORDS_QUEUED);
         let selector = prefix.name_label().to_string();
-        let following = cluster::watch_labelled::<Object>(self.connection.clone(), Kind::Pod, selector, sender);
+        let most = self.config.rules.limits.pods();
+        let following = cluster::watch_labelled::<Object>(self.connection.clone(), Kind::Pod, selector, most, sender);
         let (words, cluster, of) = (words.clone(), self.config.name.clone(), prefix.clone());
         let handing_on = async move {
             while let Some(says) = said.recv().await {
@@ -243,6 +261,22 @@ impl Cluster {
         self.restarts
     }
 
+    /// What the limits leave out, with a few of the sets. Anybody who writes a pod over there chooses their names.
+    pub(super) fn excess_problem(&self) -> Option<String> {
+        let Excess { sets, amounts } = self.offers.excess();
+        let shown: Vec<String> = sets.iter().take(EXCESS_SHOWN).map(|set| policy::plain(&set.to_string())).collect();
+        let more = if sets.len() > shown.len() { ", …" } else { "" };
+        (!sets.is_empty()).then(|| {
+            format!(
+                "the cluster offers more than its limits: {} sets with {} addresses are left out ({}{more}); narrow \
+                 'accept' or raise 'limits' of the cluster in the file of clusters",
+                amounts.sets,
+                amounts.addresses,
+                shown.join(", ")
+            )
+        })
+    }
+
     pub(super) fn report(&self, (sets, addresses): (usize, usize)) -> ClusterReport {
         let ClusterRow { cluster, reachable, synced_at } = self.row();
         let failures = self.watches.values().filter_map(|watch| watch.failing.clone());
@@ -250,12 +284,16 @@ impl Cluster {
         let mut problems: Vec<String> =
             failures.chain(doubts).chain(self.damaged.clone()).chain(self.unwritten.clone()).collect();
         problems.dedup();
+        problems.extend(self.excess_problem());
         ClusterReport {
             cluster: cluster.to_string(),
             reachable,
             synced_at,
             sets,
             addresses,
+            offered: self.offers.offered(),
+            limits: self.config.rules.limits.0,
+            left_out: self.offers.excess().amounts,
             watch_restarts: self.restarts,
             dropped: self.dropped,
             problems,

@@ -9,6 +9,7 @@ use policy::ObjectName;
 use policy::remote::LabelPrefix;
 use serde::Deserialize;
 
+use super::limits::{Amounts, Limits};
 use super::pattern::Pattern;
 
 /// A file with hundreds of clusters is a tenth of it.
@@ -37,6 +38,7 @@ pub struct Rules {
     pub accept: Option<Vec<Accepted>>,
     /// Pods on the host network offer their node's address.
     pub host_network: bool,
+    pub limits: Limits,
 }
 
 /// Sets that are accepted: of both, what is left out is anything.
@@ -78,7 +80,7 @@ pub fn read_clusters(path: &Path) -> Result<Vec<ClusterConfig>, ConfigError> {
         });
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    parse(&text).map_err(|reason| ConfigError::NotUnderstood { path: path.to_owned(), reason })
+    parse_clusters(&text).map_err(|reason| ConfigError::NotUnderstood { path: path.to_owned(), reason })
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,9 +101,24 @@ struct Entry {
     accept: Option<Vec<Accepted>>,
     #[serde(default)]
     host_network: bool,
+    #[serde(default)]
+    limits: LimitsEntry,
 }
 
-fn parse(text: &str) -> Result<Vec<ClusterConfig>, String> {
+/// What is left out has its default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct LimitsEntry {
+    sets: Option<i64>,
+    addresses: Option<i64>,
+    label_bytes: Option<i64>,
+}
+
+/// Parses the text of the file.
+///
+/// # Errors
+/// What is wrong, on one line.
+pub fn parse_clusters(text: &str) -> Result<Vec<ClusterConfig>, String> {
     let file: File = serde_saphyr::from_str(text).map_err(|e| first_line(&e.to_string()))?;
     if file.clusters.len() > MOST_CLUSTERS {
         return Err(format!("too many clusters: at most {MOST_CLUSTERS}"));
@@ -131,7 +148,7 @@ fn first_line(text: &str) -> String {
 
 impl Entry {
     fn cluster(self) -> Result<ClusterConfig, String> {
-        let Entry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network } = self;
+        let Entry { name, kubeconfig, url, ca_file, token_file, label_prefixes, accept, host_network, limits } = self;
         let way = match (kubeconfig, url, ca_file, token_file) {
             (Some(path), None, None, None) => Elsewhere::Kubeconfig(path),
             (None, Some(url), ca_file, Some(token_file)) => {
@@ -158,7 +175,25 @@ impl Entry {
         if accept.as_ref().is_some_and(Vec::is_empty) {
             return Err("accept is empty, which accepts nothing; omit it to accept everything".into());
         }
-        Ok(ClusterConfig { name: name.into(), way, prefixes, rules: Rules { accept, host_network } })
+        let rules = Rules { accept, host_network, limits: limits.limits()? };
+        Ok(ClusterConfig { name: name.into(), way, prefixes, rules })
+    }
+}
+
+impl LimitsEntry {
+    fn limits(self) -> Result<Limits, String> {
+        let LimitsEntry { sets, addresses, label_bytes } = self;
+        let (Limits(default), Limits(max)) = (Limits::default(), Limits::MAX);
+        let limit = |name: &str, value: Option<i64>, default: usize, max: usize| {
+            let Some(value) = value else { return Ok(default) };
+            let within = usize::try_from(value).ok().filter(|value| (1..=max).contains(value));
+            within.ok_or_else(|| format!("invalid limits.{name} {value}: expected 1 to {max}"))
+        };
+        Ok(Limits(Amounts {
+            sets: limit("sets", sets, default.sets, max.sets)?,
+            addresses: limit("addresses", addresses, default.addresses, max.addresses)?,
+            label_bytes: limit("labelBytes", label_bytes, default.label_bytes, max.label_bytes)?,
+        }))
     }
 }
 
@@ -195,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_reached_in_one_of_two_ways() {
-        let clusters = parse(
+        let clusters = parse_clusters(
             "clusters:\n\
              - name: east\n  kubeconfig: /etc/remote/east\n\
              - name: west-1\n  url: https://west.example:6443\n  caFile: /etc/remote/west.crt\n  \
@@ -218,8 +253,20 @@ mod tests {
     }
 
     #[test]
+    fn limits_have_defaults_one_by_one() {
+        let entry = |limits: &str| format!("clusters: [{{name: a, kubeconfig: k{limits}}}]");
+        let limits = |text: &str| parse_clusters(&entry(text)).unwrap()[0].rules.limits;
+        assert_eq!(limits(""), Limits::default());
+        assert_eq!(limits(", limits: {}"), Limits::default());
+        let Limits(default) = Limits::default();
+        assert_eq!(limits(", limits: {addresses: 7}"), Limits(Amounts { addresses: 7, ..default }));
+        let all = Amounts { sets: 1, addresses: 2, label_bytes: 3 };
+        assert_eq!(limits(", limits: {sets: 1, addresses: 2, labelBytes: 3}"), Limits(all));
+    }
+
+    #[test]
     fn no_clusters_are_a_list_too() {
-        assert_eq!(parse("clusters: []"), Ok(vec![]));
+        assert_eq!(parse_clusters("clusters: []"), Ok(vec![]));
     }
 
     #[test]
@@ -249,14 +296,18 @@ mod tests {
             ("{name: a, kubeconfig: k, labelPrefixes: [a/b]}".into(), "invalid label prefix 'a/b'"),
             ("{name: a, kubeconfig: k, labelPrefixes: [a, a]}".into(), "duplicate"),
             ("{name: a, kubeconfig: k}, {name: a, kubeconfig: l}".into(), "duplicate cluster name a"),
+            ("{name: a, kubeconfig: k, limits: {sets: 0}}".into(), "invalid limits.sets 0: expected 1 to 100000"),
+            ("{name: a, kubeconfig: k, limits: {addresses: 1000001}}".into(), "expected 1 to 1000000"),
+            ("{name: a, kubeconfig: k, limits: {labelBytes: -1}}".into(), "invalid limits.labelBytes -1: expected"),
+            ("{name: a, kubeconfig: k, limits: {pods: 1}}".into(), "pods"),
         ] {
-            let error = parse(&format!("clusters: [{entry}]")).unwrap_err();
+            let error = parse_clusters(&format!("clusters: [{entry}]")).unwrap_err();
             assert!(error.contains(says), "{entry}: {error}");
         }
         for text in ["", "7", "[]", "clusters:", "clusters: {}", "clusters: []\nmore: 1"] {
-            assert!(parse(text).is_err(), "{text:?}");
+            assert!(parse_clusters(text).is_err(), "{text:?}");
         }
         let loopback = "clusters: [{name: a, url: 'http://127.0.0.1:8001', tokenFile: t}]";
-        assert!(parse(loopback).is_ok());
+        assert!(parse_clusters(loopback).is_ok());
     }
 }

@@ -16,6 +16,7 @@ use policy::remote::LabelPrefix;
 use policy::{ObjectName, Pod};
 
 use super::config::Rules;
+use super::limits::{Amounts, Excess};
 use claims::Claims;
 
 /// What a pod offers: its addresses, to one set.
@@ -33,6 +34,8 @@ pub struct Offers {
     rules: Rules,
     views: BTreeMap<LabelPrefix, View>,
     claims: Claims,
+    /// Sets that exceed the limits, as of the last [`Offers::take_touched`].
+    excess: Excess,
 }
 
 /// The pods with the label of one family.
@@ -71,7 +74,7 @@ impl Offers {
     /// Of a cluster that nothing is known of.
     pub fn new(rules: Rules, prefixes: impl IntoIterator<Item = LabelPrefix>) -> Offers {
         let views = prefixes.into_iter().map(|prefix| (prefix, View::default())).collect();
-        Offers { rules, views, claims: Claims::default() }
+        Offers { rules, views, claims: Claims::default(), excess: Excess::default() }
     }
 
     /// Takes in what was known before. What is not accepted any more, or of a family that is not asked for, is not.
@@ -146,14 +149,35 @@ impl Offers {
         self.views.get(prefix).is_some_and(|view| view.doubting)
     }
 
-    /// The addresses of a set; none if there is no such set.
+    /// The addresses of a set; none if there is no such set, or if it exceeds the limits.
     pub fn addresses(&self, set: &ObjectName) -> BTreeSet<IpAddr> {
-        self.claims.addresses(set)
+        if self.excess.sets.contains(set) { BTreeSet::new() } else { self.claims.addresses(set) }
     }
 
-    /// Sets that may be others than when this was last asked.
+    /// Decides which sets exceed the limits, and returns the sets that may have changed since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<ObjectName> {
-        self.claims.take_touched()
+        let mut touched = self.claims.take_touched();
+        if !touched.is_empty() {
+            let excess = self.claims.excess(self.rules.limits);
+            touched.extend(excess.sets.symmetric_difference(&self.excess.sets).cloned());
+            self.excess = excess;
+        }
+        touched
+    }
+
+    /// What all sets amount to, those that exceed the limits included.
+    pub fn offered(&self) -> Amounts {
+        self.claims.offered()
+    }
+
+    /// The sets that exceed the limits, as of the last [`Offers::take_touched`].
+    pub fn excess(&self) -> &Excess {
+        &self.excess
+    }
+
+    /// True if not everything that is offered can be admitted.
+    pub fn exceeds_limits(&self) -> bool {
+        !self.claims.offered().fits(self.rules.limits)
     }
 
     /// What to remember: of each family all that is claimed, one claim for a set.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use feed::Pace;
 use jiff::Timestamp;
+use policy::ObjectName;
 use policy::remote::RemoteSet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -225,18 +226,38 @@ impl Publisher {
         let name = word.cluster.clone();
         let Some(cluster) = self.clusters.get_mut(&name) else { return };
         let restarts = cluster.restarts();
+        // Choosing the sets to admit looks at all of them: pods that change one by one wait for the next tick.
+        let may_wait = word.is_of_one_pod();
         cluster.take(word);
         self.outlet.remote.restarted(&name, cluster.restarts() - restarts);
-        self.settle(&name);
+        if !(may_wait && cluster.offers.exceeds_limits()) {
+            self.settle(&name);
+        }
     }
 
     /// Holds against the table what may be otherwise.
     fn settle(&mut self, name: &Arc<str>) {
+        self.settle_with(name, vec![]);
+    }
+
+    /// As [`Publisher::settle`], for these sets too.
+    fn settle_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
+        let had_excess = !cluster.offers.excess().sets.is_empty();
+        let touched = cluster.offers.take_touched().into_iter();
+        let touched = touched.map(|ObjectName { namespace, name: set }| RemoteSet {
+            cluster: name.clone(),
+            namespace,
+            name: set,
+        });
+        match cluster.excess_problem() {
+            Some(problem) if !had_excess => tracing::warn!(cluster = %name, "{problem}"),
+            None if had_excess => tracing::info!(cluster = %name, "the cluster is within its limits again"),
+            Some(_) | None => {}
+        }
         let mut is_other = false;
-        for set in cluster.offers.take_touched() {
-            let addresses = cluster.offers.addresses(&set);
-            let set = RemoteSet { cluster: name.clone(), namespace: set.namespace, name: set.name };
+        for set in touched.chain(sets).collect::<BTreeSet<RemoteSet>>() {
+            let addresses = cluster.offers.addresses(&set.object_name());
             is_other |= self.table.set(set, &addresses, &mut self.difference);
         }
         let (row, now) = (cluster.row(), Instant::now());
@@ -257,14 +278,9 @@ impl Publisher {
 
     /// As [`Publisher::settle`], for all sets of a cluster.
     fn settle_all(&mut self, name: &Arc<str>) {
-        let Some(cluster) = self.clusters.get(name) else { return };
-        for set in self.table.sets_of(name) {
-            let addresses = cluster.offers.addresses(&set.object_name());
-            self.table.set(set, &addresses, &mut self.difference);
-        }
         self.saving.due.insert(name.clone());
         self.pace.change(Instant::now());
-        self.settle(name);
+        self.settle_with(name, self.table.sets_of(name));
     }
 
     fn tick(&mut self) {

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
+use super::limits::Amounts;
+
 /// All of them, by name.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,6 +28,11 @@ pub(crate) struct ClusterReport {
     pub(crate) synced_at: Option<Timestamp>,
     pub(crate) sets: usize,
     pub(crate) addresses: usize,
+    /// All that its pods offer, what exceeds the limits included.
+    pub(crate) offered: Amounts,
+    pub(crate) limits: Amounts,
+    /// What exceeds the limits, and is in no set.
+    pub(crate) left_out: Amounts,
     pub(crate) watch_restarts: u64,
     /// Its sets were dropped since nothing was heard of it for too long.
     pub(crate) dropped: bool,

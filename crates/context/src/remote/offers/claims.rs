@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use policy::ObjectName;
 
 use super::{Claim, Doubt};
+use crate::remote::limits::{Amounts, Excess, Limits};
 
 #[derive(Debug, Default)]
 pub(super) struct Claims {
@@ -14,6 +15,8 @@ pub(super) struct Claims {
     /// Over all sets.
     addresses: BTreeMap<IpAddr, usize>,
     touched: BTreeSet<ObjectName>,
+    /// Sum over all sets.
+    offered: Amounts,
 }
 
 /// How much there was.
@@ -25,11 +28,16 @@ pub(super) struct Sizes {
 
 impl Claims {
     pub(super) fn add(&mut self, claim: &Claim) {
+        if claim.addresses.is_empty() {
+            return;
+        }
         let set = self.sets.entry(claim.set.clone()).or_default();
+        self.offered -= amounts(&claim.set, set);
         for address in &claim.addresses {
             *set.entry(*address).or_default() += 1;
             *self.addresses.entry(*address).or_default() += 1;
         }
+        self.offered += amounts(&claim.set, set);
         self.touched.insert(claim.set.clone());
     }
 
@@ -37,10 +45,12 @@ impl Claims {
     pub(super) fn take<'a>(&mut self, claims: impl IntoIterator<Item = &'a Claim>) {
         for claim in claims {
             let Some(set) = self.sets.get_mut(&claim.set) else { continue };
+            self.offered -= amounts(&claim.set, set);
             for address in &claim.addresses {
                 take_one(set, address);
                 take_one(&mut self.addresses, address);
             }
+            self.offered += amounts(&claim.set, set);
             if set.is_empty() {
                 self.sets.remove(&claim.set);
             }
@@ -56,6 +66,19 @@ impl Claims {
         std::mem::take(&mut self.touched)
     }
 
+    /// What all sets amount to.
+    pub(super) fn offered(&self) -> Amounts {
+        self.offered
+    }
+
+    /// The sets that exceed the limits.
+    pub(super) fn excess(&self, limits: Limits) -> Excess {
+        match self.offered.fits(limits) {
+            true => Excess::default(),
+            false => Excess::of(self.sets.iter().map(|(set, addresses)| (set, addresses.len())), limits),
+        }
+    }
+
     pub(super) fn sizes(&self) -> Sizes {
         let several = self.sets.iter().filter(|(_, addresses)| addresses.len() > 1).map(|(set, _)| set.clone());
         Sizes { several: several.collect(), addresses: self.addresses.keys().copied().collect() }
@@ -68,6 +91,11 @@ impl Claims {
         let doubt = Doubt { before: before.addresses.len(), lost, emptied };
         (emptied > 0 || lost * 2 > doubt.before).then_some(doubt)
     }
+}
+
+/// A set without addresses amounts to nothing.
+fn amounts(set: &ObjectName, addresses: &BTreeMap<IpAddr, usize>) -> Amounts {
+    if addresses.is_empty() { Amounts::default() } else { Amounts::of_set(set, addresses.len()) }
 }
 
 fn take_one(counts: &mut BTreeMap<IpAddr, usize>, address: &IpAddr) {

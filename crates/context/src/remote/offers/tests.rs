@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::remote::limits::Limits;
 
 const OLD: &str = "semaphore.uw.systems";
 const NEW: &str = "policy.semaphore.uw.io";
@@ -138,7 +139,7 @@ fn a_pod_that_is_not_understood_offers_nothing() {
 fn only_what_is_accepted_is_offered() {
     let accept: Vec<crate::remote::config::Accepted> =
         serde_json::from_value(json!([{"namespace": "shop", "name": "web-*"}, {"namespace": "team"}])).unwrap();
-    let mut offers = offers(Rules { accept: Some(accept), host_network: false });
+    let mut offers = offers(Rules { accept: Some(accept), ..Rules::default() });
     offers.set(&prefix(OLD), &pod("a", "web-1", &["10.4.1.1"]));
     offers.set(&prefix(OLD), &pod("b", "api", &["10.4.1.2"]));
     assert_eq!((has(&offers, "web-1").len(), has(&offers, "api").len()), (1, 0));
@@ -361,6 +362,80 @@ proptest! {
                 let wanted = wanted.get(&set).cloned().unwrap_or_default();
                 prop_assert_eq!(offers.addresses(&ObjectName::new("shop", &set)), wanted);
             }
+        }
+    }
+}
+
+fn limited(sets: usize, addresses: usize, label_bytes: usize) -> Rules {
+    Rules { limits: Limits(Amounts { sets, addresses, label_bytes }), ..Rules::default() }
+}
+
+#[test]
+fn set_beyond_the_limits_has_no_addresses() {
+    let mut offers = offers(limited(9, 3, 999));
+    list(&mut offers, &several()[..3]);
+    offers.take_touched();
+    assert!(!offers.exceeds_limits() && offers.excess().sets.is_empty());
+    offers.set(&prefix(OLD), &several()[3]);
+    assert_eq!(offers.take_touched().len(), 2, "api, which has changed, and web, which is left out now");
+    assert_eq!((has(&offers, "web").len(), has(&offers, "api").len()), (0, 2));
+    assert_eq!(offers.offered(), Amounts { sets: 2, addresses: 4, label_bytes: 14 });
+    assert_eq!(offers.memory()[&prefix(OLD)].len(), 2, "what is left out is remembered");
+    gone(&mut offers, "c");
+    assert_eq!(offers.take_touched().len(), 2);
+    assert_eq!((has(&offers, "web").len(), has(&offers, "api").len()), (2, 1));
+}
+
+proptest! {
+    #[test]
+    fn limits_hold_and_depend_on_offers_alone(
+        steps in proptest::collection::vec(step(), 1..60), sets in 1..4usize, addresses in 1..8usize
+    ) {
+        let rules = limited(sets, addresses, 999);
+        let mut followed = offers(rules.clone());
+        let mut pods: BTreeMap<u8, Arc<Pod>> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Set { pod: number, set, addresses, .. } => {
+                    let addresses: Vec<String> = addresses.iter().map(|n| format!("10.4.1.{n}")).collect();
+                    let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                    let pod = pod(&format!("pod-{number}"), &format!("set-{set}"), &texts);
+                    followed.set(&prefix(OLD), &pod);
+                    pods.insert(number, pod);
+                }
+                Step::Remove(number) => {
+                    pods.remove(&number);
+                    gone(&mut followed, &format!("pod-{number}"));
+                }
+                Step::List(_) => {
+                    let all: Vec<Arc<Pod>> = pods.values().cloned().collect();
+                    list(&mut followed, &all);
+                }
+            }
+            let before = ["set-0", "set-1", "set-2"].map(|set| (set, has(&followed, set)));
+            let touched = followed.take_touched();
+            let mut fresh = offers(rules.clone());
+            list(&mut fresh, &pods.values().rev().cloned().collect::<Vec<_>>());
+            fresh.take_touched();
+            prop_assert_eq!(followed.excess(), fresh.excess());
+            prop_assert_eq!(followed.offered(), fresh.offered());
+            let everything = counted(pods.values());
+            let mut admitted = Amounts::default();
+            for (name, before) in before {
+                let set = ObjectName::new("shop", name);
+                let has_now = followed.addresses(&set);
+                let whole = everything.get(name).cloned().unwrap_or_default();
+                prop_assert!(has_now == whole || has_now.is_empty(), "a set is admitted whole or left out");
+                prop_assert_eq!(has_now != whole, followed.excess().sets.contains(&set));
+                if !has_now.is_empty() {
+                    admitted += Amounts::of_set(&set, has_now.len());
+                }
+                if before != has(&followed, name) {
+                    prop_assert!(touched.contains(&set), "{} has changed", set);
+                }
+            }
+            prop_assert!(admitted.fits(rules.limits));
+            prop_assert_eq!(admitted + followed.excess().amounts, followed.offered());
         }
     }
 }
