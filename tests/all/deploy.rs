@@ -4,6 +4,8 @@
 mod manifests;
 // The optional provider of context.
 mod context;
+// The base for the side of a remote cluster.
+mod remote_cluster;
 // The chart renders to the same objects.
 mod chart;
 // Alerts, dashboard and documentation are about figures that the agent has.

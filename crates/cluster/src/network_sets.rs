@@ -1,7 +1,7 @@
-//! Calico's GlobalNetworkSets in the API server: those of one manager listed, one written, one removed.
+//! Calico's GlobalNetworkSets in the API server: those of some managers listed, one written, one removed.
 //!
-//! What belongs to nobody or to somebody else is never written: an object is replaced and removed only in the version in
-//! which it was seen with the manager's label.
+//! An object of another manager, or of none, is never written: an object is replaced and removed only in the version in
+//! which it was seen with the label of one of the managers.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
@@ -11,8 +11,8 @@ use crate::watch::failure::{Failure, Verb};
 use crate::watch::lookup::{is_name, within};
 use crate::{Connection, Keep, Manifests, Need, Resource};
 
-/// The key of the label that says whose an object is.
-const MANAGED_BY: &str = "managed-by";
+/// Key of the label that names the manager of an object.
+pub const MANAGED_BY: &str = "managed-by";
 
 /// Objects in a page, as client-go has it.
 const PAGE_OBJECTS: u32 = 500;
@@ -53,8 +53,8 @@ impl NetworkSet {
         }
     }
 
-    fn is_managed_by(&self, manager: &str) -> bool {
-        self.label(MANAGED_BY) == Some(manager)
+    fn is_managed_by(&self, managers: &[&str]) -> bool {
+        self.label(MANAGED_BY).is_some_and(|manager| managers.contains(&manager))
     }
 }
 
@@ -67,11 +67,12 @@ pub struct WantedSet {
     pub nets: Vec<String>,
 }
 
-/// The objects of one manager. Errors say what is wrong and what to do.
+/// The objects of some managers. Errors say what is wrong and what to do.
 pub struct NetworkSets {
     connection: Connection,
     resource: Resource,
-    manager: &'static str,
+    /// The first one is that of every object that is written.
+    managers: &'static [&'static str],
 }
 
 impl NetworkSets {
@@ -79,10 +80,10 @@ impl NetworkSets {
     ///
     /// # Errors
     /// If it is not, or the server does not say so.
-    pub async fn find(connection: &Connection, manager: &'static str) -> Result<NetworkSets, String> {
+    pub async fn find(connection: &Connection, managers: &'static [&'static str]) -> Result<NetworkSets, String> {
         for (group, version) in SERVED {
             let resource = resource(group, version);
-            let sets = NetworkSets { connection: connection.clone(), resource, manager };
+            let sets = NetworkSets { connection: connection.clone(), resource, managers };
             match sets.page(Some(1), None).await {
                 Ok(_) => return Ok(sets),
                 Err(failure) if failure.means_none() => {}
@@ -94,7 +95,7 @@ impl NetworkSets {
             .into())
     }
 
-    /// All that the manager has.
+    /// All that the managers have.
     ///
     /// # Errors
     /// If they cannot be listed.
@@ -105,7 +106,7 @@ impl NetworkSets {
             let page = self.page(Some(PAGE_OBJECTS), next).await.map_err(|failure| self.explain(failure))?;
             let items = page["items"].as_array().into_iter().flatten().cloned().map(NetworkSet::of);
             // A server that does not select shows others' too.
-            found.extend(items.filter(|set| set.is_managed_by(self.manager)));
+            found.extend(items.filter(|set| set.is_managed_by(self.managers)));
             next = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
             if next.is_none() {
                 return Ok(found);
@@ -171,7 +172,7 @@ impl NetworkSets {
 
     async fn page(&self, limit: Option<u32>, next: Option<String>) -> Result<Value, Failure> {
         let client = self.connection.client().await?;
-        let label_selector = Some(format!("{MANAGED_BY}={}", self.manager));
+        let label_selector = Some(format!("{MANAGED_BY} in ({})", self.managers.join(",")));
         let params = ListParams { limit, continue_token: next, label_selector, ..ListParams::default() };
         let answer = async {
             let request = self.request().list(&params).map_err(kube::Error::BuildRequest)?;
@@ -180,9 +181,9 @@ impl NetworkSets {
         within(self.connection.timing.answer, Verb::List, answer).await
     }
 
-    /// The object with what is wanted in it, and whose it is.
+    /// The object with what is wanted in it, and the first of the managers.
     fn filled(&self, mut object: Value, wanted: &WantedSet) -> Value {
-        object["metadata"]["labels"][MANAGED_BY] = self.manager.into();
+        object["metadata"]["labels"][MANAGED_BY] = self.managers.first().copied().into();
         for (key, value) in &wanted.labels {
             object["metadata"]["labels"][key] = value.as_str().into();
         }

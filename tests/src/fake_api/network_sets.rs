@@ -83,8 +83,16 @@ async fn list(
     if let Some(refusal) = refused(group, &shared, Verb::List).await {
         return refusal;
     }
-    let selector = query.get("labelSelector").map(|text| text.split_once('=').expect("a label and its value"));
-    let matches = |object: &&Value| selector.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value);
+    let selector = query.get("labelSelector").map(|text| {
+        let (key, values) = text.split_once(" in (").expect("a label and its values");
+        let values = values.strip_suffix(')').expect("the end of the values").split(',');
+        (key, values.collect::<Vec<_>>())
+    });
+    let matches = |object: &&Value| {
+        selector.as_ref().is_none_or(|(key, values)| {
+            object["metadata"]["labels"][*key].as_str().is_some_and(|value| values.contains(&value))
+        })
+    };
     let state = shared.lock();
     let items: Vec<&Value> = state.network_sets.objects.values().filter(matches).collect();
     let version = state.network_sets.version.to_string();

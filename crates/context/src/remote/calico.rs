@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cluster::network_sets::{NetworkSet, WantedSet};
+use cluster::network_sets::{MANAGED_BY, NetworkSet, WantedSet};
 use policy::remote::{LabelPrefix, RemoteSet};
 
 use super::table::Table;
@@ -17,8 +17,11 @@ pub(crate) use export::{Export, Failures};
 use names::names;
 pub(crate) use ownership::Exporter;
 
-/// Value of the `managed-by` label, which other operators use too: alone it does not make an object ours.
-pub(super) const MANAGER: &str = "calico-global-network-sync-operator";
+/// Values of the `managed-by` label: the one that every exported object gets, and those of kube-policy-semaphore from
+/// 0.1.2 on and of semaphore-policy, its later name, whose objects are taken over. Since they are other operators' values
+/// too, none of them alone makes an object ours.
+pub(super) const MANAGERS: [&str; 3] =
+    ["calico-global-network-sync-operator", "kube-policy-semaphore", "semaphore-policy"];
 
 /// What is published, as far as it decides what is written.
 #[derive(Debug, Clone, Default)]
@@ -120,7 +123,9 @@ pub(super) fn plan<'a>(
 /// Whatever else it holds is somebody else's concern.
 fn is_as(set: &NetworkSet, wanted: &WantedSet) -> bool {
     let has = |(key, value): &(String, String)| set.label(key) == Some(value);
-    wanted.labels.iter().all(has) && set.nets().is_some_and(|nets| nets == wanted.nets)
+    set.label(MANAGED_BY) == Some(MANAGERS[0])
+        && wanted.labels.iter().all(has)
+        && set.nets().is_some_and(|nets| nets == wanted.nets)
 }
 
 #[cfg(test)]
@@ -158,7 +163,7 @@ mod tests {
     fn labelled(cluster: &str, name: &str, nets: &[&str], more: &[(String, String)]) -> (String, NetworkSet) {
         let label = |part: &str| format!("{FAMILY}/{part}");
         let mut labels = json!({
-            "managed-by": MANAGER, label("cluster"): cluster, label("namespace"): "my-ns", label("name"): "my-app", "more": "x",
+            "managed-by": MANAGERS[0], label("cluster"): cluster, label("namespace"): "my-ns", label("name"): "my-app", "more": "x",
         });
         for (key, value) in more {
             labels[key] = value.as_str().into();
@@ -247,7 +252,7 @@ mod tests {
             let same_name = labelled("west", name, &["192.0.2.1/32"], labels);
             assert_eq!(steps(&snapshot, vec![same_name]), [format!("create {name}")]);
         }
-        let unlabelled = NetworkSet::of(json!({"metadata": {"name": "x", "labels": {"managed-by": MANAGER}}}));
+        let unlabelled = NetworkSet::of(json!({"metadata": {"name": "x", "labels": {"managed-by": MANAGERS[0]}}}));
         assert_eq!(steps(&snapshot, vec![right(), ("x".to_owned(), unlabelled)]), Vec::<String>::new());
     }
 }

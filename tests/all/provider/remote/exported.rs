@@ -182,6 +182,58 @@ fn export_takes_over_sets_of_its_clusters() {
     });
 }
 
+/// The values of `managed-by` that kube-policy-semaphore 0.1.2 and semaphore-policy since 0.1.3 write.
+#[test]
+fn export_takes_over_sets_of_later_releases() {
+    for manager in ["kube-policy-semaphore", "semaphore-policy"] {
+        let stage = stage();
+        let of_manager = |name: &str, cluster: &str| {
+            let mut object = managed_set(name, cluster, None);
+            object["metadata"]["labels"]["managed-by"] = manager.into();
+            object
+        };
+        for (name, cluster) in [("east-shop-web", "east"), ("east-shop-old", "east"), ("west-shop-web", "west")] {
+            stage.home.set_network_set(of_manager(name, cluster));
+        }
+        let west = stage.home.network_sets().remove("west-shop-web").unwrap();
+        let uid = stage.home.network_sets()["east-shop-web"]["metadata"]["uid"].clone();
+        stage.set(offering("web-1", "web", &["10.9.9.9"]));
+        let mut provider = stage.start();
+        provider.until(&format!("{manager} has no objects of the cluster"), |_| {
+            let objects = stage.home.network_sets();
+            let labels = &objects.get("east-shop-web")?["metadata"]["labels"];
+            let is_ours = labels["managed-by"] == "calico-global-network-sync-operator"
+                && labels["ringfence.io/exported-by"] == "ringfence.ringfence-context";
+            (is_ours && !objects.contains_key("east-shop-old")).then_some(())
+        });
+        let mut objects = stage.home.network_sets();
+        assert_eq!(objects["east-shop-web"]["metadata"]["uid"], uid, "replaced in place: no moment without it");
+        assert_eq!(objects["east-shop-web"]["spec"]["nets"], json!(["10.9.9.9/32"]));
+        assert_eq!(objects.remove("west-shop-web"), Some(west), "the cluster is not in the file");
+    }
+}
+
+#[test]
+fn export_leaves_out_sets_beyond_the_limits() {
+    let stage = stage();
+    stage.set(offering("web-1", "web", &["10.4.1.1"]));
+    let mut provider = stage.start();
+    until_nets(&stage, &mut provider, &wanted(&[("east-shop-web", &["10.4.1.1/32"])]));
+    let mut cluster = stage.east_by_token();
+    cluster["limits"] = json!({"addresses": 2});
+    stage.write_clusters(&[cluster]);
+    stage.set(offering("web-2", "web", &["10.4.1.2"]));
+    stage.set(offering("api-1", "api", &["10.4.1.9"]));
+    // A set is exported whole or not at all.
+    until_nets(&stage, &mut provider, &wanted(&[("east-shop-api", &["10.4.1.9/32"])]));
+    stage.remove("web-2");
+    until_nets(
+        &stage,
+        &mut provider,
+        &wanted(&[("east-shop-api", &["10.4.1.9/32"]), ("east-shop-web", &["10.4.1.1/32"])]),
+    );
+}
+
 #[test]
 fn export_deletes_its_sets_of_removed_clusters() {
     let stage = stage();

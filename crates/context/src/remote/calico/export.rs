@@ -10,7 +10,7 @@ use feed::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Exporter, MANAGER, Snapshot, Step, plan};
+use super::{Exporter, MANAGERS, Snapshot, Step, plan};
 use crate::leading::Assurance;
 use crate::metrics::RemoteFigures;
 
@@ -78,7 +78,7 @@ impl Export {
     }
 
     async fn look(&self) -> Result<There, String> {
-        let client = NetworkSets::find(&self.connection, MANAGER).await?;
+        let client = NetworkSets::find(&self.connection, &MANAGERS).await?;
         let sets = client.list().await?;
         Ok(There { client, sets: sets.into_iter().map(|set| (set.name().to_owned(), set)).collect() })
     }
