@@ -4,7 +4,8 @@
 //! away goes in reverse. So every step finds what it refers to, and nothing is deleted while it is in use. The base
 //! chain is never deleted, since that would flush every NFQUEUE of the namespace; chains at an interface go with it.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
@@ -74,7 +75,7 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
     let resized: BTreeSet<&Name> = sets.resized().map(|(name, _)| name).collect();
     let loosened = chains_with(live, &resized);
     let mut operations = Vec::new();
-    for (name, set) in sets.added() {
+    for (name, set) in most_referenced_first(sets.added(), &chains) {
         operations.push(Operation::AddSet { table: table.clone(), name: name.clone(), set: set.clone() });
     }
     for (name, chain) in chains.added() {
@@ -113,6 +114,21 @@ fn step(live: &Ruleset, wanted: &Ruleset) -> Vec<Operation> {
         operations.push(Operation::DeleteChain { table: table.clone(), chain: name.clone() });
     }
     operations
+}
+
+/// New sets, those first that the most new rules refer to. The kernel keeps the sets of a table in a list, in the order of
+/// their creation, and searches it from the start for each set that a rule names (`nft_set_lookup` in nf_tables_api.c).
+fn most_referenced_first<'a>(
+    sets: impl Iterator<Item = (&'a Name, &'a Arc<Set>)>,
+    chains: &Changes<'_, Chain>,
+) -> Vec<(&'a Name, &'a Arc<Set>)> {
+    let mut references: BTreeMap<&Name, usize> = BTreeMap::new();
+    for set in chains.come.iter().flat_map(|(_, _, chain)| &chain.rules).flat_map(Rule::sets) {
+        *references.entry(set).or_default() += 1;
+    }
+    let mut sets: Vec<_> = sets.collect();
+    sets.sort_by_key(|(name, _)| Reverse(references.get(name)));
+    sets
 }
 
 /// The chains with rules that look at one of the sets.
@@ -259,6 +275,26 @@ mod tests {
                 "delete chain inet ringfence deny/x"
             ]
         );
+    }
+
+    #[test]
+    fn sets_of_most_rules_are_created_first() {
+        let looks = |set: &str| {
+            let looks = Match::InSet { fields: vec![Field::FlowPort], set: name(set) };
+            Rule::new(vec![looks], vec![Action::Verdict(Verdict::Accept)])
+        };
+        let mut new = base();
+        for set in ["a", "b", "c", "d"] {
+            new.sets.insert(name(set), Arc::new(Set::of(&[KeyType::InetService])));
+        }
+        let rules = ["c", "b", "c", "b", "c", "d"].map(looks).to_vec();
+        new.chains.insert(name("p"), Arc::new(Chain { hook: None, rules }));
+        let created = |operation: Operation| match operation {
+            Operation::AddSet { name, .. } => Some(name.to_string()),
+            _ => None,
+        };
+        let created: Vec<String> = create(&new).into_iter().filter_map(created).collect();
+        assert_eq!(created, ["c", "b", "d", "a"]);
     }
 
     #[test]
