@@ -18,6 +18,8 @@ mod hardship;
 mod asking;
 // Pods of other clusters.
 mod remote;
+// Addresses that no pod has for itself.
+mod reserved;
 // Who follows a provider.
 mod follower;
 // What a consumer makes of what it is told.
@@ -127,9 +129,10 @@ fn without_position(mut ids: Value) -> Value {
 
 fn api_version(kind: Kind) -> &'static str {
     match kind {
-        Kind::Namespace | Kind::Pod | Kind::Service => "v1",
+        Kind::Namespace | Kind::Pod | Kind::Node | Kind::Service => "v1",
+        Kind::EndpointSlice => "discovery.k8s.io/v1",
         Kind::NetworkPolicy | Kind::Ingress => "networking.k8s.io/v1",
-        Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
+        Kind::Gateway | Kind::HttpRoute | Kind::GrpcRoute => "gateway.networking.k8s.io/v1",
         Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
     }
 }
@@ -149,4 +152,13 @@ fn pod(namespace: &str, name: &str, app: &str, addresses: &[&str]) -> Value {
 
 fn namespace(name: &str, labels: Value) -> Value {
     json!({"metadata": {"name": name, "uid": format!("uid-of-{name}"), "labels": labels}})
+}
+
+fn node(name: &str, address: &str) -> Value {
+    json!({"metadata": {"name": name}, "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+}
+
+fn api_servers(addresses: &[&str]) -> Value {
+    let metadata = json!({"namespace": "default", "name": "kubernetes"});
+    json!({"metadata": metadata, "addressType": "IPv4", "endpoints": [{"addresses": addresses}]})
 }

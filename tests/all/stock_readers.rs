@@ -18,6 +18,9 @@ struct Record {
     labels: Vec<(&'static str, &'static str)>,
 }
 
+/// A list of texts, one of which other records have as well.
+const HOSTED: [&str; 3] = ["kube-system/kube-proxy", "frontend", "größe/x"];
+
 fn record(workload: &'static str, replica: u32) -> Record {
     let labels = match workload {
         "frontend" => vec![("app.kubernetes.io/name", "frontend"), ("tier", "web")],
@@ -35,6 +38,9 @@ impl Record {
             ("control_plane", Value::Bool(false)),
             ("num", Value::Uint32(self.replica)),
         ];
+        if self.workload == "kafka-0" {
+            pairs.push(("host_workloads", Value::Array(HOSTED.iter().map(|name| Value::text(*name)).collect())));
+        }
         if !self.labels.is_empty() {
             pairs.push(("labels", Value::Map(self.labels.iter().map(|(k, v)| (*k, Value::text(*v))).collect())));
         }
@@ -49,6 +55,9 @@ impl Record {
             "control_plane": false,
             "num": self.replica,
         });
+        if self.workload == "kafka-0" {
+            json["host_workloads"] = json!(HOSTED);
+        }
         if !self.labels.is_empty() {
             json["labels"] = self.labels.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
         }
@@ -139,10 +148,17 @@ fn mmdblookup(file: &Path, address: IpAddr) -> Option<Json> {
 /// mmdblookup prints values a line each, with their types behind them, and neither commas nor escapes.
 fn printed(text: &str) -> Json {
     let mut json = String::new();
+    let mut within = vec![];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let is_key = line.starts_with('"') && line.ends_with(':');
-        if is_key && !json.ends_with('{') {
+        let is_item = within.last() == Some(&"[") && line != "]";
+        if is_key && !json.ends_with('{') || is_item && !json.ends_with('[') {
             json.push(',');
+        }
+        match line {
+            "{" | "[" => within.push(line),
+            "}" | "]" => drop(within.pop()),
+            _ => {}
         }
         let value = line.rsplit_once(" <").filter(|(_, kind)| kind.ends_with('>')).map_or(line, |(value, _)| value);
         json.push_str(value);

@@ -26,12 +26,15 @@ const NODES: usize = 6_000_000;
 const ALIASED_EVENTS: usize = 100_000;
 
 /// The kinds of which there are lists that say of what: `kind: PodList`.
-const LISTED: [&str; 10] = [
+const LISTED: [&str; 13] = [
     "Namespace",
     "Pod",
     "NetworkPolicy",
+    "Node",
     "Service",
+    "EndpointSlice",
     "Ingress",
+    "Gateway",
     "HTTPRoute",
     "GRPCRoute",
     "TLSRoute",

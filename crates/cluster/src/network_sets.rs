@@ -212,5 +212,6 @@ fn resource(group: &'static str, version: &'static str) -> Resource {
         need: Need::Needed,
         manifests: Manifests::OfGroup,
         keep: Keep::Whole,
+        only: None,
     }
 }

@@ -5,7 +5,7 @@ mod enforcement;
 use policy::{Interner, Tracked};
 use serde_json::Value;
 
-pub use enforcement::POD_SPEC;
+pub use enforcement::{NODE_ANNOTATIONS, POD_SPEC};
 
 /// Objects that the sources can report.
 pub trait Watched: Tracked + Send + 'static {
@@ -38,6 +38,9 @@ pub struct Resource {
     pub need: Need,
     pub manifests: Manifests,
     pub keep: Keep,
+    /// Namespace and name of the only object that is asked for; `None` for all objects of the kind. Manifests may hold
+    /// others, which lowering tells apart.
+    pub only: Option<(&'static str, &'static str)>,
 }
 
 impl Resource {
@@ -46,6 +49,19 @@ impl Resource {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
         }
+    }
+
+    /// The path of its objects, or of those of the namespace of the only one.
+    pub(crate) fn objects_path(&self) -> String {
+        match self.only {
+            Some((namespace, _)) => format!("{}/namespaces/{namespace}/{}", self.path(), self.plural),
+            None => format!("{}/{}", self.path(), self.plural),
+        }
+    }
+
+    /// Selects the only object. RBAC lets a request with this selector pass where a rule grants the object by its name.
+    pub(crate) fn field_selector(&self) -> Option<String> {
+        self.only.map(|(_, name)| format!("metadata.name={name}"))
     }
 }
 

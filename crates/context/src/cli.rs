@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::identity::{LabelFilter, Pattern, Space};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 
@@ -72,6 +73,11 @@ pub(crate) struct TableArguments {
     #[arg(long, env = "RINGFENCE_AGENTS", value_name = "NAMESPACE/KEY=VALUE", value_parser = agents)]
     pub(crate) agents: Option<AgentSelector>,
 
+    /// Name of the node whose view the records are: addresses of other nodes get the state remote-node instead of host.
+    /// Default: every node is a host.
+    #[arg(long, env = "RINGFENCE_OWN_NODE", value_name = "NODE", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) own_node: Option<String>,
+
     /// Format of the declared edges: compatible has plain ports; extended has protocols, ranges and blocks.
     #[arg(long, env = "RINGFENCE_EDGES", value_enum, default_value_t = EdgesForm::Compatible)]
     pub(crate) edges: EdgesForm,
@@ -85,6 +91,7 @@ impl TableArguments {
             filter: LabelFilter::with(self.identity_labels.iter().cloned()),
             pod_detail: self.pod_detail,
             agent: self.agents.clone(),
+            node: self.own_node.as_deref().map(Arc::from),
             numbers: Space::STANDARD,
         }
     }

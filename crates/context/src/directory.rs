@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod cases;
+mod holder;
 mod known;
 mod nodes;
 mod problems;
@@ -12,6 +13,9 @@ mod published;
 #[cfg(test)]
 mod sequences;
 mod settle;
+mod shared;
+#[cfg(test)]
+mod shared_cases;
 mod table;
 mod templates;
 
@@ -23,12 +27,13 @@ use std::time::Instant;
 use ::identity::{LabelFilter, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
+use policy::remote::RemoteChange;
 use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 
-use crate::exposure::{Exposures, Reclassified};
+use crate::exposure::{ExposureChange, Exposures, Reclassified};
 use crate::numbers::Numbers;
-use crate::object::{Kind, Object, Pod};
-use crate::record::Record;
+use crate::object::{EndpointSlice, Exposure, Kind, Object, Pod};
+use crate::record::{Record, State};
 use crate::template::Template;
 use crate::version::Sum;
 use known::{Known, Pods};
@@ -49,6 +54,8 @@ pub struct Settings {
     pub pod_detail: bool,
     /// The pods that enforce policies on their nodes. Without it every node is taken to have one.
     pub agent: Option<AgentSelector>,
+    /// The node whose view the records are: other nodes are remote to it. Without it no node is.
+    pub node: Option<Arc<str>>,
     pub numbers: Space,
 }
 
@@ -61,10 +68,15 @@ pub struct Directory {
     templates: Templates,
     nodes: Nodes,
     exposures: Exposures,
+    slices: BTreeMap<ObjectName, Arc<EndpointSlice>>,
+    /// Where API servers listen, by the slice of their Service.
+    api_servers: BTreeSet<IpAddr>,
     /// Of those objects that have any.
     problems: BTreeMap<(Kind, ObjectName), Vec<Problem>>,
     numbers: Numbers,
     table: Table,
+    /// Records of the table without a security identity, by state.
+    reserved: BTreeMap<State, usize>,
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
@@ -122,8 +134,11 @@ impl Directory {
             pods: Pods::default(),
             templates: Templates::default(),
             exposures: Exposures::default(),
+            slices: BTreeMap::new(),
+            api_servers: BTreeSet::new(),
             problems: BTreeMap::new(),
             table: Table::default(),
+            reserved: BTreeMap::new(),
             ids: OrdMap::new(),
             sum: Sum::default(),
             interner: Interner::new(),
@@ -158,6 +173,14 @@ impl Directory {
         applied
     }
 
+    /// Takes a change of remote sets in: the addresses that pods of other clusters offer.
+    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) -> Applied {
+        let changed = self.state.apply_remote(change);
+        self.touched.addresses.extend(changed.remote_addresses());
+        self.settle(now);
+        Applied { changed, ..Applied::default() }
+    }
+
     /// Ends what has rested long enough.
     pub fn expire(&mut self, now: Instant) {
         self.settle(now);
@@ -168,7 +191,7 @@ impl Directory {
         self.numbers.next_expiry()
     }
 
-    /// Namespaces, pods and policies.
+    /// Namespaces, pods, policies, nodes and remote sets.
     pub fn state(&self) -> &ClusterState {
         &self.state
     }
@@ -205,6 +228,11 @@ impl Directory {
         NumberUsage { identities: self.ids.len(), exceptions, unnumbered }
     }
 
+    /// Addresses whose records have this state.
+    pub fn count_in_state(&self, state: State) -> usize {
+        self.reserved.get(&state).copied().unwrap_or(0)
+    }
+
     /// Another one whenever the ledger is another.
     pub fn ledger_revision(&self) -> u64 {
         self.numbers.revision()
@@ -227,14 +255,16 @@ impl Directory {
             Object::Namespace(o) => self.apply_namespace(&name, set(policy::Object::Namespace(o)), applied),
             Object::Policy(o) => applied.changed.join(self.state.apply(set(policy::Object::Policy(o)))),
             Object::Pod(o) => self.apply_pod(&name, Some(o), applied),
+            Object::Node(o) => {
+                applied.changed.join(self.state.apply(set(policy::Object::Node(o.base.clone()))));
+                self.nodes.set_object(&name.name, Some(o), &mut self.touched);
+            }
             Object::Service(o) => {
                 let reclassified = self.exposures.set_service(&name, Some(o));
                 self.reclassify(reclassified);
             }
-            Object::Exposure(o) => {
-                let reclassified = self.exposures.set_exposure(o.kind, &name, Some(o));
-                self.reclassify(reclassified);
-            }
+            Object::EndpointSlice(o) => self.apply_slice(&name, Some(o)),
+            Object::Exposure(o) => self.apply_exposure(o.kind, &name, Some(o)),
         }
     }
 
@@ -244,14 +274,22 @@ impl Directory {
             Kind::Namespace => self.apply_namespace(name, remove(policy::Kind::Namespace, name), applied),
             Kind::NetworkPolicy => applied.changed.join(self.state.apply(remove(policy::Kind::NetworkPolicy, name))),
             Kind::Pod => self.apply_pod(name, None, applied),
+            Kind::Node => {
+                applied.changed.join(self.state.apply(remove(policy::Kind::Node, name)));
+                self.nodes.set_object(&name.name, None, &mut self.touched);
+            }
             Kind::Service => {
                 let reclassified = self.exposures.set_service(name, None);
                 self.reclassify(reclassified);
             }
-            Kind::Ingress | Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
-                let reclassified = self.exposures.set_exposure(kind, name, None);
-                self.reclassify(reclassified);
-            }
+            Kind::EndpointSlice => self.apply_slice(name, None),
+            Kind::Ingress
+            | Kind::Gateway
+            | Kind::HttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute
+            | Kind::UdpRoute => self.apply_exposure(kind, name, None),
         }
     }
 
@@ -260,10 +298,16 @@ impl Directory {
             Kind::Namespace => Box::new(self.state.namespaces().map(|o| &o.name)),
             Kind::NetworkPolicy => Box::new(self.state.policies().map(|o| &o.name)),
             Kind::Pod => Box::new(self.pods.names()),
+            Kind::Node => Box::new(self.state.nodes().map(|o| &o.name)),
             Kind::Service => Box::new(self.exposures.service_names()),
-            Kind::Ingress | Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
-                Box::new(self.exposures.exposure_names(kind))
-            }
+            Kind::EndpointSlice => Box::new(self.slices.keys()),
+            Kind::Ingress
+            | Kind::Gateway
+            | Kind::HttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute
+            | Kind::UdpRoute => Box::new(self.exposures.exposure_names(kind)),
         }
     }
 
@@ -316,6 +360,28 @@ impl Directory {
             Some(known) => self.pods.put(known),
             None => self.pods.remove(name),
         }
+    }
+
+    /// Of all slices one can have addresses.
+    fn apply_slice(&mut self, name: &ObjectName, new: Option<Arc<EndpointSlice>>) {
+        let addresses = |slice: &Option<Arc<EndpointSlice>>| -> BTreeSet<IpAddr> {
+            slice.iter().flat_map(|slice| slice.addresses.iter().copied()).collect()
+        };
+        let added = addresses(&new);
+        let old = match new {
+            Some(slice) => self.slices.insert(name.clone(), slice),
+            None => self.slices.remove(name),
+        };
+        let removed = addresses(&old);
+        self.touched.addresses.extend(added.symmetric_difference(&removed));
+        self.api_servers.retain(|address| !removed.contains(address));
+        self.api_servers.extend(added);
+    }
+
+    fn apply_exposure(&mut self, kind: Kind, name: &ObjectName, new: Option<Arc<Exposure>>) {
+        let ExposureChange { reclassified, addresses } = self.exposures.set_exposure(kind, name, new);
+        self.touched.addresses.extend(addresses);
+        self.reclassify(reclassified);
     }
 
     fn reclassify(&mut self, reclassified: Reclassified) {

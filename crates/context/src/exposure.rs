@@ -1,6 +1,7 @@
 //! Which pods are reached from outside the cluster, by the Services that lead to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use policy::{Labels, ObjectName};
@@ -14,12 +15,22 @@ pub(crate) struct Exposures {
     exposures: BTreeMap<(Kind, ObjectName), Arc<Exposure>>,
     /// How many exposures name the Service, whether there is such a Service or not.
     named: BTreeMap<ObjectName, usize>,
+    /// How many exposures take traffic at the address.
+    addresses: BTreeMap<IpAddr, usize>,
     /// Selectors of the Services that are reached from outside, by namespace and name.
     open: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Labels>>,
 }
 
 /// Pods that may be classified otherwise now: those of the namespace that one of the selectors matches.
 pub(crate) type Reclassified = Vec<(Arc<str>, Labels)>;
+
+/// What an exposure that is another now may have changed.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct ExposureChange {
+    pub(crate) reclassified: Reclassified,
+    /// Addresses at which Ingresses or Gateways may take traffic now, or no longer.
+    pub(crate) addresses: Vec<IpAddr>,
+}
 
 impl Exposures {
     /// Whether some Service leads from outside to pods of the namespace with these labels.
@@ -40,7 +51,7 @@ impl Exposures {
         kind: Kind,
         name: &ObjectName,
         exposure: Option<Arc<Exposure>>,
-    ) -> Reclassified {
+    ) -> ExposureChange {
         let key = (kind, name.clone());
         let new = exposure.clone();
         let old = match exposure {
@@ -61,7 +72,33 @@ impl Exposures {
             }
             named.push(service);
         }
-        named.into_iter().flat_map(|service| self.decide(service)).collect()
+        let reclassified = named.into_iter().flat_map(|service| self.decide(service)).collect();
+        ExposureChange { reclassified, addresses: self.move_addresses(old.as_deref(), new.as_deref()) }
+    }
+
+    /// Whether an Ingress or a Gateway takes traffic at the address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
+    }
+
+    /// Addresses that one of the two has and the other has not.
+    fn move_addresses(&mut self, old: Option<&Exposure>, new: Option<&Exposure>) -> Vec<IpAddr> {
+        let of = |exposure: Option<&Exposure>| -> BTreeSet<IpAddr> {
+            exposure.into_iter().flat_map(|exposure| exposure.addresses.iter().copied()).collect()
+        };
+        let (old, new) = (of(old), of(new));
+        for address in new.difference(&old) {
+            *self.addresses.entry(*address).or_default() += 1;
+        }
+        for address in old.difference(&new) {
+            if let Some(count) = self.addresses.get_mut(address) {
+                *count -= 1;
+                if *count == 0 {
+                    self.addresses.remove(address);
+                }
+            }
+        }
+        old.symmetric_difference(&new).copied().collect()
     }
 
     pub(crate) fn service_names(&self) -> impl Iterator<Item = &ObjectName> {
@@ -112,7 +149,8 @@ mod tests {
 
     fn exposure(kind: Kind, services: &[&str]) -> Option<Arc<Exposure>> {
         let services = services.iter().map(|name| name.parse().unwrap()).collect();
-        Some(Arc::new(Exposure { kind, name: ObjectName::new("shop", "front"), services, problems: Box::default() }))
+        let name = ObjectName::new("shop", "front");
+        Some(Arc::new(Exposure { kind, name, services, addresses: vec![], problems: Box::default() }))
     }
 
     const WEB: &[(&str, &str)] = &[("app", "web")];
@@ -126,23 +164,53 @@ mod tests {
         let touched = [("shop".into(), labels(WEB))];
         for kind in [Kind::Ingress, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
             assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
-            assert_eq!(exposures.set_exposure(kind, &route, exposure(kind, &["shop/web", "shop/none"])), touched);
+            assert_eq!(
+                exposures.set_exposure(kind, &route, exposure(kind, &["shop/web", "shop/none"])).reclassified,
+                touched
+            );
             assert!(exposures.reach("shop", &web));
             assert!(!exposures.reach("other", &web) && !exposures.reach("shop", &labels(&[("tier", "front")])));
-            assert_eq!(exposures.set_exposure(kind, &route, exposure(kind, &["other/web"])), touched);
+            assert_eq!(exposures.set_exposure(kind, &route, exposure(kind, &["other/web"])).reclassified, touched);
             assert!(!exposures.reach("shop", &web));
-            assert_eq!(exposures.set_exposure(kind, &route, None), []);
+            assert_eq!(exposures.set_exposure(kind, &route, None).reclassified, []);
         }
         assert_eq!(exposures.set_service(&name, service(WEB, true)), touched);
         assert!(exposures.reach("shop", &web));
-        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, exposure(Kind::Ingress, &["shop/web"])), []);
+        assert_eq!(
+            exposures.set_exposure(Kind::Ingress, &route, exposure(Kind::Ingress, &["shop/web"])).reclassified,
+            []
+        );
         assert_eq!(exposures.set_service(&name, service(WEB, false)), []);
         assert!(exposures.reach("shop", &web), "as long as the Ingress names it");
         assert_eq!(exposures.set_service(&name, None), touched);
         assert_eq!(exposures.set_service(&name, service(WEB, false)), touched, "an Ingress may come first");
-        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, None), touched);
+        assert_eq!(exposures.set_exposure(Kind::Ingress, &route, None).reclassified, touched);
         assert_eq!(exposures.set_service(&name, None), []);
         assert!(exposures.open.is_empty() && exposures.named.is_empty());
+    }
+
+    #[test]
+    fn address_is_taken_while_some_exposure_has_it() {
+        let mut exposures = Exposures::default();
+        let mut set = |kind, name: &str, addresses: &[&str]| {
+            let name = ObjectName::new("shop", name);
+            let exposure = Exposure {
+                kind,
+                name: name.clone(),
+                services: vec![],
+                addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+                problems: Box::default(),
+            };
+            let change = exposures.set_exposure(kind, &name, Some(Arc::new(exposure)));
+            let moved: Vec<String> = change.addresses.iter().map(ToString::to_string).collect();
+            (moved, exposures.has_address("203.0.113.9".parse().unwrap()))
+        };
+        let [a, b] = ["203.0.113.8", "203.0.113.9"];
+        assert_eq!(set(Kind::Ingress, "front", &[b]), (vec![b.into()], true));
+        assert_eq!(set(Kind::Gateway, "front", &[a, b]), (vec![a.into(), b.into()], true));
+        assert_eq!(set(Kind::Ingress, "front", &[]), (vec![b.into()], true));
+        assert_eq!(set(Kind::Gateway, "front", &[a]), (vec![b.into()], false));
+        assert_eq!(set(Kind::Gateway, "front", &[a]), (vec![], false));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::channel::{Baseline, Encode, Part, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
 use crate::mmdb::{self, Description, Value};
-use crate::record::Record;
+use crate::record::{Detail, Record, State};
 
 /// The name of the feed.
 pub(crate) const FEED: &str = "identity";
@@ -116,15 +116,35 @@ pub(crate) struct Who<'a> {
     pub(crate) num: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<Cow<'a, str>>,
+    /// The other cluster of a pod there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pod: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Cow<'a, str>>,
+    /// Of a node: what shares its addresses, as `namespace/workload`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) host_workloads: Vec<Cow<'a, str>>,
+}
+
+impl Who<'_> {
+    /// Whether it is a pod of this cluster with an address of its own: `namespace/workload` is what declared edges call it.
+    /// Any other address is none of theirs, even where its record names a workload.
+    pub(crate) fn is_workload(&self) -> bool {
+        match self.state.as_deref() {
+            None => !self.namespace.is_empty(),
+            Some(state) => state == State::Init.text() || state == State::Unmanaged.text(),
+        }
+    }
 }
 
 impl<'a> From<&'a Record> for Who<'a> {
     fn from(record: &'a Record) -> Who<'a> {
-        let replica = record.replica.as_ref();
+        let detail = record.detail.as_deref();
+        let part = |part: fn(&Detail) -> &Option<Arc<str>>| {
+            detail.and_then(|detail| part(detail).as_deref()).map(Cow::Borrowed)
+        };
         Who {
             workload: Cow::Borrowed(&record.workload),
             namespace: Cow::Borrowed(&record.namespace),
@@ -137,8 +157,14 @@ impl<'a> From<&'a Record> for Who<'a> {
             sid: record.sid,
             num: record.num,
             state: record.state.map(|state| Cow::Borrowed(state.text())),
-            pod: replica.map(|replica| Cow::Borrowed(&*replica.pod)),
-            node: replica.and_then(|replica| replica.node.as_deref()).map(Cow::Borrowed),
+            cluster: part(|detail| &detail.cluster),
+            pod: part(|detail| &detail.pod),
+            node: part(|detail| &detail.node),
+            host_workloads: detail
+                .iter()
+                .flat_map(|detail| &detail.host_workloads)
+                .map(|workload| Cow::Borrowed(&**workload))
+                .collect(),
         }
     }
 }
@@ -160,9 +186,14 @@ fn value(record: &Record) -> Value<'_> {
     fields.extend(record.sid.map(|sid| ("sid", Value::text(sid.to_string()))));
     fields.push(("num", Value::Uint32(record.num)));
     fields.extend(record.state.map(|state| ("state", Value::text(state.text()))));
-    if let Some(replica) = &record.replica {
-        fields.push(("pod", Value::text(&*replica.pod)));
-        fields.extend(replica.node.as_deref().map(|node| ("node", Value::text(node))));
+    if let Some(detail) = record.detail.as_deref() {
+        let Detail { pod, node, cluster, host_workloads } = detail;
+        let named = [("cluster", cluster), ("pod", pod), ("node", node)].into_iter();
+        fields.extend(named.filter_map(|(name, part)| Some((name, Value::text(part.as_deref()?)))));
+        if !host_workloads.is_empty() {
+            let names = host_workloads.iter().map(|name| Value::text(&**name)).collect();
+            fields.push(("host_workloads", Value::Array(names)));
+        }
     }
     Value::Map(fields)
 }

@@ -9,6 +9,7 @@
 mod channel;
 mod cli;
 mod consumer;
+pub mod control_plane;
 mod declared;
 pub mod directory;
 pub mod edges;

@@ -19,7 +19,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::directory::NumberUsage;
+use crate::directory::{Directory, NumberUsage};
+use crate::record::State;
 use crate::remote::Report;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
@@ -50,6 +51,7 @@ pub(crate) struct Metrics {
     identities: Gauge,
     exceptions: Gauge,
     unnumbered: Gauge,
+    reserved: Family<Labels, Gauge>,
     remote: RemoteFigures,
 }
 
@@ -164,6 +166,12 @@ impl Metrics {
             "Identities without a number because all numbers are in use; they share the number 0",
             unnumbered.clone(),
         );
+        let reserved: Family<Labels, Gauge> = Family::default();
+        registry.register(
+            "reserved_records",
+            "Addresses of nodes, API servers, Ingresses, remote pods, and pods without a security identity, by state",
+            reserved.clone(),
+        );
         let remote = RemoteFigures::default();
         remote.register(registry);
         Metrics {
@@ -177,6 +185,7 @@ impl Metrics {
             identities,
             exceptions,
             unnumbered,
+            reserved,
             remote,
         }
     }
@@ -186,8 +195,12 @@ impl Metrics {
         self.remote.clone()
     }
 
-    pub(crate) fn set_number_usage(&self, usage: NumberUsage) {
-        let NumberUsage { identities, exceptions, unnumbered } = usage;
+    pub(crate) fn set_identities(&self, directory: &Directory) {
+        for state in State::ALL {
+            let gauge = self.reserved.get_or_create(&[("state", state.text())]);
+            gauge.set(number(directory.count_in_state(state)));
+        }
+        let NumberUsage { identities, exceptions, unnumbered } = directory.number_usage();
         self.identities.set(number(identities));
         self.exceptions.set(number(exceptions));
         self.unnumbered.set(number(unnumbered));

@@ -1,7 +1,8 @@
-//! The objects that context is made of: those of enforcement, with what pods are replicas of, and those that open a
-//! workload to the outside.
+//! The objects that context is made of: those of enforcement, with what pods are replicas of, those that open a workload to
+//! the outside, and those that name the addresses of API servers.
 
 mod exposure;
+mod nodes;
 mod pod;
 mod reader;
 mod service;
@@ -10,10 +11,13 @@ mod tests;
 mod watched;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::Problem;
 use policy::{Labels, Namespace, ObjectName, Policy, Problems};
+
+use crate::control_plane::Component;
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,9 +25,14 @@ pub enum Kind {
     Namespace,
     Pod,
     NetworkPolicy,
+    /// Its addresses, and the ranges of its pods.
+    Node,
     Service,
+    /// Only that of the Service `default/kubernetes`: where the API servers listen.
+    EndpointSlice,
     Ingress,
-    /// Routes of the Gateway API.
+    /// Of the Gateway API, as its routes below.
+    Gateway,
     HttpRoute,
     GrpcRoute,
     TlsRoute,
@@ -32,12 +41,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Namespace,
         Kind::Pod,
         Kind::NetworkPolicy,
+        Kind::Node,
         Kind::Service,
+        Kind::EndpointSlice,
         Kind::Ingress,
+        Kind::Gateway,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TlsRoute,
@@ -50,20 +62,13 @@ impl Kind {
     pub const NEEDED: [Kind; 3] = [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy];
 }
 
-/// A kind of object that only enforcement uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unsupported kind {0}")]
-pub struct UnusedKind(pub policy::Kind);
-
-impl TryFrom<policy::Kind> for Kind {
-    type Error = UnusedKind;
-
-    fn try_from(kind: policy::Kind) -> Result<Kind, UnusedKind> {
+impl From<policy::Kind> for Kind {
+    fn from(kind: policy::Kind) -> Kind {
         match kind {
-            policy::Kind::Namespace => Ok(Kind::Namespace),
-            policy::Kind::Pod => Ok(Kind::Pod),
-            policy::Kind::NetworkPolicy => Ok(Kind::NetworkPolicy),
-            policy::Kind::Node => Err(UnusedKind(kind)),
+            policy::Kind::Namespace => Kind::Namespace,
+            policy::Kind::Pod => Kind::Pod,
+            policy::Kind::NetworkPolicy => Kind::NetworkPolicy,
+            policy::Kind::Node => Kind::Node,
         }
     }
 }
@@ -74,8 +79,11 @@ impl fmt::Display for Kind {
             Kind::Namespace => "Namespace",
             Kind::Pod => "Pod",
             Kind::NetworkPolicy => "NetworkPolicy",
+            Kind::Node => "Node",
             Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
             Kind::Ingress => "Ingress",
+            Kind::Gateway => "Gateway",
             Kind::HttpRoute => "HTTPRoute",
             Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
@@ -90,8 +98,10 @@ pub enum Object {
     Namespace(Arc<Namespace>),
     Pod(Arc<Pod>),
     Policy(Arc<Policy>),
+    Node(Arc<Node>),
     Service(Arc<Service>),
-    /// An Ingress or a route.
+    EndpointSlice(Arc<EndpointSlice>),
+    /// An Ingress, a Gateway or a route.
     Exposure(Arc<Exposure>),
 }
 
@@ -101,7 +111,9 @@ impl Object {
             Object::Namespace(_) => Kind::Namespace,
             Object::Pod(_) => Kind::Pod,
             Object::Policy(_) => Kind::NetworkPolicy,
+            Object::Node(_) => Kind::Node,
             Object::Service(_) => Kind::Service,
+            Object::EndpointSlice(_) => Kind::EndpointSlice,
             Object::Exposure(exposure) => exposure.kind,
         }
     }
@@ -111,7 +123,9 @@ impl Object {
             Object::Namespace(o) => &o.name,
             Object::Pod(o) => &o.base.name,
             Object::Policy(o) => &o.name,
+            Object::Node(o) => &o.base.name,
             Object::Service(o) => &o.name,
+            Object::EndpointSlice(o) => &o.name,
             Object::Exposure(o) => &o.name,
         }
     }
@@ -120,9 +134,10 @@ impl Object {
     /// [`policy::Diagnostic`]s of its objects.
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Object::Namespace(_) | Object::Policy(_) => &[],
+            Object::Namespace(_) | Object::Policy(_) | Object::Node(_) => &[],
             Object::Pod(o) => &o.problems,
             Object::Service(o) => &o.problems,
+            Object::EndpointSlice(o) => &o.problems,
             Object::Exposure(o) => &o.problems,
         }
     }
@@ -134,8 +149,8 @@ pub struct Pod {
     pub base: Arc<policy::Pod>,
     /// What it is a replica of ([`crate::workload::Workload`]).
     pub workload: Arc<str>,
-    /// It is a component of the control plane.
-    pub control_plane: bool,
+    /// Whether it is a component of a control plane.
+    pub component: Component,
     /// The condition `Ready` is `True`.
     pub ready: bool,
     /// The pod is not ready, and one of its containers has failed or been restarted.
@@ -143,6 +158,22 @@ pub struct Pod {
     /// Some container has a `hostPort`.
     pub host_port: bool,
     pub problems: Problems<Problem>,
+}
+
+/// A node as enforcement sees it, and what else it says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub base: Arc<policy::Node>,
+    /// It has the label of nodes that run the control plane.
+    pub control_plane: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointSlice {
+    pub name: ObjectName,
+    /// Sorted, each once; none of a slice that is not of the Service `default/kubernetes`.
+    pub addresses: Vec<IpAddr>,
+    pub problems: Box<[Problem]>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -162,5 +193,7 @@ pub struct Exposure {
     pub name: ObjectName,
     /// The Services it names, each once, sorted.
     pub services: Vec<ObjectName>,
+    /// Where it takes traffic, sorted, each once: those of an Ingress or a Gateway, which its controller writes.
+    pub addresses: Vec<IpAddr>,
     pub problems: Box<[Problem]>,
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Event, Problem, Sync};
 use feed::Pace;
+use policy::remote::RemoteChange;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
@@ -15,11 +16,40 @@ use crate::identity::{Chunk, Reader};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{Kind, Object};
 use crate::push::{Outbox, Pending};
+use crate::remote::Snapshot;
 use crate::status::Status;
 use crate::tables::{Deltas, Tables};
 
-/// How long kinds that only classify are waited for, once everything else is known. What comes later reclassifies.
+/// How long kinds that only classify, and the sets of other clusters, are waited for, once everything else is known. What
+/// comes later is a delta.
 const CLASSIFYING_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the pods of other clusters offer, as it is published last.
+pub(crate) struct RemoteSnapshots {
+    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// What the tables have taken in.
+    applied: Option<Arc<Snapshot>>,
+}
+
+impl RemoteSnapshots {
+    pub(crate) fn new(snapshots: watch::Receiver<Option<Arc<Snapshot>>>) -> RemoteSnapshots {
+        RemoteSnapshots { snapshots, applied: None }
+    }
+
+    /// Waits for another snapshot; for ever, if none can come any more.
+    async fn changed(&mut self) {
+        if self.snapshots.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    fn take_changes(&mut self) -> Vec<RemoteChange> {
+        let Some(newer) = self.snapshots.borrow_and_update().clone() else { return vec![] };
+        let changes = newer.changes_since(self.applied.as_deref());
+        self.applied = Some(newer);
+        changes
+    }
+}
 
 /// A feed's way out.
 pub(crate) struct Way {
@@ -41,6 +71,8 @@ pub(crate) struct Publisher {
     declared: Way,
     source_problems: Vec<Problem>,
     unserved: Vec<Kind>,
+    /// None if no other cluster is followed.
+    remote: Option<RemoteSnapshots>,
     status: watch::Sender<Arc<Status>>,
     metrics: Arc<Metrics>,
     elected: watch::Receiver<bool>,
@@ -52,6 +84,7 @@ pub(crate) struct Parts {
     pub(crate) tables: Tables,
     pub(crate) identity: Way,
     pub(crate) declared: Way,
+    pub(crate) remote: Option<RemoteSnapshots>,
     pub(crate) status: watch::Sender<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     /// Whether this process is to be the one that pushes and stores.
@@ -62,7 +95,7 @@ pub(crate) struct Parts {
 
 impl Publisher {
     pub(crate) fn new(parts: Parts) -> Publisher {
-        let Parts { tables, identity, declared, status, metrics, elected, leads } = parts;
+        let Parts { tables, identity, declared, remote, status, metrics, elected, leads } = parts;
         Publisher {
             tables,
             sync: Sync::default(),
@@ -73,6 +106,7 @@ impl Publisher {
             declared,
             source_problems: vec![],
             unserved: vec![],
+            remote,
             status,
             metrics,
             elected,
@@ -97,6 +131,7 @@ impl Publisher {
                     None => return,
                 },
                 () = turn => {}
+                () = other_snapshot(self.remote.as_mut()) => self.take_remote(),
                 changed = self.elected.changed() => match changed {
                     Ok(()) => self.lead(),
                     Err(_) => return,
@@ -160,6 +195,16 @@ impl Publisher {
         }
     }
 
+    fn take_remote(&mut self) {
+        let now = Instant::now();
+        for change in self.remote.iter_mut().flat_map(RemoteSnapshots::take_changes) {
+            self.tables.apply_remote(change, now);
+        }
+        if self.tables.has_changes() {
+            self.waiting_since.get_or_insert(now);
+        }
+    }
+
     fn publish(&mut self, now: Instant) {
         if self.identity.channel.baseline().is_some() {
             if self.pace.take(now) {
@@ -168,7 +213,8 @@ impl Publisher {
             }
             return;
         }
-        let is_classified = self.sync.unlisted().next().is_none();
+        let has_remote = self.remote.as_ref().is_none_or(|remote| remote.applied.is_some());
+        let is_classified = has_remote && self.sync.unlisted().next().is_none();
         let Some(complete) = self.complete else { return };
         if is_classified || complete + CLASSIFYING_WITHIN <= now {
             self.publish_first();
@@ -194,7 +240,7 @@ impl Publisher {
             }
         }
         self.leads.send_replace(*self.elected.borrow());
-        self.metrics.set_number_usage(self.tables.directory().number_usage());
+        self.metrics.set_identities(self.tables.directory());
         self.tell();
     }
 
@@ -204,7 +250,7 @@ impl Publisher {
         let mut is_published = false;
         if has_other_ledger || !identities.is_empty() {
             is_published = true;
-            self.metrics.set_number_usage(self.tables.directory().number_usage());
+            self.metrics.set_identities(self.tables.directory());
             let chunks: Vec<Arc<Chunk>> = identities.into_iter().map(Arc::new).collect();
             let delta = |chunk: &Arc<Chunk>| -> Delta {
                 let chunk = chunk.clone();
@@ -260,6 +306,14 @@ impl Publisher {
         };
         // An error means that nobody looks.
         drop(self.status.send(Arc::new(status)));
+    }
+}
+
+/// Until what other clusters offer is published anew; for ever, if none is followed.
+async fn other_snapshot(remote: Option<&mut RemoteSnapshots>) {
+    match remote {
+        Some(remote) => remote.changed().await,
+        None => std::future::pending().await,
     }
 }
 

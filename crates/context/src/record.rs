@@ -1,5 +1,6 @@
 //! The record of an address: who has it, and what consumers are told of them.
 
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -21,16 +22,19 @@ pub struct Record {
 
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Of the pod, or of the node for its own record. What it has beside what consumers are told makes no other record.
+    /// Of the pod, or what stands for one where no pod has the address. What it has beside what consumers are told makes no
+    /// other record.
     pub template: Arc<Template>,
     pub internet_exposed: bool,
+    /// It is a component of a control plane, or one runs there.
+    pub control_plane: bool,
     /// The security identity; none in a state that has a reserved number.
     pub sid: Option<Sid>,
     pub num: u32,
     /// None for an ordinary pod.
     pub state: Option<State>,
-    /// Only where it was asked for: replicas differ in it.
-    pub replica: Option<Box<Replica>>,
+    /// What most records do not have.
+    pub detail: Option<Box<Detail>>,
 }
 
 /// Why a record has no security identity.
@@ -42,6 +46,14 @@ pub enum State {
     Init,
     /// No agent runs on the pod's node.
     Unmanaged,
+    /// The address is that of another node than the one whose view the records are.
+    RemoteNode,
+    /// An API server of this cluster listens there.
+    KubeApiserver,
+    /// Ingresses or Gateways take traffic from outside there.
+    Ingress,
+    /// A pod of another cluster has it.
+    Remote,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,11 +63,17 @@ pub enum Role {
     Internal,
 }
 
-/// Which of the workload's pods it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replica {
-    pub pod: Arc<str>,
+/// Fields that only some records have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Which of the workload's pods it is, only where that was asked for.
+    pub pod: Option<Arc<str>>,
+    /// The node of that pod, or the node that has the address itself.
     pub node: Option<Arc<str>>,
+    /// The other cluster of a pod there.
+    pub cluster: Option<Arc<str>>,
+    /// The workloads on the host network of the node, which share its addresses, as `namespace/workload`.
+    pub host_workloads: Vec<Arc<str>>,
 }
 
 /// Numbers with a meaning, below those of identities ([`crate::numbers`]).
@@ -70,14 +88,29 @@ pub mod reserved {
     pub const REMOTE_NODE: u32 = 6;
     pub const KUBE_APISERVER: u32 = 7;
     pub const INGRESS: u32 = 8;
+    pub const REMOTE: u32 = 9;
 }
 
 impl State {
+    pub const ALL: [State; 7] = [
+        State::Host,
+        State::Init,
+        State::Unmanaged,
+        State::RemoteNode,
+        State::KubeApiserver,
+        State::Ingress,
+        State::Remote,
+    ];
+
     pub fn num(self) -> u32 {
         match self {
             State::Host => reserved::HOST,
             State::Init => reserved::INIT,
             State::Unmanaged => reserved::UNMANAGED,
+            State::RemoteNode => reserved::REMOTE_NODE,
+            State::KubeApiserver => reserved::KUBE_APISERVER,
+            State::Ingress => reserved::INGRESS,
+            State::Remote => reserved::REMOTE,
         }
     }
 
@@ -86,6 +119,10 @@ impl State {
             State::Host => "host",
             State::Init => "init",
             State::Unmanaged => "unmanaged",
+            State::RemoteNode => "remote-node",
+            State::KubeApiserver => "kube-apiserver",
+            State::Ingress => "ingress",
+            State::Remote => "remote",
         }
     }
 }
@@ -106,6 +143,23 @@ impl Facts {
             (true, _) => Role::ControlPlane,
             (false, true) => Role::InternetExposed,
             (false, false) => Role::Internal,
+        }
+    }
+
+    /// The service identity ([`Template::service`]); empty for a pod of another cluster, whose namespace is none of this
+    /// one's.
+    pub fn service(&self) -> Cow<'_, str> {
+        match self.state {
+            Some(State::Remote) => Cow::Borrowed(""),
+            Some(
+                State::Host
+                | State::Init
+                | State::Unmanaged
+                | State::RemoteNode
+                | State::KubeApiserver
+                | State::Ingress,
+            )
+            | None => self.template.service(),
         }
     }
 }
@@ -156,21 +210,32 @@ impl Deref for Facts {
 }
 
 fn digest(facts: &Facts) -> [u8; 16] {
-    let Facts { template, internet_exposed, sid, num, state, replica } = facts;
+    let Facts { template, internet_exposed, control_plane, sid, num, state, detail } = facts;
     let mut bytes = Bytes(Sha256::new());
-    for part in [&*template.workload, &*template.namespace, &*template.app, &*template.service()] {
+    for part in [&*template.workload, &*template.namespace, &*template.app, &*facts.service()] {
         bytes.text(part.as_bytes());
     }
-    bytes.text(&[u8::from(*internet_exposed), u8::from(template.control_plane)]);
+    bytes.text(&[u8::from(*internet_exposed), u8::from(*control_plane)]);
     bytes.text(&num.to_be_bytes());
     bytes.text(sid.map_or(vec![], |sid| sid.0.to_be_bytes().to_vec()).as_slice());
     bytes.text(state.map_or("", State::text).as_bytes());
-    for part in [replica.as_ref().map(|r| &r.pod), replica.as_ref().and_then(|r| r.node.as_ref())] {
-        bytes.text(part.map_or("", |part| part).as_bytes());
+    let none = Detail::default();
+    let Detail { pod, node, cluster, host_workloads } = detail.as_deref().unwrap_or(&none);
+    for part in [pod, node] {
+        bytes.text(part.as_deref().unwrap_or_default().as_bytes());
     }
     for (key, value) in template.labels() {
         bytes.text(key.as_bytes());
         bytes.text(value.as_bytes());
+    }
+    // One more part, so that it cannot be taken for a label, which has two. Most records are without it.
+    if cluster.is_some() || !host_workloads.is_empty() {
+        let mut rest = Bytes(Sha256::new());
+        rest.text(&[u8::from(cluster.is_some())]);
+        for part in cluster.iter().chain(host_workloads) {
+            rest.text(part.as_bytes());
+        }
+        bytes.text(&rest.end());
     }
     bytes.end()
 }
@@ -203,7 +268,15 @@ mod tests {
 
     fn facts() -> Facts {
         let template = Arc::new(template());
-        Facts { template, internet_exposed: false, sid: Some(Sid(7)), num: 263, state: None, replica: None }
+        Facts {
+            template,
+            internet_exposed: false,
+            control_plane: false,
+            sid: Some(Sid(7)),
+            num: 263,
+            state: None,
+            detail: None,
+        }
     }
 
     #[test]
@@ -217,26 +290,33 @@ mod tests {
             let pod_labels = labels(pairs);
             Facts { template: Arc::new(Template { pod_labels, ..template() }), ..facts() }
         };
-        let replica = |node: Option<&str>| {
-            let replica = Some(Box::new(Replica { pod: "web-1".into(), node: node.map(Arc::from) }));
-            Facts { replica, ..facts() }
+        let detail = |detail: Detail| Facts { detail: Some(Box::new(detail)), ..facts() };
+        let text = |text: &str| Some(Arc::from(text));
+        let host = |workloads: &[&str]| {
+            detail(Detail { host_workloads: workloads.iter().map(|w| Arc::from(*w)).collect(), ..Detail::default() })
         };
         let all = [
             facts(),
             of(|t| t.workload = "api".into()),
             of(|t| t.namespace = "other".into()),
             of(|t| t.app = "web".into()),
-            of(|t| t.control_plane = true),
             labelled(&[("app", "web"), ("service-identity", "part")]),
             labelled(&[("app", "front"), ("service-identity", "x")]),
             labelled(&[]),
             Facts { internet_exposed: true, ..facts() },
+            Facts { control_plane: true, ..facts() },
             Facts { sid: None, ..facts() },
             Facts { num: 1, ..facts() },
             Facts { state: Some(State::Init), ..facts() },
             Facts { state: Some(State::Unmanaged), ..facts() },
-            replica(None),
-            replica(Some("node-a")),
+            Facts { state: Some(State::Remote), ..facts() },
+            detail(Detail { pod: text("web-1"), ..Detail::default() }),
+            detail(Detail { pod: text("web-1"), node: text("node-a"), ..Detail::default() }),
+            detail(Detail { node: text("web-1"), ..Detail::default() }),
+            detail(Detail { cluster: text("web-1"), ..Detail::default() }),
+            host(&["shop/web"]),
+            host(&["shop/web", "shop/api"]),
+            host(&["shop/api", "shop/web"]),
         ];
         let records = all.map(Record::new);
         for (i, a) in records.iter().enumerate() {
@@ -261,11 +341,14 @@ mod tests {
     }
 
     #[test]
+    fn remote_pod_has_no_service_identity() {
+        assert_eq!(facts().service(), "shop/part");
+        assert_eq!(Facts { state: Some(State::Remote), ..facts() }.service(), "");
+    }
+
+    #[test]
     fn the_greater_role_is_told() {
-        let role = |control_plane, internet_exposed| {
-            let template = Arc::new(Template { control_plane, ..template() });
-            Facts { template, internet_exposed, ..facts() }.role().text()
-        };
+        let role = |control_plane, internet_exposed| Facts { control_plane, internet_exposed, ..facts() }.role().text();
         assert_eq!(
             [role(true, true), role(true, false), role(false, true), role(false, false)],
             ["control-plane", "control-plane", "internet-exposed", "internal"]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use cluster::Problem;
 use feed::Position;
+use policy::remote::RemoteChange;
 use policy::{Change, Diagnostic, EdgeChanges, Edges};
 
 use crate::channel::Baseline;
@@ -51,6 +52,14 @@ impl Tables {
     /// Takes a change in.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) {
         let applied = self.directory.apply(change, now);
+        if self.begun {
+            self.applied.join(applied);
+        }
+    }
+
+    /// Takes a change of remote sets in.
+    pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) {
+        let applied = self.directory.apply_remote(change, now);
         if self.begun {
             self.applied.join(applied);
         }
@@ -191,7 +200,8 @@ mod tests {
 
     fn tables() -> Tables {
         let (filter, numbers) = (LabelFilter::default(), Space::STANDARD);
-        let settings = Settings { cluster_id: "test".into(), filter, pod_detail: false, agent: None, numbers };
+        let settings =
+            Settings { cluster_id: "test".into(), filter, pod_detail: false, agent: None, node: None, numbers };
         let mut tables = Tables::new(settings, Form::Compatible);
         let namespace = json!({"metadata": {"name": "shop", "labels": {"team": "shop"}}});
         for (kind, value) in [(Kind::Namespace, namespace), (Kind::Pod, web())] {

@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use policy::Labels;
+use policy::remote::RemoteSet;
 
+use crate::control_plane::{API_SERVER, Component};
 use crate::exposure::Exposures;
 use crate::labels::{bounded, worth_a_name};
 use crate::object::Pod;
@@ -14,15 +16,18 @@ use crate::workload::app;
 /// The label that makes a part of a namespace a service of its own.
 const SERVICE_IDENTITY: &str = "service-identity";
 
+/// What records of the addresses of Ingresses and Gateways have as their workload.
+const INGRESS: &str = "ingress";
+
 /// Of equal ones that pods have one is held, so that most comparisons are of one with itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Empty for a node.
+    /// Empty where no pod has the address, but for a pod of another cluster: it is the namespace there.
     pub namespace: Arc<str>,
-    /// A node's name for a node.
+    /// A node's name for a node, a set's name for a pod of another cluster.
     pub workload: Arc<str>,
     pub app: Arc<str>,
-    pub control_plane: bool,
+    pub(crate) component: Component,
     /// All of them, those included that consumers are not told of.
     pub(crate) pod_labels: Labels,
     pub(crate) unreadable: bool,
@@ -32,7 +37,7 @@ pub struct Template {
 
 impl Ord for Template {
     fn cmp(&self, other: &Template) -> Ordering {
-        let parts = |of: &Template| (of.control_plane, of.unreadable, of.host_network, of.host_port);
+        let parts = |of: &Template| (of.component, of.unreadable, of.host_network, of.host_port);
         if std::ptr::eq(self, other) {
             return Ordering::Equal;
         }
@@ -50,12 +55,12 @@ impl PartialOrd for Template {
 
 impl Template {
     pub(crate) fn of(pod: &Pod) -> Template {
-        let Pod { base, workload, control_plane, ready: _, failing: _, host_port, problems: _ } = pod;
+        let Pod { base, workload, component, ready: _, failing: _, host_port, problems: _ } = pod;
         Template {
             namespace: base.name.namespace.clone(),
             workload: workload.clone(),
             app: app(&base.labels, workload),
-            control_plane: *control_plane,
+            component: *component,
             pod_labels: base.labels.clone(),
             unreadable: base.unreadable,
             host_network: base.host_network,
@@ -69,12 +74,31 @@ impl Template {
     }
 
     /// What runs on the host network of a node: the node.
-    pub(crate) fn of_node(name: &Arc<str>, control_plane: bool) -> Template {
+    pub(crate) fn of_node(name: &Arc<str>) -> Template {
+        Template::of_name(Arc::default(), name)
+    }
+
+    /// An API server that is no pod of this cluster.
+    pub(crate) fn of_api_server() -> Template {
+        Template { component: Component::Own, ..Template::of_name(Arc::default(), &API_SERVER.into()) }
+    }
+
+    /// Where Ingresses and Gateways take traffic from outside.
+    pub(crate) fn of_ingress() -> Template {
+        Template::of_name(Arc::default(), &INGRESS.into())
+    }
+
+    /// The pods of another cluster in a set.
+    pub(crate) fn of_remote(set: &RemoteSet) -> Template {
+        Template::of_name(set.namespace.clone(), &set.name)
+    }
+
+    fn of_name(namespace: Arc<str>, name: &Arc<str>) -> Template {
         Template {
-            namespace: Arc::default(),
+            namespace,
             workload: name.clone(),
             app: name.clone(),
-            control_plane,
+            component: Component::No,
             pod_labels: Labels::new(),
             unreadable: false,
             host_network: true,
@@ -88,7 +112,7 @@ impl Template {
     }
 
     /// The service identity: `namespace`, or `namespace/part`; empty for a node.
-    pub fn service(&self) -> Cow<'_, str> {
+    pub(crate) fn service(&self) -> Cow<'_, str> {
         match self.pod_labels.get(SERVICE_IDENTITY).filter(|part| worth_a_name(part)) {
             Some(part) => Cow::Owned(format!("{}/{part}", self.namespace)),
             None => Cow::Borrowed(&self.namespace),

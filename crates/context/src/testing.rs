@@ -10,8 +10,8 @@ use crate::workload::{Owner, Workload};
 pub(crate) fn pod(object: Value, owner: &str) -> Pod {
     let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
     let owner = owner.split_once(' ').map(|(kind, name)| Owner { kind, name });
-    let Workload { name: workload, control_plane } = Workload::of(&base, owner, &mut Interner::new());
-    Pod { base, workload, control_plane, ready: true, failing: false, host_port: false, problems: Problems::default() }
+    let Workload { name: workload, component } = Workload::of(&base, owner, &mut Interner::new());
+    Pod { base, workload, component, ready: true, failing: false, host_port: false, problems: Problems::default() }
 }
 
 pub(crate) fn pod_of(name: &str, owner: &str, pairs: &[(&str, &str)]) -> Pod {

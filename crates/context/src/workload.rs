@@ -1,4 +1,4 @@
-//! What a pod is a replica of: the name of its workload, its app, and whether it is a component of the control plane.
+//! What a pod is a replica of: the name of its workload, its app, and whether it is a component of a control plane.
 //!
 //! All of it is decided from the pod's own object. Owners of owners (a ReplicaSet's Deployment, a Job's CronJob) are not
 //! looked up: a name is taken apart only where the pod says how it was put together.
@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use policy::{Interner, Labels, Pod};
 
+use crate::control_plane::{Component, component};
 use crate::labels::worth_a_name;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Unique in the namespace of its pods: `namespace/name` is the reference everywhere.
     pub name: Arc<str>,
-    pub control_plane: bool,
+    pub component: Component,
 }
 
 /// Who controls a pod: the owner reference with `controller: true`.
@@ -23,12 +24,6 @@ pub struct Owner<'a> {
     pub kind: &'a str,
     pub name: &'a str,
 }
-
-/// The components that make a control plane; whatever else runs beside them is not one.
-const COMPONENTS: [&str; 5] =
-    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "cloud-controller-manager"];
-
-const CONTROL_PLANE_NAMESPACE: &str = "kube-system";
 
 /// Set by ReplicaSets that a Deployment made, to what it appended to its own name for theirs.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -51,9 +46,8 @@ impl Workload {
             (_, Some(controller)) => interner.text(controller),
             (_, None) => app_label(&pod.labels).unwrap_or(&pod.name.name).clone(),
         };
-        let control_plane = (*pod.name.namespace == *CONTROL_PLANE_NAMESPACE || is_static)
-            && COMPONENTS.contains(&controller.unwrap_or(&name));
-        Workload { name, control_plane }
+        let component = component(&pod.name.namespace, controller.unwrap_or(&name), is_static, &pod.labels);
+        Workload { name, component }
     }
 }
 
@@ -234,24 +228,24 @@ mod tests {
     }
 
     #[test]
-    fn only_a_true_component_is_control_plane() {
-        let is_component = |name: &str, owner: &str| pod_of(name, owner, &[]).control_plane;
-        for component in COMPONENTS {
-            assert!(is_component(&format!("kube-system/{component}-node-a"), "Node node-a"), "{component}");
-            assert!(is_component(&format!("kube-system/{component}-x2x4z"), &format!("DaemonSet {component}")));
-            assert!(is_component(&format!("kube-system/{component}-0"), &format!("StatefulSet {component}")));
-            assert!(!is_component(&format!("shop/{component}"), ""), "{component} of a tenant");
-            assert!(!is_component(&format!("shop/{component}-x2x4z"), &format!("DaemonSet {component}")));
+    fn replicas_of_components_are_components() {
+        let component = |name: &str, owner: &str| pod_of(name, owner, &[]).component;
+        for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "cloud-controller-manager"]
+        {
+            assert_eq!(component(&format!("kube-system/{name}-node-a"), "Node node-a"), Component::Own, "{name}");
+            assert_eq!(component(&format!("kube-system/{name}-x2x4z"), &format!("DaemonSet {name}")), Component::Own);
+            assert_eq!(component(&format!("kube-system/{name}-0"), &format!("StatefulSet {name}")), Component::Own);
+            assert_eq!(component(&format!("shop/{name}"), ""), Component::Hosted, "{name} of a tenant");
         }
-        for other in ["kube-proxy", "coredns", "etcd-operator", "my-kube-apiserver", "kube-apiserver-proxy"] {
-            assert!(!is_component(&format!("kube-system/{other}-node-a"), "Node node-a"), "{other}");
+        for name in ["kube-proxy", "coredns", "etcd-operator", "my-kube-apiserver", "kube-apiserver-proxy"] {
+            assert_eq!(component(&format!("kube-system/{name}-node-a"), "Node node-a"), Component::No, "{name}");
         }
     }
 
     #[test]
     fn a_static_pod_is_one_that_its_kubelet_speaks_of_whatever_its_owner_claims() {
         let owned = pod_of("shop/etcd-node-a", "Node node-a", &[]);
-        assert!(!owned.control_plane);
+        assert_eq!(owned.component, Component::Hosted);
         let object = |node: &str| {
             serde_json::json!({
                 "metadata": {
@@ -260,9 +254,9 @@ mod tests {
                 "spec": {"nodeName": node}
             })
         };
-        for (node, expected) in [("node-a", true), ("node-b", false)] {
+        for (node, expected) in [("node-a", Component::Own), ("node-b", Component::Hosted)] {
             let mirror = pod(object(node), "Node node-a");
-            assert_eq!(mirror.control_plane, expected, "on {node}");
+            assert_eq!(mirror.component, expected, "on {node}");
         }
     }
 }

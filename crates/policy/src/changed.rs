@@ -49,6 +49,11 @@ impl Changed {
         self.attachments
     }
 
+    /// Addresses that are in other remote sets than before, or whose remote sets have other labels.
+    pub fn remote_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.remote.iter().copied()
+    }
+
     /// Whether anything is different.
     pub fn any(&self) -> bool {
         self.any

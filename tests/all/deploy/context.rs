@@ -239,7 +239,14 @@ fn the_rights_are_those_that_the_code_uses() {
                 (group, versioned.split_once('/').expect("a version").1)
             }
         };
-        let (resource, name) = rest.split_once('/').map_or((rest, None), |(resource, name)| (resource, Some(name)));
+        // RBAC takes the name of a field selector for the name of the object.
+        let selected = request.query.get("fieldSelector").and_then(|text| text.strip_prefix("metadata.name="));
+        let (resource, name) = match rest.split('/').collect::<Vec<_>>()[..] {
+            ["namespaces", _, resource] => (resource, selected),
+            [resource, name] => (resource, Some(name)),
+            [resource] => (resource, None),
+            _ => panic!("an unknown path: {path}"),
+        };
         used.insert((group.into(), resource.into(), name.map(str::to_owned), word(request.verb).into()));
     }
     let documents = component();

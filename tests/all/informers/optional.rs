@@ -9,6 +9,9 @@ use tests::fake_api::{FakeApi, Verb};
 
 use super::{Known, impatient, small_cluster};
 
+/// Kinds that are served only once their CustomResourceDefinitions are there.
+const CUSTOM: [Kind; 6] =
+    [Kind::Gateway, Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
 const ROUTES: [Kind; 5] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
 
 fn service(name: &str, sort: &str) -> Value {
@@ -26,7 +29,12 @@ fn services_of(known: &Known<Object>, kind: Kind) -> Vec<String> {
     let exposures = known.objects.values().filter(|object| object.kind() == kind);
     let named = exposures.flat_map(|object| match object {
         Object::Exposure(exposure) => exposure.services.iter().map(ToString::to_string).collect(),
-        Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Service(_) => vec![],
+        Object::Namespace(_)
+        | Object::Pod(_)
+        | Object::Policy(_)
+        | Object::Node(_)
+        | Object::Service(_)
+        | Object::EndpointSlice(_) => vec![],
     });
     named.collect()
 }
@@ -52,12 +60,12 @@ async fn the_picture_is_complete_without_kinds_that_are_not_served_or_not_grante
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
     known.until_synced().await;
     known.until_problem("services watch: forbidden: the RBAC verb 'watch' on services is missing").await;
-    until_unserved(&mut known, &ROUTES).await;
+    until_unserved(&mut known, &CUSTOM).await;
     known.until("a problem of each of the two", |known| known.problems.len() == 2).await;
     assert!(known.sync.unlisted().eq([Kind::Service, Kind::Ingress]));
 
     api.faults(|f| f.refusals.clear());
-    ROUTES.iter().for_each(|kind| api.install(*kind));
+    CUSTOM.iter().for_each(|kind| api.install(*kind));
     known.until_well().await;
     known.until("every list", |known| known.sync.unlisted().next().is_none()).await;
     until_unserved(&mut known, &[]).await;
@@ -68,7 +76,7 @@ async fn services_ingresses_and_routes_are_followed() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
-        ROUTES.iter().for_each(|kind| api.install(*kind));
+        CUSTOM.iter().for_each(|kind| api.install(*kind));
         api.set(Kind::Service, service("web", "ClusterIP"));
         let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
         let ingress = json!({"metadata": {"namespace": "shop", "name": "in"}, "spec": {"defaultBackend": backend}});
@@ -93,17 +101,65 @@ async fn services_ingresses_and_routes_are_followed() {
     }
 }
 
+fn slice(namespace: &str, name: &str, address: &str) -> Value {
+    json!({
+        "metadata": {"namespace": namespace, "name": name, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4", "endpoints": [{"addresses": [address]}],
+    })
+}
+
+fn slices_of(known: &Known<Object>) -> Vec<(String, Vec<String>)> {
+    let slices = known.objects.values().filter_map(|object| match object {
+        Object::EndpointSlice(slice) => Some(slice),
+        Object::Namespace(_)
+        | Object::Pod(_)
+        | Object::Policy(_)
+        | Object::Node(_)
+        | Object::Service(_)
+        | Object::Exposure(_) => None,
+    });
+    let texts = |addresses: &[std::net::IpAddr]| addresses.iter().map(ToString::to_string).collect();
+    slices.map(|slice| (slice.name.to_string(), texts(&slice.addresses))).collect()
+}
+
+#[tokio::test]
+async fn only_the_slice_of_the_api_servers_is_asked_for() {
+    for no_streaming in [false, true] {
+        let api = small_cluster();
+        api.faults(|f| f.no_streaming = no_streaming);
+        api.set(Kind::EndpointSlice, slice("default", "kubernetes", "192.0.2.1"));
+        api.set(Kind::EndpointSlice, slice("default", "web", "10.0.0.1"));
+        api.set(Kind::EndpointSlice, slice("shop", "kubernetes", "10.0.0.2"));
+        let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
+        let has = |known: &Known<Object>, address: &str| {
+            slices_of(known) == [("default/kubernetes".to_owned(), vec![address.to_owned()])]
+        };
+        known.until("the slice", |known| has(known, "192.0.2.1")).await;
+        api.until_watching(&[Kind::EndpointSlice]).await;
+        api.set(Kind::EndpointSlice, slice("default", "web", "10.0.0.9"));
+        api.set(Kind::EndpointSlice, slice("default", "kubernetes", "192.0.2.2"));
+        known.until("its change", |known| has(known, "192.0.2.2")).await;
+        api.remove(Kind::EndpointSlice, "default", "kubernetes");
+        known.until("no slice", |known| slices_of(known).is_empty()).await;
+        let requests = api.requests().into_iter().filter(|request| request.kind == Kind::EndpointSlice.into());
+        for request in requests {
+            assert_eq!(request.path, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices");
+            assert!(request.has("fieldSelector", "metadata.name=kubernetes"), "{request:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_kind_that_is_uninstalled_has_no_objects_and_one_that_is_installed_is_noticed() {
     let api = small_cluster();
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
-    until_unserved(&mut known, &ROUTES).await;
+    until_unserved(&mut known, &CUSTOM).await;
     api.set(Kind::TlsRoute, route("web"));
     api.install(Kind::TlsRoute);
     known.until("the route", |known| services_of(known, Kind::TlsRoute) == ["shop/web"]).await;
     api.uninstall(Kind::TlsRoute);
     known.until("no route", |known| services_of(known, Kind::TlsRoute).is_empty()).await;
-    until_unserved(&mut known, &ROUTES).await;
+    until_unserved(&mut known, &CUSTOM).await;
 }
 
 #[tokio::test]
@@ -115,11 +171,11 @@ async fn a_kind_that_is_not_served_is_asked_for_slowly() {
         ..impatient()
     };
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), timing).await;
-    until_unserved(&mut known, &ROUTES).await;
+    until_unserved(&mut known, &CUSTOM).await;
     // The wait is half an hour at least from the first answer on: one stream, one page, and no more.
     api.set(Kind::Service, service("web", "NodePort"));
     known.until("the Service", |known| is_exposed(known, "web") == Some(true)).await;
-    for kind in ROUTES {
+    for kind in CUSTOM {
         assert_eq!((api.count(Verb::Watch, kind), api.count(Verb::List, kind)), (1, 1), "{kind}");
     }
 }

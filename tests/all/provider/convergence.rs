@@ -17,6 +17,7 @@ use super::{CLUSTER, FEEDS, World, namespace, without_position};
 const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
 const PODS: [&str; 5] = ["web-1", "web-2", "db-0", "agent", "etcd-node-a"];
 const ADDRESSES: [&str; 7] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "100.64.0.9", "fd00::1", "fd00::2", "10.0.0.300"];
+const NODE_ADDRESSES: [&str; 3] = ["192.0.2.1", "192.0.2.2", "10.0.0.1"];
 const OWNERS: [(&str, &str); 5] = [
     ("ReplicaSet", "web-77"),
     ("StatefulSet", "db"),
@@ -180,7 +181,7 @@ impl Life {
 
     fn change(&mut self) {
         let namespace = *self.chance.one_of(&NAMESPACES);
-        match self.chance.below(12) {
+        match self.chance.below(14) {
             0..5 => {
                 let pod = self.draw_pod(namespace);
                 self.world.set(&self.api, Kind::Pod, pod);
@@ -192,7 +193,22 @@ impl Life {
                 self.world.set(&self.api, Kind::Namespace, super::namespace(namespace, labels));
             }
             7 | 8 => self.change_service(namespace),
+            9 => self.change_node(),
+            10 => {
+                let addresses = [*self.chance.one_of(&ADDRESSES), *self.chance.one_of(&NODE_ADDRESSES)];
+                self.world.set(&self.api, Kind::EndpointSlice, super::api_servers(&addresses));
+            }
             _ => self.change_policy(namespace),
+        }
+    }
+
+    fn change_node(&mut self) {
+        let name = *self.chance.one_of(&["node-a", "node-b"]);
+        if self.chance.once_in(4) {
+            self.world.remove(&self.api, Kind::Node, "", name);
+        } else {
+            let node = super::node(name, self.chance.one_of::<&str>(&NODE_ADDRESSES));
+            self.world.set(&self.api, Kind::Node, node);
         }
     }
 

@@ -81,8 +81,8 @@ fn identities_go_out_without_what_only_classifies_and_the_status_says_what_is_mi
         has_problem(status, &["services"]) && has_problem(status, &["ingresses"])
     });
     // A kind whose CustomResourceDefinition is not there is named, too, and no problem.
-    let routes = json!(["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
-    provider.until_status("what is not served is named", |status| status["unserved"] == routes);
+    let custom = json!(["Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    provider.until_status("what is not served is named", |status| status["unserved"] == custom);
     assert!(!has_problem(&provider.try_status().unwrap(), &["routes"]));
 
     let service = json!({

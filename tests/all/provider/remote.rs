@@ -10,6 +10,8 @@ mod exported;
 mod offered;
 // A cluster that offers too much.
 mod limited;
+// Which identity records their addresses have.
+mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -4,64 +4,59 @@ use std::fmt;
 
 use context::object::Kind as OfContext;
 
-/// A kind of object that some client of ours watches.
+/// A kind of object that some client of ours watches: those of context, among which are those of enforcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    Node,
-    /// A kind that context is made of, as most kinds of enforcement are.
-    Context(OfContext),
-}
+pub struct Kind(OfContext);
 
 impl Kind {
     pub fn all() -> impl Iterator<Item = Kind> {
-        OfContext::ALL.into_iter().map(Kind::Context).chain([Kind::Node])
+        OfContext::ALL.into_iter().map(Kind)
     }
 
     pub(crate) fn api_version(self) -> &'static str {
-        match self {
-            Kind::Node | Kind::Context(OfContext::Namespace | OfContext::Pod | OfContext::Service) => "v1",
-            Kind::Context(OfContext::NetworkPolicy | OfContext::Ingress) => "networking.k8s.io/v1",
-            Kind::Context(OfContext::HttpRoute | OfContext::GrpcRoute) => "gateway.networking.k8s.io/v1",
-            Kind::Context(OfContext::TlsRoute | OfContext::TcpRoute | OfContext::UdpRoute) => {
-                "gateway.networking.k8s.io/v1alpha2"
-            }
+        match self.0 {
+            OfContext::Namespace | OfContext::Pod | OfContext::Node | OfContext::Service => "v1",
+            OfContext::NetworkPolicy | OfContext::Ingress => "networking.k8s.io/v1",
+            OfContext::EndpointSlice => "discovery.k8s.io/v1",
+            OfContext::Gateway | OfContext::HttpRoute | OfContext::GrpcRoute => "gateway.networking.k8s.io/v1",
+            OfContext::TlsRoute | OfContext::TcpRoute | OfContext::UdpRoute => "gateway.networking.k8s.io/v1alpha2",
         }
     }
 
     pub(crate) fn plural(self) -> &'static str {
-        match self {
-            Kind::Node => "nodes",
-            Kind::Context(OfContext::Namespace) => "namespaces",
-            Kind::Context(OfContext::Pod) => "pods",
-            Kind::Context(OfContext::NetworkPolicy) => "networkpolicies",
-            Kind::Context(OfContext::Service) => "services",
-            Kind::Context(OfContext::Ingress) => "ingresses",
-            Kind::Context(OfContext::HttpRoute) => "httproutes",
-            Kind::Context(OfContext::GrpcRoute) => "grpcroutes",
-            Kind::Context(OfContext::TlsRoute) => "tlsroutes",
-            Kind::Context(OfContext::TcpRoute) => "tcproutes",
-            Kind::Context(OfContext::UdpRoute) => "udproutes",
+        match self.0 {
+            OfContext::Namespace => "namespaces",
+            OfContext::Pod => "pods",
+            OfContext::NetworkPolicy => "networkpolicies",
+            OfContext::Node => "nodes",
+            OfContext::Service => "services",
+            OfContext::EndpointSlice => "endpointslices",
+            OfContext::Ingress => "ingresses",
+            OfContext::Gateway => "gateways",
+            OfContext::HttpRoute => "httproutes",
+            OfContext::GrpcRoute => "grpcroutes",
+            OfContext::TlsRoute => "tlsroutes",
+            OfContext::TcpRoute => "tcproutes",
+            OfContext::UdpRoute => "udproutes",
         }
     }
 
     /// Whether the kind is there only once its CustomResourceDefinition is.
-    pub(crate) fn is_route(self) -> bool {
-        match self {
-            Kind::Context(
-                OfContext::HttpRoute
-                | OfContext::GrpcRoute
-                | OfContext::TlsRoute
-                | OfContext::TcpRoute
-                | OfContext::UdpRoute,
-            ) => true,
-            Kind::Node
-            | Kind::Context(
-                OfContext::Namespace
-                | OfContext::Pod
-                | OfContext::NetworkPolicy
-                | OfContext::Service
-                | OfContext::Ingress,
-            ) => false,
+    pub(crate) fn is_custom(self) -> bool {
+        match self.0 {
+            OfContext::Gateway
+            | OfContext::HttpRoute
+            | OfContext::GrpcRoute
+            | OfContext::TlsRoute
+            | OfContext::TcpRoute
+            | OfContext::UdpRoute => true,
+            OfContext::Namespace
+            | OfContext::Pod
+            | OfContext::NetworkPolicy
+            | OfContext::Node
+            | OfContext::Service
+            | OfContext::EndpointSlice
+            | OfContext::Ingress => false,
         }
     }
 
@@ -73,26 +68,18 @@ impl Kind {
 
 impl From<OfContext> for Kind {
     fn from(kind: OfContext) -> Kind {
-        Kind::Context(kind)
+        Kind(kind)
     }
 }
 
 impl From<policy::Kind> for Kind {
     fn from(kind: policy::Kind) -> Kind {
-        match kind {
-            policy::Kind::Namespace => Kind::Context(OfContext::Namespace),
-            policy::Kind::Pod => Kind::Context(OfContext::Pod),
-            policy::Kind::NetworkPolicy => Kind::Context(OfContext::NetworkPolicy),
-            policy::Kind::Node => Kind::Node,
-        }
+        Kind(kind.into())
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Kind::Node => f.write_str("Node"),
-            Kind::Context(kind) => kind.fmt(f),
-        }
+        self.0.fmt(f)
     }
 }

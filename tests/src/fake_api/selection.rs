@@ -1,40 +1,66 @@
-//! What a request with a `labelSelector` is about, and what a watch with one is told.
+//! What a request with a selector is about, and what a watch with one is told.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::store::event;
 
-/// Keys that a label must have. The fake knows no other selectors.
+/// The selectors that the fake knows: keys that a label must have, a namespace, and the name of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Selection(Vec<String>);
+pub(crate) struct Selection {
+    keys: Vec<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+}
 
 impl Selection {
     /// # Panics
-    /// If it is more than keys and commas.
-    pub(crate) fn of(selector: Option<&String>) -> Selection {
-        let keys: Vec<String> = selector.into_iter().flat_map(|text| text.split(',')).map(str::to_owned).collect();
+    /// If its selector of labels is more than keys and commas, or that of fields is about anything but the name.
+    pub(crate) fn of(namespace: Option<&str>, query: &BTreeMap<String, String>) -> Selection {
+        let keys = query.get("labelSelector").into_iter().flat_map(|text| text.split(','));
+        let keys: Vec<String> = keys.map(str::to_owned).collect();
         assert!(keys.iter().all(|key| !key.contains(['=', '!', '(', ' '])), "the fake does not know {keys:?}");
-        Selection(keys)
+        let name = query.get("fieldSelector").map(|text| {
+            text.strip_prefix("metadata.name=").unwrap_or_else(|| panic!("the fake does not know {text}")).to_owned()
+        });
+        Selection { keys, namespace: namespace.map(str::to_owned), name }
     }
 
     pub(crate) fn is_all(&self) -> bool {
-        self.0.is_empty()
+        *self == Selection::default()
     }
 
-    pub(crate) fn matches(&self, labels: &Value) -> bool {
-        self.0.iter().all(|key| labels[key].is_string())
+    pub(crate) fn matches(&self, object: &Value) -> bool {
+        self.names(object) && self.has_keys(&object["metadata"]["labels"])
+    }
+
+    fn names(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        let is = |wanted: &Option<String>, field: &str| wanted.as_ref().is_none_or(|text| metadata[field] == **text);
+        is(&self.namespace, "namespace") && is(&self.name, "name")
+    }
+
+    fn has_keys(&self, labels: &Value) -> bool {
+        self.keys.iter().all(|key| labels[key].is_string())
     }
 
     /// A line as this watch gets it: an object that begins to match is new to it, and one that matches no longer is
-    /// deleted. None if it is not told.
+    /// deleted. None if it is not told. `before` are the labels that the object had before.
     pub(crate) fn told(&self, before: &Value, line: Vec<u8>) -> Option<Vec<u8>> {
         if self.is_all() {
             return Some(line);
         }
         let told: Value = serde_json::from_slice(&line).expect("a line of ours");
+        if !self.names(&told["object"]) {
+            return None;
+        }
+        if self.keys.is_empty() {
+            return Some(line);
+        }
         let is_gone = told["type"] == "DELETED";
-        let matches = !is_gone && self.matches(&told["object"]["metadata"]["labels"]);
-        match (self.matches(before), matches) {
+        let matches = !is_gone && self.has_keys(&told["object"]["metadata"]["labels"]);
+        match (self.has_keys(before), matches) {
             (false, false) => None,
             (false, true) => Some(event("ADDED", &told["object"])),
             (true, true) => Some(line),

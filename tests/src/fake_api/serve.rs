@@ -13,6 +13,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use context::object::Kind as OfContext;
 use futures::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
@@ -34,6 +35,10 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
             answer(shared, kind, uri, query)
         };
         routes = routes.route(&path, get(answer));
+        let below = format!("{prefix}/{}/namespaces/{{namespace}}/{}", kind.api_version(), kind.plural());
+        if kind == OfContext::EndpointSlice.into() {
+            routes = routes.route(&below, get(answer));
+        }
     }
     routes = network_sets::routes(routes)
         .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
@@ -88,6 +93,12 @@ fn resource_of(path: &str) -> &str {
     }
 }
 
+/// `a` of `/apis/discovery.k8s.io/v1/namespaces/a/endpointslices`; none of a path of all namespaces.
+fn namespace_of(path: &str) -> Option<&str> {
+    let (_, below) = path.split_once("/namespaces/")?;
+    Some(below.split_once('/')?.0)
+}
+
 async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) -> Response {
     let verb = if query.get("watch").is_some_and(|v| v == "true") { Verb::Watch } else { Verb::List };
     let request = Request { verb, kind, path: uri.path().to_owned(), query: query.clone() };
@@ -95,8 +106,9 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
         Ok(taken) => taken,
         Err(refusal) => return refusal,
     };
+    let selection = Selection::of(namespace_of(uri.path()), &query);
     let body = match verb {
-        Verb::List => match list(&shared, kind, &query) {
+        Verb::List => match list(&shared, kind, &selection, &query) {
             Ok(list) => stream::iter([Ok(Bytes::from(list))]).boxed(),
             Err(Gone) => return status(410, "Expired", "The provided continue parameter is too old"),
         },
@@ -104,7 +116,7 @@ async fn answer(shared: Arc<Shared>, kind: Kind, uri: Uri, query: Parameters) ->
         Verb::Get | Verb::Create | Verb::Update | Verb::Delete => {
             return status(405, "MethodNotAllowed", "get asks for one object");
         }
-        Verb::Watch => match watch(shared.clone(), kind, &query, cuts) {
+        Verb::Watch => match watch(shared.clone(), kind, selection, &query, cuts) {
             Ok(stream) => stream.boxed(),
             Err(refusal) => return refusal,
         },
@@ -121,7 +133,7 @@ async fn take(shared: &Shared, request: Request) -> Result<(Faults, u64), Respon
     let asked = (request.kind, request.verb);
     let is_served = shared.change(|state| {
         state.requests.push(request);
-        !asked.0.is_route() || state.installed.contains(&asked.0)
+        !asked.0.is_custom() || state.installed.contains(&asked.0)
     });
     let (faults, cuts) = suffer(shared).await;
     if !is_served {
@@ -173,11 +185,10 @@ async fn one(shared: &Shared, kind: Kind, uri: Uri, namespace: &str, name: &str)
     }
 }
 
-fn list(shared: &Shared, kind: Kind, query: &Parameters) -> Result<Vec<u8>, Gone> {
+fn list(shared: &Shared, kind: Kind, selection: &Selection, query: &Parameters) -> Result<Vec<u8>, Gone> {
     let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let token = query.get("continue").map(String::as_str);
-    let Page { version, items, next } =
-        shared.change(|state| state.store.page(kind, &Selection::of(query.get("labelSelector")), limit, token))?;
+    let Page { version, items, next } = shared.change(|state| state.store.page(kind, selection, limit, token))?;
     let metadata = json!({"resourceVersion": version.to_string(), "continue": next.unwrap_or_default()});
     let head = format!(
         "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
@@ -248,12 +259,12 @@ impl Drop for Watch {
 fn watch(
     shared: Arc<Shared>,
     kind: Kind,
+    selection: Selection,
     query: &Parameters,
     cuts: u64,
 ) -> Result<impl Stream<Item = Result<Bytes, Cut>> + use<>, Response> {
     let is = |key: &str, value: &str| query.get(key).is_some_and(|v| v == value);
     let bookmarks = is("allowWatchBookmarks", "true");
-    let selection = Selection::of(query.get("labelSelector"));
     let changed = shared.changed.subscribe();
     let seconds = query.get("timeoutSeconds").and_then(|s| s.parse().ok()).unwrap_or(1800);
     let mut state = shared.lock();

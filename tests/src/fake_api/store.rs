@@ -223,7 +223,7 @@ impl Store {
     /// A generated cluster's objects are not selected among.
     pub(crate) fn listing(&self, kind: Kind, selection: &Selection) -> Listing {
         let of_kind = self.objects.iter().filter(|(key, _)| key.0 == kind).map(|(_, object)| object);
-        let objects = of_kind.filter(|object| selection.matches(&object["metadata"]["labels"])).cloned().collect();
+        let objects = of_kind.filter(|object| selection.matches(object)).cloned().collect();
         Listing { kind, cluster: self.cluster.clone().filter(|_| selection.is_all()).map(Arc::new), objects }
     }
 

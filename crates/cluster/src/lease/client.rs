@@ -19,6 +19,7 @@ const LEASES: Resource = Resource {
     need: Need::Needed,
     manifests: Manifests::OfGroup,
     keep: Keep::Whole,
+    only: None,
 };
 
 /// What became of a write.

@@ -38,7 +38,8 @@ pub(super) async fn page(
 ) -> Result<(), Failure> {
     text.clear();
     let label_selector = asked.labels.clone();
-    let params = ListParams { limit, continue_token: next, label_selector, ..ListParams::default() };
+    let field_selector = asked.resource.field_selector();
+    let params = ListParams { limit, continue_token: next, label_selector, field_selector, ..ListParams::default() };
     let patience = connection.timing.answer;
     let client = connection.client().await?;
     let read = async {
@@ -77,7 +78,7 @@ pub(super) async fn watch(connection: &Connection, asked: &Asked, start: Start<'
         bookmarks: true,
         send_initial_events,
         label_selector,
-        ..WatchParams::default()
+        field_selector: asked.resource.field_selector(),
     };
     let patience = connection.timing.answer;
     let client = connection.client().await?;
@@ -129,5 +130,5 @@ async fn send(
 }
 
 fn request(resource: Resource) -> Request {
-    Request::new(format!("{}/{}", resource.path(), resource.plural))
+    Request::new(resource.objects_path())
 }

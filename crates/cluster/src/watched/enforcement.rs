@@ -20,7 +20,7 @@ impl Watched for Object {
             // Without nodes the rules are stricter.
             Kind::Node => ("nodes", "", Need::Optional, Manifests::OfGroup, NODE),
         };
-        Resource { plural, group, version: "v1", need, manifests, keep }
+        Resource { plural, group, version: "v1", need, manifests, keep, only: None }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
@@ -64,23 +64,16 @@ pub const POD_SPEC: Keep = Only(&[
     ("initContainers", Each(&Only(&[("ports", Whole), ("restartPolicy", Whole)]))),
 ]);
 
+/// The annotations of a node that name addresses.
+pub const NODE_ANNOTATIONS: Keep = Only(&[
+    ("flannel.alpha.coreos.com/public-ip", Whole),
+    ("flannel.alpha.coreos.com/public-ipv6", Whole),
+    ("alpha.kubernetes.io/provided-node-ip", Whole),
+]);
+
 /// A heartbeat of a node repeats all of its status, the images that it holds included.
 const NODE: Keep = Only(&[
-    (
-        "metadata",
-        Only(&[
-            ("name", Whole),
-            ("resourceVersion", Whole),
-            (
-                "annotations",
-                Only(&[
-                    ("flannel.alpha.coreos.com/public-ip", Whole),
-                    ("flannel.alpha.coreos.com/public-ipv6", Whole),
-                    ("alpha.kubernetes.io/provided-node-ip", Whole),
-                ]),
-            ),
-        ]),
-    ),
+    ("metadata", Only(&[("name", Whole), ("resourceVersion", Whole), ("annotations", NODE_ANNOTATIONS)])),
     ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
     ("status", Only(&[("addresses", Whole)])),
 ]);

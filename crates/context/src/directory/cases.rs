@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::numbers::REST;
 use crate::object::{Exposure, Service};
-use crate::record::{Role, State, reserved};
+use crate::record::{Detail, Role, State, reserved};
 use crate::testing::{labels, pod};
 
 use super::*;
@@ -17,6 +17,7 @@ pub(super) fn settings() -> Settings {
         filter: LabelFilter::default(),
         pod_detail: false,
         agent: None,
+        node: None,
         numbers: Space::STANDARD,
     }
 }
@@ -94,7 +95,9 @@ fn unreadable(object: Object) -> Object {
         Object::Namespace(namespace) => {
             Object::Namespace(Arc::new(policy::Namespace { unreadable: true, ..(*namespace).clone() }))
         }
-        Object::Policy(_) | Object::Service(_) | Object::Exposure(_) => object,
+        Object::Policy(_) | Object::Node(_) | Object::Service(_) | Object::EndpointSlice(_) | Object::Exposure(_) => {
+            object
+        }
     }
 }
 
@@ -107,7 +110,7 @@ fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> Object {
     }))
 }
 
-fn directory_with(settings: Settings, objects: &[Object]) -> Directory {
+pub(super) fn directory_with(settings: Settings, objects: &[Object]) -> Directory {
     let mut directory = Directory::new(settings);
     for object in objects {
         directory.apply(Change::Set(object.clone()), Instant::now());
@@ -115,19 +118,19 @@ fn directory_with(settings: Settings, objects: &[Object]) -> Directory {
     directory
 }
 
-fn directory(objects: &[Object]) -> Directory {
+pub(super) fn directory(objects: &[Object]) -> Directory {
     directory_with(settings(), objects)
 }
 
-fn record<'a>(directory: &'a Directory, address: &str) -> Option<&'a Record> {
+pub(super) fn record<'a>(directory: &'a Directory, address: &str) -> Option<&'a Record> {
     directory.record(address.parse().unwrap()).map(|record| &**record)
 }
 
-fn workload(directory: &Directory, address: &str) -> String {
+pub(super) fn workload(directory: &Directory, address: &str) -> String {
     record(directory, address).map_or("nobody".into(), |r| format!("{}/{}", r.namespace, r.workload))
 }
 
-fn shop() -> Object {
+pub(super) fn shop() -> Object {
     namespace("shop", json!({"team": "blue"}))
 }
 
@@ -144,7 +147,7 @@ fn a_record_says_who_has_the_address() {
         [&*found.workload, &*found.namespace, &*found.app, &*found.service()],
         ["web", "shop", "web", "shop/front"]
     );
-    assert_eq!((found.internet_exposed, found.control_plane, found.state, &found.replica), (false, false, None, &None));
+    assert_eq!((found.internet_exposed, found.control_plane, found.state, &found.detail), (false, false, None, &None));
     assert!(found.labels().eq(carried.iter()));
     assert_eq!((found.sid, found.num), (Some(sid), Space::STANDARD.home(sid)));
     let [v4, v6] = ["10.0.0.1", "fd00::1"].map(|a| directory.record(a.parse().unwrap()).unwrap());
@@ -291,8 +294,8 @@ fn a_workload_is_exposed_with_any_of_its_pods() {
     expect(Change::Set(service("other/old", &[("app", "old")], true)), false);
     expect(Change::Set(service("shop/all", &[], true)), false);
     let services = vec!["shop/old".parse().unwrap()];
-    let ingress =
-        Exposure { kind: Kind::Ingress, name: "shop/front".parse().unwrap(), services, problems: Box::default() };
+    let (kind, name) = (Kind::Ingress, "shop/front".parse().unwrap());
+    let ingress = Exposure { kind, name, services, addresses: vec![], problems: Box::default() };
     expect(Change::Set(Object::Exposure(Arc::new(ingress))), true);
     expect(remove(Kind::Service, "shop/old"), false);
     expect(Change::Replace(Kind::Service, vec![service("shop/old", &[("app", "old")], false)]), true);
@@ -307,9 +310,14 @@ fn details_of_pods_are_told_where_they_are_asked_for() {
     let second = Written { name: "shop/web-2", node: "", addresses: &["10.0.0.2"], ..WEB };
     let directory =
         directory_with(Settings { pod_detail: true, ..settings() }, &[shop(), WEB.object(), second.object()]);
-    let replica = |address: &str| record(&directory, address).unwrap().replica.clone().unwrap();
-    assert_eq!((&*replica("10.0.0.1").pod, replica("10.0.0.1").node.as_deref()), ("web-1", Some("node-a")));
-    assert_eq!((&*replica("10.0.0.2").pod, replica("10.0.0.2").node), ("web-2", None));
+    let detail = |address: &str| record(&directory, address).unwrap().detail.clone().unwrap();
+    let of = |pod: &str, node: Option<&str>| Detail {
+        pod: Some(pod.into()),
+        node: node.map(Arc::from),
+        ..Detail::default()
+    };
+    assert_eq!(*detail("10.0.0.1"), of("web-1", Some("node-a")));
+    assert_eq!(*detail("10.0.0.2"), of("web-2", None));
 }
 
 #[test]

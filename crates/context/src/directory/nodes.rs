@@ -1,13 +1,15 @@
-//! The nodes as their pods show them: what runs on the host network, and whether an agent enforces policies there.
+//! The nodes as their objects and their pods show them: their addresses, what runs on the host network, and whether an agent
+//! enforces policies there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use policy::Labels;
 
 use super::Touched;
 use crate::exposure::selects;
-use crate::object::Pod;
+use crate::object::{self, Pod};
 use crate::record::Record;
 
 /// The pods that enforce policies: those of a namespace that have all of these labels.
@@ -22,10 +24,13 @@ pub struct AgentSelector {
 pub(super) struct Nodes {
     agent: Option<AgentSelector>,
     nodes: HashMap<Arc<str>, Node>,
+    /// The nodes whose objects have the address, at least one.
+    by_address: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
+    object: Option<Arc<object::Node>>,
     /// In the order in which they lie in memory, without those that have finished: to find one no other is looked at.
     pods: Vec<Arc<Pod>>,
     agents: usize,
@@ -35,7 +40,7 @@ struct Node {
 
 impl Nodes {
     pub(super) fn new(agent: Option<AgentSelector>) -> Nodes {
-        Nodes { agent, nodes: HashMap::new() }
+        Nodes { agent, nodes: HashMap::new(), by_address: BTreeMap::new() }
     }
 
     /// Whether policies are enforced on the node. Nobody knows that of a pod that is on no node.
@@ -46,6 +51,56 @@ impl Nodes {
     /// The pods on the host network of the node.
     pub(super) fn on_host(&self, node: &str) -> impl Iterator<Item = &Arc<Pod>> {
         self.nodes.get(node).into_iter().flat_map(|node| &node.pods).filter(|pod| pod.base.host_network)
+    }
+
+    /// The addresses that the node's object has.
+    pub(super) fn addresses(&self, node: &str) -> impl Iterator<Item = IpAddr> {
+        let object = self.nodes.get(node).and_then(|node| node.object.as_ref());
+        object.into_iter().flat_map(|object| object.base.addresses.iter())
+    }
+
+    /// Whether the node's object says that it runs the control plane.
+    pub(super) fn is_of_control_plane(&self, node: &str) -> bool {
+        self.nodes.get(node).and_then(|node| node.object.as_ref()).is_some_and(|object| object.control_plane)
+    }
+
+    /// The node that has the address by its object: of several the one that pods on its host network speak for, else the first
+    /// by name. Without such an object it is the one that the pods speak for.
+    pub(super) fn with_address<'a>(&'a self, address: IpAddr, of_pods: Option<&'a Arc<str>>) -> Option<&'a Arc<str>> {
+        match self.by_address.get(&address) {
+            Some(nodes) => of_pods.and_then(|node| nodes.get(node)).or_else(|| nodes.first()),
+            None => of_pods,
+        }
+    }
+
+    /// The node's object is this one now.
+    pub(super) fn set_object(&mut self, name: &Arc<str>, new: Option<Arc<object::Node>>, touched: &mut Touched) {
+        let entry = self.nodes.entry(name.clone()).or_default();
+        if entry.object == new {
+            self.remove_if_empty(name);
+            return;
+        }
+        let old = std::mem::replace(&mut entry.object, new.clone());
+        for address in old.iter().flat_map(|object| object.base.addresses.iter()) {
+            if let Some(nodes) = self.by_address.get_mut(&address) {
+                nodes.remove(name);
+                if nodes.is_empty() {
+                    self.by_address.remove(&address);
+                }
+            }
+        }
+        for address in new.iter().flat_map(|object| object.base.addresses.iter()) {
+            self.by_address.entry(address).or_default().insert(name.clone());
+        }
+        touched.addresses.extend(old.iter().chain(&new).flat_map(|object| object.base.addresses.iter()));
+        touched.nodes.insert(name.clone());
+        self.remove_if_empty(name);
+    }
+
+    fn remove_if_empty(&mut self, name: &str) {
+        if self.nodes.get(name).is_some_and(|node| node.pods.is_empty() && node.object.is_none()) {
+            self.nodes.remove(name);
+        }
     }
 
     pub(super) fn record(&self, node: &str) -> Option<&Arc<Record>> {
@@ -99,9 +154,7 @@ impl Nodes {
             node.pods.remove(place);
             node.agents -= usize::from(is_agent);
         }
-        if node.pods.is_empty() {
-            self.nodes.remove(name);
-        }
+        self.remove_if_empty(name);
     }
 
     /// An agent that fails enforces nothing: it may never have committed a rule, or none since the node has booted.

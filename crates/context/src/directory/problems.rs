@@ -12,7 +12,12 @@ const MOST_NAMED: usize = 10;
 pub(super) fn of(object: &Object) -> Vec<Problem> {
     let too_long: Vec<Problem> = match object {
         Object::Pod(pod) => labels::too_long(&pod.base.labels).take(MOST_NAMED).map(|key| too_long(pod, key)).collect(),
-        Object::Namespace(_) | Object::Policy(_) | Object::Service(_) | Object::Exposure(_) => vec![],
+        Object::Namespace(_)
+        | Object::Policy(_)
+        | Object::Node(_)
+        | Object::Service(_)
+        | Object::EndpointSlice(_)
+        | Object::Exposure(_) => vec![],
     };
     [object.problems(), &too_long].concat()
 }

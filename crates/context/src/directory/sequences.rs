@@ -3,22 +3,39 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use policy::remote::RemoteSet;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
 use super::cases::{WEB, Written, namespace, settings};
 use super::*;
-use crate::object::{Exposure, Service};
+use crate::object::{Exposure, Node, Service};
 use crate::testing::labels;
 
 /// Few of everything, so that events meet.
 const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
-const PODS: [&str; 7] =
-    ["shop/web-1", "shop/web-2", "shop/db-0", "shop/agent", "other/web-1", "kube-system/etcd-node-a", "other/agent"];
+const PODS: [&str; 8] = [
+    "shop/web-1",
+    "shop/web-2",
+    "shop/db-0",
+    "shop/agent",
+    "other/web-1",
+    "kube-system/etcd-node-a",
+    "kube-system/kube-apiserver-node-a",
+    "other/agent",
+];
 const ADDRESSES: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1", "fd00::1", "fd00::a"];
-const OWNERS: [&str; 7] =
-    ["", "ReplicaSet web-77", "ReplicaSet web", "StatefulSet db", "Node node-a", "Job web-28912345", "DaemonSet agent"];
+const OWNERS: [&str; 8] = [
+    "",
+    "ReplicaSet web-77",
+    "ReplicaSet web",
+    "StatefulSet db",
+    "Node node-a",
+    "Job web-28912345",
+    "DaemonSet agent",
+    "DaemonSet etcd",
+];
 type Pairs = &'static [(&'static str, &'static str)];
 const LABELS: [Pairs; 6] = [
     &[],
@@ -29,8 +46,20 @@ const LABELS: [Pairs; 6] = [
     &[("kubernetes.io/x", "y"), ("app", "web")],
 ];
 const NAMES: [&str; 3] = ["shop/a", "shop/b", "other/a"];
-const KINDS: [Kind; 6] =
-    [Kind::Namespace, Kind::Pod, Kind::NetworkPolicy, Kind::Service, Kind::Ingress, Kind::HttpRoute];
+const KINDS: [Kind; 9] = [
+    Kind::Namespace,
+    Kind::Pod,
+    Kind::NetworkPolicy,
+    Kind::Node,
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Ingress,
+    Kind::Gateway,
+    Kind::HttpRoute,
+];
+const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
+const SETS: [(&str, &str, &str); 4] =
+    [("east", "shop", "web"), ("east", "shop", "api"), ("north", "other", "web"), ("west", "shop", "web")];
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -38,6 +67,7 @@ enum Event {
     Remove(Kind, ObjectName),
     /// A relist that finds these, and of the others those whose places are marked.
     Relist(Vec<Object>, Kind, u32),
+    Remote(RemoteChange),
     Minutes(u64),
     Take,
 }
@@ -88,8 +118,13 @@ fn pods() -> impl Strategy<Value = Object> {
 }
 
 fn namespaces() -> impl Strategy<Value = Object> {
-    (select(&NAMESPACES[..]), 0..3u32, prop::bool::weighted(0.1)).prop_map(|(name, team, unreadable)| {
-        let Object::Namespace(plain) = namespace(name, json!({"team": team.to_string()})) else { panic!() };
+    let what = (select(&NAMESPACES[..]), 0..3u32, prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    what.prop_map(|(name, team, hosts, unreadable)| {
+        let mut labels = json!({"team": team.to_string()});
+        if hosts {
+            labels["ringfence.io/hosted-control-plane"] = "true".into();
+        }
+        let Object::Namespace(plain) = namespace(name, labels) else { panic!() };
         Object::Namespace(Arc::new(policy::Namespace { unreadable, ..(*plain).clone() }))
     })
 }
@@ -103,17 +138,72 @@ fn others() -> impl Strategy<Value = Object> {
             problems: Box::default(),
         }))
     });
-    let kinds = select(&[Kind::Ingress, Kind::HttpRoute][..]);
+    let kinds = select(&[Kind::Ingress, Kind::Gateway, Kind::HttpRoute][..]);
     let named = prop::sample::subsequence(&NAMES[..], 0..3);
-    let exposures = (kinds, select(&NAMES[..]), named).prop_map(|(kind, name, named)| {
+    let exposures = (kinds, select(&NAMES[..]), named, addresses()).prop_map(|(kind, name, named, addresses)| {
         let services = named.iter().map(|name| name.parse().unwrap()).collect();
-        Object::Exposure(Arc::new(Exposure { kind, name: name.parse().unwrap(), services, problems: Box::default() }))
+        let name = name.parse().unwrap();
+        Object::Exposure(Arc::new(Exposure { kind, name, services, addresses, problems: Box::default() }))
     });
-    prop_oneof![services, exposures]
+    let slices = (select(&["default/kubernetes", "shop/a"][..]), addresses()).prop_map(|(name, addresses)| {
+        let name: ObjectName = name.parse().unwrap();
+        let addresses = if &*name.name == "kubernetes" { addresses } else { vec![] };
+        Object::EndpointSlice(Arc::new(EndpointSlice { name, addresses, problems: Box::default() }))
+    });
+    prop_oneof![services, exposures, slices]
+}
+
+/// Sorted, each once.
+fn addresses() -> impl Strategy<Value = Vec<IpAddr>> {
+    prop::sample::subsequence(&ADDRESSES[..], 0..3).prop_map(|texts| {
+        let addresses: BTreeSet<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        addresses.into_iter().collect()
+    })
+}
+
+fn nodes() -> impl Strategy<Value = Object> {
+    (select(&NODES[..]), addresses(), prop::bool::weighted(0.3)).prop_map(|(name, addresses, control_plane)| {
+        let entry = |address: &IpAddr| json!({"type": "InternalIP", "address": address});
+        let addresses: Vec<_> = addresses.iter().map(entry).collect();
+        let object = json!({"metadata": {"name": name}, "status": {"addresses": addresses}});
+        let Ok(policy::Object::Node(base)) = policy::lower(policy::Kind::Node, &object) else { panic!() };
+        Object::Node(Arc::new(Node { base, control_plane }))
+    })
+}
+
+fn remote_changes() -> impl Strategy<Value = RemoteChange> {
+    let set = || select(&SETS[..]).prop_map(|(cluster, namespace, name)| RemoteSet::new(cluster, namespace, name));
+    prop_oneof![
+        4 => (set(), addresses(), addresses())
+            .prop_map(|(set, adds, removes)| RemoteChange::Update { set, adds, removes }),
+        1 => prop::collection::vec((set(), addresses()), 0..3).prop_map(RemoteChange::Replace),
+        1 => select(&["east", "west"][..]).prop_map(|cluster| RemoteChange::Forget(cluster.into())),
+    ]
+}
+
+type RemoteSets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
+
+/// What a change of remote sets makes of them.
+fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
+    match change {
+        RemoteChange::Update { set, adds, removes } => {
+            let known = sets.entry(set.clone()).or_default();
+            known.retain(|address| !removes.contains(address));
+            known.extend(adds);
+        }
+        RemoteChange::Replace(all) => {
+            sets.clear();
+            for (set, addresses) in all {
+                sets.entry(set.clone()).or_default().extend(addresses);
+            }
+        }
+        RemoteChange::Forget(cluster) => sets.retain(|set, _| set.cluster != *cluster),
+    }
+    sets.retain(|_, addresses| !addresses.is_empty());
 }
 
 fn objects() -> impl Strategy<Value = Object> {
-    prop_oneof![5 => pods(), 2 => namespaces(), 2 => others()]
+    prop_oneof![5 => pods(), 2 => namespaces(), 2 => nodes(), 3 => others()]
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -122,6 +212,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => objects().prop_map(|object| Event::Remove(object.kind(), object.name().clone())),
         1 => (prop::collection::vec(objects(), 0..4), select(&KINDS[..]), any::<u32>())
             .prop_map(|(found, kind, kept)| Event::Relist(found, kind, kept)),
+        2 => remote_changes().prop_map(Event::Remote),
         1 => (0..40u64).prop_map(Event::Minutes),
         1 => Just(Event::Take),
     ];
@@ -130,9 +221,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 fn all_settings() -> impl Strategy<Value = Settings> {
     let spaces = prop_oneof![Just(Space::STANDARD), (1..8u32).prop_map(Space::small)];
-    (spaces, prop::bool::weighted(0.2), any::<bool>()).prop_map(|(numbers, pod_detail, agents)| {
+    let own_node = prop::option::weighted(0.3, select(&NODES[..]));
+    (spaces, prop::bool::weighted(0.2), any::<bool>(), own_node).prop_map(|(numbers, pod_detail, agents, own_node)| {
+        let node = own_node.map(Arc::from);
         let agent = AgentSelector { namespace: "shop".into(), labels: labels(&[("app", "agent")]) };
-        Settings { numbers, pod_detail, agent: agents.then_some(agent), ..settings() }
+        Settings { numbers, pod_detail, node, agent: agents.then_some(agent), ..settings() }
     })
 }
 
@@ -177,10 +270,14 @@ fn check(directory: &Directory) {
                 assert_eq!(record.num, snapshot.ids[&sid].num);
                 *references.entry(sid).or_default() += 1;
             }
-            None => assert_eq!(Some(record.num), record.state.map(crate::record::State::num)),
+            None => assert_eq!(Some(record.num), record.state.map(State::num)),
         }
     }
     assert_eq!(sum, snapshot.sum);
+    for state in State::ALL {
+        let count = snapshot.table.iter().filter(|(_, record)| record.state == Some(state)).count();
+        assert_eq!(directory.count_in_state(state), count, "{state:?}");
+    }
     assert!(
         references.iter().eq(snapshot
             .ids
@@ -203,7 +300,7 @@ proptest! {
         let mut now = Instant::now();
         let mut directory = Directory::new(settings.clone());
         let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
-        let mut told = Told::default();
+        let (mut told, mut remote) = (Told::default(), RemoteSets::new());
         for event in events {
             match event {
                 Event::Set(object) => {
@@ -225,6 +322,10 @@ proptest! {
                     let all = left.values().filter(|object| object.kind() == kind).cloned();
                     directory.apply(Change::Replace(kind, all.collect()), now);
                 }
+                Event::Remote(change) => {
+                    follow(&mut remote, &change);
+                    directory.apply_remote(change, now);
+                }
                 Event::Minutes(minutes) => {
                     now += Duration::from_secs(60 * minutes);
                     directory.expire(now);
@@ -240,6 +341,8 @@ proptest! {
         told.take(directory.take_changes());
 
         let mut fresh = Directory::new(settings);
+        let remote = remote.into_iter().map(|(set, addresses)| (set, addresses.into_iter().collect()));
+        fresh.apply_remote(RemoteChange::Replace(remote.collect()), now);
         for object in left.into_values().rev() {
             fresh.apply(Change::Set(object), now);
         }

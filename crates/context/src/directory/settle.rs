@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ::identity::Sid;
-use policy::{Labels, Moment, ObjectName, Uid};
+use policy::Labels;
 
+use super::holder::Holder;
 use super::known::Known;
 use super::{Directory, Identity, Touched};
-use crate::object::Pod;
-use crate::record::{Facts, Record, Replica, State, reserved};
+use crate::record::{Detail, Facts, Record, State, reserved};
 use crate::template::Template;
 
 impl Directory {
@@ -28,6 +28,7 @@ impl Directory {
         for node in &nodes {
             self.nodes.set_record(node, None);
             addresses.extend(self.nodes.on_host(node).flat_map(|pod| pod.base.addresses.iter()));
+            addresses.extend(self.nodes.addresses(node));
         }
         each_once(&mut addresses);
         let mut holders = self.holders(&addresses);
@@ -47,8 +48,8 @@ impl Directory {
     }
 
     /// Who has each of the addresses.
-    fn holders(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, Option<Known>)> {
-        addresses.iter().map(|address| (*address, self.holder(*address).cloned())).collect()
+    fn holders(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, Option<Holder>)> {
+        addresses.iter().map(|address| (*address, self.holder(*address))).collect()
     }
 
     /// The addresses and nodes whose records say something of the template's pods.
@@ -88,7 +89,7 @@ impl Directory {
     }
 
     /// Counts which identity those have who have these addresses. Gives the identities whose number may be another now.
-    fn count(&mut self, holders: &[(IpAddr, Option<Known>)], now: Instant) -> BTreeSet<Sid> {
+    fn count(&mut self, holders: &[(IpAddr, Option<Holder>)], now: Instant) -> BTreeSet<Sid> {
         let (mut came, mut concerned) = (BTreeSet::new(), BTreeSet::new());
         for (address, holder) in holders {
             let old = self.table.get(*address).and_then(|record| record.sid);
@@ -131,11 +132,15 @@ impl Directory {
         renumbered
     }
 
-    /// The identity that the pod's addresses have.
-    fn identity_of<'a>(&self, holder: &'a Known) -> Option<(Sid, &'a Template)> {
-        let template = holder.template.as_deref()?;
+    /// The identity that the holder's addresses have: only pods with addresses of their own have one.
+    fn identity_of<'a>(&self, holder: &'a Holder) -> Option<(Sid, &'a Template)> {
+        let known = match holder {
+            Holder::Pod(known) => known,
+            Holder::ApiServer(_) | Holder::Node(_) | Holder::Ingress | Holder::Remote(_) => return None,
+        };
+        let template = known.template.as_deref()?;
         let sid = self.templates.get(template)?.sid()?;
-        self.nodes.is_managed(holder.pod.base.node.as_deref()).then_some((sid, template))
+        self.nodes.is_managed(known.pod.base.node.as_deref()).then_some((sid, template))
     }
 
     /// Nobody has it yet.
@@ -164,7 +169,7 @@ impl Directory {
         }
     }
 
-    fn write(&mut self, address: IpAddr, holder: Option<Known>) {
+    fn write(&mut self, address: IpAddr, holder: Option<Holder>) {
         let (new, old) = (holder.and_then(|holder| self.make(holder)), self.table.get(address).cloned());
         if old == new {
             // Both say the same, but the template of one that is not the same may be nobody's any more.
@@ -175,10 +180,16 @@ impl Directory {
         }
         if let Some(old) = &old {
             self.sum.take(old.digest_at(address));
+            if let Some(count) = old.state.and_then(|state| self.reserved.get_mut(&state)) {
+                *count -= 1;
+            }
         }
         match new {
             Some(new) => {
                 self.sum.add(new.digest_at(address));
+                if let Some(state) = new.state {
+                    *self.reserved.entry(state).or_default() += 1;
+                }
                 self.table.insert(address, new);
             }
             None => self.table.remove(address),
@@ -186,12 +197,18 @@ impl Directory {
         self.unpublished.addresses.insert(address);
     }
 
-    /// The record of an address of the pod, from what is known now.
-    fn make(&mut self, holder: Known) -> Option<Arc<Record>> {
-        let Known { pod, template } = holder;
-        if pod.base.host_network {
-            return Some(self.record_of_node(pod.base.node.as_ref()?));
+    /// The record of an address of the holder, from what is known now.
+    fn make(&mut self, holder: Holder) -> Option<Arc<Record>> {
+        match holder {
+            Holder::Pod(known) => self.record_of_pod(known),
+            Holder::ApiServer(server) => Some(self.record_of_api_server(server)),
+            Holder::Node(node) => Some(self.record_of_node(&node)),
+            Holder::Ingress => Some(Directory::record_of_ingress()),
+            Holder::Remote(set) => Some(self.record_of_remote(&set)),
         }
+    }
+
+    fn record_of_pod(&mut self, Known { pod, template }: Known) -> Option<Arc<Record>> {
         let template = template?;
         let managed = self.nodes.is_managed(pod.base.node.as_deref());
         let replicas = self.templates.get(&template)?;
@@ -200,11 +217,12 @@ impl Directory {
             return Some(held.clone());
         }
         let sid = replicas.sid().filter(|_| managed);
-        let replica = self
-            .settings
-            .pod_detail
-            .then(|| Box::new(Replica { pod: pod.base.name.name.clone(), node: pod.base.node.clone() }));
-        let facts = self.facts(template.clone(), sid, managed, replica);
+        let detail = self.settings.pod_detail.then(|| Detail {
+            pod: Some(pod.base.name.name.clone()),
+            node: pod.base.node.clone(),
+            ..Detail::default()
+        });
+        let facts = self.facts(template.clone(), sid, managed, detail.map(Box::new));
         if self.settings.pod_detail {
             return Some(Arc::new(Record::new(facts)));
         }
@@ -215,7 +233,7 @@ impl Directory {
         Some(record)
     }
 
-    fn facts(&self, template: Arc<Template>, sid: Option<Sid>, managed: bool, replica: Option<Box<Replica>>) -> Facts {
+    fn facts(&self, template: Arc<Template>, sid: Option<Sid>, managed: bool, detail: Option<Box<Detail>>) -> Facts {
         let state = match (managed, sid) {
             (false, _) => Some(State::Unmanaged),
             (true, None) => Some(State::Init),
@@ -224,43 +242,13 @@ impl Directory {
         let number = sid.and_then(|sid| self.ids.get(&sid)).map_or(reserved::NONE, |identity| identity.num);
         Facts {
             internet_exposed: self.templates.is_exposed(&template),
+            control_plane: self.is_control_plane(&template),
             template,
             sid,
             num: state.map_or(number, State::num),
             state,
-            replica,
+            detail,
         }
-    }
-
-    /// A node is what runs on its host network: the address of a component there is the node's.
-    fn record_of_node(&mut self, node: &Arc<str>) -> Arc<Record> {
-        if let Some(held) = self.nodes.record(node) {
-            return held.clone();
-        }
-        let pods = self.nodes.on_host(node).filter_map(|pod| self.pods.get(&pod.base.name));
-        let (mut internet_exposed, mut control_plane) = (false, false);
-        for template in pods.filter_map(|known| known.template.as_ref()) {
-            internet_exposed |= self.templates.is_exposed(template);
-            control_plane |= template.control_plane;
-        }
-        let record = Arc::new(Record::new(Facts {
-            template: Arc::new(Template::of_node(node, control_plane)),
-            internet_exposed,
-            sid: None,
-            num: State::Host.num(),
-            state: Some(State::Host),
-            replica: None,
-        }));
-        self.nodes.set_record(node, Some(record.clone()));
-        record
-    }
-
-    /// The pod that has the address. A pod has it rather than a node, since pods' addresses are their own; a pod on the
-    /// host network that is on no node has none.
-    fn holder(&self, address: IpAddr) -> Option<&Known> {
-        let claimants = self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
-        let with_record = claimants.filter(|known| !known.pod.base.host_network || known.pod.base.node.is_some());
-        with_record.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
     }
 }
 
@@ -268,23 +256,4 @@ impl Directory {
 fn each_once(addresses: &mut Vec<IpAddr>) {
     addresses.sort_unstable();
     addresses.dedup();
-}
-
-/// Of pods that claim one address the greatest has it.
-fn seniority(pod: &Pod) -> (bool, Life, Moment, Moment, &Uid, &ObjectName) {
-    let base = &*pod.base;
-    let life = match (base.terminating, pod.ready) {
-        (true, _) => Life::Terminating,
-        (false, false) => Life::NotReady,
-        (false, true) => Life::Ready,
-    };
-    (!base.host_network, life, base.started, base.created, &base.uid, &base.name)
-}
-
-/// How likely the pod is to send. One that is not ready may.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Life {
-    Terminating,
-    NotReady,
-    Ready,
 }

@@ -66,6 +66,14 @@ impl<'t, R: Eq + Hash> Data<'t, R> {
                 unsigned(&mut self.bytes, UINT32, u64::from(*value));
                 Ok(())
             }
+            Value::Array(items) => {
+                let start = self.bytes.len();
+                control(&mut self.bytes, ARRAY, items.len());
+                for item in items {
+                    self.value(item)?;
+                }
+                self.point_back(start)
+            }
             Value::Map(pairs) => {
                 let start = self.bytes.len();
                 self.pairs(pairs)?;

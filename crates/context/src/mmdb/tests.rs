@@ -150,6 +150,7 @@ fn values_of_every_kind_are_read_back() {
             ("most", Value::Uint32(u32::MAX)),
             ("labels", Value::Map(vec![("app.kubernetes.io/name", Value::text("web"))])),
             ("nothing", Value::Map(vec![])),
+            ("list", Value::Array(vec![Value::text("a name that is long"), Value::Bool(true), Value::Array(vec![])])),
         ])
     };
     // Enough of them for all kinds of pointers but the longest.
@@ -172,6 +173,7 @@ fn values_of_every_kind_are_read_back() {
         let wanted = json!({
             "text": "web", "empty": "", "long": &long, "umlaut": "größe", "yes": true, "no": false, "zero": 0,
             "most": u32::MAX, "labels": {"app.kubernetes.io/name": "web"}, "nothing": {},
+            "list": ["a name that is long", true, []],
             "number": format!("number {n} of many, each with a name as long as this"),
         });
         assert_eq!(found, wanted);

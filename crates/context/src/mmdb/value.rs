@@ -8,6 +8,7 @@ pub enum Value<'t> {
     Text(Cow<'t, str>),
     Bool(bool),
     Uint32(u32),
+    Array(Vec<Value<'t>>),
     /// In the order in which it is written.
     Map(Vec<(&'t str, Value<'t>)>),
 }

@@ -1,6 +1,7 @@
-//! What leads traffic from outside to Services: Ingresses and the routes of the Gateway API.
+//! What leads traffic from outside to Services: Ingresses, and the Gateways and routes of the Gateway API.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use policy::{Interner, ObjectName};
 use serde_json::Value;
@@ -13,10 +14,12 @@ struct Backends<'a> {
     reader: Reader<'a>,
     namespace: &'a str,
     services: BTreeSet<ObjectName>,
+    addresses: BTreeSet<IpAddr>,
     interner: &'a mut Interner,
 }
 
-const CONSEQUENCE: &str = "the workloads that this field refers to do not count as exposed";
+const CONSEQUENCE: &str =
+    "the workloads that this field refers to do not count as exposed, and an address has no record";
 
 /// Backends in `spec.defaultBackend` and `spec.rules[].http.paths[].backend` (networking.k8s.io/v1).
 pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
@@ -31,7 +34,31 @@ pub(super) fn lower_ingress(name: ObjectName, object: &Value, interner: &mut Int
             backends.ingress_backend(&entry["backend"], &format!("{path}[{index}].backend"));
         }
     }
+    let status = backends.reader.object(&object["status"], "status");
+    let balancer = backends.reader.object(&status["loadBalancer"], "status.loadBalancer");
+    // An entry has an address or a name.
+    for (index, entry) in backends.reader.objects(&balancer["ingress"], "status.loadBalancer.ingress") {
+        if !matches!(&entry["ip"], Value::Null) && entry["ip"] != "" {
+            let path = format!("status.loadBalancer.ingress[{index}].ip");
+            backends.addresses.extend(backends.reader.address(&entry["ip"], &path));
+        }
+    }
     backends.exposure(Kind::Ingress, name.clone())
+}
+
+/// Addresses in `status.addresses[]` (gateway.networking.k8s.io/v1): those that are not names, and not of a type of the
+/// controller's own.
+pub(super) fn lower_gateway(name: ObjectName, object: &Value, interner: &mut Interner) -> Exposure {
+    let mut backends = Backends::new(Kind::Gateway, &name, interner);
+    let status = backends.reader.object(&object["status"], "status");
+    for (index, entry) in backends.reader.objects(&status["addresses"], "status.addresses") {
+        let path = format!("status.addresses[{index}]");
+        let sort = backends.reader.text(&entry["type"], &format!("{path}.type"));
+        if sort.unwrap_or("IPAddress") == "IPAddress" {
+            backends.addresses.extend(backends.reader.address(&entry["value"], &format!("{path}.value")));
+        }
+    }
+    backends.exposure(Kind::Gateway, name.clone())
 }
 
 /// Backends in `spec.rules[].backendRefs[]`, which all kinds of route have.
@@ -50,7 +77,7 @@ pub(super) fn lower_route(kind: Kind, name: ObjectName, object: &Value, interner
 impl<'a> Backends<'a> {
     fn new(kind: Kind, name: &'a ObjectName, interner: &'a mut Interner) -> Backends<'a> {
         let reader = Reader::new(kind, name, CONSEQUENCE);
-        Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), interner }
+        Backends { reader, namespace: &name.namespace, services: BTreeSet::new(), addresses: BTreeSet::new(), interner }
     }
 
     /// A Service of the Ingress's namespace, or a resource, which is none.
@@ -101,7 +128,13 @@ impl<'a> Backends<'a> {
     }
 
     fn exposure(self, kind: Kind, name: ObjectName) -> Exposure {
-        Exposure { kind, name, services: self.services.into_iter().collect(), problems: self.reader.problems() }
+        Exposure {
+            kind,
+            name,
+            services: self.services.into_iter().collect(),
+            addresses: self.addresses.into_iter().collect(),
+            problems: self.reader.problems(),
+        }
     }
 }
 
@@ -139,6 +172,36 @@ mod tests {
         });
         check(Kind::Ingress, spec, &["shop/api", "shop/shop", "shop/web"], &[]);
         check(Kind::Ingress, Value::Null, &[], &[]);
+    }
+
+    fn addresses(kind: Kind, status: Value) -> (Vec<String>, usize) {
+        let object = json!({"metadata": {"namespace": "shop", "name": "in"}, "status": status});
+        let Ok(Object::Exposure(exposure)) = Object::lower(&mut Interner::new(), kind, &object) else {
+            panic!("no exposure")
+        };
+        (exposure.addresses.iter().map(ToString::to_string).collect(), exposure.problems.len())
+    }
+
+    #[test]
+    fn ingress_has_the_addresses_of_its_status() {
+        let status = json!({"loadBalancer": {"ingress": [
+            {"ip": "203.0.113.9", "ports": []}, {"hostname": "a.example.com"}, {"ip": "2001:db8::9"},
+            {"ip": "203.0.113.9"}, {"ip": "", "hostname": "b"}, {"ip": "::ffff:203.0.113.8"}, {"ip": "x"}, {"ip": 7},
+        ]}});
+        let expected = ["203.0.113.8", "203.0.113.9", "2001:db8::9"].map(String::from).to_vec();
+        assert_eq!(addresses(Kind::Ingress, status.clone()), (expected, 2));
+        assert_eq!(addresses(Kind::HttpRoute, status), (vec![], 0));
+    }
+
+    #[test]
+    fn gateway_has_the_addresses_of_its_status() {
+        let status = json!({"addresses": [
+            {"value": "203.0.113.9"}, {"type": "IPAddress", "value": "2001:db8::9"},
+            {"type": "Hostname", "value": "a.example.com"}, {"type": "example.com/own", "value": "7"},
+            {"type": "IPAddress", "value": "x"}, {"type": "IPAddress"},
+        ]});
+        let expected = ["203.0.113.9", "2001:db8::9"].map(String::from).to_vec();
+        assert_eq!(addresses(Kind::Gateway, status), (expected, 2));
     }
 
     #[test]

@@ -13,11 +13,11 @@ pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Inter
     let name = base.name.clone();
     let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
     let owner = owner(&object["metadata"], &mut reader);
-    let Workload { name: workload, control_plane } = Workload::of(&base, owner, interner);
+    let Workload { name: workload, component } = Workload::of(&base, owner, interner);
     let ready = is_ready(&object["status"], &mut reader);
     let failing = !ready && has_failed_containers(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
-    Pod { base, workload, control_plane, ready, failing, host_port, problems: reader.problems().into_iter().collect() }
+    Pod { base, workload, component, ready, failing, host_port, problems: reader.problems().into_iter().collect() }
 }
 
 fn owner<'a>(metadata: &'a Value, reader: &mut Reader<'_>) -> Option<Owner<'a>> {

@@ -1,5 +1,7 @@
 //! Reading of JSON that goes on after what it does not understand, and tells of it.
 
+use std::net::IpAddr;
+
 use cluster::Problem;
 use policy::ObjectName;
 use serde_json::Value;
@@ -83,6 +85,35 @@ impl<'a> Reader<'a> {
             other => self.expected("a string", other, path),
         }
         None
+    }
+
+    /// The addresses that a list of strings holds.
+    pub(super) fn addresses(&mut self, value: &Value, path: &str) -> Vec<IpAddr> {
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            Value::Null => &[],
+            other => {
+                self.expected("a list", other, path);
+                &[]
+            }
+        };
+        let mut addresses = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            addresses.extend(self.address(item, &format!("{path}[{index}]")));
+        }
+        addresses
+    }
+
+    /// An IPv4 address that is written as an IPv6 one is the former.
+    pub(super) fn address(&mut self, value: &Value, path: &str) -> Option<IpAddr> {
+        let text = self.needed_text(value, path)?;
+        match text.parse::<IpAddr>() {
+            Ok(address) => Some(address.to_canonical()),
+            Err(_) => {
+                self.not_understood(path, &format!("invalid IP address '{}'", text.escape_debug()));
+                None
+            }
+        }
     }
 
     pub(super) fn expected(&mut self, what: &str, found: &Value, path: &str) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cluster::Keep::{self, Each, Only, Whole};
-use cluster::{Manifests, Nameless, Need, POD_SPEC, Resource, Watched};
+use cluster::{Manifests, NODE_ANNOTATIONS, Nameless, Need, POD_SPEC, Resource, Watched};
 use policy::{Interner, ObjectName, Tracked, lower_name};
 use serde_json::Value;
 
-use super::{Kind, Object, exposure, pod, service};
+use super::{Kind, Object, exposure, nodes, pod, service};
 
 impl Tracked for Object {
     type Kind = Kind;
@@ -30,7 +30,10 @@ impl Watched for Object {
             Kind::Namespace => return policy::Object::resource(policy::Kind::Namespace),
             Kind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
             Kind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
+            Kind::Node => return Resource { keep: NODE, ..policy::Object::resource(policy::Kind::Node) },
             Kind::Service => ("services", "", "v1", SERVICE),
+            Kind::EndpointSlice => ("endpointslices", "discovery.k8s.io", "v1", ENDPOINT_SLICE),
+            Kind::Gateway => ("gateways", GATEWAY, "v1", GATEWAY_STATUS),
             Kind::Ingress => ("ingresses", "networking.k8s.io", "v1", INGRESS),
             Kind::HttpRoute => ("httproutes", GATEWAY, "v1", ROUTE),
             Kind::GrpcRoute => ("grpcroutes", GATEWAY, "v1", ROUTE),
@@ -38,7 +41,8 @@ impl Watched for Object {
             Kind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
             Kind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
         };
-        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep }
+        let only = (kind == Kind::EndpointSlice).then_some(nodes::API_SERVERS);
+        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep, only }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
@@ -47,6 +51,11 @@ impl Watched for Object {
             Kind::Namespace => lower_base(interner, policy::Kind::Namespace, object),
             Kind::Pod => lower_base(interner, policy::Kind::Pod, object),
             Kind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
+            Kind::Node => lower_base(interner, policy::Kind::Node, object),
+            Kind::EndpointSlice => {
+                Ok(Object::EndpointSlice(Arc::new(nodes::lower_slice(name_of(interner, object)?, object))))
+            }
+            Kind::Gateway => exposure(exposure::lower_gateway(name_of(interner, object)?, object, interner)),
             Kind::Service => {
                 let name = name_of(interner, object)?;
                 Ok(Object::Service(Arc::new(service::lower(name, object, interner))))
@@ -65,7 +74,7 @@ fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Re
         policy::Object::Namespace(namespace) => Object::Namespace(namespace),
         policy::Object::Pod(base) => Object::Pod(Arc::new(pod::lower(base, object, interner))),
         policy::Object::Policy(policy) => Object::Policy(policy),
-        policy::Object::Node(node) => unreachable!("{} was lowered as a {kind}", node.name),
+        policy::Object::Node(base) => Object::Node(Arc::new(nodes::lower_node(base, object))),
     })
 }
 
@@ -114,6 +123,30 @@ const POD: Keep = Only(&[
 
 const METADATA: (&str, Keep) = ("metadata", Only(&[("name", Whole), ("namespace", Whole), ("resourceVersion", Whole)]));
 
+/// The fields that enforcement reads, and the labels that give a node its role.
+const NODE: Keep = Only(&[
+    (
+        "metadata",
+        Only(&[
+            ("name", Whole),
+            ("resourceVersion", Whole),
+            (
+                "labels",
+                Only(&[("node-role.kubernetes.io/control-plane", Whole), ("node-role.kubernetes.io/master", Whole)]),
+            ),
+            ("annotations", NODE_ANNOTATIONS),
+        ]),
+    ),
+    ("spec", Only(&[("podCIDR", Whole), ("podCIDRs", Whole)])),
+    ("status", Only(&[("addresses", Whole)])),
+]);
+
+const ENDPOINT_SLICE: Keep =
+    Only(&[METADATA, ("addressType", Whole), ("endpoints", Each(&Only(&[("addresses", Whole)])))]);
+
+const GATEWAY_STATUS: Keep =
+    Only(&[METADATA, ("status", Only(&[("addresses", Each(&Only(&[("type", Whole), ("value", Whole)])))]))]);
+
 const SERVICE: Keep =
     Only(&[METADATA, ("spec", Only(&[("type", Whole), ("selector", Whole), ("externalIPs", Whole)]))]);
 
@@ -126,6 +159,7 @@ const INGRESS: Keep = Only(&[
             ("rules", Each(&Only(&[("http", Only(&[("paths", Each(&Only(&[("backend", Whole)])))]))]))),
         ]),
     ),
+    ("status", Only(&[("loadBalancer", Only(&[("ingress", Each(&Only(&[("ip", Whole)])))]))])),
 ]);
 
 const BACKEND: Keep = Only(&[("group", Whole), ("kind", Whole), ("namespace", Whole), ("name", Whole)]);
@@ -143,8 +177,11 @@ mod tests {
     fn whole(kind: Kind) -> Value {
         let metadata = json!({
             "name": "web", "namespace": "shop", "uid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "resourceVersion": "7",
-            "labels": {"app": "web", "tier": "front"}, "generation": 3,
-            "annotations": {"kubernetes.io/config.mirror": "hash", "ringfence.io/enforcement": "audit", "other": "{}"},
+            "labels": {"app": "web", "tier": "front", "node-role.kubernetes.io/control-plane": ""}, "generation": 3,
+            "annotations": {
+                "kubernetes.io/config.mirror": "hash", "ringfence.io/enforcement": "audit", "other": "{}",
+                "flannel.alpha.coreos.com/public-ip": "198.51.100.7",
+            },
             "deletionTimestamp": "2026-01-02T03:04:06Z", "creationTimestamp": "2026-01-02T03:04:05Z",
             "ownerReferences": [{"kind": "Team", "name": "a"}, {"kind": "ReplicaSet", "name": "w", "controller": true}],
             "managedFields": [{"fieldsV1": {"f:spec": {}}}],
@@ -174,6 +211,26 @@ mod tests {
                 json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 80}]}]}),
                 Value::Null,
             ),
+            Kind::Node => (
+                json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"], "providerID": "x"}),
+                json!({
+                    "addresses": [
+                        {"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "node-a"},
+                    ],
+                    "images": [{"names": ["x"]}],
+                }),
+            ),
+            Kind::EndpointSlice => {
+                let endpoints = json!([{"addresses": ["192.0.2.1", "192.0.2.2"], "conditions": {"ready": true}}]);
+                let metadata = json!({"name": "kubernetes", "namespace": "default", "resourceVersion": "7"});
+                return json!({
+                    "metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 6443}],
+                });
+            }
+            Kind::Gateway => (
+                json!({"gatewayClassName": "x", "listeners": [{"port": 80}]}),
+                json!({"addresses": [{"type": "IPAddress", "value": "203.0.113.9"}], "conditions": []}),
+            ),
             Kind::Service => (
                 json!({
                     "type": "ClusterIP", "selector": {"app": "web", "tier": "front"}, "externalIPs": ["203.0.113.5"],
@@ -186,7 +243,7 @@ mod tests {
                     "ingressClassName": "x", "tls": [{"hosts": ["a"]}], "defaultBackend": {"service": {"name": "web"}},
                     "rules": [{"host": "a", "http": {"paths": [{"path": "/", "pathType": "Exact", "backend": backend}]}}],
                 }),
-                json!({"loadBalancer": {}}),
+                json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9", "hostname": "a", "ports": []}]}}),
             ),
             Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => (
                 json!({"parentRefs": [{"name": "gateway"}], "rules": [{"matches": [{}], "backendRefs": references}]}),
@@ -231,7 +288,7 @@ mod tests {
                 for place in 1.. {
                     let mut object = whole(kind);
                     if !replace_nth(&mut object, &mut place.clone(), wrong) {
-                        assert!(place > 20, "{kind} has {place} places");
+                        assert!(place >= 16, "{kind} has {place} places");
                         break;
                     }
                     let lean = read_lean(keep, &object.to_string()).unwrap();
@@ -256,15 +313,21 @@ mod tests {
                 Object::Namespace(_) | Object::Policy(_) => {}
                 Object::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
                 Object::Service(service) => assert!(service.exposed && service.selector.len() == 2),
-                Object::Exposure(exposure) => assert!(!exposure.services.is_empty()),
+                Object::Node(node) => assert!(node.control_plane && node.base.addresses.iter().count() == 2),
+                Object::EndpointSlice(slice) => assert_eq!(slice.addresses.len(), 2),
+                Object::Exposure(exposure) => {
+                    assert_eq!(exposure.services.is_empty(), kind == Kind::Gateway, "{kind}");
+                    let has_addresses = matches!(kind, Kind::Ingress | Kind::Gateway);
+                    assert_eq!(!exposure.addresses.is_empty(), has_addresses, "{kind}");
+                }
             }
         }
     }
 
     #[test]
     fn what_is_of_enforcement_is_as_enforcement_sees_it() {
-        for base in policy::Kind::NEEDED {
-            let kind = Kind::try_from(base).unwrap();
+        for base in policy::Kind::ALL {
+            let kind = Kind::from(base);
             let whole = whole(kind);
             let ours = Object::lower(&mut Interner::new(), kind, &whole).unwrap();
             let theirs = policy::lower(base, &whole).unwrap();
@@ -272,6 +335,7 @@ mod tests {
                 (Object::Namespace(a), policy::Object::Namespace(b)) => assert_eq!(a, b),
                 (Object::Pod(a), policy::Object::Pod(b)) => assert_eq!(a.base, b),
                 (Object::Policy(a), policy::Object::Policy(b)) => assert_eq!(a, b),
+                (Object::Node(a), policy::Object::Node(b)) => assert_eq!(a.base, b),
                 (ours, theirs) => panic!("{ours:?} is not {theirs:?}"),
             }
         }

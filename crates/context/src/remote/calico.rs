@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::network_sets::{MANAGED_BY, NetworkSet, WantedSet};
-use policy::remote::{LabelPrefix, RemoteSet};
+use policy::remote::{LabelPrefix, RemoteChange, RemoteSet};
 
 use super::table::Table;
 pub(crate) use export::{Export, Failures};
@@ -45,6 +45,12 @@ pub(super) enum Step<'a> {
 type Wanted = BTreeMap<String, (Arc<str>, WantedSet)>;
 
 impl Snapshot {
+    /// What makes the sets of an older snapshot, or of nothing, those of this one.
+    pub(crate) fn changes_since(&self, older: Option<&Snapshot>) -> Vec<RemoteChange> {
+        let none = Table::default();
+        self.table.changes_since(older.map_or(&none, |older| &older.table))
+    }
+
     pub(super) fn wanted(&self, exporter: &Exporter) -> Wanted {
         let keys: Vec<&RemoteSet> = self.table.iter().map(|(set, _)| set).collect();
         let names = names(&keys);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use feed::Position;
 use imbl::OrdMap;
-use policy::remote::RemoteSet;
+use imbl::ordmap::DiffItem;
 use policy::remote::wire::{self, ClusterRow, SetDelta, SetRow};
+use policy::remote::{RemoteChange, RemoteSet};
 use sha2::{Digest, Sha256};
 
 use crate::channel::{self, Baseline, Encode, Part, Unencodable};
@@ -103,6 +104,24 @@ impl Table {
     /// By cluster, namespace and name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RemoteSet, &Arc<[IpAddr]>)> {
         self.sets.iter()
+    }
+
+    /// What makes the sets of an older table those of this one. Costs what differs.
+    pub(crate) fn changes_since(&self, older: &Table) -> Vec<RemoteChange> {
+        let update = |set: &RemoteSet, old: &[IpAddr], new: &[IpAddr]| {
+            let without = |of: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
+                of.iter().filter(|address| others.binary_search(address).is_err()).copied().collect()
+            };
+            RemoteChange::Update { set: set.clone(), adds: without(new, old), removes: without(old, new) }
+        };
+        let differences = older.sets.diff(&self.sets);
+        differences
+            .map(|difference| match difference {
+                DiffItem::Add(set, new) => update(set, &[], new),
+                DiffItem::Update { old: (_, old), new: (set, new) } => update(set, old, new),
+                DiffItem::Remove(set, old) => update(set, old, &[]),
+            })
+            .collect()
     }
 
     /// The first 64 bits of a hash of everything but the position.
@@ -252,6 +271,29 @@ mod tests {
             assert_eq!(said, plain);
         }
         assert_eq!(table.counts("east"), (1, 5));
+    }
+
+    #[test]
+    fn changes_since_older_table_make_this_one() {
+        let sets = |table: &Table| -> Plain {
+            table.iter().map(|(set, addresses)| (set.clone(), addresses.iter().copied().collect())).collect()
+        };
+        let (mut table, mut ignored, mut plain) = (Table::default(), Difference::default(), Plain::new());
+        for step in [&[("web", 0..5), ("api", 3..9)][..], &[("web", 2..7)], &[], &[("api", 0..0), ("db", 1..2)]] {
+            let older = table.clone();
+            for (name, numbers) in step {
+                table.set(set(name), &addresses(numbers.clone()), &mut ignored);
+            }
+            let changes = table.changes_since(&older);
+            assert_eq!(changes.len(), step.len());
+            for change in changes {
+                let RemoteChange::Update { set, adds, removes } = change else { panic!("{change:?}") };
+                let known = plain.entry(set).or_default();
+                assert!(removes.iter().all(|address| known.remove(address)) && adds.iter().all(|a| known.insert(*a)));
+            }
+            plain.retain(|_, known| !known.is_empty());
+            assert_eq!(plain, sets(&table));
+        }
     }
 
     #[test]

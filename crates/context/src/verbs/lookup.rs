@@ -51,8 +51,10 @@ fn text(answer: &Answer) -> String {
     line("service", &who.service);
     line("identity", &who.sid.map_or_else(|| who.num.to_string(), |sid| format!("{sid} ({})", who.num)));
     line("state", who.state.as_deref().unwrap_or(""));
+    line("cluster", who.cluster.as_deref().unwrap_or(""));
     line("pod", who.pod.as_deref().unwrap_or(""));
     line("node", who.node.as_deref().unwrap_or(""));
+    line("runs", &who.host_workloads.join(", "));
     let labels: Vec<String> = who.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     line("labels", &labels.join(", "));
     text + "\n"

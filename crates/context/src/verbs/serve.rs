@@ -20,7 +20,7 @@ use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
-use crate::publisher::{Parts, Publisher, Way};
+use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
 use crate::status::Status;
@@ -121,6 +121,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         tables: Tables::new(arguments.table.settings(&cluster), arguments.table.edges.into()),
         identity,
         declared,
+        remote: elsewhere.as_ref().map(|elsewhere| RemoteSnapshots::new(elsewhere.snapshots.clone())),
         status,
         metrics,
         elected,

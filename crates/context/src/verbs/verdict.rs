@@ -74,8 +74,8 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
-        // A node is none of the workloads that policies speak of.
-        Some(who) if !who.namespace.is_empty() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
+        // Nodes, API servers and pods of other clusters are none of the workloads that these lines name.
+        Some(who) if who.is_workload() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
         Some(_) | None => Party::Outside(address),
     })
 }
@@ -94,7 +94,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     let database = Database::open(bytes)?;
     for entry in database.entries::<Who>()? {
         let (_, who) = entry?;
-        if *who.namespace == *workload.namespace && *who.workload == *workload.name {
+        if who.is_workload() && *who.namespace == *workload.namespace && *who.workload == *workload.name {
             return Ok(());
         }
     }

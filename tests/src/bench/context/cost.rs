@@ -41,7 +41,7 @@ pub(super) struct Sample {
 
 fn settings() -> Settings {
     let (filter, numbers) = (LabelFilter::default(), Space::STANDARD);
-    Settings { cluster_id: "bench".into(), filter, pod_detail: false, agent: None, numbers }
+    Settings { cluster_id: "bench".into(), filter, pod_detail: false, agent: None, node: None, numbers }
 }
 
 /// What the change makes of the tables, published as the provider does. The bytes of deltas of both feeds.

@@ -1,0 +1,85 @@
+//! Who has an address: the first that applies of a pod of this cluster, an API server, a node, an Ingress or a Gateway, and a
+//! pod of another cluster. It is a function of what is known, so that several claims to one address have one outcome.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use policy::remote::RemoteSet;
+use policy::{Moment, ObjectName, Uid};
+
+use super::Directory;
+use super::known::Known;
+use crate::control_plane::{API_SERVER, Component};
+use crate::object::Pod;
+use crate::template::Template;
+
+pub(super) enum Holder {
+    /// A pod with an address of its own.
+    Pod(Known),
+    ApiServer(ApiServer),
+    /// Shared by what runs on the host network of the node.
+    Node(Arc<str>),
+    /// Ingresses or Gateways take traffic there.
+    Ingress,
+    /// Of the sets that have the address the first by cluster, namespace and name.
+    Remote(RemoteSet),
+}
+
+/// Where an API server of this cluster listens.
+pub(super) struct ApiServer {
+    /// The pod on the host network that is the API server; of several the first by name.
+    pub(super) pod: Option<Known>,
+    /// The node that has the address.
+    pub(super) node: Option<Arc<str>>,
+}
+
+impl Directory {
+    /// A pod's claim counts most, since addresses of pods are their own and no status of another object can take one away.
+    pub(super) fn holder(&self, address: IpAddr) -> Option<Holder> {
+        let claimants = || self.state.claimants(address).filter_map(|base| self.pods.get(&base.name));
+        if let Some(pod) = senior(claimants().filter(|known| !known.pod.base.host_network)) {
+            return Some(Holder::Pod(pod.clone()));
+        }
+        // A pod on the host network that is on no node says nothing of any.
+        let on_host = || claimants().filter(|known| known.pod.base.host_network && known.pod.base.node.is_some());
+        let of_pods = senior(on_host()).and_then(|known| known.pod.base.node.as_ref());
+        let node = self.nodes.with_address(address, of_pods).cloned();
+        let pod = on_host().filter(|known| is_api_server(known)).min_by_key(|known| &known.pod.base.name).cloned();
+        if pod.is_some() || self.api_servers.contains(&address) {
+            return Some(Holder::ApiServer(ApiServer { pod, node }));
+        }
+        let ingress = || self.exposures.has_address(address).then_some(Holder::Ingress);
+        let remote = || self.state.remote_sets_with(address).next().cloned().map(Holder::Remote);
+        node.map(Holder::Node).or_else(ingress).or_else(remote)
+    }
+}
+
+/// Whether the pod is an API server of this cluster.
+fn is_api_server(known: &Known) -> bool {
+    let is = |template: &Template| template.component == Component::Own && *template.workload == *API_SERVER;
+    known.template.as_deref().is_some_and(is)
+}
+
+/// The pod that has an address which all of these claim.
+fn senior<'a>(pods: impl Iterator<Item = &'a Known>) -> Option<&'a Known> {
+    pods.max_by(|a, b| seniority(&a.pod).cmp(&seniority(&b.pod)))
+}
+
+/// Of pods that claim one address the greatest has it.
+fn seniority(pod: &Pod) -> (Life, Moment, Moment, &Uid, &ObjectName) {
+    let base = &*pod.base;
+    let life = match (base.terminating, pod.ready) {
+        (true, _) => Life::Terminating,
+        (false, false) => Life::NotReady,
+        (false, true) => Life::Ready,
+    };
+    (life, base.started, base.created, &base.uid, &base.name)
+}
+
+/// How likely the pod is to send. One that is not ready may.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Terminating,
+    NotReady,
+    Ready,
+}
