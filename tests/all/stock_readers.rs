@@ -198,9 +198,70 @@ fn python_reads_what_was_written() {
 
 #[test]
 fn all_read_the_same_in_the_file_that_build_writes() {
+    let records = read_built(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop"));
+    assert!(records.keys().any(IpAddr::is_ipv4) && records.keys().any(IpAddr::is_ipv6));
+}
+
+/// A control plane node, another node, an API server elsewhere, and an Ingress.
+const SHARED_ADDRESSES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: node-a}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-b}, status: {addresses: [{type: InternalIP, address: '2001:db8::2'}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: kube-apiserver-node-a
+  namespace: kube-system
+  labels: {component: kube-apiserver}
+  annotations: {kubernetes.io/config.mirror: hash}
+  ownerReferences: [{kind: Node, name: node-a, controller: true}]
+spec: {nodeName: node-a, hostNetwork: true, containers: [{name: main}]}
+status: {phase: Running, podIP: 192.0.2.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: etcd, namespace: kube-system}
+spec: {nodeName: node-b, hostNetwork: true, containers: [{name: main}]}
+status: {phase: Running, podIP: '2001:db8::2'}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kubernetes, namespace: default}
+addressType: IPv4
+endpoints: [{addresses: [192.0.2.1, 198.51.100.1]}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: front, namespace: shop}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.9}]}}
+";
+
+#[test]
+fn all_read_records_of_addresses_without_pod() {
+    let folder = tempfile::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("all.yaml"), SHARED_ADDRESSES).unwrap();
+    let records = read_built(folder.path().to_str().unwrap());
+    let said: Vec<String> = records
+        .iter()
+        .map(|(address, record)| {
+            let hosted = record["host_workloads"].as_array().map_or(0, Vec::len);
+            format!("{address} {} {} {} {hosted}", record["workload"], record["state"], record["role"])
+        })
+        .collect();
+    let expected = [
+        "192.0.2.1 \"kube-apiserver\" \"kube-apiserver\" \"control-plane\" 1",
+        "198.51.100.1 \"kube-apiserver\" \"kube-apiserver\" \"control-plane\" 0",
+        "203.0.113.9 \"ingress\" \"ingress\" \"internet-exposed\" 0",
+        "2001:db8::2 \"node-b\" \"host\" \"control-plane\" 1",
+    ];
+    assert_eq!(said, expected);
+}
+
+/// What `build` makes of a folder of manifests, which every reader reads alike.
+fn read_built(manifests: &str) -> BTreeMap<IpAddr, Json> {
     let out = tempfile::TempDir::new().unwrap();
-    let shop = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop");
-    let built = run(["build", "--manifests", shop, "--out", out.path().to_str().unwrap()]);
+    let built = run(["build", "--manifests", manifests, "--out", out.path().to_str().unwrap()]);
     assert_eq!(built.code, Some(0), "{built:?}");
     let folder = out.path().join("identity");
     let latest: Json = serde_json::from_slice(&std::fs::read(folder.join("latest.json")).unwrap()).unwrap();
@@ -209,10 +270,9 @@ fn all_read_the_same_in_the_file_that_build_writes() {
     let database = Database::open(&bytes).unwrap();
     let records: BTreeMap<IpAddr, Json> = database.entries().unwrap().map(|entry| entry.unwrap()).collect();
     assert_eq!(latest["count"], records.len());
-    assert!(records.keys().any(IpAddr::is_ipv4) && records.keys().any(IpAddr::is_ipv6));
     let nobody = ["10.1.0.99", "203.0.113.1", "fd00:1::99", "::"].map(|text| (address(text), None));
     let asked: Vec<(IpAddr, Option<Json>)> =
-        records.into_iter().map(|(address, record)| (address, Some(record))).chain(nobody).collect();
+        records.clone().into_iter().map(|(address, record)| (address, Some(record))).chain(nobody).collect();
     for (address, record) in &asked {
         assert_eq!(database.lookup::<Json>(*address).unwrap(), *record, "{address}");
         assert_eq!(mmdblookup(&file, *address), *record, "{address}");
@@ -222,6 +282,7 @@ fn all_read_the_same_in_the_file_that_build_writes() {
             assert_eq!(answers["found"][address.to_string()], record.clone().unwrap_or(Json::Null), "{address}");
         }
     }
+    records
 }
 
 fn python(file: &Path, asked: &[(IpAddr, Option<Json>)]) -> Vec<Json> {

@@ -191,6 +191,21 @@ mod tests {
     }
 
     #[test]
+    fn documentation_lists_every_name_and_label() {
+        let text = include_str!("../../../docs/identity.md");
+        let openshift = OPENSHIFT.iter().flat_map(|(namespace, name)| [*namespace, *name]);
+        let others = [NAMESPACE, OPENSHIFT_CLOUD_CONTROLLERS, KAMAJI_CONTROL_PLANE];
+        let names = COMPONENTS.into_iter().chain(CLOUD_CONTROLLER_MANAGERS).chain(HYPERSHIFT).chain(openshift);
+        for name in names.chain(others) {
+            assert!(text.contains(&format!("`{name}`")), "{name}");
+        }
+        assert!(text.contains(&format!("`<vendor>{CLOUD_CONTROLLER_MANAGER_SUFFIX}`")));
+        for (key, value) in HOSTING {
+            assert!(text.contains(&format!("`{key}={value}`")), "{key}={value}");
+        }
+    }
+
+    #[test]
     fn namespaces_host_control_planes_by_label() {
         for pair in HOSTING {
             assert!(hosts_one(&labels(&[pair, ("team", "a")])), "{pair:?}");

@@ -341,6 +341,18 @@ mod tests {
     }
 
     #[test]
+    fn documentation_lists_every_state_with_its_number() {
+        let text = include_str!("../../../docs/identity.md");
+        for state in State::ALL {
+            let row = format!("| `{}` | {} |", state.text(), state.num());
+            assert!(text.contains(&row), "{row}");
+        }
+        for num in 0..=reserved::REMOTE {
+            assert!(text.contains(&format!("\n| {num} | ")), "{num}");
+        }
+    }
+
+    #[test]
     fn remote_pod_has_no_service_identity() {
         assert_eq!(facts().service(), "shop/part");
         assert_eq!(Facts { state: Some(State::Remote), ..facts() }.service(), "");

@@ -26,7 +26,7 @@ const PODS: [&str; 8] = [
     "other/agent",
 ];
 const ADDRESSES: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1", "fd00::1", "fd00::a"];
-const OWNERS: [&str; 8] = [
+const OWNERS: [&str; 9] = [
     "",
     "ReplicaSet web-77",
     "ReplicaSet web",
@@ -35,6 +35,7 @@ const OWNERS: [&str; 8] = [
     "Job web-28912345",
     "DaemonSet agent",
     "DaemonSet etcd",
+    "DaemonSet kube-apiserver",
 ];
 type Pairs = &'static [(&'static str, &'static str)];
 const LABELS: [Pairs; 6] = [
@@ -294,6 +295,71 @@ fn check(directory: &Directory) {
     assert_eq!(nums.iter().collect::<BTreeSet<_>>().len(), nums.len(), "numbers are distinct");
 }
 
+/// Who should have an address, read from the objects one by one.
+#[derive(Debug, PartialEq)]
+enum Expected {
+    Pod,
+    ApiServer,
+    Node(BTreeSet<Arc<str>>),
+    Ingress,
+    Remote(RemoteSet),
+    Nobody,
+}
+
+fn expected(address: IpAddr, objects: &BTreeMap<(Kind, ObjectName), Object>, remote: &RemoteSets) -> Expected {
+    let (mut is_pod, mut is_api_server, mut is_ingress) = (false, false, false);
+    let (mut by_object, mut by_pod) = (BTreeSet::new(), BTreeSet::new());
+    for object in objects.values() {
+        match object {
+            Object::Pod(pod) if pod.base.finished || !pod.base.addresses.iter().any(|own| own == address) => {}
+            Object::Pod(pod) if !pod.base.host_network => is_pod = true,
+            Object::Pod(pod) => {
+                let Some(node) = &pod.base.node else { continue };
+                by_pod.insert(node.clone());
+                is_api_server |= &*pod.base.name.namespace == "kube-system" && &*pod.workload == "kube-apiserver";
+            }
+            Object::Node(node) if node.base.addresses.iter().any(|own| own == address) => {
+                by_object.insert(node.base.name.name.clone());
+            }
+            Object::EndpointSlice(slice) => is_api_server |= slice.addresses.contains(&address),
+            Object::Exposure(exposure) => is_ingress |= exposure.addresses.contains(&address),
+            Object::Node(_) | Object::Namespace(_) | Object::Policy(_) | Object::Service(_) => {}
+        }
+    }
+    let set = remote.iter().find(|(_, addresses)| addresses.contains(&address)).map(|(set, _)| set.clone());
+    let nodes = if by_object.is_empty() { by_pod } else { by_object };
+    match (is_pod, is_api_server, nodes.is_empty(), is_ingress, set) {
+        (true, ..) => Expected::Pod,
+        (_, true, ..) => Expected::ApiServer,
+        (_, _, false, ..) => Expected::Node(nodes),
+        (_, _, _, true, _) => Expected::Ingress,
+        (.., Some(set)) => Expected::Remote(set),
+        (.., None) => Expected::Nobody,
+    }
+}
+
+fn check_holders(directory: &Directory, objects: &BTreeMap<(Kind, ObjectName), Object>, remote: &RemoteSets) {
+    for address in ADDRESSES.map(|text| text.parse().unwrap()) {
+        let record = directory.record(address).map(|record| &**record);
+        let found = match (record, record.and_then(|record| record.state)) {
+            (None, _) => Expected::Nobody,
+            (Some(_), None | Some(State::Init | State::Unmanaged)) => Expected::Pod,
+            (Some(_), Some(State::KubeApiserver)) => Expected::ApiServer,
+            (Some(record), Some(State::Host | State::RemoteNode)) => Expected::Node([record.workload.clone()].into()),
+            (Some(_), Some(State::Ingress)) => Expected::Ingress,
+            (Some(record), Some(State::Remote)) => {
+                let cluster = record.detail.as_ref().and_then(|detail| detail.cluster.clone()).unwrap();
+                let (namespace, name) = (record.namespace.clone(), record.workload.clone());
+                Expected::Remote(RemoteSet { cluster, namespace, name })
+            }
+        };
+        match (&found, expected(address, objects, remote)) {
+            (Expected::Node(found), Expected::Node(nodes)) => assert!(found.is_subset(&nodes), "{address}"),
+            (found, wanted) => assert_eq!(*found, wanted, "{address}"),
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn any_sequence_ends_where_a_fresh_start_does(settings in all_settings(), events in events()) {
@@ -336,6 +402,7 @@ proptest! {
                 }
             }
             check(&directory);
+            check_holders(&directory, &left, &remote);
         }
         directory.expire(now + crate::numbers::REST);
         told.take(directory.take_changes());
