@@ -60,7 +60,53 @@ fn text(answer: &Answer) -> String {
     text + "\n"
 }
 
-/// `namespace/workload`; a node has no namespace.
-pub(super) fn name(who: &Who) -> String {
-    if who.namespace.is_empty() { who.workload.to_string() } else { format!("{}/{}", who.namespace, who.workload) }
+/// `namespace/workload`, with the other cluster before it for a pod there; a node has no namespace.
+fn name(who: &Who) -> String {
+    let parts = [who.cluster.as_deref().unwrap_or(""), &who.namespace, &who.workload];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lines(record: serde_json::Value) -> Vec<String> {
+        let mut whole = json!({
+            "app": "a", "internet_exposed": false, "control_plane": false, "role": "internal", "service": "",
+        });
+        whole.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
+        let record: Who = serde_json::from_value(whole).unwrap();
+        let text = text(&Answer { ip: "192.0.2.1".parse().unwrap(), record: Some(record) });
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        plain.lines().map(str::trim).map(String::from).collect()
+    }
+
+    #[test]
+    fn node_is_printed_with_what_it_runs() {
+        let workloads = json!(["kube-system/etcd", "kube-system/kube-proxy"]);
+        let record = json!({
+            "workload": "node-a", "namespace": "", "num": 1, "state": "host", "node": "node-a", "host_workloads": workloads,
+        });
+        let lines = lines(record);
+        assert_eq!(lines[0], "192.0.2.1  node-a");
+        for expected in [
+            "identity   1",
+            "state      host",
+            "node       node-a",
+            "runs       kube-system/etcd, kube-system/kube-proxy",
+        ] {
+            assert!(lines.iter().any(|line| line == expected), "{expected}: {lines:?}");
+        }
+    }
+
+    #[test]
+    fn remote_pod_is_printed_with_its_cluster() {
+        let lines =
+            lines(json!({"workload": "web", "namespace": "shop", "num": 9, "state": "remote", "cluster": "east"}));
+        assert_eq!(lines[0], "192.0.2.1  east/shop/web");
+        assert!(lines.contains(&"cluster    east".to_owned()), "{lines:?}");
+    }
 }
