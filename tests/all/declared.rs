@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use context::edges::{Allowlist, Form, parse, text_of};
 use expect_test::expect_file;
+use policy::remote::RemoteSet;
 use policy::{Changed, ClusterState, EdgeChanges, Edges, End, Line, ObjectName, Pod, Traffic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tests::generate::{probes, world};
+use tests::generate::{connected_world, probes, world};
 use tests::objects::{default_enforcement, state_of};
 use tests::oracle::{Probe, World};
 
@@ -45,6 +46,7 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
     let is = |end: &End, workload: &ObjectName| match end {
         End::Any => true,
         End::Workload(name) => name == workload,
+        End::Remote(_) => false,
     };
     lines.iter().filter(move |line| match line {
         Line::Edge { source, destination, .. } => is(source, from) && is(destination, to),
@@ -54,6 +56,23 @@ fn speaking<'a>(lines: &'a [Line], from: &'a ObjectName, to: &'a ObjectName) -> 
         | Line::FromBlock { .. }
         | Line::ToBlock { .. } => false,
     })
+}
+
+/// Whether the line speaks of flows of the workload, as source or not, with pods of a remote set.
+fn speaks_of_remote(line: &Line, workload: &ObjectName, egress: bool, is_meant: impl Fn(&RemoteSet) -> bool) -> bool {
+    let (own, other) = match (line, egress) {
+        (Line::Edge { source, destination, .. }, true) => (source, destination),
+        (Line::Edge { source, destination, .. }, false) => (destination, source),
+        (
+            Line::IngressGoverned(_)
+            | Line::EgressGoverned(_)
+            | Line::Governs { .. }
+            | Line::FromBlock { .. }
+            | Line::ToBlock { .. },
+            _,
+        ) => return false,
+    };
+    matches!((own, other), (End::Workload(name), End::Remote(set)) if name == workload && is_meant(set))
 }
 
 /// What lines say of traffic: nothing, or of some pairs of pods, or of all.
@@ -82,7 +101,14 @@ fn is_for_everyone(line: &Line) -> bool {
     }
 }
 
-fn agree(world: &World, probes: &[Probe], modulus: usize, asked: &Cell<usize>) -> Result<(), TestCaseError> {
+/// How often something was compared, and how often lines named a remote set.
+#[derive(Debug, Default)]
+struct Compared {
+    pairs: Cell<usize>,
+    remote: Cell<usize>,
+}
+
+fn agree(world: &World, probes: &[Probe], modulus: usize, compared: &Compared) -> Result<(), TestCaseError> {
     let lines = fresh(&state_of(world), modulus, usize::MAX).lines();
     let expected = Expected::of(world, Traffics::of(probes), &workload_of(modulus));
     let shown = || lines.iter().map(|line| format!("{line:?}")).collect::<Vec<_>>().join("\n");
@@ -96,7 +122,7 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, asked: &Cell<usize>) -
     let mut justified: BTreeMap<(&Line, Traffic), bool> = BTreeMap::new();
     for ((from, to), flows) in &expected.pairs {
         for (traffic, over) in flows {
-            asked.set(asked.get() + 1);
+            compared.pairs.set(compared.pairs.get() + 1);
             let declared = said(speaking(&lines, from, to), *traffic);
             let about = || format!("{from} > {to} {traffic:?} is allowed for {over:?}\n{}", shown());
             if !governed[0].contains(from) && !governed[1].contains(to) {
@@ -128,27 +154,60 @@ fn agree(world: &World, probes: &[Probe], modulus: usize, asked: &Cell<usize>) -
             Line::ToBlock { block, source, .. } => *egress && source == workload && expected::holds(block, *address),
             Line::Edge { .. } | Line::IngressGoverned(_) | Line::EgressGoverned(_) | Line::Governs { .. } => false,
         };
+        let has_address = |set: &RemoteSet| {
+            let sets =
+                world.remote.iter().flat_map(|remote| &remote.sets).filter(|set| set.addresses.contains(address));
+            let names = sets.map(|set| RemoteSet::new(&set.cluster, &set.namespace, &set.name));
+            names.collect::<Vec<_>>().contains(set)
+        };
         for (traffic, over) in flows {
-            let told = said(lines.iter().filter(about), *traffic);
+            let by_address = said(lines.iter().filter(about), *traffic);
+            let of_sets = lines.iter().filter(|line| speaks_of_remote(line, workload, *egress, has_address));
+            let by_set = said(of_sets, *traffic);
             let shown = || format!("{workload} {egress} {address} {traffic:?} {over:?}\n{}", shown());
-            prop_assert_eq!(told == Over::None, *over == Over::None, "{}", shown());
-            prop_assert!(told != Over::All || *over == Over::All, "{}", shown());
+            let is_declared = by_address != Over::None || by_set != Over::None;
+            prop_assert!(is_declared || *over == Over::None, "{}", shown());
+            prop_assert!(by_address == Over::None || *over != Over::None, "{}", shown());
+            prop_assert!(by_address != Over::All || *over == Over::All, "{}", shown());
+            prop_assert!(by_set != Over::All || *over == Over::All, "{}", shown());
+        }
+    }
+    for ((workload, egress, set), flows) in &expected.remote {
+        for (traffic, over) in flows {
+            let of_set = lines.iter().filter(|line| speaks_of_remote(line, workload, *egress, |named| named == set));
+            let declared = said(of_set, *traffic);
+            compared.remote.set(compared.remote.get() + usize::from(declared != Over::None));
+            let shown = || format!("{workload} {egress} {set} {traffic:?} {over:?}\n{}", shown());
+            prop_assert!(declared == Over::None || *over != Over::None, "{}", shown());
+            prop_assert!(declared != Over::All || *over == Over::All, "{}", shown());
         }
     }
     Ok(())
 }
 
-#[test]
-fn a_flow_is_declared_if_and_only_if_the_oracle_allows_it() {
-    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+/// Compares lines with the oracle in this many worlds.
+fn compare(worlds: BoxedStrategy<World>, cases: u32) -> Compared {
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let moduli = prop::sample::select(vec![2_usize, 4, 100]);
-    let strategy = (world().prop_flat_map(|w| (probes(&w), Just(w))), moduli);
-    let asked = Cell::new(0);
-    let checked = runner.run(&strategy, |((probes, world), modulus)| agree(&world, &probes, modulus, &asked));
+    let strategy = (worlds.prop_flat_map(|w| (probes(&w), Just(w))), moduli);
+    let compared = Compared::default();
+    let checked = runner.run(&strategy, |((probes, world), modulus)| agree(&world, &probes, modulus, &compared));
     if let Err(failure) = checked {
         panic!("{failure}");
     }
-    assert!(asked.get() > 50_000, "{}", asked.get());
+    compared
+}
+
+#[test]
+fn a_flow_is_declared_if_and_only_if_the_oracle_allows_it() {
+    let compared = compare(world(), 300);
+    assert!(compared.pairs.get() > 50_000, "{compared:?}");
+}
+
+#[test]
+fn remote_flow_is_declared_if_oracle_allows_it() {
+    let compared = compare(connected_world(), 150);
+    assert!(compared.pairs.get() > 20_000 && compared.remote.get() > 250, "{compared:?}");
 }
 
 #[test]
@@ -156,8 +215,18 @@ fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
     let limits = prop::sample::select(vec![usize::MAX, usize::MAX, 12, 30]);
     let moduli = prop::collection::vec(prop::sample::select(vec![0_usize, 0, 0, 2, 4, 100]), 1..8);
     let drawn = (story(), moduli, 1..4_usize, limits);
-    let (edges_seen, withheld_seen) = (Cell::new(0), Cell::new(0));
-    let enough = || edges_seen.get() > 10_000 && withheld_seen.get() > 20;
+    let (edges_seen, remote_seen, withheld_seen) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let enough = || edges_seen.get() > 10_000 && remote_seen.get() > 1_000 && withheld_seen.get() > 20;
+    let is_remote = |line: &&Line| match line {
+        Line::Edge { source, destination, .. } => {
+            [source, destination].into_iter().any(|end| matches!(end, End::Remote(_)))
+        }
+        Line::IngressGoverned(_)
+        | Line::EgressGoverned(_)
+        | Line::Governs { .. }
+        | Line::FromBlock { .. }
+        | Line::ToBlock { .. } => false,
+    };
     // How often edges are too many is drawn: it goes on until that was seen often enough to mean something.
     for _ in 0..10 {
         let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
@@ -189,6 +258,7 @@ fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
                 prop_assert_eq!(edges.lines(), anew.lines());
                 prop_assert_eq!(known.iter().cloned().collect::<Vec<_>>(), edges.lines());
                 edges_seen.set(edges_seen.get() + known.len());
+                remote_seen.set(remote_seen.get() + known.iter().filter(is_remote).count());
                 withheld_seen.set(withheld_seen.get() + usize::from(edges.is_withheld()));
             }
             Ok(())
@@ -200,7 +270,7 @@ fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
             break;
         }
     }
-    assert!(enough(), "{edges_seen:?} {withheld_seen:?}");
+    assert!(enough(), "{edges_seen:?} {remote_seen:?} {withheld_seen:?}");
 }
 
 #[test]

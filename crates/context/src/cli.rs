@@ -172,11 +172,12 @@ pub(crate) struct IdsArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerdictArguments {
-    /// Source of the flow: a workload as namespace/name, or an address.
+    /// Source of the flow: a workload as namespace/name, pods of another cluster as cluster/namespace/name, or an address.
     #[arg(value_name = "SRC")]
     pub(crate) source: String,
 
-    /// Destination of the flow: a workload as namespace/name, or an address.
+    /// Destination of the flow: a workload as namespace/name, pods of another cluster as cluster/namespace/name, or an
+    /// address.
     #[arg(value_name = "DST")]
     pub(crate) destination: String,
 

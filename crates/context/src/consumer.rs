@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use feed::{Access, Head};
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 
 use crate::cli::Source;
 use crate::store::{Latest, Store};
@@ -22,6 +24,17 @@ pub(crate) async fn read(source: &Source, feed: &str, part: &str) -> anyhow::Res
             from_store(&Store::of_folder(path)?, feed, part).await.with_context(|| path.display().to_string())
         }
         Source::Path(path) => from_file(path),
+    }
+}
+
+/// Reads the baseline of a feed that is neither stored nor served by every provider. `None` if the source does not have it.
+pub(crate) async fn read_if_served(source: &Source, feed: &str) -> anyhow::Result<Option<Bytes>> {
+    match source {
+        Source::Served(base) => Ok(match answer_of(base, feed, "baseline").await? {
+            Answer { status: StatusCode::NOT_FOUND, .. } => None,
+            answer => Some(answer.into_download(base)?),
+        }),
+        Source::Store(_) | Source::Path(_) => Ok(None),
     }
 }
 
@@ -45,6 +58,28 @@ async fn from_store(store: &Store, feed: &str, part: &str) -> anyhow::Result<Byt
 }
 
 async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    answer_of(base, feed, part).await?.into_download(base)
+}
+
+/// Response of a provider to a download.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    bytes: Bytes,
+}
+
+impl Answer {
+    fn into_download(self, base: &reqwest::Url) -> anyhow::Result<Bytes> {
+        let Answer { status, headers, bytes } = self;
+        if !status.is_success() {
+            bail!("{base} returned {status}: {}", String::from_utf8_lossy(&bytes).trim());
+        }
+        Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
+        Ok(bytes)
+    }
+}
+
+async fn answer_of(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Answer> {
     let is_https = base.scheme() == "https";
     let client = Access::default().client(is_https, PATIENCE, PATIENCE).await?;
     let mut url = base.clone();
@@ -60,9 +95,5 @@ async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::R
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.with_context(unreached)?;
-    if !status.is_success() {
-        bail!("{base} returned {status}: {}", String::from_utf8_lossy(&bytes).trim());
-    }
-    Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
-    Ok(bytes)
+    Ok(Answer { status, headers, bytes })
 }

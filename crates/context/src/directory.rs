@@ -27,7 +27,7 @@ use std::time::Instant;
 use ::identity::{LabelFilter, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
-use policy::remote::RemoteChange;
+use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 
 use crate::exposure::{ExposureChange, Exposures, Reclassified};
@@ -179,6 +179,11 @@ impl Directory {
         self.touched.addresses.extend(changed.remote_addresses());
         self.settle(now);
         Applied { changed, ..Applied::default() }
+    }
+
+    /// The families of labels by which policies name remote sets.
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) -> Applied {
+        Applied { changed: self.state.set_remote_prefixes(prefixes), ..Applied::default() }
     }
 
     /// Ends what has rested long enough.

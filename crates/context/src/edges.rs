@@ -11,6 +11,7 @@ mod verdict;
 
 pub use allowlist::{Allowlist, Difference, text_of};
 pub use delta::EdgeDelta;
+pub(crate) use statement::remote_set;
 pub use statement::{NotALine, NotAList, Ports, Statement, Who, parse, parse_line};
 pub use text::{Form, HEADER, MOST_PORTS_OF_A_RANGE, texts};
-pub use verdict::{Asked, NotAsked, Party, Verdict, mentions, verdict};
+pub use verdict::{Asked, NotAsked, Party, RemotePods, Verdict, mentions, mentions_remote, verdict};

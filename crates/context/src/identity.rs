@@ -9,6 +9,7 @@ use ::identity::Sid;
 use bytes::Bytes;
 use feed::Position;
 use imbl::OrdMap;
+use policy::remote::RemoteSet;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::channel::{Baseline, Encode, Part, Unencodable};
@@ -129,6 +130,11 @@ pub(crate) struct Who<'a> {
 }
 
 impl Who<'_> {
+    /// The remote set of a pod of another cluster: the first of those that have the address.
+    pub(crate) fn remote_set(&self) -> Option<RemoteSet> {
+        self.cluster.as_ref().map(|cluster| RemoteSet::new(cluster, &self.namespace, &self.workload))
+    }
+
     /// Whether it is a pod of this cluster with an address of its own: `namespace/workload` is what declared edges call it.
     /// Any other address is none of theirs, even where its record names a workload.
     pub(crate) fn is_workload(&self) -> bool {

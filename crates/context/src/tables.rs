@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use cluster::Problem;
 use feed::Position;
-use policy::remote::RemoteChange;
+use policy::remote::{LabelPrefix, RemoteChange};
 use policy::{Change, Diagnostic, EdgeChanges, Edges};
 
 use crate::channel::Baseline;
@@ -52,14 +52,22 @@ impl Tables {
     /// Takes a change in.
     pub fn apply(&mut self, change: Change<Object>, now: Instant) {
         let applied = self.directory.apply(change, now);
-        if self.begun {
-            self.applied.join(applied);
-        }
+        self.join(applied);
+    }
+
+    /// The families of labels by which policies name remote sets; those of [`LabelPrefix::defaults`] before this is called.
+    pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) {
+        let applied = self.directory.set_remote_prefixes(prefixes);
+        self.join(applied);
     }
 
     /// Takes a change of remote sets in.
     pub fn apply_remote(&mut self, change: RemoteChange, now: Instant) {
         let applied = self.directory.apply_remote(change, now);
+        self.join(applied);
+    }
+
+    fn join(&mut self, applied: Applied) {
         if self.begun {
             self.applied.join(applied);
         }
@@ -239,6 +247,35 @@ mod tests {
         ] {
             assert!(!changes(&mut tables, kind, &value), "{value}");
         }
+    }
+
+    #[test]
+    fn remote_sets_change_lines_by_their_existence_only() {
+        let mut tables = tables();
+        let from_east = json!({
+            "namespaceSelector": {"matchLabels": {"semaphore.uw.systems/cluster": "east"}},
+            "podSelector": {"matchLabels": {"semaphore.uw.systems/name": "web"}},
+        });
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "from-east"},
+            "spec": {"podSelector": {}, "ingress": [{"from": [from_east], "ports": [{"port": 80}]}]},
+        });
+        tables.apply(Change::Set(object(Kind::NetworkPolicy, &policy)), Instant::now());
+        tables.take_deltas();
+        let mut lines = |adds: &[&str], removes: &[&str]| {
+            let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+            let set = policy::remote::RemoteSet::new("east", "shop", "web");
+            let change = RemoteChange::Update { set, adds: parse(adds), removes: parse(removes) };
+            tables.apply_remote(change, Instant::now());
+            let [_, edges] = tables.take_deltas().into_json(Position { epoch: 1, seq: 0 });
+            let deltas = edges.iter().map(|delta| serde_json::from_slice::<Value>(delta).unwrap());
+            deltas.map(|delta| (delta["adds"].clone(), delta["removes"].clone())).collect::<Vec<_>>()
+        };
+        let (line, nothing) = (json!(["E east:shop/web > shop/web : 80"]), json!([]));
+        assert_eq!(lines(&["10.9.0.1"], &[]), [(line.clone(), nothing.clone())]);
+        assert_eq!(lines(&["10.9.0.2"], &["10.9.0.1"]), []);
+        assert_eq!(lines(&[], &["10.9.0.2"]), [(nothing, line)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::remote::{Moved, RemoteSet};
 use crate::{Attachment, Namespace, Node, ObjectName, Policy, nodes};
 
 /// What [`crate::ClusterState::apply`] and its like have altered.
@@ -24,6 +25,8 @@ pub struct Changed {
     pub(crate) addresses: Vec<Noted>,
     /// Addresses that are in other remote sets now, or whose remote sets have other labels.
     pub(crate) remote: BTreeSet<IpAddr>,
+    /// Remote sets that have other addresses now.
+    pub(crate) remote_sets: BTreeSet<RemoteSet>,
     /// Remote sets have other labels now.
     pub(crate) families: bool,
     pub(crate) attachments: bool,
@@ -69,6 +72,7 @@ impl Changed {
             enforcement,
             addresses,
             remote,
+            remote_sets,
             families,
             attachments,
             nodes,
@@ -81,6 +85,7 @@ impl Changed {
         self.enforcement.extend(enforcement);
         self.addresses.extend(addresses);
         self.remote.extend(remote);
+        self.remote_sets.extend(remote_sets);
         self.families |= families;
         self.attachments |= attachments;
         self.nodes |= nodes;
@@ -108,10 +113,12 @@ impl Changed {
         self.problems |= problems;
     }
 
-    /// The addresses are in other remote sets now.
-    pub(crate) fn note_remote(&mut self, addresses: BTreeSet<IpAddr>) {
+    /// Addresses are in other remote sets now.
+    pub(crate) fn note_remote(&mut self, moved: Moved) {
+        let Moved { addresses, sets } = moved;
         self.any |= !addresses.is_empty();
         self.remote.extend(addresses);
+        self.remote_sets.extend(sets);
     }
 
     /// Remote sets, which have the addresses, have other labels now.

@@ -17,6 +17,8 @@ mod outside;
 mod pairs;
 mod placed;
 mod ports;
+mod remote_edges;
+mod remote_matches;
 mod slots;
 mod standing;
 mod stars;
@@ -42,6 +44,8 @@ use classes::Classes;
 use groups::{Groups, Known, TooMany};
 use matches::Matches;
 use placed::Pods;
+use remote_edges::{RemoteEdges, Sources};
+use remote_matches::RemoteMatches;
 use standing::Standing;
 use vocabulary::Vocabulary;
 use work::Work;
@@ -63,6 +67,8 @@ pub struct Edges {
     matches: Matches,
     workloads: Workloads,
     groups: Groups,
+    remote: RemoteMatches,
+    remote_edges: RemoteEdges,
     /// By workload.
     standings: OrdMap<u32, Standing>,
 }
@@ -91,6 +97,8 @@ impl Edges {
             matches: Matches::default(),
             workloads: Workloads::default(),
             groups: Groups::default(),
+            remote: RemoteMatches::default(),
+            remote_edges: RemoteEdges::default(),
             standings: OrdMap::new(),
         }
     }
@@ -112,8 +120,8 @@ impl Edges {
     ) -> EdgeChanges {
         let begins = !self.begun;
         let counts = self.workloads.census().clone();
-        let Work { dirty, .. } = self.take_in(state, changed, workload_of, renamed);
-        if dirty.is_empty() {
+        let Work { dirty, touched_sets, .. } = self.take_in(state, changed, workload_of, renamed);
+        if dirty.is_empty() && touched_sets.is_empty() {
             return EdgeChanges::default();
         }
         let mut natures = BTreeMap::new();
@@ -127,9 +135,15 @@ impl Edges {
         }
         let known = Known { classes: &self.classes, workloads: &self.workloads, matches: &self.matches };
         let counts_changed = was_withheld || counts != *self.workloads.census();
-        let settled = self.groups.settle(&natures, counts_changed, known, self.limit);
+        let sources = Sources { classes: &self.classes, workloads: &self.workloads, remote: &self.remote };
+        let remote_settled = self.remote_edges.settle(natures.keys(), &touched_sets, sources, self.limit);
+        let elsewhere = self.remote_edges.len();
+        let settled =
+            remote_settled.and_then(|()| self.groups.settle(&natures, counts_changed, known, self.limit, elsewhere));
         let (mut added, mut removed) =
             (std::mem::take(&mut self.groups.told.added), std::mem::take(&mut self.groups.told.removed));
+        added.append(&mut self.remote_edges.added);
+        removed.append(&mut self.remote_edges.removed);
         for number in natures.keys() {
             let (before, now) = self.stand(*number);
             if before != now {
@@ -144,6 +158,7 @@ impl Edges {
                 let now = self.half_taken_in();
                 self.withheld = true;
                 self.groups = Groups::default();
+                self.remote_edges = RemoteEdges::default();
                 match was_withheld {
                     true => EdgeChanges::default(),
                     false => EdgeChanges::settled(vec![], before(now, added, removed)),
@@ -189,7 +204,11 @@ impl Edges {
     pub fn snapshot(&self) -> Lines {
         match self.withheld {
             true => Lines::default(),
-            false => Lines { edges: self.groups.told.edges.clone(), standings: self.standings.clone() },
+            false => Lines {
+                edges: self.groups.told.edges.clone(),
+                remote: self.remote_edges.edges.clone(),
+                standings: self.standings.clone(),
+            },
         }
     }
 

@@ -21,7 +21,7 @@ use crate::plain::plain;
 
 pub use prefix::{DEFAULT_PREFIXES, LabelPrefix, NotALabelPrefix};
 pub(crate) use seen::{Families, Seen};
-pub(crate) use sets::RemoteSets;
+pub(crate) use sets::{Moved, RemoteSets};
 
 /// What a remote set goes by. In the order of cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use nft::Protocol;
+use policy::remote::RemoteSet;
 use policy::{Block, ObjectName, Traffic};
 use serde_json::json;
-use tests::oracle::{Probe, Side, World, judge, nodes_with, owned_addresses, owner};
+use tests::oracle::{self, Probe, Side, World, judge, nodes_with, owned_addresses, owner};
 
 /// For how many of the pairs of pods something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,8 @@ pub(super) struct Expected {
     pub(super) pairs: BTreeMap<(ObjectName, ObjectName), BTreeMap<Traffic, Over>>,
     /// Of governed workloads with addresses outside, by whether the workload is the source.
     pub(super) outside: BTreeMap<(ObjectName, bool, IpAddr), BTreeMap<Traffic, Over>>,
+    /// The same with remote sets, over those of their addresses that no pod has.
+    pub(super) remote: BTreeMap<(ObjectName, bool, RemoteSet), BTreeMap<Traffic, Over>>,
 }
 
 /// All pods are on it: it judges both sides of every flow.
@@ -68,7 +71,9 @@ impl Expected {
             ingress_governed: BTreeSet::new(),
             pairs: BTreeMap::new(),
             outside: BTreeMap::new(),
+            remote: BTreeMap::new(),
         };
+        let remote: Vec<(IpAddr, &oracle::RemoteSet)> = remote_addresses(&world);
         let is_outside =
             |address: &&IpAddr| owner(&world, **address).is_none() && nodes_with(&world, **address).is_empty();
         let outside: Vec<IpAddr> = traffics.addresses.iter().filter(is_outside).take(MOST).copied().collect();
@@ -105,15 +110,33 @@ impl Expected {
                         flows.entry(traffic).and_modify(|before| *before = before.join(over)).or_insert(over);
                     }
                 }
+                for (other, set) in remote.iter().filter(|(other, _)| other.is_ipv4() == address.is_ipv4()) {
+                    let set = RemoteSet::new(&set.cluster, &set.namespace, &set.name);
+                    for egress in [true, false] {
+                        let judged = if egress { ask(*address, *other) } else { ask(*other, *address) };
+                        let over = over([judged.egress, judged.ingress]);
+                        let flows = expected.remote.entry((workload.clone(), egress, set.clone())).or_default();
+                        flows.entry(traffic).and_modify(|before| *before = before.join(over)).or_insert(over);
+                    }
+                }
             }
         }
-        let Expected { egress_governed, ingress_governed, outside: flows, .. } = &mut expected;
-        flows.retain(|(workload, egress, _), _| match egress {
+        let Expected { egress_governed, ingress_governed, outside, remote, .. } = &mut expected;
+        let is_governed = |workload: &ObjectName, egress: bool| match egress {
             true => egress_governed.contains(workload),
             false => ingress_governed.contains(workload),
-        });
+        };
+        outside.retain(|(workload, egress, _), _| is_governed(workload, *egress));
+        remote.retain(|(workload, egress, _), _| is_governed(workload, *egress));
         expected
     }
+}
+
+/// Addresses of remote sets that no pod of this cluster has.
+fn remote_addresses(world: &World) -> Vec<(IpAddr, &oracle::RemoteSet)> {
+    let sets = world.remote.iter().flat_map(|remote| &remote.sets);
+    let addresses = sets.flat_map(|set| set.addresses.iter().map(move |address| (*address, set)));
+    addresses.filter(|(address, _)| owner(world, *address).is_none()).collect()
 }
 
 fn enforced_on_one_node(world: &World) -> World {

@@ -168,7 +168,7 @@ fn what_cannot_be_asked_ends_with_two_and_says_why() {
     let nothing = TempDir::new().unwrap();
     let nothing = nothing.path().display().to_string();
     let cases: [(&str, &[&str], &str); 8] = [
-        (&folder, &["verdict", "web", "shop/api", "80"], "expected an address or NAMESPACE/WORKLOAD"),
+        (&folder, &["verdict", "web", "shop/api", "80"], "expected an address, NAMESPACE/WORKLOAD or"),
         (&folder, &["verdict", "shop/web", "shop/api", "http"], "expected PORT, PORT/PROTOCOL or icmp"),
         (&folder, &["verdict", "shop/web", "shop/api", "0"], "with ports from 1 to 65535"),
         (&folder, &["verdict", "shop/wbe", "ops/prometheus", "80"], "workload 'shop/wbe' not found"),

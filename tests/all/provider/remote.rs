@@ -12,6 +12,8 @@ mod offered;
 mod limited;
 // Which identity records their addresses have.
 mod records;
+// Declared edges with them.
+mod declared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::log::LogArguments;
+use policy::remote::LabelPrefix;
 
 use super::{Cli, TableArguments};
 
@@ -68,6 +69,12 @@ pub(crate) struct ServeArguments {
     /// it changes.
     #[arg(long, env = "RINGFENCE_REMOTE_CLUSTERS", value_name = "FILE")]
     pub(crate) remote_clusters: Option<PathBuf>,
+
+    /// Prefix of the labels (PREFIX/cluster, PREFIX/namespace, PREFIX/name) with which policies select pods of other
+    /// clusters, for the declared edges; the same as the agents'. Repeatable, or separated by commas.
+    #[arg(long, env = "RINGFENCE_REMOTE_LABEL_PREFIX", value_name = "PREFIX", value_delimiter = ',',
+        default_values = policy::remote::DEFAULT_PREFIXES)]
+    pub(crate) remote_label_prefix: Vec<LabelPrefix>,
 
     /// Folder for the state of other clusters, so that it survives a restart while they are unreachable.
     #[arg(long, env = "RINGFENCE_CONTEXT_STATE_DIR", value_name = "DIR", requires = "remote_clusters")]

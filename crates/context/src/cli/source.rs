@@ -15,6 +15,13 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    pub(crate) fn is_provider(&self) -> bool {
+        match self {
+            Source::Served(_) => true,
+            Source::Store(_) | Source::Path(_) => false,
+        }
+    }
+
     /// A part of a baseline, without the others.
     pub(crate) fn is_file(&self) -> bool {
         match self {

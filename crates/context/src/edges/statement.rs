@@ -3,9 +3,10 @@
 use std::fmt;
 
 use ipnet::IpNet;
+use policy::remote::RemoteSet;
 use policy::{Block, Direction, ObjectName, PortSpan, Protocol};
 
-use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, side, span_text, unescaped};
+use super::text::{EXTENDED, Form, HEADER, PARTIAL, cidr, name, remote, side, span_text, unescaped};
 
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +27,13 @@ pub enum Statement {
     },
 }
 
-/// One end of an edge. A line with a block is an edge as well; its other end is a workload.
+/// One end of an edge. A line with a block is an edge as well. The other end of a block or of a remote set is a workload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     Any,
     Workload(ObjectName),
+    /// Pods of another cluster.
+    Remote(RemoteSet),
     Block(Block),
 }
 
@@ -64,6 +67,7 @@ impl fmt::Display for Who {
         match self {
             Who::Any => f.write_str("*/*"),
             Who::Workload(workload) => f.write_str(&name(workload)),
+            Who::Remote(set) => f.write_str(&remote(set)),
             Who::Block(block) => f.write_str(&cidr(block)),
         }
     }
@@ -137,7 +141,7 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
                 None => (ports, false),
             };
             let (source, destination) = match kind {
-                "E" => (end(source)?, end(destination)?),
+                "E" => ends_of_edge(end(source)?, end(destination)?)?,
                 _ => match block(source) {
                     Some(source) => (Who::Block(source), Who::Workload(workload(destination)?)),
                     None => {
@@ -154,17 +158,48 @@ fn statement(line: &str) -> Result<Statement, &'static str> {
 }
 
 fn end(text: &str) -> Result<Who, &'static str> {
-    if text == "*/*" { Ok(Who::Any) } else { Ok(Who::Workload(workload(text)?)) }
+    match text {
+        "*/*" => Ok(Who::Any),
+        _ if is_remote(text) => Ok(Who::Remote(remote_set(text)?)),
+        _ => Ok(Who::Workload(workload(text)?)),
+    }
+}
+
+fn ends_of_edge(source: Who, destination: Who) -> Result<(Who, Who), &'static str> {
+    match (&source, &destination) {
+        (Who::Remote(_), Who::Any | Who::Remote(_)) | (Who::Any, Who::Remote(_)) => {
+            Err("the other end of a remote set is not a workload")
+        }
+        _ => Ok((source, destination)),
+    }
+}
+
+/// Whether the name of an end is that of a remote set: its cluster and namespace are joined by `:`.
+fn is_remote(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(place, _)| place.contains(':'))
+}
+
+/// Reads `cluster:namespace/name`.
+pub(crate) fn remote_set(text: &str) -> Result<RemoteSet, &'static str> {
+    let parts = text.split_once('/').and_then(|(place, name)| Some((place.split_once(':')?, name)));
+    match parts.map(|((cluster, namespace), name)| [cluster, namespace, name].map(part)) {
+        Some([Some(cluster), Some(namespace), Some(name)]) => Ok(RemoteSet::new(&cluster, &namespace, &name)),
+        Some(_) | None => Err("invalid remote set: expected CLUSTER:NAMESPACE/NAME"),
+    }
 }
 
 fn workload(text: &str) -> Result<ObjectName, &'static str> {
     const NOT_A_WORKLOAD: &str = "invalid source or destination: expected NAMESPACE/WORKLOAD";
     let (namespace, name) = text.split_once('/').ok_or(NOT_A_WORKLOAD)?;
-    let part = |text| unescaped(text).filter(|part: &String| !part.is_empty() && !text.contains(['*', ' ']));
     match (part(namespace), part(name)) {
-        (Some(namespace), Some(name)) => Ok(ObjectName::new(&namespace, &name)),
+        (Some(namespace), Some(name)) if !is_remote(text) => Ok(ObjectName::new(&namespace, &name)),
         _ => Err(NOT_A_WORKLOAD),
     }
+}
+
+/// Part of a name as it was before it was written.
+fn part(text: &str) -> Option<String> {
+    unescaped(text).filter(|part| !part.is_empty() && !text.contains(['*', ' ']))
 }
 
 fn block(text: &str) -> Option<Block> {
@@ -210,6 +245,12 @@ mod tests {
             Line::Edge { source: End::Any, destination: End::Workload(workload("a/b")), ports, partial: true },
             Line::FromBlock { block, destination: workload("a/b"), ports: FlowPorts::everything(), partial: false },
             Line::EgressGoverned(workload("a/b")),
+            Line::Edge {
+                source: End::Workload(workload("a/b")),
+                destination: End::Remote(RemoteSet::new("east", "shop", "web").into()),
+                ports: FlowPorts::everything(),
+                partial: true,
+            },
         ];
         let written: Vec<String> = lines.iter().flat_map(|line| texts(line, Form::Extended)).collect();
         assert_eq!(
@@ -220,6 +261,7 @@ mod tests {
                 "E */* > a/b : */UDP some",
                 "C 10.0.0.0/8 except 10.1.0.0/16,10.2.0.0/16 > a/b : *",
                 "S a/b",
+                "E a/b > east:shop/web : * some",
             ]
         );
         let read: Vec<Statement> = written.iter().map(|line| parse_line(line).unwrap()).collect();
@@ -230,6 +272,9 @@ mod tests {
         assert_eq!(read[..3].iter().map(back).collect::<Vec<_>>(), [Protocol::Tcp, Protocol::Tcp, Protocol::Udp]);
         assert!(matches!(&read[3], Statement::Edge { source: Who::Block(b), .. } if b.except.len() == 2));
         assert_eq!(read[4], Statement::EgressGoverned(workload("a/b")));
+        let remote = RemoteSet::new("east", "shop", "web");
+        assert!(matches!(&read[5], Statement::Edge { destination: Who::Remote(set), .. } if *set == remote));
+        assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
     }
 
     #[test]
@@ -245,6 +290,10 @@ mod tests {
             ("E a/b > c/d : 90-80/TCP", "port"),
             ("E a/b > c/d : 80/tcp", "port"),
             ("C a/b > c/d : 80", "block"),
+            ("G east:shop/web", "NAMESPACE/WORKLOAD"),
+            ("E east:/web > c/d : 80", "CLUSTER:NAMESPACE/NAME"),
+            ("E east:shop/web > */* : 80", "remote set is not a workload"),
+            ("E a:b/c > d:e/f : 80", "remote set is not a workload"),
         ] {
             let error = parse_line(line).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

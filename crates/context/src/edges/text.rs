@@ -1,5 +1,6 @@
 //! Lines as they are written.
 
+use policy::remote::RemoteSet;
 use policy::{Block, Direction, End, FlowPorts, Line, ObjectName, PortSpan, Protocol};
 
 /// How lines are written.
@@ -112,7 +113,19 @@ fn end(end: &End) -> String {
     match end {
         End::Any => "*/*".into(),
         End::Workload(workload) => name(workload),
+        End::Remote(set) => remote(set),
     }
+}
+
+/// `cluster:namespace/name`. No namespace of Kubernetes has a `:` in its name, so that no reader takes it for a workload of
+/// this cluster.
+pub(super) fn remote(set: &RemoteSet) -> String {
+    format!(
+        "{}:{}/{}",
+        escaped(&set.cluster, &[':', '/']),
+        escaped(&set.namespace, &[':', '/']),
+        escaped(&set.name, &[])
+    )
 }
 
 pub(super) fn cidr(block: &Block) -> String {
@@ -124,16 +137,18 @@ pub(super) fn cidr(block: &Block) -> String {
 }
 
 pub(super) fn name(workload: &ObjectName) -> String {
-    format!("{}/{}", escaped(&workload.namespace), escaped(&workload.name))
+    format!("{}/{}", escaped(&workload.namespace, &[':', '/']), escaped(&workload.name, &[]))
 }
 
 /// A name of Kubernetes is written as it is. Owners of pods may be called anything: what would be taken for another part
-/// of the line is written as `%` and two hexadecimal digits for each of its bytes.
-fn escaped(text: &str) -> String {
+/// of the line, or contains one of the `separators`, is written as `%` and two hexadecimal digits for each of its bytes.
+fn escaped(text: &str, separators: &[char]) -> String {
     let mut written = String::with_capacity(text.len());
     for byte in text.bytes() {
+        let is_separator = separators.contains(&char::from(byte));
         match byte {
             b'%' | b'*' | b'#' | 0..=b' ' | 0x7f..=0xff => written.push_str(&format!("%{byte:02x}")),
+            separator if is_separator => written.push_str(&format!("%{separator:02x}")),
             plain => written.push(char::from(plain)),
         }
     }
@@ -204,5 +219,25 @@ mod tests {
             assert_eq!(unescaped(written.split_once('/').unwrap().1).as_deref(), Some(odd));
         }
         assert_eq!(name(&ObjectName::new("shop", "web-0.x_y")), "shop/web-0.x_y");
+    }
+
+    #[test]
+    fn remote_sets_are_written_apart_from_workloads() {
+        let from_east = Line::Edge {
+            source: End::Remote(RemoteSet::new("east", "shop", "web").into()),
+            destination: End::Workload("data/db".parse().unwrap()),
+            ports: FlowPorts::of([span(Protocol::Tcp, 5432, 5433)]),
+            partial: false,
+        };
+        assert_eq!(texts(&from_east, Form::Extended), ["E east:shop/web > data/db : 5432-5433/TCP"]);
+        let compatible = ["E east:shop/web > data/db : 5432", "E east:shop/web > data/db : 5433"];
+        assert_eq!(texts(&from_east, Form::Compatible), compatible);
+        // Whatever the parts of names are, no two are written alike.
+        let odd = [("a:b", "c", "d"), ("a", "b:c", "d"), ("a", "b", "c/d"), ("a", "b/c", "d"), ("a/b", "c", "d")];
+        let mut written: Vec<String> = odd.iter().map(|(c, n, name)| remote(&RemoteSet::new(c, n, name))).collect();
+        written.push(name(&ObjectName::new("a:b", "c/d")));
+        written.push(name(&ObjectName::new("a:b/c", "d")));
+        let distinct: std::collections::BTreeSet<&String> = written.iter().collect();
+        assert_eq!(distinct.len(), written.len(), "{written:?}");
     }
 }

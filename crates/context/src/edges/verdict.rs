@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use policy::{Direction, ObjectName, Protocol};
+use policy::remote::RemoteSet;
+use policy::{Block, Direction, ObjectName, Protocol};
 
 use super::statement::{Ports, Statement, Who};
 use super::text::Form;
@@ -12,8 +13,19 @@ use super::text::Form;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     Workload(ObjectName),
-    /// An address that is no pod's.
+    /// An address that is no pod's of this cluster.
     Outside(IpAddr),
+    /// Pods of other clusters.
+    Remote(RemotePods),
+}
+
+/// Pods of other clusters: those that have an address, or those of a set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemotePods {
+    /// An address may be in several.
+    pub sets: Vec<RemoteSet>,
+    /// As far as they are known.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What the flow carries.
@@ -59,8 +71,9 @@ pub enum Verdict<'a> {
     NotGoverned,
 }
 
-/// What a list in a form says of a flow. Addresses that are no pod's are told of by blocks in the extended form, and there
-/// `*/*` does not mean them; the compatible form has nothing else for them.
+/// What a list in a form says of a flow. Blocks of the extended form speak of addresses that are no pod's of this cluster, and
+/// `*/*` does not mean them there; the compatible form has nothing else for them. So it is for pods of other clusters, of
+/// whose sets either form speaks as well.
 pub fn verdict<'a>(
     form: Form,
     list: &'a [Statement],
@@ -109,22 +122,48 @@ pub fn mentions(list: &[Statement], workload: &ObjectName) -> bool {
     })
 }
 
+/// Whether a line names the remote set. One that no policy selects may be there all the same.
+pub fn mentions_remote(list: &[Statement], set: &RemoteSet) -> bool {
+    list.iter().any(|statement| match statement {
+        Statement::Edge { source, destination, .. } => {
+            [source, destination].into_iter().any(|who| matches!(who, Who::Remote(named) if named == set))
+        }
+        Statement::IngressGoverned(_) | Statement::EgressGoverned(_) | Statement::Governs { .. } => false,
+    })
+}
+
 fn is(party: &Party, workload: &ObjectName) -> bool {
     match party {
         Party::Workload(name) => name == workload,
-        Party::Outside(_) => false,
+        Party::Outside(_) | Party::Remote(_) => false,
     }
 }
 
 fn means(form: Form, who: &Who, party: &Party) -> bool {
     match (who, party) {
         (Who::Any, Party::Workload(_)) => true,
-        (Who::Any, Party::Outside(_)) => form == Form::Compatible,
+        (Who::Any, Party::Outside(_) | Party::Remote(_)) => form == Form::Compatible,
         (Who::Workload(workload), party) => is(party, workload),
-        (Who::Block(block), Party::Outside(address)) => {
-            block.cidr.contains(address) && !block.except.iter().any(|except| except.contains(address))
-        }
+        (Who::Remote(set), Party::Remote(pods)) => pods.sets.contains(set),
+        (Who::Remote(_), Party::Workload(_) | Party::Outside(_)) => false,
+        (Who::Block(block), Party::Outside(address)) => holds(block, *address),
+        (Who::Block(block), Party::Remote(pods)) => holds_all(block, &pods.addresses),
         (Who::Block(_), Party::Workload(_)) => false,
+    }
+}
+
+fn holds(block: &Block, address: IpAddr) -> bool {
+    block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
+}
+
+/// Whether the block holds all of the addresses that are of its family, of which there is one at least. A block of the whole
+/// family holds them even if none is known.
+fn holds_all(block: &Block, addresses: &[IpAddr]) -> bool {
+    let is_whole_family = block.cidr.prefix_len() == 0 && block.except.is_empty();
+    let mut of_family = addresses.iter().filter(|address| address.is_ipv4() == block.cidr.addr().is_ipv4()).peekable();
+    match of_family.peek() {
+        Some(_) => of_family.all(|address| holds(block, *address)),
+        None => addresses.is_empty() && is_whole_family,
     }
 }
 
@@ -150,6 +189,8 @@ C 192.0.2.0/24 except 192.0.2.7/32 > shop/web : 443/TCP
 E */* > shop/web : 8000-9000/TCP
 E shop/web > shop/api : 80/TCP
 E shop/web > shop/api : 80/UDP some
+E east:shop/web > shop/api : 5432/TCP
+E shop/web > east:shop/db : 5432/TCP
 G shop/api
 G shop/web
 S shop/web
@@ -157,9 +198,10 @@ S shop/web
 
     fn said(source: &str, destination: &str, asked: &str) -> String {
         let (form, list) = parse(LIST).unwrap();
-        let party = |text: &str| match text.parse() {
-            Ok(address) => Party::Outside(address),
-            Err(_) => Party::Workload(text.parse().unwrap()),
+        let party = |text: &str| match (text.parse(), text.parse()) {
+            (Ok(address), _) => Party::Outside(address),
+            (Err(_), Ok(set)) => Party::Remote(RemotePods { sets: vec![set], addresses: vec![] }),
+            (Err(_), Err(_)) => Party::Workload(text.parse().unwrap()),
         };
         match verdict(form, &list, &party(source), &party(destination), asked.parse().unwrap()) {
             Verdict::Declared(Statement::Edge { partial, .. }) => format!("declared {partial}"),
@@ -184,11 +226,51 @@ S shop/web
             ("192.0.2.7", "shop/web", "443", "violation of 1"),
             ("192.0.2.1", "shop/web", "8500", "violation of 1"),
             ("shop/api", "198.51.100.1", "443", "not governed"),
+            ("east/shop/web", "shop/api", "5432", "declared false"),
+            ("east/shop/web", "shop/api", "5433", "violation of 1"),
+            ("west/shop/web", "shop/api", "5432", "violation of 1"),
+            // It is no pod of the workload that has the same name here, and `*/*` does not mean it.
+            ("east/shop/web", "shop/api", "80", "violation of 1"),
+            ("shop/web", "shop/api", "5432", "violation of 2"),
+            ("east/shop/web", "shop/web", "8500", "violation of 1"),
+            ("shop/web", "east/shop/db", "5432/tcp", "declared false"),
+            ("shop/web", "east/shop/web", "5432/tcp", "violation of 1"),
+            ("east/shop/web", "east/shop/db", "1", "not governed"),
         ] {
             assert_eq!(said(source, destination, asked), expected, "{source} > {destination} : {asked}");
         }
         for wrong in ["http", "80/icmp", "70000", "0", "0/tcp", "-1", ""] {
             assert!(wrong.parse::<Asked>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn remote_pod_is_declared_by_any_set_or_block() {
+        let text = "# NetworkPolicy-derived declared-edge allow-list (extended)
+C 10.9.0.0/24 except 10.9.0.9/32 > shop/api : 443/TCP
+C 0.0.0.0/0 > shop/api : 53/UDP
+E east:shop/web > shop/api : 80/TCP
+E west:shop/jobs > shop/api : 81/TCP
+G shop/api
+";
+        let (form, list) = parse(text).unwrap();
+        let pods = |sets: &[&str], addresses: &[&str]| {
+            Party::Remote(RemotePods {
+                sets: sets.iter().map(|set| set.parse().unwrap()).collect(),
+                addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            })
+        };
+        let both = pods(&["east/shop/web", "west/shop/jobs"], &["10.9.0.1"]);
+        let api = Party::Workload("shop/api".parse().unwrap());
+        let is_declared = |source: &Party, asked: &str| {
+            matches!(verdict(form, &list, source, &api, asked.parse().unwrap()), Verdict::Declared(_))
+        };
+        assert!(["80", "81", "443", "53/udp"].iter().all(|asked| is_declared(&both, asked)));
+        assert!(!["82", "53/tcp"].iter().any(|asked| is_declared(&both, asked)));
+        // A block declares a set by its name if it holds every address of a family that is known.
+        let web = |addresses: &[&str]| pods(&["east/shop/web"], addresses);
+        assert!(is_declared(&web(&["10.9.0.1", "10.9.0.2", "fd00::1"]), "443"));
+        assert!(!is_declared(&web(&["10.9.0.1", "10.9.0.9"]), "443") && !is_declared(&web(&[]), "443"));
+        assert!(is_declared(&web(&[]), "53/udp") && !is_declared(&web(&["fd00::1"]), "53/udp"));
     }
 }

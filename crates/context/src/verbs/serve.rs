@@ -117,8 +117,10 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         start_outlets(&arguments, relay.as_ref(), store.as_ref(), channel, figures, &feed, (&leads, &assurance))
     });
     let [identity, declared] = ways;
+    let mut tables = Tables::new(arguments.table.settings(&cluster), arguments.table.edges.into());
+    tables.set_remote_prefixes(arguments.remote_label_prefix.clone());
     let parts = Parts {
-        tables: Tables::new(arguments.table.settings(&cluster), arguments.table.edges.into()),
+        tables,
         identity,
         declared,
         remote: elsewhere.as_ref().map(|elsewhere| RemoteSnapshots::new(elsewhere.snapshots.clone())),

@@ -1,5 +1,6 @@
 //! `ringfence-context verdict`: what the list of declared edges says of a flow.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -7,12 +8,14 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::ObjectName;
+use policy::remote::RemoteSet;
+use policy::remote::wire::{self, SetRow};
 use serde::Serialize;
 
 use super::runtime;
 use crate::cli::{FromArguments, VerdictArguments};
 use crate::consumer;
-use crate::edges::{self, Asked, Party, Statement, Verdict};
+use crate::edges::{self, Asked, Party, RemotePods, Statement, Verdict};
 use crate::identity::{self, Who};
 use crate::mmdb::read::Database;
 
@@ -62,27 +65,64 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     output::answer(&text, status)
 }
 
-/// A workload by its name, or whoever has the address.
+/// A workload or a remote set by its name, or whoever has the address.
 async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     let Ok(address) = text.parse::<IpAddr>() else {
+        if let Some(set) = remote_set(text) {
+            let rows = remote_rows(from).await?;
+            let row = rows.into_iter().flatten().find(|row| row.set == set);
+            let addresses = row.map(|row| row.addresses).unwrap_or_default();
+            return Ok(Party::Remote(RemotePods { sets: vec![set], addresses }));
+        }
         return match text.parse::<ObjectName>() {
             Ok(workload) => Ok(Party::Workload(workload)),
-            Err(_) => bail!("invalid source or destination '{text}': expected an address or NAMESPACE/WORKLOAD"),
+            Err(_) => bail!(
+                "invalid source or destination '{text}': expected an address, NAMESPACE/WORKLOAD or \
+                 CLUSTER/NAMESPACE/NAME"
+            ),
         };
     };
     let bytes: Bytes = consumer::read(&from.from, identity::FEED, "baseline").await?;
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
-        // Nodes, API servers and pods of other clusters are none of the workloads that these lines name.
+        // Nodes and API servers are none of the workloads that these lines name.
         Some(who) if who.is_workload() => Party::Workload(ObjectName::new(&who.namespace, &who.workload)),
-        Some(_) | None => Party::Outside(address),
+        record => outside(from, address, record.and_then(|who| who.remote_set())).await?,
     })
+}
+
+/// Pods of other clusters that have the address, which is no pod's of this one; or a host outside. An identity record names one
+/// set of the address, a provider all of them.
+async fn outside(from: &FromArguments, address: IpAddr, recorded: Option<RemoteSet>) -> anyhow::Result<Party> {
+    let rows = remote_rows(from).await?.into_iter().flatten();
+    let served = rows.filter(|row| row.addresses.contains(&address)).map(|row| row.set);
+    let sets: BTreeSet<RemoteSet> = served.chain(recorded).collect();
+    Ok(match sets.is_empty() {
+        true => Party::Outside(address),
+        false => Party::Remote(RemotePods { sets: sets.into_iter().collect(), addresses: vec![address] }),
+    })
+}
+
+/// `cluster/namespace/name`, or as lists have it, `cluster:namespace/name`.
+fn remote_set(text: &str) -> Option<RemoteSet> {
+    text.parse().ok().or_else(|| edges::remote_set(text).ok())
+}
+
+/// The remote sets of the source; `None` if it has no such feed: it is no provider, or one without other clusters.
+async fn remote_rows(from: &FromArguments) -> anyhow::Result<Option<Vec<SetRow>>> {
+    let Some(bytes) = consumer::read_if_served(&from.from, wire::FEED).await? else { return Ok(None) };
+    let baseline: wire::Baseline = serde_json::from_slice(&bytes).context("the remote sets")?;
+    Ok(Some(baseline.sets))
 }
 
 /// Of a workload that nobody has ever heard of, every list would say that no policy governs it.
 async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> anyhow::Result<()> {
-    let Party::Workload(workload) = party else { return Ok(()) };
+    let workload = match party {
+        Party::Workload(workload) => workload,
+        Party::Remote(pods) => return are_known(from, list, pods).await,
+        Party::Outside(_) => return Ok(()),
+    };
     if edges::mentions(list, workload) {
         return Ok(());
     }
@@ -104,9 +144,17 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     )
 }
 
+/// The same for remote sets, which only a provider has: elsewhere they are taken to exist.
+async fn are_known(from: &FromArguments, list: &[Statement], pods: &RemotePods) -> anyhow::Result<()> {
+    let is_unknown = |set: &&RemoteSet| pods.addresses.is_empty() && !edges::mentions_remote(list, set);
+    let Some(set) = pods.sets.iter().find(is_unknown).filter(|_| from.from.is_provider()) else { return Ok(()) };
+    bail!("remote set '{set}' not found: the provider has no pods of it; GET /remote-sets/download lists the sets")
+}
+
 fn name(party: &Party) -> String {
     match party {
         Party::Workload(name) => name.to_string(),
+        Party::Remote(pods) => pods.sets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         Party::Outside(address) => address.to_string(),
     }
 }

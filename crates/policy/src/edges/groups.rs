@@ -69,14 +69,19 @@ impl Group {
 type Touched = [BTreeMap<u32, BTreeSet<u32>>; 2];
 
 impl Groups {
-    /// Takes in that these workloads are others now, with what they were before.
+    /// Takes in that these workloads are others now, with what they were before. `elsewhere` edges are held beside these
+    /// and count towards the limit.
     pub(super) fn settle(
         &mut self,
         dirty: &BTreeMap<u32, Nature>,
         counts_changed: bool,
         known: Known<'_>,
         limit: usize,
+        elsewhere: usize,
     ) -> Result<(), TooMany> {
+        if dirty.is_empty() {
+            return self.check(limit.saturating_sub(elsewhere));
+        }
         // What is held of before, within the limit, comes on top as long as it is not replaced. So whatever exceeds this
         // will exceed the limit, by whichever way the state was reached.
         let on_the_way = limit.saturating_mul(2);
@@ -117,7 +122,7 @@ impl Groups {
                 self.check(on_the_way)?;
             }
         }
-        self.check(limit)
+        self.check(limit.saturating_sub(elsewhere))
     }
 
     /// The stars do not know the group any more.

@@ -1,7 +1,9 @@
 //! What a list of declared edges says, one statement at a time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::remote::RemoteSet;
 use crate::{Block, Direction, ObjectName};
 
 use super::FlowPorts;
@@ -23,18 +25,20 @@ pub enum Line {
     EgressGoverned(ObjectName),
     /// The policy is one of those that isolate pods of the workload in the direction.
     Governs { policy: ObjectName, direction: Direction, workload: ObjectName },
-    /// Flows from addresses that are no pod's are declared.
+    /// Flows from addresses that are no pod's of this cluster are declared.
     FromBlock { block: Block, destination: ObjectName, ports: FlowPorts, partial: bool },
-    /// Flows to addresses that are no pod's are declared.
+    /// Flows to addresses that are no pod's of this cluster are declared.
     ToBlock { source: ObjectName, block: Block, ports: FlowPorts, partial: bool },
 }
 
 /// One end of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// Every workload there is. Addresses that are no pod's are not among them.
+    /// Every workload there is. Addresses that are no pod's of this cluster are not among them.
     Any,
     Workload(ObjectName),
+    /// The other end is a workload.
+    Remote(Arc<RemoteSet>),
 }
 
 /// How the lines differ from those of before. In order, each line once, and none in both.

@@ -8,7 +8,7 @@ use super::classes::{Class, Classes};
 use super::slots::Slots;
 use super::terms::Named;
 use super::vocabulary::Vocabulary;
-use crate::peers::Namespaces;
+use crate::peers::{Namespaces, PodPeer};
 use crate::{ClusterState, Direction};
 
 #[derive(Debug, Clone, Default)]
@@ -26,16 +26,16 @@ pub(super) struct Matches {
 }
 
 impl Matches {
-    /// The number of the peer, which is looked for among the classes when nobody has named it before.
+    /// The number of the peer, which is looked for among the classes when nobody has named it before, and whether that is so.
     pub(super) fn number(
         &mut self,
         named: Named,
         classes: &mut Classes,
         vocabulary: &Vocabulary,
         state: &ClusterState,
-    ) -> u32 {
+    ) -> (u32, bool) {
         if let Some(number) = self.numbers.get(&named) {
-            return *number;
+            return (*number, false);
         }
         let matched: BTreeSet<u32> = match &named {
             Named::Pods(peer) => {
@@ -68,7 +68,17 @@ impl Matches {
         }
         self.namespaced(&named).insert(number);
         self.numbers.insert(named, number);
-        number
+        (number, true)
+    }
+
+    /// The peers that are no blocks, with their numbers.
+    pub(super) fn pod_peers(&self) -> impl Iterator<Item = (u32, &PodPeer)> {
+        self.slots.iter().filter_map(|(number, named)| Some((number, named.pod_peer()?)))
+    }
+
+    /// The peer of the number, unless it is a block.
+    pub(super) fn pod_peer(&self, number: u32) -> Option<&PodPeer> {
+        self.slots.get(number)?.pod_peer()
     }
 
     fn namespaced(&mut self, named: &Named) -> &mut BTreeSet<u32> {
@@ -124,13 +134,15 @@ impl Matches {
         }
     }
 
-    /// Of these peers, drops those that nobody names any more.
-    pub(super) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) {
+    /// Of these peers, drops those that nobody names any more, and returns their numbers.
+    pub(super) fn sweep(&mut self, peers: BTreeSet<u32>, classes: &mut Classes) -> Vec<u32> {
+        let mut dropped = Vec::new();
         for number in peers {
             if Direction::BOTH.into_iter().any(|direction| self.users(number, direction).next().is_some()) {
                 continue;
             }
             let Some(named) = self.slots.remove(number) else { continue };
+            dropped.push(number);
             while let Some(of_peer) = self.classes.range(of(number)).next().copied() {
                 self.classes.remove(&of_peer);
                 classes.slots[of_peer.1].peers.retain(|other| *other != number);
@@ -144,6 +156,7 @@ impl Matches {
                 self.of_namespace.remove(namespace);
             }
         }
+        dropped
     }
 
     pub(super) fn classes(&self, peer: u32) -> impl Iterator<Item = u32> {

@@ -35,6 +35,15 @@ pub(super) enum Named {
     Block(Block),
 }
 
+impl Named {
+    pub(super) fn pod_peer(&self) -> Option<&PodPeer> {
+        match self {
+            Named::Pods(peer) => Some(peer),
+            Named::Block(_) => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Any,
@@ -128,6 +137,12 @@ impl Terms {
             }
         }
         ports
+    }
+
+    /// For remote pods that some of the peers select. Their ports have no names.
+    pub(super) fn allow_remote(&self, is_selected_by: impl Fn(u32) -> bool) -> FlowPorts {
+        let of_peers = self.peers.iter().filter(|(peer, _)| is_selected_by(*peer));
+        of_peers.fold(self.any.clone(), |ports, (_, of_peer)| ports.union(of_peer))
     }
 }
 

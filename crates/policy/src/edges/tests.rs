@@ -3,6 +3,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::remote::{RemoteChange, RemoteSet};
 use crate::{Change, Kind, lower};
 
 /// A cluster of one namespace whose edges are followed. The workload of a pod is what is before the last dash of its name.
@@ -31,6 +32,14 @@ impl Followed {
         self.follow(&changed)
     }
 
+    /// The set of the cluster `east` in its namespace `shop` has other addresses now.
+    fn update_remote(&mut self, name: &str, adds: &[&str], removes: &[&str]) -> EdgeChanges {
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let set = RemoteSet::new("east", "shop", name);
+        let changed = self.state.apply_remote(RemoteChange::Update { set, adds: parse(adds), removes: parse(removes) });
+        self.follow(&changed)
+    }
+
     fn follow(&mut self, changed: &Changed) -> EdgeChanges {
         let workload = |pod: &Pod| Arc::from(pod.name.name.rsplit_once('-').unwrap().0);
         self.edges.update(&self.state, changed, &workload, &BTreeSet::new())
@@ -41,6 +50,7 @@ impl Followed {
         let end = |end: &End| match end {
             End::Any => "*".to_owned(),
             End::Workload(name) => name.name.to_string(),
+            End::Remote(set) => set.to_string(),
         };
         let shown = |line: Line| match line {
             Line::Edge { source, destination, ports, partial } => {
@@ -200,4 +210,105 @@ fn more_edges_than_there_is_room_for_are_withheld_until_they_are_fewer() {
     }
     assert!(!shop.edges.is_withheld());
     assert_eq!((back.adds, back.removes), (shop.edges.lines(), vec![]));
+}
+
+/// A peer that selects sets of the cluster `east`: all of them, or those of the name.
+fn of_east(name: Option<&str>) -> Value {
+    let namespaces = json!({"matchLabels": {"semaphore.uw.systems/cluster": "east"}});
+    match name {
+        None => json!({"namespaceSelector": namespaces}),
+        Some(name) => json!({
+            "namespaceSelector": namespaces,
+            "podSelector": {"matchLabels": {"semaphore.uw.systems/name": name}},
+        }),
+    }
+}
+
+/// Api, of one pod, which takes in what `ingress` says.
+fn api(ingress: Value) -> Vec<(Kind, Value)> {
+    vec![
+        namespace(),
+        pod("api-1", 2, json!({"app": "api"})),
+        policy("api", json!({"podSelector": selecting("api"), "ingress": ingress})),
+    ]
+}
+
+#[test]
+fn remote_line_comes_and_goes_with_its_set() {
+    let ports = json!([{"port": 80}]);
+    let mut followed = Followed::of(api(json!([{"from": [of_east(Some("web"))], "ports": ports}])));
+    assert_eq!(followed.shown(), Vec::<String>::new());
+    let came = followed.update_remote("web", &["10.9.0.1"], &[]);
+    assert_eq!((came.adds.len(), came.removes.len()), (1, 0));
+    assert_eq!(followed.shown(), ["east/shop/web>api:80"]);
+    assert!(followed.update_remote("web", &["10.9.0.2", "fd00:9::1"], &[]).is_empty());
+    assert!(followed.update_remote("jobs", &["10.9.0.3"], &[]).is_empty(), "no rule selects it");
+    let both = json!([{"from": [of_east(None)], "ports": ports}]);
+    followed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": both}))]);
+    assert_eq!(followed.shown(), ["east/shop/jobs>api:80", "east/shop/web>api:80"]);
+    // Its only pod has no address of the family that is left.
+    let gone = followed.update_remote("web", &[], &["10.9.0.1", "10.9.0.2"]);
+    assert_eq!((gone.adds.len(), gone.removes.len()), (0, 1));
+    assert_eq!(followed.shown(), ["east/shop/jobs>api:80"]);
+    followed.remove(Kind::NetworkPolicy, "api");
+    assert!(followed.edges.lines().is_empty(), "{:?}", followed.edges.lines());
+}
+
+#[test]
+fn remote_set_may_be_destination_by_port_number() {
+    let egress = json!([{"to": [of_east(None)], "ports": [{"port": 443}, {"port": "http"}]}]);
+    let spec = json!({"podSelector": selecting("api"), "policyTypes": ["Egress"], "egress": egress});
+    let mut followed = Followed::of(vec![namespace(), pod("api-1", 2, json!({"app": "api"})), policy("api", spec)]);
+    followed.update_remote("web", &["10.9.0.1"], &[]);
+    assert_eq!(followed.shown(), ["api>east/shop/web:443"]);
+}
+
+#[test]
+fn remote_line_is_partial_where_replicas_differ() {
+    let mut followed = Followed::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    followed.update_remote("web", &["10.9.0.1"], &[]);
+    let canary = json!([{"from": [of_east(None)], "ports": [{"port": 90}]}]);
+    let selecting_canary = json!({"matchLabels": {"app": "api", "track": "canary"}});
+    followed.set(vec![
+        pod("api-2", 3, json!({"app": "api", "track": "canary"})),
+        policy("canary", json!({"podSelector": selecting_canary, "ingress": canary})),
+    ]);
+    assert_eq!(followed.shown(), ["east/shop/web>api:80", "east/shop/web>api:90 some"]);
+    followed.remove(Kind::Pod, "api-1");
+    assert_eq!(followed.shown(), ["east/shop/web>api:80,90"]);
+}
+
+#[test]
+fn set_whose_addresses_local_pods_have_has_no_line() {
+    let mut followed = Followed::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    followed.update_remote("web", &["10.0.0.9"], &[]);
+    assert_eq!(followed.shown(), ["east/shop/web>api:80"]);
+    followed.set(vec![pod("own-1", 9, json!({}))]);
+    assert_eq!(followed.shown(), Vec::<String>::new());
+    followed.remove(Kind::Pod, "own-1");
+    assert_eq!(followed.shown(), ["east/shop/web>api:80"]);
+}
+
+#[test]
+fn everyone_does_not_mean_remote_sets() {
+    let mut followed = Followed::of(api(json!([{"from": [{"namespaceSelector": {}}], "ports": [{"port": 80}]}])));
+    assert_eq!(followed.shown(), ["*>api:80"]);
+    assert!(followed.update_remote("web", &["10.9.0.1"], &[]).is_empty());
+}
+
+#[test]
+fn remote_lines_count_towards_the_limit() {
+    let mut followed = Followed { state: ClusterState::new(), edges: Edges::with_limit(3) };
+    followed.set(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
+    for name in ["a", "b", "c"] {
+        followed.update_remote(name, &["10.9.0.1"], &[]);
+    }
+    let before = followed.edges.lines();
+    assert_eq!(followed.shown().len(), 3);
+    let withheld = followed.update_remote("d", &["10.9.0.1"], &[]);
+    assert!(followed.edges.is_withheld());
+    assert_eq!((withheld.adds, withheld.removes), (vec![], before.clone()));
+    let back = followed.update_remote("d", &[], &["10.9.0.1"]);
+    assert!(!followed.edges.is_withheld());
+    assert_eq!((back.adds, back.removes), (before, vec![]));
 }

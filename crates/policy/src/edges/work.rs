@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Edges;
 use super::classes::{Class, Classes};
+use super::remote_matches::TouchedSets;
 use super::terms::Terms;
 use crate::changed::Noted;
 use crate::isolating::Isolating;
@@ -16,6 +17,8 @@ use crate::{Changed, ClusterState, Direction, ObjectName, Pod, Policy};
 pub(super) struct Work {
     /// Workloads with classes that came, went, or may something else.
     pub(super) dirty: BTreeSet<u32>,
+    /// Beside the workloads that are dirty.
+    pub(super) touched_sets: TouchedSets,
     came: BTreeSet<u32>,
     emptied: BTreeSet<u32>,
     /// Peers that fewer name.
@@ -46,7 +49,8 @@ impl Edges {
         for Noted { address, .. } in &changed.addresses {
             pods.extend(state.contenders(*address).cloned());
         }
-        if !std::mem::replace(&mut self.begun, true) {
+        let begins = !std::mem::replace(&mut self.begun, true);
+        if begins {
             pods.clear();
             for pod in state.pods() {
                 self.place(state, pod.name.clone(), workload_of, &mut work);
@@ -59,6 +63,7 @@ impl Edges {
         }
         self.remove_emptied(&mut work);
         self.find_peers(state, changed, &mut work);
+        work.touched_sets = self.remote.follow(state, changed, begins, &self.matches);
         let mut judged = std::mem::take(&mut work.came);
         for policy in &learnt.policies {
             let of_namespace = self.classes.in_namespace(&policy.name.namespace);
@@ -69,7 +74,11 @@ impl Edges {
                 self.judge(state, class, direction, &mut work);
             }
         }
-        self.matches.sweep(std::mem::take(&mut work.loosened), &mut self.classes);
+        for peer in self.matches.sweep(std::mem::take(&mut work.loosened), &mut self.classes) {
+            self.remote.remove_peer(peer);
+        }
+        let Work { dirty, touched_sets, .. } = &mut work;
+        touched_sets.retain(|(_, workload, _)| !dirty.contains(workload));
         work
     }
 
@@ -151,9 +160,15 @@ impl Edges {
                 Direction::Ingress => resolved_ports(&policies.iter().collect::<Vec<_>>(), &pod),
             };
             let key = (direction, policies.iter().map(Arc::as_ptr).collect(), named);
-            let Edges { classes, matches, vocabulary, .. } = self;
+            let Edges { classes, matches, vocabulary, remote, .. } = self;
             let compile = || {
-                let number = |peer| matches.number(peer, classes, vocabulary, state);
+                let number = |named| {
+                    let (number, is_new) = matches.number(named, classes, vocabulary, state);
+                    if let Some(peer) = matches.pod_peer(number).filter(|_| is_new) {
+                        remote.add_peer(number, peer, state);
+                    }
+                    number
+                };
                 Arc::new(Terms::of(direction, &policies, &pod, number))
             };
             work.compiled.entry(key).or_insert_with(compile).clone()

@@ -20,16 +20,27 @@ struct Members {
     addresses: BTreeSet<IpAddr>,
 }
 
+/// Difference that a change made.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Moved {
+    /// Addresses that are in other sets now.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Sets that have other addresses now.
+    pub(crate) sets: BTreeSet<RemoteSet>,
+}
+
 impl RemoteSets {
-    /// Gives the addresses that are in other sets now.
-    pub(crate) fn apply(&mut self, change: RemoteChange) -> BTreeSet<IpAddr> {
-        let mut moved = BTreeSet::new();
+    pub(crate) fn apply(&mut self, change: RemoteChange) -> Moved {
+        let mut moved = Moved::default();
         match change {
             RemoteChange::Update { set, adds, removes } => {
                 let adds = canonical(&adds);
                 let removes = &canonical(&removes) - &adds;
-                moved.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
-                moved.extend(adds.into_iter().filter(|address| self.give(&set, *address)));
+                moved.addresses.extend(removes.into_iter().filter(|address| self.take(&set, *address)));
+                moved.addresses.extend(adds.into_iter().filter(|address| self.give(&set, *address)));
+                if !moved.addresses.is_empty() {
+                    moved.sets.insert(set);
+                }
             }
             RemoteChange::Replace(sets) => {
                 let mut wanted: BTreeMap<RemoteSet, BTreeSet<IpAddr>> = BTreeMap::new();
@@ -39,7 +50,11 @@ impl RemoteSets {
                 let none = BTreeSet::new();
                 self.keep(|set, address| wanted.get(set).unwrap_or(&none).contains(&address), &mut moved);
                 for (set, addresses) in &wanted {
-                    moved.extend(addresses.iter().filter(|address| self.give(set, **address)));
+                    for address in addresses {
+                        if self.give(set, *address) {
+                            moved.note(set, *address);
+                        }
+                    }
                 }
             }
             RemoteChange::Forget(cluster) => self.keep(|set, _| set.cluster != cluster, &mut moved),
@@ -47,11 +62,15 @@ impl RemoteSets {
         moved
     }
 
-    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut BTreeSet<IpAddr>) {
+    fn keep(&mut self, stays: impl Fn(&RemoteSet, IpAddr) -> bool, moved: &mut Moved) {
         let all = self.sets.iter().flat_map(|(set, members)| members.addresses.iter().map(move |a| (set, *a)));
         let gone: Vec<(RemoteSet, IpAddr)> =
             all.filter(|(set, address)| !stays(set, *address)).map(|(set, address)| (set.clone(), address)).collect();
-        moved.extend(gone.iter().filter(|(set, address)| self.take(set, *address)).map(|(_, address)| *address));
+        for (set, address) in &gone {
+            if self.take(set, *address) {
+                moved.note(set, *address);
+            }
+        }
     }
 
     /// Says whether the set did not have it.
@@ -110,6 +129,11 @@ impl RemoteSets {
         self.sets.get(set).map(|members| &members.addresses)
     }
 
+    /// The labels of the set by which selectors match it; `None` for a set that is not known.
+    pub(crate) fn seen(&self, set: &RemoteSet) -> Option<&Seen> {
+        self.sets.get(set).map(|members| &members.seen)
+    }
+
     /// The sets that have the address, in the order of their names.
     pub(crate) fn with(&self, address: IpAddr) -> impl Iterator<Item = (&RemoteSet, &Seen)> {
         let sets = self.by_address.get(&address).into_iter().flatten();
@@ -128,6 +152,15 @@ impl RemoteSets {
     /// How many addresses are in at least one.
     pub(crate) fn address_count(&self) -> usize {
         self.by_address.len()
+    }
+}
+
+impl Moved {
+    fn note(&mut self, set: &RemoteSet, address: IpAddr) {
+        self.addresses.insert(address);
+        if !self.sets.contains(set) {
+            self.sets.insert(set.clone());
+        }
     }
 }
 
@@ -153,27 +186,32 @@ mod tests {
         sets.with(address.parse().unwrap()).map(|(set, _)| set.name.to_string()).collect()
     }
 
-    fn moved(texts: &[&str]) -> BTreeSet<IpAddr> {
-        addresses(texts).into_iter().collect()
+    /// The addresses, and the names of the sets of `east` that have other ones now.
+    fn moved(texts: &[&str], sets: &[&str]) -> Moved {
+        let sets = sets.iter().map(|name| RemoteSet::new("east", "shop", name)).collect();
+        Moved { addresses: addresses(texts).into_iter().collect(), sets }
     }
 
     #[test]
-    fn a_change_tells_of_the_addresses_that_it_moves_and_of_no_others() {
+    fn change_reports_moved_addresses_and_their_sets_only() {
         let mut sets = RemoteSets::default();
-        assert_eq!(sets.apply(update("web", &["10.9.0.1", "fd00::1"], &[])), moved(&["10.9.0.1", "fd00::1"]));
-        assert_eq!(sets.apply(update("web", &["10.9.0.1"], &["10.9.0.7"])), moved(&[]));
-        assert_eq!(sets.apply(update("api", &["10.9.0.1", "10.9.0.2"], &[])), moved(&["10.9.0.1", "10.9.0.2"]));
+        assert_eq!(sets.apply(update("web", &["10.9.0.1", "fd00::1"], &[])), moved(&["10.9.0.1", "fd00::1"], &["web"]));
+        assert_eq!(sets.apply(update("web", &["10.9.0.1"], &["10.9.0.7"])), moved(&[], &[]));
+        assert_eq!(
+            sets.apply(update("api", &["10.9.0.1", "10.9.0.2"], &[])),
+            moved(&["10.9.0.1", "10.9.0.2"], &["api"])
+        );
         assert_eq!(names(&sets, "10.9.0.1"), ["api", "web"]);
-        assert_eq!(sets.apply(update("web", &[], &["10.9.0.1"])), moved(&["10.9.0.1"]));
+        assert_eq!(sets.apply(update("web", &[], &["10.9.0.1"])), moved(&["10.9.0.1"], &["web"]));
         assert_eq!((names(&sets, "10.9.0.1"), sets.len(), sets.address_count()), (vec!["api".to_owned()], 2, 3));
         let all = vec![
             (RemoteSet::new("east", "shop", "web"), addresses(&["fd00::1", "10.9.0.2"])),
             (RemoteSet::new("east", "shop", "api"), addresses(&["10.9.0.2"])),
         ];
-        assert_eq!(sets.apply(RemoteChange::Replace(all.clone())), moved(&["10.9.0.1", "10.9.0.2"]));
-        assert_eq!(sets.apply(RemoteChange::Replace(all)), moved(&[]));
-        assert_eq!(sets.apply(RemoteChange::Forget("west".into())), moved(&[]));
-        assert_eq!(sets.apply(RemoteChange::Forget("east".into())), moved(&["fd00::1", "10.9.0.2"]));
+        assert_eq!(sets.apply(RemoteChange::Replace(all.clone())), moved(&["10.9.0.1", "10.9.0.2"], &["api", "web"]));
+        assert_eq!(sets.apply(RemoteChange::Replace(all)), moved(&[], &[]));
+        assert_eq!(sets.apply(RemoteChange::Forget("west".into())), moved(&[], &[]));
+        assert_eq!(sets.apply(RemoteChange::Forget("east".into())), moved(&["fd00::1", "10.9.0.2"], &["api", "web"]));
         assert_eq!(sets, RemoteSets::default());
     }
 

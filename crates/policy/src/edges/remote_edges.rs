@@ -1,0 +1,157 @@
+//! Edges between workloads that are governed and remote sets.
+//!
+//! No policy here governs a remote set: what it may exchange with a workload is decided by the rules of the workload alone.
+//! There are edges with the sets that a rule selects. What rules allow to every address, or to those in a block, is said of
+//! addresses (`outside.rs`), whoever has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::FlowPorts;
+use super::classes::{Class, Classes};
+use super::groups::TooMany;
+use super::line::{End, Line};
+use super::pairs::Pair;
+use super::remote_matches::{RemoteMatches, TouchedSets};
+use super::workloads::{Workload, Workloads, bit};
+use crate::remote::RemoteSet;
+use crate::{Direction, ObjectName};
+
+/// The direction in which the workload is governed, the set at the other end, and whether the edge is partial.
+pub(super) type RemoteKey = (Direction, Arc<RemoteSet>, bool);
+
+/// What the edges are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    pub(super) classes: &'a Classes,
+    pub(super) workloads: &'a Workloads,
+    pub(super) remote: &'a RemoteMatches,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct RemoteEdges {
+    /// By workload; none is without edges.
+    pub(super) edges: OrdMap<u32, OrdMap<RemoteKey, FlowPorts>>,
+    count: usize,
+    pub(super) added: Vec<Line>,
+    pub(super) removed: Vec<Line>,
+}
+
+impl RemoteEdges {
+    /// Brings up to date all edges of the workloads in `dirty`, and of others those with the sets that were touched.
+    pub(super) fn settle<'a>(
+        &mut self,
+        dirty: impl IntoIterator<Item = &'a u32>,
+        touched: &TouchedSets,
+        sources: Sources<'_>,
+        limit: usize,
+    ) -> Result<(), TooMany> {
+        // As for other edges: what is held of before comes on top of the limit as long as it is not replaced.
+        let on_the_way = limit.saturating_mul(2);
+        if !self.edges.is_empty() || !sources.remote.is_empty() {
+            for workload in dirty {
+                self.rebuild(*workload, sources);
+                self.check(on_the_way)?;
+            }
+        }
+        for (direction, workload, set) in touched {
+            self.refresh(*workload, *direction, set, sources);
+            self.check(on_the_way)?;
+        }
+        self.check(limit)
+    }
+
+    fn check(&self, limit: usize) -> Result<(), TooMany> {
+        if self.count > limit { Err(TooMany) } else { Ok(()) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    fn rebuild(&mut self, number: u32, sources: Sources<'_>) {
+        let workload = &sources.workloads.slots[number];
+        let mut wanted: BTreeMap<RemoteKey, FlowPorts> = BTreeMap::new();
+        for direction in Direction::BOTH {
+            for set in sets_selected(workload, direction, sources) {
+                for (partial, ports) in pair(workload, direction, &set, sources).beyond(&Pair::nothing()) {
+                    wanted.insert((direction, set.clone(), partial), ports);
+                }
+            }
+        }
+        let of_before = self.edges.get(&number).into_iter().flat_map(OrdMap::keys);
+        let gone: Vec<RemoteKey> = of_before.filter(|key| !wanted.contains_key(*key)).cloned().collect();
+        for key in gone {
+            self.set(number, key, FlowPorts::none(), workload);
+        }
+        for (key, ports) in wanted {
+            self.set(number, key, ports, workload);
+        }
+    }
+
+    fn refresh(&mut self, number: u32, direction: Direction, set: &Arc<RemoteSet>, sources: Sources<'_>) {
+        let workload = &sources.workloads.slots[number];
+        for (partial, ports) in pair(workload, direction, set, sources).beyond(&Pair::nothing()) {
+            self.set(number, (direction, set.clone(), partial), ports, workload);
+        }
+    }
+
+    fn set(&mut self, number: u32, key: RemoteKey, ports: FlowPorts, workload: &Workload) {
+        let before = self.edges.get(&number).and_then(|edges| edges.get(&key)).cloned();
+        if before.as_ref().unwrap_or(&FlowPorts::none()) == &ports {
+            return;
+        }
+        let line = |ports| line(&key, workload.name.clone(), ports);
+        self.removed.extend(before.clone().map(line));
+        self.added.extend((!ports.is_none()).then(|| line(ports.clone())));
+        self.count = self.count + usize::from(!ports.is_none()) - usize::from(before.is_some());
+        let edges = self.edges.entry(number).or_default();
+        match ports.is_none() {
+            true => edges.remove(&key),
+            false => edges.insert(key, ports),
+        };
+        if edges.is_empty() {
+            self.edges.remove(&number);
+        }
+    }
+}
+
+/// The sets that rules of the workload's policies select.
+fn sets_selected(workload: &Workload, direction: Direction, sources: Sources<'_>) -> BTreeSet<Arc<RemoteSet>> {
+    let classes = workload.classes.iter().map(|class| &sources.classes.slots[*class]);
+    let peers = classes.filter_map(|class| class.terms(direction)).flat_map(|terms| &terms.peers);
+    let peers: BTreeSet<u32> = peers.map(|(peer, _)| *peer).collect();
+    peers.into_iter().flat_map(|peer| sources.remote.selected_by(peer)).cloned().collect()
+}
+
+/// What the workload and the set may exchange; nothing if no rule of the workload selects the set.
+fn pair(workload: &Workload, direction: Direction, set: &RemoteSet, sources: Sources<'_>) -> Pair {
+    let Sources { classes, remote, .. } = sources;
+    let families = remote.families(set);
+    let is_selected_by = |peer: u32| remote.selects(peer, set);
+    let met = || {
+        let classes = workload.classes.iter().map(|class| &classes.slots[*class]);
+        classes.filter(|class| bit(class.key.family) & families != 0)
+    };
+    let is_named = |class: &Class| {
+        class.terms(direction).is_some_and(|terms| terms.peers.iter().any(|(peer, _)| is_selected_by(*peer)))
+    };
+    if !met().any(is_named) {
+        return Pair::nothing();
+    }
+    let allowed = |class: &Class| match class.terms(direction) {
+        Some(terms) => terms.allow_remote(is_selected_by),
+        None => FlowPorts::everything(),
+    };
+    Pair::of(met().map(allowed))
+}
+
+pub(super) fn line((direction, set, partial): &RemoteKey, workload: ObjectName, ports: FlowPorts) -> Line {
+    let (workload, set, partial) = (End::Workload(workload), End::Remote(set.clone()), *partial);
+    match direction {
+        Direction::Ingress => Line::Edge { source: set, destination: workload, ports, partial },
+        Direction::Egress => Line::Edge { source: workload, destination: set, ports, partial },
+    }
+}
