@@ -33,6 +33,8 @@ mod kernel;
 mod explained;
 // The demo's expectation is what the policies of the example say.
 mod demo;
+// The agent and the provider of context compute the same identities.
+mod identities;
 // The walls between the crates hold.
 mod walls;
 // A node for the agent to run on.

@@ -86,7 +86,8 @@ fn without_a_verb_it_prints_its_help_and_ends_with_2() {
     assert_eq!(bare.code, Some(2));
     let help = run(["--help"]);
     assert_eq!(help.code, Some(0));
-    for verb in ["agent", "render", "check", "explain", "drops", "audit", "rules", "doctor", "completions"] {
+    for verb in ["agent", "render", "check", "explain", "identity", "drops", "audit", "rules", "doctor", "completions"]
+    {
         assert!(bare.stderr.contains(verb) && help.stdout.contains(verb), "{verb}");
     }
     assert_eq!(run(["--version"]).stdout, format!("ringfence {}\n", env!("CARGO_PKG_VERSION")));

@@ -38,7 +38,7 @@ const WALLS: &[Wall] = &[
     },
     Wall {
         name: "agent",
-        ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed", "listener"],
+        ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed", "identity", "listener"],
         never: &[],
     },
 ];

@@ -6,10 +6,12 @@
 pub(crate) mod audit;
 pub(crate) mod client;
 pub(crate) mod denial;
+pub(crate) mod identity;
 pub(crate) mod question;
 pub(crate) mod rules;
 pub(crate) mod status;
 
+use ::identity::EndIdentity;
 use policy::{Explanation, Named, NamedTraffic};
 use question::{BadQuestion, Parameters, Question};
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,9 @@ pub(crate) const READY: &str = "/readyz";
 
 /// `GET` with an [`ExplainQuery`]: a list of [`Explained`], one for each address family.
 pub(crate) const EXPLAIN: &str = "/v1/explain";
+
+/// `GET` with an [`identity::IdentityQuery`]: an [`identity::IdentityReport`].
+pub(crate) const IDENTITY: &str = "/v1/identity";
 
 /// `GET`: a [`TableVerdict`].
 pub(crate) const VERIFY: &str = "/v1/verify";
@@ -88,6 +93,12 @@ impl Question for ExplainQuery {
 pub(crate) struct Explained {
     #[serde(flatten)]
     pub(crate) explanation: Explanation,
+    /// Null while the name of the cluster is not known.
+    #[serde(rename = "sourceIdentity", default)]
+    pub(crate) source_identity: Option<EndIdentity>,
+    /// As `source_identity`.
+    #[serde(rename = "destinationIdentity", default)]
+    pub(crate) destination_identity: Option<EndIdentity>,
     /// Why the kernel may do otherwise.
     #[serde(default)]
     pub(crate) notes: Vec<String>,
@@ -147,9 +158,14 @@ mod tests {
             policy::Traffic::Port(nft::Protocol::Tcp, 80),
         );
         golden(
-            &vec![Explained { explanation, notes: vec!["a note".into()] }],
+            &vec![Explained {
+                explanation,
+                source_identity: Some(EndIdentity::reserved(::identity::ReservedIdentity::World, None)),
+                destination_identity: None,
+                notes: vec!["a note".into()],
+            }],
             expect![[
-                r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"},"notes":["a note"]}]"#
+                r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"},"sourceIdentity":{"service":null,"sid":null,"num":2,"state":"world"},"destinationIdentity":null,"notes":["a note"]}]"#
             ]],
         );
     }

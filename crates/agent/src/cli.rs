@@ -1,6 +1,7 @@
 //! The command line: flags, environment variables, help.
 
 mod agent;
+mod identity;
 mod node;
 mod remote;
 mod reports;
@@ -14,6 +15,7 @@ use console::Output;
 use nft::Name;
 use policy::{Layout, Named, NamedTraffic};
 
+pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use agent::{AgentArguments, Switch};
 pub(crate) use node::{
     ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, RulesArguments, StatusArguments,
@@ -41,6 +43,8 @@ pub(crate) enum Command {
     Check(CheckArguments),
     /// Explain whether a flow is allowed: by which rule, or what the closest rule lacks.
     Explain(ExplainArguments),
+    /// Compute the identity of a pod or an address: security identity, number, and the labels that make it.
+    Identity(IdentityArguments),
     /// Show the status of the agent of this node: readiness, rules, commits, policies, pods, other clusters.
     Status(StatusArguments),
     /// Print the rules that the agent of this node has committed, as nft text, and whether the kernel has the same.
@@ -75,6 +79,10 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     }
     if let (Command::Explain(arguments), Some((_, given))) = (&cli.command, matches.subcommand()) {
         arguments.check_enforcement(given)?;
+        arguments.scheme.check_source(given, arguments.manifests.as_deref())?;
+    }
+    if let (Command::Identity(arguments), Some((_, given))) = (&cli.command, matches.subcommand()) {
+        arguments.scheme.check_source(given, arguments.manifests.as_deref())?;
     }
     Ok(cli)
 }
@@ -159,6 +167,9 @@ pub(crate) struct ExplainArguments {
 
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
+
+    #[command(flatten)]
+    pub(crate) scheme: SchemeArguments,
 
     /// Run directory of the agent, with its socket.
     #[arg(long, env = "RINGFENCE_RUN_DIR", value_name = "DIR", default_value = "/run/ringfence")]

@@ -12,6 +12,7 @@ mod conflist;
 pub mod doctor;
 mod enforcer;
 mod gate;
+mod identities;
 mod isolation;
 mod kernel_support;
 mod kernel_watch;
@@ -47,6 +48,7 @@ pub fn run() -> ExitCode {
         cli::Command::Render(arguments) => verbs::render(&arguments),
         cli::Command::Check(arguments) => verbs::check(&arguments),
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
+        cli::Command::Identity(arguments) => verbs::identity(&arguments),
         cli::Command::Drops(arguments) => verbs::drops(&arguments),
         cli::Command::Audit(arguments) => verbs::audit(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),

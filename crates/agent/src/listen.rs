@@ -19,9 +19,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::api::audit::{AuditQuery, SuggestionQuery};
 use crate::api::denial::{Coverage, DropsQuery};
+use crate::api::identity::IdentityQuery;
 use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
+use crate::identities::Unidentified;
 use crate::metrics::Metrics;
 use crate::reports::{Followed, Stream, coverage};
 use crate::state_loop::Event;
@@ -73,6 +75,7 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::READY, get(readyz))
         .route(api::STATUS, get(status))
         .route(api::EXPLAIN, get(explain))
+        .route(api::IDENTITY, get(identity))
         .route(api::VERIFY, get(verify))
         .route(api::RULES, get(rules::rules))
         .route(api::DROPS, get(drops))
@@ -157,6 +160,10 @@ async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuer
     ask(&sources, |reply| Question::Explain(query, reply)).await
 }
 
+async fn identity(State(sources): State<Sources>, Asked(query): Asked<IdentityQuery>) -> Response {
+    ask(&sources, |reply| Question::Identity(query, reply)).await
+}
+
 /// What the loop says.
 async fn ask<T: Serialize>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Question) -> Response {
     match answer_of(sources, question).await {
@@ -174,7 +181,10 @@ async fn answer_of<T>(sources: &Sources, question: impl FnOnce(Reply<T>) -> Ques
         (Ok(()), Ok(Err(no_answer))) => {
             let code = match &no_answer {
                 NoAnswer::NotListed(_) | NoAnswer::NotCommitted(_) => StatusCode::SERVICE_UNAVAILABLE,
-                NoAnswer::Unexplained(_) | NoAnswer::NotKnown(_) => StatusCode::NOT_FOUND,
+                NoAnswer::Unidentified(Unidentified::UnknownCluster) => StatusCode::SERVICE_UNAVAILABLE,
+                NoAnswer::Unexplained(_)
+                | NoAnswer::NotKnown(_)
+                | NoAnswer::Unidentified(Unidentified::UnknownPod(_)) => StatusCode::NOT_FOUND,
             };
             Err(refuse(code, no_answer.to_string()))
         }

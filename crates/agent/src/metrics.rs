@@ -7,6 +7,7 @@ mod drops;
 pub(crate) mod labels;
 mod process;
 mod remote;
+mod services;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;

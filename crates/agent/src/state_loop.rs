@@ -21,6 +21,7 @@ use tokio::time::{Instant as Tick, sleep_until};
 
 use crate::enforcer::Enforcer;
 use crate::gate::{Gate, Outcome, Waiting};
+use crate::identities::Unidentified;
 use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
@@ -328,6 +329,10 @@ impl StateLoop {
                         policies = self.state.policy_count(),
                         "initial sync complete"
                     );
+                    self.denied.keep_up(&self.state);
+                    if self.denied.identities.scheme().is_none() {
+                        tracing::warn!("security identities are not computed: {}", Unidentified::UnknownCluster);
+                    }
                 }
                 changed || completed
             }

@@ -4,6 +4,7 @@ mod agent;
 mod audit;
 mod doctor;
 mod drops;
+mod identity;
 mod install_cni;
 mod manifests;
 mod probe;
@@ -15,6 +16,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
+use ::identity::EndIdentity;
 use anyhow::bail;
 use console::{BAD, DOUBTFUL, GOOD, NO, Output, YES, output};
 use policy::{Severity, explain_ambient, explain_named, translate};
@@ -22,7 +24,10 @@ use policy::{Severity, explain_ambient, explain_named, translate};
 use crate::api::client::{self, Unanswered};
 use crate::api::{ExplainQuery, Explained};
 use crate::cli::{CheckArguments, ExplainArguments, RenderArguments};
+use crate::identities::explained;
+use crate::reports::{Ends, Place};
 
+pub(crate) use self::identity::identity;
 pub(crate) use agent::agent;
 pub(crate) use audit::audit;
 pub(crate) use doctor::doctor;
@@ -110,9 +115,11 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
             let manifests = manifests::read(folder, arguments.enforcement.by_default())?;
             manifests.report_problems();
             let found = explain_named(&manifests.state, &arguments.source, &arguments.destination, &arguments.traffic)?;
+            let (identities, place) = (arguments.scheme.identities(Some(folder)), Place::default());
+            let ends = Ends { state: &manifests.state, place: &place, scheme: identities.scheme() };
             let explained = |explanation| {
                 let notes = explain_ambient(&manifests.state, &explanation).into_iter().collect();
-                Explained { explanation, notes }
+                explained(&ends, explanation, notes)
             };
             found.into_iter().map(explained).collect()
         }
@@ -125,11 +132,21 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
     output::answer(&text, if explanations.iter().all(|e| e.explanation.allowed) { YES } else { NO })
 }
 
-fn in_colour(Explained { explanation, notes }: &Explained) -> String {
+fn in_colour(explained: &Explained) -> String {
+    let Explained { explanation, source_identity, destination_identity, notes } = explained;
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
     let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
-    format!("{style}{verdict}{style:#}{}\n{notes}", text.strip_prefix(verdict).unwrap_or(&text))
+    let identities = identities(source_identity.as_ref(), destination_identity.as_ref());
+    let identities: String = identities.into_iter().map(|words| format!("  {words}\n")).collect();
+    format!("{style}{verdict}{style:#}{}\n{identities}{notes}", text.strip_prefix(verdict).unwrap_or(&text))
+}
+
+/// The identities of both ends; `None` if neither is known.
+fn identities(source: Option<&EndIdentity>, destination: Option<&EndIdentity>) -> Option<String> {
+    let word = |identity: Option<&EndIdentity>| identity.map_or("unknown".into(), EndIdentity::to_string);
+    let is_any_known = source.is_some() || destination.is_some();
+    is_any_known.then(|| format!("identities: {} -> {}", word(source), word(destination)))
 }
 
 /// Asks the running agent.
@@ -139,10 +156,15 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
         destination: arguments.destination.clone(),
         traffic: arguments.traffic.clone(),
     };
-    runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(|error| match &error {
+    runtime()?.block_on(client::explain(&arguments.run_dir, &query)).map_err(or_manifests)
+}
+
+/// The error of a verb that works on manifests as well.
+fn or_manifests(error: Unanswered) -> anyhow::Error {
+    match &error {
         Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
         Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
-    })
+    }
 }
 
 /// For verbs that wait for one thing at a time.

@@ -3,11 +3,13 @@
 mod serve;
 mod source;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use ::identity::{LabelFilter, Pattern, Space};
+use ::identity::{LabelFilter, Pattern, ReservedIdentity, Sid, Space, UNNUMBERED};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
@@ -48,7 +50,7 @@ pub(crate) enum Command {
     Build(BuildArguments),
     /// Look up the identity of an address.
     Lookup(LookupArguments),
-    /// Print the identity table: number, namespace, labels, and number of addresses of each identity.
+    /// Print the identity table: number, namespace, labels, and number of addresses of each identity; or compare two.
     Ids(IdsArguments),
     /// Classify a flow: declared, violation, or not governed by any policy.
     Verdict(VerdictArguments),
@@ -166,8 +168,50 @@ pub(crate) struct LookupArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct IdsArguments {
+    /// Compare two identities, each by its text or its number: print the labels in which they differ. Exit status 1 if
+    /// one of them is not in the table.
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub(crate) diff: Option<Vec<IdentityName>>,
+
     #[command(flatten)]
     pub(crate) from: FromArguments,
+}
+
+/// An identity as a person names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdentityName {
+    Sid(Sid),
+    Number(u32),
+}
+
+impl FromStr for IdentityName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IdentityName, String> {
+        if let Ok(sid) = text.parse() {
+            return Ok(IdentityName::Sid(sid));
+        }
+        let reserved = |number: &u32| ReservedIdentity::ALL.into_iter().find(|reserved| reserved.num() == *number);
+        match text.parse::<u32>() {
+            Ok(UNNUMBERED) => Err("0 is the number of all identities for which no number is left; use the text".into()),
+            Ok(number) => match reserved(&number) {
+                Some(reserved) => Err(format!("{number} is the reserved identity {reserved}, which has no labels")),
+                None => Ok(IdentityName::Number(number)),
+            },
+            Err(_) => {
+                Err("expected 13 characters a-z and 2-7, or a number, as 'ringfence-context ids' prints them".into())
+            }
+        }
+    }
+}
+
+impl fmt::Display for IdentityName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IdentityName::Sid(sid) => sid.fmt(f),
+            IdentityName::Number(number) => number.fmt(f),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -207,6 +251,17 @@ mod tests {
         for argument in serve.get_arguments().filter(|a| a.get_id() != "help" && a.get_id() != "version") {
             assert!(argument.get_help().is_some(), "{} has no help", argument.get_id());
             assert!(argument.get_env().is_some(), "{} has no variable", argument.get_id());
+        }
+    }
+
+    #[test]
+    fn identities_are_named_by_text_or_number() {
+        for text in ["rdsrexpux6y4o", "213703"] {
+            assert_eq!(text.parse::<IdentityName>().unwrap().to_string(), text);
+        }
+        for (text, reason) in [("5", "reserved identity init"), ("0", "no number is left"), ("shop", "13 characters")] {
+            let error = text.parse::<IdentityName>().unwrap_err();
+            assert!(error.contains(reason), "{error}");
         }
     }
 

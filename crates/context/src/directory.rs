@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::identity::{LabelFilter, Sid, Space};
+use ::identity::{LabelFilter, ReservedIdentity, Sid, Space};
 use cluster::Problem;
 use imbl::OrdMap;
 use policy::remote::{LabelPrefix, RemoteChange};
@@ -33,7 +33,7 @@ use policy::{Change, Changed, ClusterState, Interner, ObjectName};
 use crate::exposure::{ExposureChange, Exposures, Reclassified};
 use crate::numbers::Numbers;
 use crate::object::{EndpointSlice, Exposure, Kind, Object, Pod};
-use crate::record::{Record, State};
+use crate::record::Record;
 use crate::template::Template;
 use crate::version::Sum;
 use known::{Known, Pods};
@@ -76,7 +76,7 @@ pub struct Directory {
     numbers: Numbers,
     table: Table,
     /// Records of the table without a security identity, by state.
-    reserved: BTreeMap<State, usize>,
+    reserved: BTreeMap<ReservedIdentity, usize>,
     ids: OrdMap<Sid, Identity>,
     sum: Sum,
     interner: Interner,
@@ -234,7 +234,7 @@ impl Directory {
     }
 
     /// Addresses whose records have this state.
-    pub fn count_in_state(&self, state: State) -> usize {
+    pub fn count_in_state(&self, state: ReservedIdentity) -> usize {
         self.reserved.get(&state).copied().unwrap_or(0)
     }
 

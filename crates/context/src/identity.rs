@@ -1,11 +1,13 @@
 //! Identities as they go out: the JSON of deltas, the table of identities, and the baseline's forms.
 
+pub(crate) mod difference;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::identity::Sid;
+use ::identity::{ReservedIdentity, Sid};
 use bytes::Bytes;
 use feed::Position;
 use imbl::OrdMap;
@@ -16,7 +18,7 @@ use crate::channel::{Baseline, Encode, Part, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
 use crate::mmdb::{self, Description, Value};
-use crate::record::{Detail, Record, State};
+use crate::record::{Detail, Record};
 
 /// The name of the feed.
 pub(crate) const FEED: &str = "identity";
@@ -140,7 +142,7 @@ impl Who<'_> {
     pub(crate) fn is_workload(&self) -> bool {
         match self.state.as_deref() {
             None => !self.namespace.is_empty(),
-            Some(state) => state == State::Init.text() || state == State::Unmanaged.text(),
+            Some(state) => state == ReservedIdentity::Init.text() || state == ReservedIdentity::Unmanaged.text(),
         }
     }
 }

@@ -20,7 +20,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::directory::{Directory, NumberUsage};
-use crate::record::State;
+use crate::record::RECORDED;
 use crate::remote::Report;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
@@ -196,7 +196,7 @@ impl Metrics {
     }
 
     pub(crate) fn set_identities(&self, directory: &Directory) {
-        for state in State::ALL {
+        for state in RECORDED {
             let gauge = self.reserved.get_or_create(&[("state", state.text())]);
             gauge.set(number(directory.count_in_state(state)));
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ::identity::Sid;
+use ::identity::{ReservedIdentity, Sid};
 use sha2::{Digest, Sha256};
 
 use crate::template::Template;
@@ -32,28 +32,9 @@ pub struct Facts {
     pub sid: Option<Sid>,
     pub num: u32,
     /// None for an ordinary pod.
-    pub state: Option<State>,
+    pub state: Option<ReservedIdentity>,
     /// What most records do not have.
     pub detail: Option<Box<Detail>>,
-}
-
-/// Why a record has no security identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// The address is a node's own.
-    Host,
-    /// The pod's labels, or those of its namespace, are not known.
-    Init,
-    /// No agent runs on the pod's node.
-    Unmanaged,
-    /// The address is that of another node than the one whose view the records are.
-    RemoteNode,
-    /// An API server of this cluster listens there.
-    KubeApiserver,
-    /// Ingresses or Gateways take traffic from outside there.
-    Ingress,
-    /// A pod of another cluster has it.
-    Remote,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,56 +57,16 @@ pub struct Detail {
     pub host_workloads: Vec<Arc<str>>,
 }
 
-/// Numbers with a meaning, below those of identities ([`crate::numbers`]).
-pub mod reserved {
-    /// Of an identity for which there is no number left.
-    pub const NONE: u32 = 0;
-    pub const HOST: u32 = 1;
-    pub const WORLD: u32 = 2;
-    pub const UNMANAGED: u32 = 3;
-    pub const HEALTH: u32 = 4;
-    pub const INIT: u32 = 5;
-    pub const REMOTE_NODE: u32 = 6;
-    pub const KUBE_APISERVER: u32 = 7;
-    pub const INGRESS: u32 = 8;
-    pub const REMOTE: u32 = 9;
-}
-
-impl State {
-    pub const ALL: [State; 7] = [
-        State::Host,
-        State::Init,
-        State::Unmanaged,
-        State::RemoteNode,
-        State::KubeApiserver,
-        State::Ingress,
-        State::Remote,
-    ];
-
-    pub fn num(self) -> u32 {
-        match self {
-            State::Host => reserved::HOST,
-            State::Init => reserved::INIT,
-            State::Unmanaged => reserved::UNMANAGED,
-            State::RemoteNode => reserved::REMOTE_NODE,
-            State::KubeApiserver => reserved::KUBE_APISERVER,
-            State::Ingress => reserved::INGRESS,
-            State::Remote => reserved::REMOTE,
-        }
-    }
-
-    pub fn text(self) -> &'static str {
-        match self {
-            State::Host => "host",
-            State::Init => "init",
-            State::Unmanaged => "unmanaged",
-            State::RemoteNode => "remote-node",
-            State::KubeApiserver => "kube-apiserver",
-            State::Ingress => "ingress",
-            State::Remote => "remote",
-        }
-    }
-}
+/// The reserved identities that records have. No object names the addresses of the others.
+pub const RECORDED: [ReservedIdentity; 7] = [
+    ReservedIdentity::Host,
+    ReservedIdentity::Unmanaged,
+    ReservedIdentity::Init,
+    ReservedIdentity::RemoteNode,
+    ReservedIdentity::KubeApiserver,
+    ReservedIdentity::Ingress,
+    ReservedIdentity::Remote,
+];
 
 impl Role {
     pub fn text(self) -> &'static str {
@@ -150,14 +91,16 @@ impl Facts {
     /// one's.
     pub fn service(&self) -> Cow<'_, str> {
         match self.state {
-            Some(State::Remote) => Cow::Borrowed(""),
+            Some(ReservedIdentity::Remote) => Cow::Borrowed(""),
             Some(
-                State::Host
-                | State::Init
-                | State::Unmanaged
-                | State::RemoteNode
-                | State::KubeApiserver
-                | State::Ingress,
+                ReservedIdentity::Host
+                | ReservedIdentity::World
+                | ReservedIdentity::Unmanaged
+                | ReservedIdentity::Health
+                | ReservedIdentity::Init
+                | ReservedIdentity::RemoteNode
+                | ReservedIdentity::KubeApiserver
+                | ReservedIdentity::Ingress,
             )
             | None => self.template.service(),
         }
@@ -218,7 +161,7 @@ fn digest(facts: &Facts) -> [u8; 16] {
     bytes.text(&[u8::from(*internet_exposed), u8::from(*control_plane)]);
     bytes.text(&num.to_be_bytes());
     bytes.text(sid.map_or(vec![], |sid| sid.0.to_be_bytes().to_vec()).as_slice());
-    bytes.text(state.map_or("", State::text).as_bytes());
+    bytes.text(state.map_or("", ReservedIdentity::text).as_bytes());
     let none = Detail::default();
     let Detail { pod, node, cluster, host_workloads } = detail.as_deref().unwrap_or(&none);
     for part in [pod, node] {
@@ -307,9 +250,9 @@ mod tests {
             Facts { control_plane: true, ..facts() },
             Facts { sid: None, ..facts() },
             Facts { num: 1, ..facts() },
-            Facts { state: Some(State::Init), ..facts() },
-            Facts { state: Some(State::Unmanaged), ..facts() },
-            Facts { state: Some(State::Remote), ..facts() },
+            Facts { state: Some(ReservedIdentity::Init), ..facts() },
+            Facts { state: Some(ReservedIdentity::Unmanaged), ..facts() },
+            Facts { state: Some(ReservedIdentity::Remote), ..facts() },
             detail(Detail { pod: text("web-1"), ..Detail::default() }),
             detail(Detail { pod: text("web-1"), node: text("node-a"), ..Detail::default() }),
             detail(Detail { node: text("web-1"), ..Detail::default() }),
@@ -343,19 +286,16 @@ mod tests {
     #[test]
     fn documentation_lists_every_state_with_its_number() {
         let text = include_str!("../../../docs/identity.md");
-        for state in State::ALL {
+        for state in RECORDED {
             let row = format!("| `{}` | {} |", state.text(), state.num());
             assert!(text.contains(&row), "{row}");
-        }
-        for num in 0..=reserved::REMOTE {
-            assert!(text.contains(&format!("\n| {num} | ")), "{num}");
         }
     }
 
     #[test]
     fn remote_pod_has_no_service_identity() {
         assert_eq!(facts().service(), "shop/part");
-        assert_eq!(Facts { state: Some(State::Remote), ..facts() }.service(), "");
+        assert_eq!(Facts { state: Some(ReservedIdentity::Remote), ..facts() }.service(), "");
     }
 
     #[test]

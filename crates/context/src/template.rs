@@ -4,17 +4,15 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use ::identity::service_identity;
 use policy::Labels;
 use policy::remote::RemoteSet;
 
 use crate::control_plane::{API_SERVER, Component};
 use crate::exposure::Exposures;
-use crate::labels::{bounded, worth_a_name};
+use crate::labels::bounded;
 use crate::object::Pod;
 use crate::workload::app;
-
-/// The label that makes a part of a namespace a service of its own.
-const SERVICE_IDENTITY: &str = "service-identity";
 
 /// What records of the addresses of Ingresses and Gateways have as their workload.
 const INGRESS: &str = "ingress";
@@ -113,9 +111,6 @@ impl Template {
 
     /// The service identity: `namespace`, or `namespace/part`; empty for a node.
     pub(crate) fn service(&self) -> Cow<'_, str> {
-        match self.pod_labels.get(SERVICE_IDENTITY).filter(|part| worth_a_name(part)) {
-            Some(part) => Cow::Owned(format!("{}/{part}", self.namespace)),
-            None => Cow::Borrowed(&self.namespace),
-        }
+        service_identity(&self.namespace, &self.pod_labels)
     }
 }

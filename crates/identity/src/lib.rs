@@ -24,12 +24,20 @@
 //! assert_eq!(Space::STANDARD.home(sid), 213_703);
 //! ```
 
+mod end;
 mod filter;
+mod reserved;
+mod scheme;
+mod service;
 mod sid;
 mod space;
 #[cfg(test)]
 mod testing;
 
+pub use end::EndIdentity;
 pub use filter::{CHURN, Exclusion, LabelFilter, NotAPattern, Pattern};
+pub use reserved::{ReservedIdentity, UNNUMBERED};
+pub use scheme::{Basis, CLUSTER_NAMESPACE, ExcludedLabel, LabelledObject, Scheme, cluster_uid};
+pub use service::{SERVICE_LABEL, service_identity};
 pub use sid::{NotASid, Sid, canonical};
 pub use space::Space;

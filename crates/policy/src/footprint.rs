@@ -18,7 +18,9 @@ const ARC: usize = 2 * size_of::<usize>();
 /// In bytes.
 pub(crate) fn footprint(object: &Object) -> usize {
     match object {
-        Object::Namespace(namespace) => stored::<Namespace>() + problems(&namespace.problems),
+        Object::Namespace(namespace) => {
+            stored::<Namespace>() + namespace.uid.text_apart().map_or(0, text) + problems(&namespace.problems)
+        }
         Object::Pod(pod) => stored::<Pod>() + text(&pod.name.name) + of_pod(pod),
         Object::Policy(policy) => stored::<Policy>() + text(&policy.name.name) + of_policy(policy),
         Object::Node(node) => stored::<Node>() + of_node(node),

@@ -91,7 +91,8 @@ fn lower_namespace(name: ObjectName, metadata: &Value, interner: &mut Interner) 
         take(e, "policies of the namespace without an annotation of their own are enforced");
         Some(Enforcement::Enforce)
     });
-    Namespace { name, labels, unreadable, enforcement, problems }
+    let uid = metadata["uid"].as_str().unwrap_or("").into();
+    Namespace { name, uid, labels, unreadable, enforcement, problems }
 }
 
 /// A part of an object that was not understood.

@@ -154,6 +154,8 @@ impl Object {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Namespace {
     pub name: ObjectName,
+    /// Empty where the object has none, as in manifests.
+    pub uid: Uid,
     /// With `kubernetes.io/metadata.name`, always.
     pub labels: Labels,
     /// The labels were not understood: no selector matches the namespace, negative ones included.

@@ -269,6 +269,10 @@ impl ClusterState {
         self.namespaces.values()
     }
 
+    pub fn namespace(&self, name: &str) -> Option<&Arc<Namespace>> {
+        self.namespaces.get(name)
+    }
+
     /// The labels of a namespace that selectors may look at; none while its object is unknown or unreadable.
     pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
         self.namespaces.get(namespace).filter(|n| !n.unreadable).map(|n| &n.labels)

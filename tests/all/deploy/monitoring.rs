@@ -7,13 +7,13 @@ use tests::openmetrics::{self, Family, Kind};
 
 use super::manifests::unknown_to;
 use super::{at, documents, list, read};
-use crate::stage::Stage;
+use crate::drops::{DB, OUTSIDE, send_datagrams, stage};
 
 /// Labels that Prometheus and the monitors add.
 const BY_SCRAPING: [&str; 2] = ["instance", "job"];
 
 fn figures() -> Vec<Family> {
-    let (stage, state) = (Stage::new(), TempDir::new().unwrap());
+    let (stage, state) = (stage(), TempDir::new().unwrap());
     // It has known another cluster before.
     let known = json!({"epoch": 0, "seq": 0, "clusters": [{"cluster": "east", "reachable": false}], "sets": []});
     std::fs::write(state.path().join("remote-sets.json"), known.to_string()).unwrap();
@@ -21,7 +21,13 @@ fn figures() -> Vec<Family> {
     command.args(["--context-url", "http://127.0.0.1:9", "--state-dir"]).arg(state.path());
     let mut agent = stage.start(command);
     agent.until_ready();
-    openmetrics::parse(&agent.get("/metrics").body).unwrap()
+    // A drop event makes the series of a service identity.
+    send_datagrams(&stage, OUTSIDE[0], DB[0], 53, 1);
+    let text = agent.until("the event is counted", |agent| {
+        let text = agent.get("/metrics").body;
+        text.contains("ringfence_drop_event_packets_total{").then_some(text)
+    });
+    openmetrics::parse(&text).unwrap()
 }
 
 fn labels(family: &Family) -> BTreeSet<&str> {

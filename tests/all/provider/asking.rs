@@ -124,6 +124,39 @@ fn lookup_says_who_has_an_address_and_its_status_whether_all_are_known() {
 }
 
 #[test]
+fn ids_diff_names_labels_that_differ() {
+    let (out, _) = built();
+    let folder = out.path().join("new").display().to_string();
+    let table: Value = serde_json::from_str(&ask(&folder, &["ids", "-o", "json"]).stdout).unwrap();
+    let row = |app: &str| {
+        let rows = table["identities"].as_array().unwrap();
+        rows.iter().find(|row| row["labels"]["app"] == app).unwrap_or_else(|| panic!("no {app} in {table}")).clone()
+    };
+    let (web, api) = (row("web"), row("api"));
+    // One by its text, the other by its number.
+    let names = [web["sid"].as_str().unwrap().to_owned(), api["num"].to_string()];
+    let diff = |a: &str, b: &str, form: &str| ask(&folder, &["ids", "--diff", a, b, "-o", form]);
+    let text = diff(&names[0], &names[1], "text");
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    assert!(
+        text.stdout.ends_with("\n  label app: 'web' -> 'api'\n") && text.stdout.lines().count() == 3,
+        "{}",
+        text.stdout
+    );
+    let json: Value = serde_json::from_str(&diff(&names[0], &names[1], "json").stdout).unwrap();
+    let app = json!({"part": "pod-label", "key": "app", "a": "web", "b": "api"});
+    assert_eq!(json, json!({"a": web, "b": api, "differences": [app]}));
+
+    assert!(diff(&names[0], &names[0], "text").stdout.ends_with("  the same identity\n"));
+    let gone = diff(&names[0], "777", "text");
+    assert!(gone.code == Some(1) && gone.stdout.contains("777  not found"), "{gone:?}");
+    let gone: Value = serde_json::from_str(&diff("777", &names[1], "json").stdout).unwrap();
+    assert_eq!(gone, json!({"a": null, "b": api, "differences": []}));
+    let reserved = diff(&names[0], "2", "text");
+    assert!(reserved.code == Some(2) && reserved.stderr.contains("the reserved identity world"), "{reserved:?}");
+}
+
+#[test]
 fn ids_lists_every_identity_with_its_number_and_addresses() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();

@@ -14,12 +14,13 @@ fn an_allowed_flow_names_the_rule_and_ends_with_0() {
     check(
         ["shop/web", "shop/db", "5432"],
         expect![[r#"
-        ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: allowed by shop/db spec.ingress[0]
-            isolated by shop/db
-        exit status 0
-    "#]],
+            ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: allowed by shop/db spec.ingress[0]
+                isolated by shop/db
+              identities: shop awgsopgaf3rh4 -> shop qx4fimb6a3wjs
+            exit status 0
+        "#]],
     );
 }
 
@@ -34,6 +35,7 @@ fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
                 isolated by shop/db
                 closest rule: shop/db spec.ingress[0]; it lacks
                   the peer: ops/backup is not in namespace shop and does not match app=web
+              identities: ops ffyzs6euv4dac -> shop qx4fimb6a3wjs
             exit status 1
         "#]],
     );
@@ -47,6 +49,7 @@ fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
                 closest rule: shop/db spec.ingress[0]; it lacks
                   the peer: ops/backup is not in namespace shop and does not match app=web
                   the port: it allows 'postgres' (5432/tcp there), not 53/udp
+              identities: ops ffyzs6euv4dac -> shop qx4fimb6a3wjs
             exit status 1
         "#]],
     );
@@ -68,6 +71,7 @@ status: {phase: Running, podIPs: [{ip: 192.0.2.1}]}
         ALLOWED  192.0.2.1 -> shop/db (10.1.0.2) 80/tcp
           egress of the source: not enforced: the address belongs to no pod
           ingress of the destination: always allowed: traffic between a node and its own pods
+          identities: host -> shop qx4fimb6a3wjs
         exit status 0
     "#]]
     .assert_eq(&say(of_node("node-a").path(), &flow));
@@ -79,32 +83,35 @@ fn parties_can_be_addresses() {
     check(
         ["192.0.2.1", "10.1.0.2", "5432"],
         expect![[r#"
-        DENIED  192.0.2.1 -> shop/db (10.1.0.2) 5432/tcp
-          egress of the source: not enforced: the address belongs to no pod
-          ingress of the destination: denied
-            isolated by shop/db
-            closest rule: shop/db spec.ingress[0]; it lacks
-              the peer: 192.0.2.1, not the address of a pod, cannot match a selector
-        exit status 1
-    "#]],
+            DENIED  192.0.2.1 -> shop/db (10.1.0.2) 5432/tcp
+              egress of the source: not enforced: the address belongs to no pod
+              ingress of the destination: denied
+                isolated by shop/db
+                closest rule: shop/db spec.ingress[0]; it lacks
+                  the peer: 192.0.2.1, not the address of a pod, cannot match a selector
+              identities: world -> shop qx4fimb6a3wjs
+            exit status 1
+        "#]],
     );
     check(
         ["10.1.0.1", "192.0.2.1", "443"],
         expect![[r#"
-        ALLOWED  shop/web (10.1.0.1) -> 192.0.2.1 443/tcp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: not enforced: the address belongs to no pod
-        exit status 0
-    "#]],
+            ALLOWED  shop/web (10.1.0.1) -> 192.0.2.1 443/tcp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: not enforced: the address belongs to no pod
+              identities: shop awgsopgaf3rh4 -> world
+            exit status 0
+        "#]],
     );
     check(
         ["fd00:1::1", "2001:db8::1", "443"],
         expect![[r#"
-        ALLOWED  shop/web (fd00:1::1) -> 2001:db8::1 443/tcp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: not enforced: the address belongs to no pod
-        exit status 0
-    "#]],
+            ALLOWED  shop/web (fd00:1::1) -> 2001:db8::1 443/tcp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: not enforced: the address belongs to no pod
+              identities: shop awgsopgaf3rh4 -> world
+            exit status 0
+        "#]],
     );
 }
 
@@ -113,24 +120,26 @@ fn ports_can_be_named_and_traffic_can_be_icmp() {
     check(
         ["shop/web", "shop/db", "postgres"],
         expect![[r#"
-        ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: allowed by shop/db spec.ingress[0]
-            isolated by shop/db
-        exit status 0
-    "#]],
+            ALLOWED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) 5432/tcp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: allowed by shop/db spec.ingress[0]
+                isolated by shop/db
+              identities: shop awgsopgaf3rh4 -> shop qx4fimb6a3wjs
+            exit status 0
+        "#]],
     );
     check(
         ["shop/web", "shop/db", "icmp"],
         expect![[r#"
-        DENIED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) icmp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: denied
-            isolated by shop/db
-            closest rule: shop/db spec.ingress[0]; it lacks
-              the port: it allows 'postgres' (5432/tcp there), not traffic without ports, such as icmp
-        exit status 1
-    "#]],
+            DENIED  shop/web (10.1.0.1) -> shop/db (10.1.0.2) icmp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: denied
+                isolated by shop/db
+                closest rule: shop/db spec.ingress[0]; it lacks
+                  the port: it allows 'postgres' (5432/tcp there), not traffic without ports, such as icmp
+              identities: shop awgsopgaf3rh4 -> shop qx4fimb6a3wjs
+            exit status 1
+        "#]],
     );
 }
 
@@ -139,11 +148,12 @@ fn a_pod_reaches_itself() {
     check(
         ["shop/db", "shop/db", "1/sctp"],
         expect![[r#"
-        ALLOWED  shop/db (10.1.0.2) -> shop/db (10.1.0.2) 1/sctp
-          egress of the source: allowed: no policy isolates the pod
-          ingress of the destination: allowed: a pod may always reach itself
-        exit status 0
-    "#]],
+            ALLOWED  shop/db (10.1.0.2) -> shop/db (10.1.0.2) 1/sctp
+              egress of the source: allowed: no policy isolates the pod
+              ingress of the destination: allowed: a pod may always reach itself
+              identities: shop qx4fimb6a3wjs -> shop qx4fimb6a3wjs
+            exit status 0
+        "#]],
     );
 }
 

@@ -13,10 +13,12 @@ use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use super::denial::{Coverage, DropsQuery, Line};
+use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
 use super::status::StatusReport;
 use super::{
-    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, RULES, STATUS, SUGGESTION, TableVerdict, VERIFY,
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, IDENTITY, RULES, STATUS, SUGGESTION,
+    TableVerdict, VERIFY,
 };
 use crate::run_dir::socket_path;
 
@@ -55,6 +57,11 @@ pub(crate) async fn explain(run_dir: &Path, query: &ExplainQuery) -> Result<Vec<
     let (source, destination, traffic) = (source.to_string(), destination.to_string(), traffic.to_string());
     let parameters = [("source", Some(&*source)), ("destination", Some(&destination)), ("traffic", Some(&traffic))];
     get(run_dir, &target(EXPLAIN, &parameters)).await
+}
+
+pub(crate) async fn identity(run_dir: &Path, query: &IdentityQuery) -> Result<IdentityReport, Unanswered> {
+    let IdentityQuery { subject } = query;
+    get(run_dir, &target(IDENTITY, &[("of", Some(&subject.to_string()))])).await
 }
 
 pub(crate) async fn audit(run_dir: &Path, query: &AuditQuery) -> Result<AuditReport, Unanswered> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use identity::EndIdentity;
 use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,12 @@ pub(crate) struct Denial {
     /// Who opened the flow.
     pub(crate) source: End,
     pub(crate) destination: End,
+    /// Null where the frame does not say, or while the name of the cluster is not known.
+    #[serde(default)]
+    pub(crate) source_identity: Option<EndIdentity>,
+    /// As `source_identity`.
+    #[serde(default)]
+    pub(crate) destination_identity: Option<EndIdentity>,
     /// `80/tcp`, `icmp type 8`, `icmp`, `protocol 47`, or `frame 0x88cc`; with ` reply` for packets that answer.
     pub(crate) traffic: String,
     /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been.
@@ -60,6 +67,20 @@ impl Denial {
         self.policies.truncate(NAMED);
         self.would_allow.truncate(NAMED);
         self
+    }
+
+    /// The service identity of the pod of the node that the event is about: the one whose policies denied, otherwise the
+    /// sender.
+    pub(crate) fn service_of_node(&self, node: &str) -> Option<&str> {
+        let (source, destination) =
+            ((&self.source, &self.source_identity), (&self.destination, &self.destination_identity));
+        let (first, second) = match self.direction {
+            Some(Direction::Egress) | None => (source, destination),
+            Some(Direction::Ingress) => (destination, source),
+        };
+        let of_node =
+            [first, second].into_iter().find(|(end, _)| end.pod.is_some() && end.node.as_deref() == Some(node));
+        of_node?.1.as_ref()?.service.as_deref()
     }
 }
 
@@ -220,6 +241,8 @@ mod tests {
             direction: Some(Direction::Ingress),
             source: pod("shop/web", "10.1.0.1"),
             destination: pod("data/db", "10.1.0.2"),
+            source_identity: Some(EndIdentity::of_sid("rdsrexpux6y4o".parse().unwrap(), "shop".into())),
+            destination_identity: None,
             traffic: "80/tcp".into(),
             policies: vec!["data/db".into()],
             more_policies: 0,
@@ -236,7 +259,7 @@ mod tests {
         golden(
             &Line::Denial(Box::new(denial())),
             expect![[
-                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"traffic":"80/tcp","policies":["data/db"],"morePolicies":0,"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
+                r#"{"time":"2026-05-04T03:02:01.000Z","verdict":"denied","cause":"ingress","direction":"ingress","source":{"address":"10.1.0.1","kind":"pod","pod":"shop/web","node":"node-a","cluster":null},"destination":{"address":"10.1.0.2","kind":"pod","pod":"data/db","node":"node-a","cluster":null},"sourceIdentity":{"service":"shop","sid":"rdsrexpux6y4o","num":213703,"state":null},"destinationIdentity":null,"traffic":"80/tcp","policies":["data/db"],"morePolicies":0,"closest":{"rule":{"policy":"data/db","field":"spec.ingress[0]"},"lacks":["the port"]},"wouldAllow":[{"policy":"data/next","field":"spec.ingress[0]"}],"note":"a note","count":3,"node":"node-a"}"#
             ]],
         );
         golden(&Line::Lost { lost: 4 }, expect![[r#"{"lost":4}"#]]);

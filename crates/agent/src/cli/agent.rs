@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
-use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, TableArguments};
+use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, SchemeArguments, TableArguments};
 use crate::own_subnets::own_subnets;
 use crate::protection::protection;
 
@@ -74,6 +74,9 @@ pub(crate) struct AgentArguments {
 
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
+
+    #[command(flatten)]
+    pub(crate) scheme: SchemeArguments,
 
     /// Address range of another cluster, with the name that reports give it. Repeatable, or separated by commas.
     #[arg(long, env = "RINGFENCE_REMOTE_CIDR", value_name = "NAME=CIDR", value_delimiter = ',', value_parser = remote)]

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::labels;
+use super::services::EventFigures;
 use crate::api::status::Drops;
 
 type DeniedLabels = [(&'static str, &'static str); 2];
@@ -37,6 +38,7 @@ pub(crate) struct DropFigures {
     would_deny: Family<super::Labels, Counter>,
     lost: Counter,
     unnamed: Gauge,
+    events: EventFigures,
     /// The first is that nothing was counted when the agent started.
     readings: Mutex<VecDeque<(Instant, Reading)>>,
 }
@@ -48,6 +50,7 @@ impl DropFigures {
             would_deny: Family::default(),
             lost: Counter::default(),
             unnamed: Gauge::default(),
+            events: EventFigures::register(registry),
             readings: Mutex::new([(Instant::now(), Reading::default())].into()),
         };
         let packets = || Unit::Other("packets".into());
@@ -76,6 +79,11 @@ impl DropFigures {
             }
             (Judgement::WouldDeny, None) => {}
         }
+    }
+
+    /// Packets of an event, by the service identity of the pod of this node.
+    pub(crate) fn note_event(&self, service: &str, judgement: Judgement, packets: u64) {
+        self.events.note(service, judgement, packets);
     }
 
     pub(crate) fn lost(&self, reports: u64) {

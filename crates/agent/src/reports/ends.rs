@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use identity::{EndIdentity, ReservedIdentity, Scheme};
 use ipnet::IpNet;
 use policy::{Attachment, ClusterState, Holder, Pod};
 
@@ -22,10 +23,12 @@ pub(crate) struct Place {
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) place: &'a Place,
+    /// What identities are computed with; `None` while the name of the cluster is not known.
+    pub(crate) scheme: Option<&'a Scheme>,
 }
 
 impl Ends<'_> {
-    pub(super) fn of_address(&self, address: IpAddr) -> End {
+    pub(crate) fn of_address(&self, address: IpAddr) -> End {
         let none =
             End { address: Some(address), kind: EndKind::World, pod: None, node: None, cluster: None, set: None };
         match self.state.holder(address) {
@@ -60,6 +63,24 @@ impl Ends<'_> {
         Some(End { address, ..end })
     }
 
+    /// The identity of an end; `None` if the end is unknown or identities cannot be computed yet.
+    pub(crate) fn identity(&self, end: &End) -> Option<EndIdentity> {
+        let scheme = self.scheme?;
+        let reserved = match end.kind {
+            EndKind::Pod => {
+                let pod = end.pod.as_deref().and_then(|name| self.state.pod(&name.parse().ok()?));
+                return pod.map(|pod| scheme.of_pod(self.state, pod));
+            }
+            EndKind::Node => ReservedIdentity::Host,
+            EndKind::RemoteCluster => ReservedIdentity::Remote,
+            // Its labels might be any.
+            EndKind::UnknownPod => ReservedIdentity::Init,
+            EndKind::World => ReservedIdentity::World,
+            EndKind::Unknown => return None,
+        };
+        Some(EndIdentity::reserved(reserved, None))
+    }
+
     fn of_unknown(&self, attachment: &Attachment) -> End {
         let (pod, node) = (Some(attachment.pod.to_string()), Some(self.place.node.clone()));
         End { address: None, kind: EndKind::UnknownPod, pod, node, cluster: None, set: None }
@@ -73,6 +94,7 @@ fn of_pod(pod: &Pod) -> End {
 
 #[cfg(test)]
 mod tests {
+    use identity::LabelFilter;
     use policy::remote::{RemoteChange, RemoteSet};
     use policy::{AttachmentId, Change, Kind, ObjectName, lower};
     use serde_json::json;
@@ -124,7 +146,7 @@ mod tests {
     #[test]
     fn every_address_is_of_somebody_or_of_the_world() {
         let (state, place) = (state(), place());
-        let ends = Ends { state: &state, place: &place };
+        let ends = Ends { state: &state, place: &place, scheme: None };
         for (address, expected) in [
             ("10.1.0.1", "shop/web (10.1.0.1)"),
             ("10.1.0.9", "unknown pod shop/new (10.1.0.9)"),
@@ -144,10 +166,40 @@ mod tests {
     #[test]
     fn an_interface_is_that_of_the_pod_that_was_attached_with_it() {
         let (state, place) = (state(), place());
-        let ends = Ends { state: &state, place: &place };
+        let ends = Ends { state: &state, place: &place, scheme: None };
         let of = |interface: &str| ends.of_interface(interface, None).map(|end| end.to_string());
         assert_eq!(of("veth1").as_deref(), Some("shop/web"));
         assert_eq!(of("veth2").as_deref(), Some("unknown pod shop/new"));
         assert_eq!(of("eth0"), None);
+    }
+
+    #[test]
+    fn every_known_end_has_an_identity() {
+        let (mut state, place) = (state(), place());
+        let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
+        let of = |state: &ClusterState, address: &str| {
+            let ends = Ends { state, place: &place, scheme: Some(&scheme) };
+            ends.identity(&ends.of_address(address.parse().unwrap())).unwrap().to_string()
+        };
+        assert_eq!(of(&state, "10.1.0.1"), "shop init", "the namespace is not known");
+        let namespace = json!({"metadata": {"name": "shop"}});
+        state.apply(Change::Set(lower(Kind::Namespace, &namespace).unwrap()));
+        let pod = state.pod(&ObjectName::new("shop", "web")).unwrap();
+        assert_eq!(of(&state, "10.1.0.1"), scheme.of_pod(&state, pod).to_string());
+        for (address, expected) in [
+            ("10.1.0.9", "init"),
+            ("10.1.0.7", "init"),
+            ("10.0.0.2", "host"),
+            ("10.8.0.1", "remote"),
+            ("192.0.2.2", "remote"),
+            ("192.0.2.1", "world"),
+        ] {
+            assert_eq!(of(&state, address), expected, "{address}");
+        }
+        let unknown = End {
+            kind: EndKind::Unknown,
+            ..Ends { state: &state, place: &place, scheme: None }.of_address("192.0.2.1".parse().unwrap())
+        };
+        assert_eq!(Ends { state: &state, place: &place, scheme: Some(&scheme) }.identity(&unknown), None);
     }
 }

@@ -239,7 +239,7 @@ mod tests {
         let place = Place { node: "node-a".into(), ..Place::default() };
         let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
         let observation = Observation { seen, icmp: None, count };
-        let denial = name(&Ends { state, place: &place }, &observation, time(second));
+        let denial = name(&Ends { state, place: &place, scheme: None }, &observation, time(second));
         ledger.note(&observation, &denial, time(second));
     }
 

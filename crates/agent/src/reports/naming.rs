@@ -19,6 +19,8 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
         verdict: seen.judgement,
         cause: seen.cause,
         direction: seen.cause.direction(),
+        source_identity: ends.identity(&source),
+        destination_identity: ends.identity(&destination),
         source,
         destination,
         traffic: traffic(seen, *icmp),
@@ -124,6 +126,7 @@ fn traffic(seen: &Seen, icmp: Option<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use identity::{LabelFilter, Scheme};
     use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
     use serde_json::json;
 
@@ -165,7 +168,8 @@ mod tests {
 
     fn named(seen: Seen, icmp: Option<u8>) -> Denial {
         let (state, place) = (state(), Place { node: "node-a".into(), ..Place::default() });
-        let ends = Ends { state: &state, place: &place };
+        let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
+        let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
         let time = "2026-05-04T03:02:01Z".parse().unwrap();
         name(&ends, &Observation { seen, icmp, count: 3 }, time)
     }

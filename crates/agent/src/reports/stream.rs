@@ -124,6 +124,8 @@ mod tests {
             direction: None,
             source: end.clone(),
             destination: end,
+            source_identity: None,
+            destination_identity: None,
             traffic: String::new(),
             policies: vec![],
             more_policies: 0,

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use identity::EndIdentity;
 use jiff::Timestamp;
 use policy::{ClusterState, Judgement};
 use tokio::sync::mpsc;
 
 use super::StateLoop;
 use crate::api::denial::{Denial, End};
+use crate::identities::Identities;
 use crate::reports::{Ends, Ledger, Observed, Place, Stream, name};
 
 /// Names are given for so long in one turn of the loop, so that no pod waits for its rules. The others wait in their
@@ -21,16 +23,18 @@ pub(crate) struct Denied {
     pub(super) since: Timestamp,
     pub(super) ledger: Ledger,
     pub(super) stream: Arc<Stream>,
+    pub(super) identities: Identities,
 }
 
 impl Denied {
-    pub(crate) fn new(place: Place, stream: Arc<Stream>) -> Denied {
-        Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream }
+    pub(crate) fn new(place: Place, stream: Arc<Stream>, identities: Identities) -> Denied {
+        Denied { place, since: Timestamp::now(), ledger: Ledger::default(), stream, identities }
     }
 
     /// The state has changed.
     pub(super) fn keep_up(&mut self, state: &ClusterState) {
         self.ledger.keep_audited(state);
+        self.identities.follow(state);
     }
 }
 
@@ -48,9 +52,13 @@ impl StateLoop {
     }
 
     fn tell(&mut self, Observed { at, observation }: &Observed) {
-        let Denied { place, since: _, ledger, stream } = &mut self.denied;
-        let denial = name(&Ends { state: &self.state, place }, observation, *at);
+        let Denied { place, since: _, ledger, stream, identities } = &mut self.denied;
+        let ends = Ends { state: &self.state, place, scheme: identities.scheme() };
+        let denial = name(&ends, observation, *at);
         ledger.note(observation, &denial, *at);
+        if let Some(service) = denial.service_of_node(&place.node) {
+            self.metrics.drops.note_event(service, denial.verdict, denial.count);
+        }
         let denial = denial.shortened();
         log(&denial);
         stream.tell(denial, *at);
@@ -59,6 +67,8 @@ impl StateLoop {
 
 fn log(denial: &Denial) {
     let address = |end: &End| end.address.map(|address| address.to_string());
+    let service = |identity: &Option<EndIdentity>| identity.as_ref()?.service.as_deref().map(policy::plain);
+    let Denial { source_identity, destination_identity, .. } = denial;
     let closest = denial.closest.as_ref().map(|near| format!("{}; it lacks {}", near.rule, near.lacks.join(" and ")));
     let would_allow: Vec<String> = denial.would_allow.iter().map(ToString::to_string).collect();
     tracing::info!(
@@ -67,8 +77,12 @@ fn log(denial: &Denial) {
         direction = denial.direction.map(policy::Direction::word),
         source = denial.source.named(),
         source_address = address(&denial.source),
+        source_service = service(source_identity),
+        source_identity = source_identity.as_ref().map(EndIdentity::word),
         destination = denial.destination.named(),
         destination_address = address(&denial.destination),
+        destination_service = service(destination_identity),
+        destination_identity = destination_identity.as_ref().map(EndIdentity::word),
         traffic = denial.traffic,
         policies = denial.policies.join(","),
         closest,

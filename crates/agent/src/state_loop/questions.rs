@@ -8,13 +8,16 @@ use tokio::sync::oneshot;
 use super::StateLoop;
 use crate::api::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
 use crate::api::denial::Coverage;
+use crate::api::identity::{IdentityQuery, IdentityReport};
 use crate::api::{ExplainQuery, Explained, TableVerdict};
 use crate::enforcer::snapshot::RulesSnapshot;
-use crate::reports::{Remaining, coverage, written};
+use crate::identities::{Unidentified, explained, identify};
+use crate::reports::{Ends, Remaining, coverage, written};
 
 pub(crate) enum Question {
     Verify(Reply<TableVerdict>),
     Explain(ExplainQuery, Reply<Vec<Explained>>),
+    Identity(IdentityQuery, Reply<IdentityReport>),
     Audit(AuditQuery, Reply<AuditReport>),
     Suggest(SuggestionQuery, Reply<SuggestionReport>),
     Rules(Reply<CommittedRules>),
@@ -38,6 +41,8 @@ pub(crate) enum NoAnswer {
     NotListed(Vec<String>),
     #[error(transparent)]
     Unexplained(#[from] Unexplained),
+    #[error(transparent)]
+    Unidentified(#[from] Unidentified),
     #[error("{0} not found")]
     NotKnown(Scope),
     #[error(
@@ -51,6 +56,10 @@ impl StateLoop {
         match question {
             Question::Verify(reply) => give(reply, Ok(self.compare())),
             Question::Explain(query, reply) => give(reply, self.listed().and_then(|()| self.explain(&query))),
+            Question::Identity(query, reply) => {
+                let report = self.listed().and_then(|()| Ok(identify(&self.ends(), &query.subject)?));
+                give(reply, report);
+            }
             Question::Audit(query, reply) => give(reply, self.listed().map(|()| self.audit(&query))),
             Question::Suggest(query, reply) => give(reply, self.listed().and_then(|()| self.suggestion(&query))),
             Question::Rules(reply) => give(reply, self.committed_rules()),
@@ -91,11 +100,16 @@ impl StateLoop {
     fn explain(&self, query: &ExplainQuery) -> Result<Vec<Explained>, NoAnswer> {
         let ExplainQuery { source, destination, traffic } = query;
         let (found, notes) = (explain_named(&self.state, source, destination, traffic)?, self.differences());
+        let ends = self.ends();
         let explained = |explanation| {
             let ambient = explain_ambient(&self.state, &explanation);
-            Explained { explanation, notes: notes.iter().cloned().chain(ambient).collect() }
+            explained(&ends, explanation, notes.iter().cloned().chain(ambient).collect())
         };
         Ok(found.into_iter().map(explained).collect())
+    }
+
+    fn ends(&self) -> Ends<'_> {
+        Ends { state: &self.state, place: &self.denied.place, scheme: self.denied.identities.scheme() }
     }
 
     /// Why the kernel may do otherwise than the policies say.

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use identity::LabelFilter;
 use policy::{Layout, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::identities::{ClusterName, Identities};
 use crate::netns::in_new_namespace;
 use crate::reports::{Place, Stream};
 use crate::translation_check::{Differences, TranslationCheck};
@@ -36,13 +38,14 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
     let layout = Layout::for_table("ringfence").unwrap();
     let enforcer = Enforcer::start("node-a", layout, metrics.clone()).unwrap();
     let place = Place { node: "node-a".into(), remote: vec![], pod_cidrs: vec![] };
+    let identities = Identities::new(ClusterName::Configured("".into()), LabelFilter::default());
     let parts = Parts {
         run_dir: run_dir.to_owned(),
         lookups: None,
         resync: RARELY,
         checks,
         enforcement: Enforcement::Enforce,
-        denied: Denied::new(place, Arc::new(Stream::new())),
+        denied: Denied::new(place, Arc::new(Stream::new()), identities),
         prefixes: vec![],
         remote: None,
     };

@@ -115,7 +115,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         resync: arguments.resync_secs,
         checks: Schedule::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
-        denied: Denied::new(place, drops.clone()),
+        denied: Denied::new(place, drops.clone(), arguments.scheme.identities(arguments.manifests.as_deref())),
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };

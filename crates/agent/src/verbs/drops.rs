@@ -6,7 +6,7 @@ use anyhow::bail;
 use console::{BAD, DOUBTFUL, Output, YES};
 use policy::Judgement;
 
-use super::runtime;
+use super::{identities, runtime};
 use crate::api::client;
 use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
 use crate::cli::DropsArguments;
@@ -85,8 +85,8 @@ fn as_text(line: &Line) -> String {
         Line::Denial(denial) => denial,
         Line::Lost { lost } => return format!("({lost} events skipped: this client reads too slowly)\n"),
     };
-    let Denial { source, destination, traffic, policies, more_policies, closest, would_allow, note, count, .. } =
-        &**denial;
+    let Denial { source, destination, source_identity, destination_identity, traffic, .. } = &**denial;
+    let Denial { policies, more_policies, closest, would_allow, note, count, .. } = &**denial;
     let (style, verdict) = match denial.verdict {
         Judgement::Denied => (BAD, "denied"),
         Judgement::WouldDeny => (DOUBTFUL, "would-deny"),
@@ -104,6 +104,7 @@ fn as_text(line: &Line) -> String {
         add(format!("closest rule: {}; it lacks {}", near.rule, near.lacks.join(" and ")));
     }
     would_allow.iter().for_each(|rule| add(format!("{rule} would allow it, but is only audited")));
+    identities(source_identity.as_ref(), destination_identity.as_ref()).into_iter().for_each(&mut add);
     note.iter().for_each(|note| add(format!("note: {note}")));
     text
 }

@@ -32,6 +32,7 @@ const NAMESPACE: Keep = Only(&[(
     "metadata",
     Only(&[
         ("name", Whole),
+        ("uid", Whole),
         ("resourceVersion", Whole),
         ("labels", Whole),
         ("annotations", Only(&[(ENFORCEMENT_ANNOTATION, Whole)])),

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use ::identity::ReservedIdentity;
 use serde_json::{Value, json};
 
 use crate::numbers::REST;
 use crate::object::{Exposure, Service};
-use crate::record::{Detail, Role, State, reserved};
+use crate::record::{Detail, Role};
 use crate::testing::{labels, pod};
 
 use super::*;
@@ -200,7 +201,7 @@ fn a_node_has_a_record_of_its_own_with_what_runs_on_its_host_network() {
     let mut directory = directory(&[proxy.object()]);
     let node = record(&directory, "fd00::a").unwrap();
     assert_eq!((&*node.workload, &*node.namespace, &*node.app, &*node.service()), ("node-a", "", "node-a", ""));
-    assert_eq!((node.state, node.num, node.sid), (Some(State::Host), reserved::HOST, None));
+    assert_eq!((node.state, node.num, node.sid), (Some(ReservedIdentity::Host), ReservedIdentity::Host.num(), None));
     assert_eq!(node.role(), Role::Internal, "every port on the host network is a hostPort");
     assert!(directory.current().ids.is_empty());
 
@@ -226,7 +227,7 @@ fn without_labels_that_are_known_an_identity_is_not_known() {
         assert_eq!(&*record.workload, "web");
         (record.state, record.num, record.sid.is_some(), directory.current().ids.len())
     };
-    let yes = (Some(State::Init), reserved::INIT, false, 0);
+    let yes = (Some(ReservedIdentity::Init), ReservedIdentity::Init.num(), false, 0);
     assert_eq!(init(&directory(&[WEB.object()])), yes);
     assert_eq!(init(&directory(&[WEB.object(), unreadable(shop())])), yes);
     assert_eq!(init(&directory(&[unreadable(WEB.object()), shop()])), yes);
@@ -257,7 +258,7 @@ fn pods_where_no_agent_runs_are_unmanaged() {
             let expected = (record.state.is_none(), if record.state.is_none() { 1 } else { 0 });
             assert_eq!((record.sid.is_some(), directory.current().ids.len().min(expected.1)), expected);
         }
-        records.map(|record| (record.state, record.num).0.map(State::text))
+        records.map(|record| (record.state, record.num).0.map(ReservedIdentity::text))
     };
     let none = [Some("unmanaged"); 3];
     assert_eq!(states(&directory), none);
@@ -273,7 +274,7 @@ fn pods_where_no_agent_runs_are_unmanaged() {
         directory.apply(Change::Set(change), Instant::now());
         assert_eq!(states(&directory), expected);
     }
-    assert_eq!(record(&directory, "10.0.0.1").unwrap().num, reserved::UNMANAGED);
+    assert_eq!(record(&directory, "10.0.0.1").unwrap().num, ReservedIdentity::Unmanaged.num());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ::identity::ReservedIdentity;
 use policy::remote::RemoteSet;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -11,6 +12,7 @@ use serde_json::json;
 use super::cases::{WEB, Written, namespace, settings};
 use super::*;
 use crate::object::{Exposure, Node, Service};
+use crate::record::RECORDED;
 use crate::testing::labels;
 
 /// Few of everything, so that events meet.
@@ -271,11 +273,11 @@ fn check(directory: &Directory) {
                 assert_eq!(record.num, snapshot.ids[&sid].num);
                 *references.entry(sid).or_default() += 1;
             }
-            None => assert_eq!(Some(record.num), record.state.map(State::num)),
+            None => assert_eq!(Some(record.num), record.state.map(ReservedIdentity::num)),
         }
     }
     assert_eq!(sum, snapshot.sum);
-    for state in State::ALL {
+    for state in RECORDED {
         let count = snapshot.table.iter().filter(|(_, record)| record.state == Some(state)).count();
         assert_eq!(directory.count_in_state(state), count, "{state:?}");
     }
@@ -343,11 +345,14 @@ fn check_holders(directory: &Directory, objects: &BTreeMap<(Kind, ObjectName), O
         let record = directory.record(address).map(|record| &**record);
         let found = match (record, record.and_then(|record| record.state)) {
             (None, _) => Expected::Nobody,
-            (Some(_), None | Some(State::Init | State::Unmanaged)) => Expected::Pod,
-            (Some(_), Some(State::KubeApiserver)) => Expected::ApiServer,
-            (Some(record), Some(State::Host | State::RemoteNode)) => Expected::Node([record.workload.clone()].into()),
-            (Some(_), Some(State::Ingress)) => Expected::Ingress,
-            (Some(record), Some(State::Remote)) => {
+            (Some(_), None | Some(ReservedIdentity::Init | ReservedIdentity::Unmanaged)) => Expected::Pod,
+            (Some(_), Some(ReservedIdentity::KubeApiserver)) => Expected::ApiServer,
+            (Some(record), Some(ReservedIdentity::Host | ReservedIdentity::RemoteNode)) => {
+                Expected::Node([record.workload.clone()].into())
+            }
+            (Some(_), Some(ReservedIdentity::Ingress)) => Expected::Ingress,
+            (Some(_), Some(ReservedIdentity::World | ReservedIdentity::Health)) => panic!("{address}: has a record"),
+            (Some(record), Some(ReservedIdentity::Remote)) => {
                 let cluster = record.detail.as_ref().and_then(|detail| detail.cluster.clone()).unwrap();
                 let (namespace, name) = (record.namespace.clone(), record.workload.clone());
                 Expected::Remote(RemoteSet { cluster, namespace, name })

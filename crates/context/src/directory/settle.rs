@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ::identity::Sid;
+use ::identity::{ReservedIdentity, Sid, UNNUMBERED};
 use policy::Labels;
 
 use super::holder::Holder;
 use super::known::Known;
 use super::{Directory, Identity, Touched};
-use crate::record::{Detail, Facts, Record, State, reserved};
+use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
 impl Directory {
@@ -147,7 +147,7 @@ impl Directory {
     fn identity(&mut self, template: &Template) -> Identity {
         let namespace_labels = self.relevant_of_namespace(&template.namespace);
         Identity {
-            num: reserved::NONE,
+            num: UNNUMBERED,
             namespace: template.namespace.clone(),
             labels: self.relevant_of_pods(template),
             // Without them there is no identity.
@@ -158,7 +158,7 @@ impl Directory {
 
     /// The number of the identity may be another now.
     fn renumber(&mut self, sid: Sid, addresses: &mut Vec<IpAddr>) {
-        let num = self.numbers.number(sid).unwrap_or(reserved::NONE);
+        let num = self.numbers.number(sid).unwrap_or(UNNUMBERED);
         let Some(identity) = self.ids.get_mut(&sid) else { return };
         identity.num = num;
         self.unpublished.ids.insert(sid);
@@ -235,17 +235,17 @@ impl Directory {
 
     fn facts(&self, template: Arc<Template>, sid: Option<Sid>, managed: bool, detail: Option<Box<Detail>>) -> Facts {
         let state = match (managed, sid) {
-            (false, _) => Some(State::Unmanaged),
-            (true, None) => Some(State::Init),
+            (false, _) => Some(ReservedIdentity::Unmanaged),
+            (true, None) => Some(ReservedIdentity::Init),
             (true, Some(_)) => None,
         };
-        let number = sid.and_then(|sid| self.ids.get(&sid)).map_or(reserved::NONE, |identity| identity.num);
+        let number = sid.and_then(|sid| self.ids.get(&sid)).map_or(UNNUMBERED, |identity| identity.num);
         Facts {
             internet_exposed: self.templates.is_exposed(&template),
             control_plane: self.is_control_plane(&template),
             template,
             sid,
-            num: state.map_or(number, State::num),
+            num: state.map_or(number, ReservedIdentity::num),
             state,
             detail,
         }

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ::identity::ReservedIdentity;
 use policy::remote::RemoteSet;
 
 use super::Directory;
 use super::holder::ApiServer;
 use crate::control_plane::{Component, hosts_one};
-use crate::record::{Detail, Facts, Record, State};
+use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
 /// Workloads on the host network that the record of a node names: a few times as many as nodes usually have.
@@ -42,8 +43,8 @@ impl Directory {
         }
         let named = workloads.into_iter().take(MOST_HOST_WORKLOADS).map(|(_, name)| name.into());
         let state = match &self.settings.node {
-            Some(own) if own != node => State::RemoteNode,
-            Some(_) | None => State::Host,
+            Some(own) if own != node => ReservedIdentity::RemoteNode,
+            Some(_) | None => ReservedIdentity::Host,
         };
         let detail = Detail { node: Some(node.clone()), host_workloads: named.collect(), ..Detail::default() };
         let record = Arc::new(Record::new(Facts {
@@ -69,8 +70,8 @@ impl Directory {
             template,
             control_plane: true,
             sid: None,
-            num: State::KubeApiserver.num(),
-            state: Some(State::KubeApiserver),
+            num: ReservedIdentity::KubeApiserver.num(),
+            state: Some(ReservedIdentity::KubeApiserver),
             detail: of_node.and_then(|of_node| of_node.detail.clone()),
         }))
     }
@@ -81,8 +82,8 @@ impl Directory {
             internet_exposed: true,
             control_plane: false,
             sid: None,
-            num: State::Ingress.num(),
-            state: Some(State::Ingress),
+            num: ReservedIdentity::Ingress.num(),
+            state: Some(ReservedIdentity::Ingress),
             detail: None,
         }))
     }
@@ -94,8 +95,8 @@ impl Directory {
             internet_exposed: false,
             control_plane: false,
             sid: None,
-            num: State::Remote.num(),
-            state: Some(State::Remote),
+            num: ReservedIdentity::Remote.num(),
+            state: Some(ReservedIdentity::Remote),
             detail: Some(Box::new(Detail { cluster: Some(set.cluster.clone()), ..Detail::default() })),
         });
         let first = self.state.remote_addresses_of(set).and_then(|mut addresses| addresses.next());

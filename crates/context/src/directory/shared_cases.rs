@@ -1,10 +1,11 @@
 //! What the table says of addresses that no pod of this cluster has for itself.
 
+use ::identity::ReservedIdentity;
 use cluster::Watched;
 use policy::remote::RemoteSet;
 use serde_json::{Value, json};
 
-use crate::record::{Role, State, reserved};
+use crate::record::Role;
 
 use super::cases::{WEB, Written, directory, directory_with, namespace, record, settings, shop, workload};
 use super::shared::MOST_HOST_WORKLOADS;
@@ -53,26 +54,26 @@ fn remove(directory: &mut Directory, kind: Kind, name: ObjectName) {
 }
 
 /// `namespace/workload`, the state and the number of an address.
-fn who(directory: &Directory, address: &str) -> (String, Option<State>, u32) {
+fn who(directory: &Directory, address: &str) -> (String, Option<ReservedIdentity>, u32) {
     let found = record(directory, address);
     let (state, num) = found.map_or((None, u32::MAX), |found| (found.state, found.num));
     (workload(directory, address), state, num)
 }
 
-fn nobody() -> (String, Option<State>, u32) {
+fn nobody() -> (String, Option<ReservedIdentity>, u32) {
     ("nobody".into(), None, u32::MAX)
 }
 
-fn host(name: &str) -> (String, Option<State>, u32) {
-    (format!("/{name}"), Some(State::Host), reserved::HOST)
+fn host(name: &str) -> (String, Option<ReservedIdentity>, u32) {
+    (format!("/{name}"), Some(ReservedIdentity::Host), ReservedIdentity::Host.num())
 }
 
-fn api_server(name: &str) -> (String, Option<State>, u32) {
-    (name.into(), Some(State::KubeApiserver), reserved::KUBE_APISERVER)
+fn api_server(name: &str) -> (String, Option<ReservedIdentity>, u32) {
+    (name.into(), Some(ReservedIdentity::KubeApiserver), ReservedIdentity::KubeApiserver.num())
 }
 
-fn remote(name: &str) -> (String, Option<State>, u32) {
-    (name.into(), Some(State::Remote), reserved::REMOTE)
+fn remote(name: &str) -> (String, Option<ReservedIdentity>, u32) {
+    (name.into(), Some(ReservedIdentity::Remote), ReservedIdentity::Remote.num())
 }
 
 fn host_workloads(directory: &Directory, address: &str) -> Vec<String> {
@@ -133,7 +134,10 @@ fn pod_address_stays_its_own_whatever_others_claim() {
     assert_eq!(who(&directory, "10.0.0.1"), host("node-a"));
     remove(&mut directory, Kind::Node, ObjectName::new("", "node-a"));
     remove(&mut directory, Kind::Pod, ObjectName::new("kube-system", "proxy"));
-    assert_eq!(who(&directory, "10.0.0.1"), ("/ingress".into(), Some(State::Ingress), reserved::INGRESS));
+    assert_eq!(
+        who(&directory, "10.0.0.1"),
+        ("/ingress".into(), Some(ReservedIdentity::Ingress), ReservedIdentity::Ingress.num())
+    );
     remove(&mut directory, Kind::Ingress, ObjectName::new("shop", "front"));
     assert_eq!(who(&directory, "10.0.0.1"), remote("shop/db"));
     directory.apply_remote(RemoteChange::Forget("east".into()), Instant::now());
@@ -191,7 +195,7 @@ fn other_nodes_are_remote_to_the_own_node() {
     let own = Settings { node: Some("node-a".into()), ..settings() };
     let directory = directory_with(own, &[&nodes[..], &[api_servers(&["192.0.2.3"])]].concat());
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"));
-    let expected = ("/node-b".into(), Some(State::RemoteNode), reserved::REMOTE_NODE);
+    let expected = ("/node-b".into(), Some(ReservedIdentity::RemoteNode), ReservedIdentity::RemoteNode.num());
     assert_eq!(who(&directory, "192.0.2.2"), expected);
     assert_eq!(who(&directory, "192.0.2.3"), api_server("/kube-apiserver"));
 }
@@ -199,7 +203,7 @@ fn other_nodes_are_remote_to_the_own_node() {
 #[test]
 fn ingress_addresses_are_exposed_and_shared() {
     let mut directory = directory(&[ingress("a", &["203.0.113.9"]), ingress("b", &["203.0.113.9", "2001:db8::9"])]);
-    let expected = ("/ingress".to_owned(), Some(State::Ingress), reserved::INGRESS);
+    let expected = ("/ingress".to_owned(), Some(ReservedIdentity::Ingress), ReservedIdentity::Ingress.num());
     for address in ["203.0.113.9", "2001:db8::9"] {
         assert_eq!(who(&directory, address), expected);
         assert_eq!(record(&directory, address).unwrap().role(), Role::InternetExposed);

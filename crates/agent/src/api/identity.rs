@@ -1,0 +1,127 @@
+//! `GET /v1/identity`: the identity of a pod or an address, and the labels that it follows from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use identity::EndIdentity;
+use policy::ObjectName;
+use serde::{Deserialize, Serialize};
+
+use super::question::{BadQuestion, Parameters, Question};
+
+/// Whose identity is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Pod(ObjectName),
+    Address(IpAddr),
+}
+
+/// Why a text is neither a pod nor an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid pod or address '{0}': expected NAMESPACE/NAME or an IP address")]
+pub(crate) struct NotASubject(String);
+
+impl FromStr for Subject {
+    type Err = NotASubject;
+    fn from_str(text: &str) -> Result<Subject, NotASubject> {
+        match (text.parse(), text.parse()) {
+            (Ok(address), _) => Ok(Subject::Address(address)),
+            (Err(_), Ok(pod)) => Ok(Subject::Pod(pod)),
+            (Err(_), Err(_)) => Err(NotASubject(policy::plain(text))),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Pod(name) => name.fmt(f),
+            Subject::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The parameters of the route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IdentityQuery {
+    pub(crate) subject: Subject,
+}
+
+impl Question for IdentityQuery {
+    const PARAMETERS: &'static [&'static str] = &["of"];
+
+    fn read(parameters: &Parameters) -> Result<IdentityQuery, BadQuestion> {
+        let subject = parameters.read("of", str::parse)?.ok_or(BadQuestion::Missing("of"))?;
+        Ok(IdentityQuery { subject })
+    }
+}
+
+/// The identity of a pod or an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct IdentityReport {
+    /// `namespace/name`; null for an address that is no pod's.
+    pub(crate) pod: Option<String>,
+    /// The addresses of the pod, or the one that was asked for.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) identity: EndIdentity,
+    /// Why the identity is a reserved one; null for a security identity.
+    pub(crate) reason: Option<String>,
+    /// The name of the cluster in its identities.
+    pub(crate) cluster: String,
+    /// Null for an address that is no pod's.
+    pub(crate) namespace: Option<String>,
+    /// Labels of the pod that are part of the identity.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Labels of the namespace that are part of the identity.
+    pub(crate) namespace_labels: BTreeMap<String, String>,
+    /// Labels that are not.
+    pub(crate) excluded: Vec<ExcludedLabel>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ExcludedLabel {
+    /// `pod` or `namespace`: the object that has the label.
+    pub(crate) object: String,
+    pub(crate) key: String,
+    pub(crate) value: String,
+    /// A sentence for people.
+    pub(crate) reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::super::tests::golden;
+    use super::*;
+
+    #[test]
+    fn identity_report_has_these_bytes() {
+        let label = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        golden(
+            &IdentityReport {
+                pod: Some("shop/web-1".into()),
+                addresses: vec!["10.1.0.1".parse().unwrap()],
+                identity: EndIdentity::of_sid("rdsrexpux6y4o".parse().unwrap(), "shop".into()),
+                reason: None,
+                cluster: "0a1b".into(),
+                namespace: Some("shop".into()),
+                labels: label("app", "web"),
+                namespace_labels: label("team", "shop"),
+                excluded: vec![ExcludedLabel {
+                    object: "pod".into(),
+                    key: "job-name".into(),
+                    value: "x".into(),
+                    reason: "differs between the pods of a workload".into(),
+                }],
+            },
+            expect![[
+                r#"{"pod":"shop/web-1","addresses":["10.1.0.1"],"identity":{"service":"shop","sid":"rdsrexpux6y4o","num":213703,"state":null},"reason":null,"cluster":"0a1b","namespace":"shop","labels":{"app":"web"},"namespaceLabels":{"team":"shop"},"excluded":[{"object":"pod","key":"job-name","value":"x","reason":"differs between the pods of a workload"}]}"#
+            ]],
+        );
+    }
+}

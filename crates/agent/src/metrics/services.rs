@@ -1,0 +1,114 @@
+//! Packets of drop events by the service identity of this node's pods: the one label whose values come from the cluster.
+//! The number of its values is bounded.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use policy::Judgement;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Service identities that have series at a time; more than the pods of a node (the kubelet's default is 110). The one
+/// without an event for the longest time gives way to another, so that pods whose labels change all the time cost no
+/// more than that.
+const MOST_SERVICES: usize = 128;
+
+type EventLabels = [(&'static str, String); 2];
+
+#[derive(Debug)]
+pub(super) struct EventFigures {
+    packets: Family<EventLabels, Counter>,
+    services: Mutex<RecentServices>,
+}
+
+/// The service identities that have series, with the number of the last event of each.
+#[derive(Debug, Default)]
+struct RecentServices {
+    last: BTreeMap<String, u64>,
+    events: u64,
+}
+
+impl EventFigures {
+    pub(super) fn register(registry: &mut Registry) -> EventFigures {
+        let packets = Family::default();
+        let help = "Packets in drop events, by service identity of the pod of this node and verdict";
+        registry.register_with_unit("drop_event", help, Unit::Other("packets".into()), packets.clone());
+        EventFigures { packets, services: Mutex::default() }
+    }
+
+    pub(super) fn note(&self, service: &str, judgement: Judgement, packets: u64) {
+        let evicted = self.services.lock().unwrap_or_else(PoisonError::into_inner).note(service);
+        if let Some(evicted) = evicted {
+            for judgement in [Judgement::Denied, Judgement::WouldDeny] {
+                self.packets.remove(&labels(&evicted, judgement));
+            }
+        }
+        self.packets.get_or_create(&labels(service, judgement)).inc_by(packets);
+    }
+}
+
+impl RecentServices {
+    /// Records an event; returns the service identity that gives way.
+    fn note(&mut self, service: &str) -> Option<String> {
+        self.events += 1;
+        if let Some(last) = self.last.get_mut(service) {
+            *last = self.events;
+            return None;
+        }
+        let oldest = self.last.iter().min_by_key(|(_, last)| **last).map(|(service, _)| service.clone());
+        let evicted = oldest.filter(|_| self.last.len() >= MOST_SERVICES);
+        if let Some(evicted) = &evicted {
+            self.last.remove(evicted);
+        }
+        self.last.insert(service.to_owned(), self.events);
+        evicted
+    }
+}
+
+fn labels(service: &str, judgement: Judgement) -> EventLabels {
+    [("service", service.to_owned()), ("verdict", judgement.word().to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    fn text(registry: &Registry) -> String {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn packets_are_counted_by_service_and_verdict() {
+        let mut registry = Registry::default();
+        let figures = EventFigures::register(&mut registry);
+        figures.note("shop", Judgement::Denied, 3);
+        figures.note("shop", Judgement::Denied, 2);
+        figures.note("shop/front", Judgement::WouldDeny, 1);
+        let text = text(&registry);
+        for line in [
+            r#"drop_event_packets_total{service="shop",verdict="denied"} 5"#,
+            r#"drop_event_packets_total{service="shop/front",verdict="would-deny"} 1"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn services_with_series_are_bounded() {
+        let mut registry = Registry::default();
+        let figures = EventFigures::register(&mut registry);
+        figures.note("first", Judgement::Denied, 1);
+        for number in 0..3 * MOST_SERVICES {
+            figures.note(&format!("churn-{number}"), Judgement::Denied, 1);
+            figures.note("often", Judgement::WouldDeny, 1);
+        }
+        let text = text(&registry);
+        assert_eq!(text.lines().filter(|line| line.starts_with("drop_event_packets_total")).count(), MOST_SERVICES);
+        assert!(text.contains(r#"service="often""#) && !text.contains(r#"service="first""#));
+    }
+}

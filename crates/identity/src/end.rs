@@ -1,0 +1,85 @@
+//! The identity of an end of a flow.
+
+use std::fmt;
+
+use policy::plain;
+use serde::{Deserialize, Serialize};
+
+use crate::{ReservedIdentity, Sid, Space};
+
+/// The identity of an end of a flow, as it stands in events, explanations and flow records. Either `sid` or `state` is
+/// there.
+///
+/// ```
+/// use identity::{EndIdentity, ReservedIdentity};
+///
+/// let web = EndIdentity::of_sid("rdsrexpux6y4o".parse()?, "shop".into());
+/// assert_eq!((web.num, web.to_string().as_str()), (213_703, "shop rdsrexpux6y4o"));
+/// let world = EndIdentity::reserved(ReservedIdentity::World, None);
+/// assert_eq!((world.num, world.to_string().as_str()), (2, "world"));
+/// # Ok::<(), identity::NotASid>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndIdentity {
+    /// The service identity; `None` for what is not a pod of this cluster.
+    pub service: Option<String>,
+    /// The security identity; `None` where a reserved identity takes its place.
+    pub sid: Option<Sid>,
+    /// The number of the reserved identity, or the home of the security identity. The provider of context gives another
+    /// number to the few identities whose home belongs to another: `sid` tells them apart, `num` does not.
+    pub num: u32,
+    /// The reserved identity; `None` where there is a security identity.
+    pub state: Option<ReservedIdentity>,
+}
+
+impl EndIdentity {
+    pub fn of_sid(sid: Sid, service: String) -> EndIdentity {
+        EndIdentity { service: Some(service), sid: Some(sid), num: Space::STANDARD.home(sid), state: None }
+    }
+
+    pub fn reserved(state: ReservedIdentity, service: Option<String>) -> EndIdentity {
+        EndIdentity { service, sid: None, num: state.num(), state: Some(state) }
+    }
+
+    /// The text of the security identity, or the name of the reserved one.
+    pub fn word(&self) -> String {
+        match (self.sid, self.state) {
+            (Some(sid), _) => sid.to_string(),
+            (None, Some(state)) => state.text().to_owned(),
+            (None, None) => self.num.to_string(),
+        }
+    }
+}
+
+/// The service identity, if there is one, and the security identity.
+impl fmt::Display for EndIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(service) = &self.service {
+            write!(f, "{} ", plain(service))?;
+        }
+        f.write_str(&self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_identity_has_these_bytes() {
+        let sid = EndIdentity::of_sid("rdsrexpux6y4o".parse().unwrap(), "shop/front".into());
+        let init = EndIdentity::reserved(ReservedIdentity::Init, Some("shop".into()));
+        for (identity, json, text) in [
+            (
+                sid,
+                r#"{"service":"shop/front","sid":"rdsrexpux6y4o","num":213703,"state":null}"#,
+                "shop/front rdsrexpux6y4o",
+            ),
+            (init, r#"{"service":"shop","sid":null,"num":5,"state":"init"}"#, "shop init"),
+        ] {
+            assert_eq!(serde_json::to_string(&identity).unwrap(), json);
+            assert_eq!(serde_json::from_str::<EndIdentity>(json).unwrap(), identity);
+            assert_eq!(identity.to_string(), text);
+        }
+    }
+}
