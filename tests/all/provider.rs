@@ -40,6 +40,8 @@ use tests::provider_process::run;
 const IDENTITY: &str = "identity";
 const EDGES: &str = "policy-edges";
 const REMOTE: &str = "remote-sets";
+/// The feed of identities in the form of numbers.
+const NUMBERS: &str = "identity?form=numbers";
 const FEEDS: [&str; 2] = [IDENTITY, EDGES];
 
 /// What the API server is to hold, by kind, namespace and name.

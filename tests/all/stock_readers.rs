@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
 
-use context::mmdb::{Description, Value, read::Database, write};
+use context::mmdb::{DatabaseType, Description, Value, read::Database, write, write_as};
 use feed::Position;
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
@@ -92,14 +92,15 @@ fn absent() -> [IpAddr; 8] {
     ["10.0.0.3", "10.0.0.6", "0.0.0.1", "255.255.255.254", "fd00::", "fd00::3", "2001:db8::fffe", "ffff::"].map(address)
 }
 
+fn description() -> Description {
+    let position = Position { epoch: 1_700_000_000_123 << 10, seq: 42 };
+    Description { position, version: "id-0123456789abcdef".into() }
+}
+
 fn file_of(table: &Table) -> NamedTempFile {
-    let description = Description {
-        position: Position { epoch: 1_700_000_000_123 << 10, seq: 42 },
-        version: "id-0123456789abcdef".into(),
-    };
     let entries = table.iter().map(|(address, record)| (*address, record));
     let file = NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), write(entries, &description, Record::value).unwrap()).unwrap();
+    std::fs::write(file.path(), write(entries, &description(), Record::value).unwrap()).unwrap();
     file
 }
 
@@ -193,6 +194,28 @@ fn python_reads_what_was_written() {
         }
         assert_eq!(pure["metadata"]["database_type"], "Workload-Identity");
         assert_eq!(pure["metadata"]["build_epoch"], 1_700_000_000);
+    }
+}
+
+#[test]
+fn stock_readers_open_databases_of_numbers() {
+    let numbers: BTreeMap<IpAddr, u32> = table().iter().map(|(address, record)| (*address, record.replica)).collect();
+    let value = |number: &u32| Value::Map(vec![("num", Value::Uint32(*number))]);
+    let entries = numbers.iter().map(|(address, number)| (*address, number));
+    let bytes = write_as(DatabaseType::Numbers, entries, &description(), value).unwrap();
+    assert_eq!(Database::open(&bytes).unwrap().database_type(), DatabaseType::Numbers);
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let record = |address: &IpAddr| numbers.get(address).map(|number| json!({"num": number}));
+    let asked: Vec<(IpAddr, Option<Json>)> =
+        numbers.keys().step_by(250).copied().chain(absent()).map(|address| (address, record(&address))).collect();
+    for (address, record) in &asked {
+        assert_eq!(mmdblookup(file.path(), *address), *record, "{address}");
+    }
+    for answers in python(file.path(), &asked) {
+        for (address, record) in &asked {
+            assert_eq!(answers["found"][address.to_string()], record.clone().unwrap_or(Json::Null), "{address}");
+        }
     }
 }
 

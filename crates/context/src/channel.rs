@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::str::FromStr;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -16,6 +17,32 @@ use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 /// Deltas that a subscriber may lie behind before it is sent away: those of 256,000 addresses that change at once, or of
 /// a minute at five a second. Subscribers share them; with half a megabyte each, the largest there are, all take 128 MB.
 const BEHIND_AT_MOST: usize = 256;
+
+/// How much a feed says of each of its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum FeedForm {
+    #[default]
+    Whole,
+    /// Numbers alone, where the feed has this form.
+    Numbers,
+}
+
+impl FeedForm {
+    /// The form of numbers in a query, and its part of a baseline.
+    pub(crate) const NUMBERS: &str = "numbers";
+}
+
+impl FromStr for FeedForm {
+    type Err = UnknownForm;
+
+    fn from_str(text: &str) -> Result<FeedForm, UnknownForm> {
+        if text == FeedForm::NUMBERS { Ok(FeedForm::Numbers) } else { Err(UnknownForm) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown form of the feed: the feed identity has the form numbers, other feeds have none")]
+pub(crate) struct UnknownForm;
 
 /// One form of a baseline. The first is the one that is downloaded and pushed.
 pub(crate) struct Part {
@@ -41,6 +68,8 @@ pub(crate) struct Baseline {
     pub(crate) position: Position,
     pub(crate) count: usize,
     parts: Arc<[Part]>,
+    /// Of the parts, so many go to stores; the others are other forms, which are encoded on request.
+    stored: usize,
     /// The first part, once somebody has asked for it; others are held by those who use them.
     table: OnceCell<Arc<Encoded>>,
     others: Box<[Mutex<Weak<Encoded>>]>,
@@ -56,22 +85,43 @@ pub(crate) struct Encoded {
 
 impl Baseline {
     pub(crate) fn new(version: String, position: Position, count: usize, parts: Vec<Part>) -> Baseline {
-        Baseline::of(version, position, count, parts.into())
+        Baseline::with_forms(version, position, count, parts, vec![])
     }
 
-    fn of(version: String, position: Position, count: usize, parts: Arc<[Part]>) -> Baseline {
+    /// With other forms, which are encoded on request and not stored.
+    pub(crate) fn with_forms(
+        version: String,
+        position: Position,
+        count: usize,
+        mut parts: Vec<Part>,
+        forms: Vec<Part>,
+    ) -> Baseline {
+        let stored = parts.len();
+        parts.extend(forms);
+        Baseline::of(version, position, count, parts.into(), stored)
+    }
+
+    fn of(version: String, position: Position, count: usize, parts: Arc<[Part]>, stored: usize) -> Baseline {
         let others = parts.iter().skip(1).map(|_| Mutex::default()).collect();
-        Baseline { version, position, count, parts, table: OnceCell::new(), others }
+        Baseline { version, position, count, parts, stored, table: OnceCell::new(), others }
     }
 
     /// The same table at another position.
     fn at(&self, position: Position) -> Baseline {
-        Baseline::of(self.version.clone(), position, self.count, self.parts.clone())
+        Baseline::of(self.version.clone(), position, self.count, self.parts.clone(), self.stored)
     }
 
     /// What it consists of: what each part is, and its extension.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        self.parts.iter().map(|part| (part.what, part.extension))
+        self.parts.iter().take(self.stored).map(|part| (part.what, part.extension))
+    }
+
+    /// A form of it in bytes. `None` if it has no such form.
+    pub(crate) async fn encoded_form(&self, form: FeedForm) -> Option<Result<Arc<Encoded>, Unencodable>> {
+        match form {
+            FeedForm::Whole => Some(self.encoded().await),
+            FeedForm::Numbers => self.encoded_part(FeedForm::NUMBERS).await,
+        }
     }
 
     /// Its first part in bytes. Whoever asks first waits for the work, and the others with him.
@@ -144,12 +194,23 @@ pub(crate) struct Channel {
     state: std::sync::Mutex<State>,
     /// What open streams carry on with.
     frames: broadcast::Sender<Bytes>,
+    /// `None` for a feed without the form of numbers.
+    numbers: Option<NumberStreams>,
     /// Goes up with every baseline.
     baselines: watch::Sender<u64>,
 }
 
+/// The open streams of the form of numbers.
+struct NumberStreams {
+    frames: broadcast::Sender<Bytes>,
+    /// The delta that changes nothing.
+    nothing: fn(Position) -> Vec<u8>,
+}
+
 struct State {
     publication: Publication,
+    /// The same deltas in the form of numbers, from the first subscription to it on.
+    numbers: Option<Publication>,
     /// None before anything is known.
     baseline: Option<Arc<Baseline>>,
 }
@@ -159,16 +220,48 @@ pub(crate) type Delta = Box<dyn FnOnce(Position) -> Vec<u8> + Send>;
 
 impl Channel {
     pub(crate) fn new(name: &'static str, epoch: u64) -> Arc<Channel> {
+        Channel::of(name, epoch, None)
+    }
+
+    /// A feed that has the form of numbers, too. `nothing` encodes its delta that changes nothing.
+    pub(crate) fn with_numbers(name: &'static str, epoch: u64, nothing: fn(Position) -> Vec<u8>) -> Arc<Channel> {
         let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
-        let state = State { publication: Publication::new(epoch), baseline: None };
-        Arc::new(Channel { name, state: std::sync::Mutex::new(state), frames, baselines: watch::Sender::new(0) })
+        Channel::of(name, epoch, Some(NumberStreams { frames, nothing }))
+    }
+
+    fn of(name: &'static str, epoch: u64, numbers: Option<NumberStreams>) -> Arc<Channel> {
+        let (frames, _) = broadcast::channel(BEHIND_AT_MOST);
+        let state = State { publication: Publication::new(epoch), numbers: None, baseline: None };
+        let state = std::sync::Mutex::new(state);
+        Arc::new(Channel { name, state, frames, numbers, baselines: watch::Sender::new(0) })
     }
 
     /// Publishes deltas that belong together, and the baseline that contains them.
     pub(crate) fn publish(&self, deltas: Vec<Delta>, baseline: impl FnOnce(Position) -> Baseline) -> Vec<Arc<Event>> {
+        self.publish_forms(deltas, vec![], baseline)
+    }
+
+    /// As [`Channel::publish`], with each delta in the form of numbers, too: it is encoded only if somebody has subscribed
+    /// to that form.
+    ///
+    /// # Panics
+    /// If somebody has, and one of the two forms of a delta is missing.
+    pub(crate) fn publish_forms(
+        &self,
+        deltas: Vec<Delta>,
+        numbers: Vec<Delta>,
+        baseline: impl FnOnce(Position) -> Baseline,
+    ) -> Vec<Arc<Event>> {
         let mut state = self.lock();
         let events: Vec<Arc<Event>> = deltas.into_iter().map(|delta| state.publication.publish(delta)).collect();
-        state.baseline = Some(Arc::new(baseline(state.publication.position())));
+        let position = state.publication.position();
+        if let Some(publication) = &mut state.numbers {
+            for delta in numbers {
+                self.carry_on_numbers(publication.publish(delta).frame.clone());
+            }
+            assert_eq!(publication.position(), position, "all forms of a feed have the same positions");
+        }
+        state.baseline = Some(Arc::new(baseline(position)));
         for event in &events {
             self.carry_on(event.frame.clone());
         }
@@ -181,6 +274,9 @@ impl Channel {
         let mut state = self.lock();
         let baseline = state.baseline.clone()?;
         let event = state.publication.publish(nothing);
+        if let (Some(publication), Some(numbers)) = (&mut state.numbers, &self.numbers) {
+            self.carry_on_numbers(publication.publish(numbers.nothing).frame.clone());
+        }
         state.baseline = Some(Arc::new(baseline.at(event.position)));
         self.carry_on(event.frame.clone());
         self.baselines.send_modify(|count| *count += 1);
@@ -191,8 +287,13 @@ impl Channel {
     pub(crate) fn renew(&self, epoch: u64, reason: &str, baseline: impl FnOnce(Position) -> Baseline) {
         let mut state = self.lock();
         let position = state.publication.renew(epoch);
+        if let Some(publication) = &mut state.numbers {
+            *publication = Publication::starting_at(position);
+        }
         state.baseline = Some(Arc::new(baseline(position)));
-        self.carry_on(sse::pull(position, reason.to_owned()));
+        let pull = sse::pull(position, reason.to_owned());
+        self.carry_on(pull.clone());
+        self.carry_on_numbers(pull);
         self.baselines.send_modify(|count| *count += 1);
     }
 
@@ -201,15 +302,37 @@ impl Channel {
         drop(self.frames.send(frame));
     }
 
+    fn carry_on_numbers(&self, frame: Bytes) {
+        if let Some(numbers) = &self.numbers {
+            // An error means that there are no streams of this form.
+            drop(numbers.frames.send(frame));
+        }
+    }
+
     /// None before anything is known.
     pub(crate) fn baseline(&self) -> Option<Arc<Baseline>> {
         self.lock().baseline.clone()
     }
 
     /// How a stream begins, and what it carries on with.
-    pub(crate) fn subscribe(&self, from: Option<Position>) -> (Opening, broadcast::Receiver<Bytes>) {
-        let state = self.lock();
-        (state.publication.since(from), self.frames.subscribe())
+    ///
+    /// # Errors
+    /// If the feed has no such form.
+    pub(crate) fn subscribe(
+        &self,
+        form: FeedForm,
+        from: Option<Position>,
+    ) -> Result<(Opening, broadcast::Receiver<Bytes>), UnknownForm> {
+        let mut state = self.lock();
+        match (form, &self.numbers) {
+            (FeedForm::Whole, _) => Ok((state.publication.since(from), self.frames.subscribe())),
+            (FeedForm::Numbers, None) => Err(UnknownForm),
+            (FeedForm::Numbers, Some(numbers)) => {
+                let position = state.publication.position();
+                let publication = state.numbers.get_or_insert_with(|| Publication::starting_at(position));
+                Ok((publication.since(from), numbers.frames.subscribe()))
+            }
+        }
     }
 
     /// Changes with every baseline.

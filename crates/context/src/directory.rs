@@ -41,7 +41,7 @@ use nodes::Nodes;
 use templates::Templates;
 
 pub use nodes::AgentSelector;
-pub use published::{Changes, Identity, Snapshot};
+pub use published::{Changes, Identity, Replaced, Snapshot};
 pub use table::Table;
 
 /// What does not change while a provider lives.

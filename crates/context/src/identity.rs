@@ -1,6 +1,7 @@
 //! Identities as they go out: the JSON of deltas, the table of identities, and the baseline's forms.
 
 pub(crate) mod difference;
+pub(crate) mod number_form;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,10 +34,26 @@ const LABEL_BYTES_OF_DELTA: usize = 256 << 10;
 /// What one delta says.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
-    upserts: Vec<(IpAddr, Arc<Record>)>,
+    upserts: Vec<Upsert>,
     removes: Vec<IpAddr>,
-    id_upserts: Vec<(Sid, Identity)>,
+    id_upserts: Vec<IdUpsert>,
     id_removes: Vec<Sid>,
+}
+
+#[derive(Debug, Clone)]
+struct Upsert {
+    address: IpAddr,
+    record: Arc<Record>,
+    /// The address had no number before, or another one.
+    renumbered: bool,
+}
+
+#[derive(Debug, Clone)]
+struct IdUpsert {
+    sid: Sid,
+    identity: Identity,
+    /// The identity is new or has another number; otherwise only its number of references differs.
+    renumbered: bool,
 }
 
 /// For whom a delta is encoded.
@@ -51,7 +68,7 @@ pub(crate) enum Reader {
 /// Changes as deltas of bounded size, in an order in which every step is a table: an identity is known before an
 /// address has it, and goes after the last.
 pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
-    let Changes { upserts, removes, id_upserts, id_removes } = changes;
+    let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
     let mut chunks: Vec<Chunk> = Vec::new();
     let (mut entries, mut bytes) = (0, 0);
     let mut put = |chunks: &mut Vec<Chunk>, weight: usize, entry: &mut dyn FnMut(&mut Chunk)| {
@@ -64,12 +81,17 @@ pub(crate) fn chunks(changes: Changes) -> Vec<Chunk> {
             entry(chunk);
         }
     };
-    for row in id_upserts {
-        let weight = weight(bounded(&row.1.labels).chain(bounded(&row.1.namespace_labels)));
-        put(&mut chunks, weight, &mut |chunk| chunk.id_upserts.push(row.clone()));
+    for (sid, identity) in id_upserts {
+        let weight = weight(bounded(&identity.labels).chain(bounded(&identity.namespace_labels)));
+        let renumbered = replaced.ids.get(&sid).is_none_or(|old| old.num != identity.num);
+        let upsert = IdUpsert { sid, identity, renumbered };
+        put(&mut chunks, weight, &mut |chunk| chunk.id_upserts.push(upsert.clone()));
     }
-    for entry in upserts {
-        put(&mut chunks, weight(entry.1.labels()), &mut |chunk| chunk.upserts.push(entry.clone()));
+    for (address, record) in upserts {
+        let weight = weight(record.labels());
+        let renumbered = replaced.records.get(&address).is_none_or(|old| old.num != record.num);
+        let upsert = Upsert { address, record, renumbered };
+        put(&mut chunks, weight, &mut |chunk| chunk.upserts.push(upsert.clone()));
     }
     for address in removes {
         put(&mut chunks, 0, &mut |chunk| chunk.removes.push(address));
@@ -100,6 +122,12 @@ struct Entry<'a> {
     ip: IpAddr,
     #[serde(flatten)]
     who: Who<'a>,
+}
+
+impl<'a> From<&'a Upsert> for Entry<'a> {
+    fn from(upsert: &'a Upsert) -> Entry<'a> {
+        Entry { ip: upsert.address, who: (&*upsert.record).into() }
+    }
 }
 
 /// A record as consumers have it; the fields and their names are those of the database.
@@ -264,12 +292,12 @@ impl Chunk {
     pub(crate) fn json(&self, position: Position, reader: Reader) -> Vec<u8> {
         let has_rows = !self.id_upserts.is_empty() || !self.id_removes.is_empty();
         let rows = || Rows {
-            upserts: self.id_upserts.iter().map(|(sid, identity)| Row::of(*sid, identity)).collect(),
+            upserts: self.id_upserts.iter().map(|row| Row::of(row.sid, &row.identity)).collect(),
             removes: self.id_removes.clone(),
         };
         let delta = Delta {
             position,
-            upserts: self.upserts.iter().map(|(ip, record)| Entry { ip: *ip, who: (&**record).into() }).collect(),
+            upserts: self.upserts.iter().map(Entry::from).collect(),
             removes: &self.removes,
             ids: (reader == Reader::Follower && has_rows).then(rows),
         };
@@ -294,6 +322,7 @@ pub(crate) fn version(snapshot: &Snapshot) -> String {
 pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position: Position) -> Baseline {
     let (version, count) = (version(&snapshot), snapshot.table.len());
     let Snapshot { table, ids, .. } = snapshot;
+    let numbers = number_form::part(table.clone());
     let database: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
         let entries = table.iter().map(|(address, record)| (address, &**record));
@@ -307,7 +336,7 @@ pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position:
         Part { what: "baseline", extension: "mmdb", media_type: MEDIA_TYPE, encode: database },
         Part { what: "ids", extension: "ids.json", media_type: "application/json", encode: identities },
     ];
-    Baseline::new(version, position, count, parts)
+    Baseline::with_forms(version, position, count, parts, vec![numbers])
 }
 
 /// [`Identities`] as they are written, row by row.

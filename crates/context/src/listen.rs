@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::channel::{Baseline, Channel, Unencodable};
+use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::remote;
 use crate::status::{Published, Status};
@@ -141,17 +141,40 @@ async fn status(State(sources): State<Sources>) -> Response {
 }
 
 /// Says what `download` would give.
-async fn version(State(sources): State<Sources>, Path(feed): Path<String>) -> Result<Response, Refusal> {
+async fn version(
+    State(sources): State<Sources>,
+    Path(feed): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
-    let encoded = baseline.encoded().await.map_err(broken)?;
-    served.figures.encoded(encoded.bytes.len());
+    let encoded = encoded(served, &baseline, form(wanted.form.as_deref())?).await?;
     Ok(Json(encoded.head.clone()).into_response())
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Wanted {
-    /// Another form of the baseline than the usual one.
+    /// Something else that goes with the baseline.
     part: Option<String>,
+    /// Another form of the feed than the usual one.
+    form: Option<String>,
+}
+
+/// # Errors
+/// If there is no such form.
+fn form(name: Option<&str>) -> Result<FeedForm, Refusal> {
+    name.map_or(Ok(FeedForm::default()), str::parse).map_err(unknown_form)
+}
+
+fn unknown_form(error: UnknownForm) -> Refusal {
+    refuse(StatusCode::BAD_REQUEST, error.to_string())
+}
+
+async fn encoded(served: &Served, baseline: &Baseline, form: FeedForm) -> Result<Arc<Encoded>, Refusal> {
+    let encoded = baseline.encoded_form(form).await.ok_or_else(|| unknown_form(UnknownForm))?.map_err(broken)?;
+    if form == FeedForm::Whole {
+        served.figures.encoded(encoded.bytes.len());
+    }
+    Ok(encoded)
 }
 
 async fn download(
@@ -161,16 +184,16 @@ async fn download(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let (served, baseline) = published(&sources, &feed)?;
-    let encoded = match &wanted.part {
-        None => {
-            let encoded = baseline.encoded().await.map_err(broken)?;
-            served.figures.encoded(encoded.bytes.len());
-            encoded
+    let none = || refuse(StatusCode::NOT_FOUND, "part of the feed not found");
+    let encoded = match (&wanted.part, form(wanted.form.as_deref())?) {
+        (None, form) => encoded(served, &baseline, form).await?,
+        (Some(_), FeedForm::Numbers) => {
+            return Err(refuse(StatusCode::BAD_REQUEST, "part and form exclude each other"));
         }
-        Some(name) => {
-            let none = || refuse(StatusCode::NOT_FOUND, "part of the feed not found");
-            baseline.encoded_part(name).await.ok_or_else(none)?.map_err(broken)?
-        }
+        (Some(name), FeedForm::Whole) => match baseline.parts().any(|(what, _)| what == name.as_str()) {
+            true => baseline.encoded_part(name).await.ok_or_else(none)?.map_err(broken)?,
+            false => return Err(none()),
+        },
     };
     // A part has the position and version of the whole, and a hash of its own.
     let head = &encoded.head;
@@ -200,14 +223,15 @@ async fn download(
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct From {
+struct Subscription {
     from: Option<String>,
+    form: Option<String>,
 }
 
 async fn deltas(
     State(sources): State<Sources>,
     Path(feed): Path<String>,
-    Query(query): Query<From>,
+    Query(query): Query<Subscription>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let (served, _) = published(&sources, &feed)?;
@@ -218,7 +242,8 @@ async fn deltas(
             Some(text.parse().map_err(|e: feed::PositionError| refuse(StatusCode::BAD_REQUEST, e.to_string()))?)
         }
     };
-    let body = Body::from_stream(stream::follow(served, from));
+    let form = form(query.form.as_deref())?;
+    let body = Body::from_stream(stream::follow(served, form, from).map_err(unknown_form)?);
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response())
 }
 

@@ -23,7 +23,27 @@ use crate::epoch::begun_seconds;
 use data::{Data, control, text, unsigned};
 use tree::Tree;
 
-pub const DATABASE_TYPE: &str = "Workload-Identity";
+/// What the records of a database say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseType {
+    /// Who has an address.
+    Identities,
+    /// The number of who has it, and nothing else.
+    Numbers,
+}
+
+impl DatabaseType {
+    pub const ALL: [DatabaseType; 2] = [DatabaseType::Identities, DatabaseType::Numbers];
+
+    /// `database_type` in the metadata.
+    pub fn text(self) -> &'static str {
+        match self {
+            DatabaseType::Identities => "Workload-Identity",
+            DatabaseType::Numbers => "Workload-Identity-Numbers",
+        }
+    }
+}
+
 /// Bits for where a node leads: to another node, or to data.
 const RECORD_BITS: u32 = 28;
 const LANGUAGE: &str = "en";
@@ -74,7 +94,7 @@ impl FromStr for Description {
     }
 }
 
-/// The table as a file. The same entries give the same bytes; equal records are written once.
+/// The table of identities as a file. The same entries give the same bytes; equal records are written once.
 ///
 /// Entries that come in the order of their addresses, IPv4 first, cost the least. An IPv6 address within ::/96 is the
 /// IPv4 address in it to every reader; of several entries for an address the first one counts.
@@ -82,6 +102,19 @@ impl FromStr for Description {
 /// # Errors
 /// If the format cannot hold it.
 pub fn write<'t, R: Eq + Hash + 't>(
+    entries: impl Iterator<Item = (IpAddr, &'t R)>,
+    description: &Description,
+    encode: impl Fn(&'t R) -> Value<'t>,
+) -> Result<Vec<u8>, WriteError> {
+    write_as(DatabaseType::Identities, entries, description, encode)
+}
+
+/// As [`write`], with another type in the metadata.
+///
+/// # Errors
+/// If the format cannot hold it.
+pub fn write_as<'t, R: Eq + Hash + 't>(
+    database_type: DatabaseType,
     entries: impl Iterator<Item = (IpAddr, &'t R)>,
     description: &Description,
     encode: impl Fn(&'t R) -> Value<'t>,
@@ -98,7 +131,7 @@ pub fn write<'t, R: Eq + Hash + 't>(
 
     let data = data.into_bytes();
     let tree = Tree::of(&leaves, data.len())?;
-    let metadata = metadata(tree.nodes, description)?;
+    let metadata = metadata(tree.nodes, database_type, description)?;
     let mut file = tree.bytes;
     file.reserve_exact(SEPARATOR.len() + data.len() + METADATA_MARKER.len() + metadata.len());
     file.extend_from_slice(&SEPARATOR);
@@ -116,7 +149,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-fn metadata(nodes: u32, description: &Description) -> Result<Vec<u8>, WriteError> {
+fn metadata(nodes: u32, database_type: DatabaseType, description: &Description) -> Result<Vec<u8>, WriteError> {
     let mut out = vec![];
     control(&mut out, data::MAP, 9);
     text(&mut out, "binary_format_major_version")?;
@@ -126,7 +159,7 @@ fn metadata(nodes: u32, description: &Description) -> Result<Vec<u8>, WriteError
     text(&mut out, "build_epoch")?;
     unsigned(&mut out, data::UINT64, begun_seconds(description.position.epoch));
     text(&mut out, "database_type")?;
-    text(&mut out, DATABASE_TYPE)?;
+    text(&mut out, database_type.text())?;
     text(&mut out, "description")?;
     control(&mut out, data::MAP, 1);
     text(&mut out, LANGUAGE)?;

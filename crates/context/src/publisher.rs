@@ -256,8 +256,13 @@ impl Publisher {
                 let chunk = chunk.clone();
                 Box::new(move |at| chunk.json(at, Reader::Follower))
             };
+            let number_delta = |chunk: &Arc<Chunk>| -> Delta {
+                let chunk = chunk.clone();
+                Box::new(move |at| chunk.number_json(at))
+            };
             let deltas = chunks.iter().map(delta).collect();
-            let events = self.identity.channel.publish(deltas, self.tables.identities());
+            let number_deltas = chunks.iter().map(number_delta).collect();
+            let events = self.identity.channel.publish_forms(deltas, number_deltas, self.tables.identities());
             let pushed = |(event, chunk): (&Arc<feed::Event>, &Arc<Chunk>)| {
                 Pending::delta(event.position, chunk.json(event.position, Reader::Relay).into())
             };

@@ -181,6 +181,12 @@ impl Deltas {
             edges.map(|(chunk, at)| chunk.json(at)).collect(),
         ]
     }
+
+    /// The JSON of the deltas of identities in the form of numbers, as they follow the position.
+    pub fn number_json(&self, after: Position) -> Vec<Vec<u8>> {
+        let positions = std::iter::successors(Some(after.next()), |at| Some(at.next()));
+        self.identities.iter().zip(positions).map(|(chunk, at)| chunk.number_json(at)).collect()
+    }
 }
 
 #[cfg(test)]

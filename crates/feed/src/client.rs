@@ -35,6 +35,8 @@ pub struct Source {
     pub urls: Vec<Url>,
     /// `identity`.
     pub feed: String,
+    /// The form of the feed, where it has several: `numbers` of `identity`. `None` is the usual one.
+    pub form: Option<String>,
     pub access: Access,
     pub timing: Timing,
     /// A baseline that is longer, not compressed, is refused.
@@ -46,6 +48,7 @@ impl Source {
         Source {
             urls,
             feed: feed.into(),
+            form: None,
             access: Access::default(),
             timing: Timing::default(),
             baseline_bytes: BASELINE_BYTES,

@@ -5,7 +5,8 @@
 //! cannot be had, it pulls the baseline again. What the table is about is not known here.
 //!
 //! Three resources stand for a feed `X`: `X/version` ([`Head`] as JSON), `X/download` (the baseline, with the fields of
-//! its head as headers) and `X/deltas` (server-sent events, [`sse`]).
+//! its head as headers) and `X/deltas` (server-sent events, [`sse`]). A feed may have other forms (`?form=`), which say less of
+//! the same table: their positions are the same.
 
 mod access;
 mod backoff;

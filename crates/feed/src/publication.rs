@@ -107,6 +107,12 @@ impl Publication {
         Publication { position: Position::start_of(epoch), bounds, backlog: VecDeque::new(), backlog_bytes: 0 }
     }
 
+    /// Continues behind a position, with no backlog: another encoding of the same deltas, which nobody has requested so
+    /// far.
+    pub fn starting_at(position: Position) -> Publication {
+        Publication { position, ..Publication::new(position.epoch) }
+    }
+
     /// The last delta that was published. A table with all deltas in it is a baseline of this position.
     pub fn position(&self) -> Position {
         self.position
@@ -258,6 +264,17 @@ mod tests {
         assert!(publication.since(Some(at(3))).rest.is_err());
         assert_eq!(publication.renew(9), Position { epoch: 10, seq: 0 });
         assert_eq!(publication.renew(2), Position { epoch: 11, seq: 0 });
+    }
+
+    #[test]
+    fn publication_starting_late_replays_nothing_earlier() {
+        let mut publication = Publication::starting_at(at(3));
+        assert_eq!(publication.position(), at(3));
+        assert_eq!(seqs(&publication.since(Some(at(3)))), [] as [u64; 0]);
+        let not_kept = NoReplay::NotKept { asked: at(2), oldest: 4 };
+        assert_eq!(publication.since(Some(at(2))).rest, Err(not_kept));
+        assert_eq!(publication.publish(|_| b"{}".to_vec()).position, at(4));
+        assert_eq!(seqs(&publication.since(Some(at(3)))), [4]);
     }
 
     #[test]

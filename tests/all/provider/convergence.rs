@@ -11,7 +11,10 @@ use tests::provider_process::{Provider, free_port};
 
 use super::follower::Follower;
 use super::relayed::until_relayed;
-use super::{CLUSTER, FEEDS, World, namespace, without_position};
+use super::{CLUSTER, EDGES, FEEDS, IDENTITY, NUMBERS, World, namespace, without_position};
+
+/// What consumers follow: the feeds, and another form of one.
+const FOLLOWED: [&str; 3] = [IDENTITY, EDGES, NUMBERS];
 
 /// Few of everything, so that events meet.
 const NAMESPACES: [&str; 3] = ["shop", "other", "kube-system"];
@@ -70,7 +73,7 @@ impl Life {
     }
 
     fn live(mut self) {
-        for at in [0, 1] {
+        for at in 0..FOLLOWED.len() {
             self.follow(at);
         }
         for _ in 0..EVENTS {
@@ -86,7 +89,7 @@ impl Life {
             sleep(pause);
         }
         self.relay.heal();
-        for at in [0, 1] {
+        for at in 0..FOLLOWED.len() {
             self.follow(at);
         }
         self.settle();
@@ -98,8 +101,10 @@ impl Life {
     fn settle(&mut self) {
         let fresh = self.world.fresh();
         let provider = self.provider.as_mut().unwrap();
-        for (feed, follower) in &self.followers {
-            follower.until_has(&fresh.tables[*feed]);
+        let [identities, edges] = &fresh.tables;
+        let tables = [identities, edges, &identities.numbers()];
+        for (followed, follower) in &self.followers {
+            follower.until_has(tables[*followed]);
         }
         for (at, feed) in FEEDS.into_iter().enumerate() {
             let path = format!("/{feed}/version");
@@ -140,17 +145,18 @@ impl Life {
         }
     }
 
-    fn follow(&mut self, feed: usize) {
-        self.followers.push((feed, Follower::start(self.provider.as_ref().unwrap().address(), FEEDS[feed])));
+    fn follow(&mut self, followed: usize) {
+        let address = self.provider.as_ref().unwrap().address();
+        self.followers.push((followed, Follower::start(address, FOLLOWED[followed])));
     }
 
     fn come_or_go(&mut self) {
-        let feed = self.chance.below(2) as usize;
+        let followed = self.chance.below(FOLLOWED.len() as u64) as usize;
         if self.followers.len() > 2 && self.chance.once_in(2) {
             let gone = self.chance.below(self.followers.len() as u64) as usize;
             drop(self.followers.swap_remove(gone));
         } else {
-            self.follow(feed);
+            self.follow(followed);
         }
     }
 

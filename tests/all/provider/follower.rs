@@ -46,8 +46,9 @@ impl Follower {
         let shared = seen.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let source =
-                Source { timing: TIMING, ..Source::new(vec![format!("http://{address}").parse().unwrap()], feed) };
+            let (name, form) = feed.split_once("?form=").map_or((feed, None), |(name, form)| (name, Some(form)));
+            let source = Source::new(vec![format!("http://{address}").parse().unwrap()], name);
+            let source = Source { timing: TIMING, form: form.map(String::from), ..source };
             runtime.block_on(async {
                 let (sender, updates) = mpsc::channel(4);
                 tokio::select! {

@@ -5,12 +5,13 @@ use context::mmdb::read::Database;
 use policy::remote::wire;
 use serde_json::Value;
 
-use super::{EDGES, IDENTITY, REMOTE};
+use super::{EDGES, IDENTITY, NUMBERS, REMOTE};
 
 /// A consumer's table: baselines replace it, deltas change it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Table {
     Identity(BTreeMap<IpAddr, Value>),
+    Numbers(BTreeMap<IpAddr, u64>),
     Edges(BTreeSet<String>),
     /// By cluster/namespace/name.
     Remote(BTreeMap<String, BTreeSet<IpAddr>>),
@@ -20,6 +21,7 @@ impl Table {
     pub(super) fn empty(feed: &str) -> Table {
         match feed {
             IDENTITY => Table::Identity(BTreeMap::new()),
+            NUMBERS => Table::Numbers(BTreeMap::new()),
             EDGES => Table::Edges(BTreeSet::new()),
             REMOTE => Table::Remote(BTreeMap::new()),
             other => panic!("no feed: {other}"),
@@ -32,6 +34,16 @@ impl Table {
                 let database = Database::open(baseline).unwrap();
                 database.verify().unwrap();
                 Table::Identity(database.entries().unwrap().map(|entry| entry.unwrap()).collect())
+            }
+            Table::Numbers(_) => {
+                let database = Database::open(baseline).unwrap();
+                database.verify().unwrap();
+                let records = database.entries::<BTreeMap<String, u32>>().unwrap().map(|entry| entry.unwrap());
+                let only = |record: BTreeMap<String, u32>| {
+                    assert!(record.keys().eq(["num"]), "{record:?}");
+                    u64::from(record["num"])
+                };
+                Table::Numbers(records.map(|(address, record)| (address, only(record))).collect())
             }
             Table::Edges(_) => {
                 let text = std::str::from_utf8(baseline).unwrap();
@@ -56,9 +68,17 @@ impl Table {
     pub(super) fn len(&self) -> usize {
         match self {
             Table::Identity(records) => records.len(),
+            Table::Numbers(numbers) => numbers.len(),
             Table::Edges(lines) => lines.len(),
             Table::Remote(sets) => sets.len(),
         }
+    }
+
+    /// The numbers of a table of identities.
+    pub(super) fn numbers(&self) -> Table {
+        let Table::Identity(records) = self else { panic!("records of identities, not {self:?}") };
+        let number = |record: &Value| record["num"].as_u64().unwrap();
+        Table::Numbers(records.iter().map(|(address, record)| (*address, number(record))).collect())
     }
 
     pub(super) fn apply(&mut self, delta: &Value) {
@@ -73,6 +93,17 @@ impl Table {
                 }
                 for ip in list("removes") {
                     records.remove(&text(ip).parse::<IpAddr>().unwrap());
+                }
+            }
+            Table::Numbers(numbers) => {
+                for (number, addresses) in delta["upserts"].as_object().unwrap() {
+                    let number: u64 = number.parse().unwrap();
+                    for ip in addresses.as_array().unwrap() {
+                        numbers.insert(text(ip).parse().unwrap(), number);
+                    }
+                }
+                for ip in list("removes") {
+                    numbers.remove(&text(ip).parse::<IpAddr>().unwrap());
                 }
             }
             Table::Edges(lines) => {

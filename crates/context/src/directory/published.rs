@@ -1,5 +1,6 @@
 //! What others were told of the table, and what they are told next.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -39,11 +40,19 @@ pub struct Changes {
     pub removes: Vec<IpAddr>,
     pub id_upserts: Vec<(Sid, Identity)>,
     pub id_removes: Vec<Sid>,
+    pub replaced: Replaced,
+}
+
+/// The entries of the older snapshot that upserts and removes replace. A new address or identity has none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replaced {
+    pub records: BTreeMap<IpAddr, Arc<Record>>,
+    pub ids: BTreeMap<Sid, Identity>,
 }
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        let Changes { upserts, removes, id_upserts, id_removes } = self;
+        let Changes { upserts, removes, id_upserts, id_removes, replaced: _ } = self;
         upserts.is_empty() && removes.is_empty() && id_upserts.is_empty() && id_removes.is_empty()
     }
 }
@@ -60,18 +69,22 @@ impl Directory {
         let mut changes = Changes::default();
         let unpublished = std::mem::take(&mut self.unpublished);
         for address in unpublished.addresses {
-            match (self.published.table.get(address), self.table.get(address)) {
+            let (old, new) = (self.published.table.get(address), self.table.get(address));
+            match (old, new) {
                 (old, Some(new)) if old != Some(new) => changes.upserts.push((address, new.clone())),
                 (Some(_), None) => changes.removes.push(address),
-                (_, Some(_)) | (None, None) => {}
+                (_, Some(_)) | (None, None) => continue,
             }
+            changes.replaced.records.extend(old.map(|old| (address, old.clone())));
         }
         for sid in unpublished.ids {
-            match (self.published.ids.get(&sid), self.ids.get(&sid)) {
+            let (old, new) = (self.published.ids.get(&sid), self.ids.get(&sid));
+            match (old, new) {
                 (old, Some(new)) if old != Some(new) => changes.id_upserts.push((sid, new.clone())),
                 (Some(_), None) => changes.id_removes.push(sid),
-                (_, Some(_)) | (None, None) => {}
+                (_, Some(_)) | (None, None) => continue,
             }
+            changes.replaced.ids.extend(old.map(|old| (sid, old.clone())));
         }
         self.published = self.current();
         changes

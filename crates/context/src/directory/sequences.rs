@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::cases::{WEB, Written, namespace, settings};
 use super::*;
+use crate::identity::number_form::tests::NumberTable;
 use crate::object::{Exposure, Node, Service};
 use crate::record::RECORDED;
 use crate::testing::labels;
@@ -241,7 +242,11 @@ struct Told {
 
 impl Told {
     fn take(&mut self, changes: Changes) {
-        let Changes { upserts, removes, id_upserts, id_removes } = changes;
+        let Changes { upserts, removes, id_upserts, id_removes, replaced } = changes;
+        let mut addresses = upserts.iter().map(|(address, _)| address).chain(&removes);
+        assert!(addresses.all(|ip| replaced.records.get(ip) == self.table.get(ip)), "{replaced:?}");
+        let sids = || id_upserts.iter().map(|(sid, _)| sid).chain(&id_removes);
+        assert!(sids().all(|sid| replaced.ids.get(sid) == self.ids.get(sid)), "{replaced:?}");
         for (address, record) in upserts {
             assert_ne!(self.table.insert(address, record.clone()), Some(record), "told twice");
         }
@@ -372,6 +377,7 @@ proptest! {
         let mut directory = Directory::new(settings.clone());
         let mut left: BTreeMap<(Kind, ObjectName), Object> = BTreeMap::new();
         let (mut told, mut remote) = (Told::default(), RemoteSets::new());
+        let mut numbers = NumberTable::default();
         for event in events {
             match event {
                 Event::Set(object) => {
@@ -402,15 +408,21 @@ proptest! {
                     directory.expire(now);
                 }
                 Event::Take => {
-                    told.take(directory.take_changes());
+                    let changes = directory.take_changes();
+                    numbers.apply_changes(changes.clone());
+                    told.take(changes);
                     prop_assert_eq!(&told, &Told::of(directory.published()));
+                    prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
                 }
             }
             check(&directory);
             check_holders(&directory, &left, &remote);
         }
         directory.expire(now + crate::numbers::REST);
-        told.take(directory.take_changes());
+        let changes = directory.take_changes();
+        numbers.apply_changes(changes.clone());
+        told.take(changes);
+        prop_assert_eq!(&numbers, &NumberTable::of(directory.published()));
 
         let mut fresh = Directory::new(settings);
         let remote = remote.into_iter().map(|(set, addresses)| (set, addresses.into_iter().collect()));

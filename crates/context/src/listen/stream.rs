@@ -12,7 +12,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
 use super::Served;
-use crate::channel::Channel;
+use crate::channel::{Channel, FeedForm, UnknownForm};
 use crate::metrics::FeedFigures;
 
 /// A stream on its way to one subscriber. Frames are shared by all; a subscriber's own is what it has begun with.
@@ -58,8 +58,15 @@ impl Following {
 }
 
 /// The stream for a subscriber that has everything up to `from`.
-pub(super) fn follow(served: &Served, from: Option<Position>) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
-    let (opening, frames) = served.channel.subscribe(from);
+///
+/// # Errors
+/// If the feed has no such form.
+pub(super) fn follow(
+    served: &Served,
+    form: FeedForm,
+    from: Option<Position>,
+) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + use<>, UnknownForm> {
+    let (opening, frames) = served.channel.subscribe(form, from)?;
     served.figures.subscribed();
     let following = Following {
         channel: served.channel.clone(),
@@ -68,10 +75,10 @@ pub(super) fn follow(served: &Served, from: Option<Position>) -> impl Stream<Ite
         frames,
         ended: false,
     };
-    futures::stream::unfold(following, async |mut following| {
+    Ok(futures::stream::unfold(following, async |mut following| {
         let frame = following.next().await?;
         Some((Ok(frame), following))
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -88,7 +95,7 @@ mod tests {
         let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
         let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
-        let stream = follow(&served, None);
+        let stream = follow(&served, FeedForm::Whole, None).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);
         }

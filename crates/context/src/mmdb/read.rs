@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use serde::Deserialize;
 
-use super::{DATABASE_TYPE, Description, DescriptionError, LANGUAGE};
+use super::{DatabaseType, Description, DescriptionError, LANGUAGE};
 
 /// A table in memory: a `Vec`, a `Bytes`, a borrowed slice.
 pub struct Database<S: AsRef<[u8]>> {
     reader: Reader<S>,
+    database_type: DatabaseType,
     description: Description,
 }
 
@@ -17,7 +18,7 @@ pub struct Database<S: AsRef<[u8]>> {
 pub enum ReadError {
     #[error(transparent)]
     Format(#[from] MaxMindDbError),
-    #[error("wrong database type: expected {DATABASE_TYPE:?}, got {0:?}")]
+    #[error("wrong database type: expected \"Workload-Identity\" or \"Workload-Identity-Numbers\", got {0:?}")]
     OtherType(String),
     #[error(transparent)]
     Description(#[from] DescriptionError),
@@ -31,11 +32,14 @@ impl<S: AsRef<[u8]>> Database<S> {
     pub fn open(bytes: S) -> Result<Database<S>, ReadError> {
         let reader = Reader::from_source(bytes)?;
         let metadata = reader.metadata();
-        if metadata.database_type != DATABASE_TYPE {
-            return Err(ReadError::OtherType(metadata.database_type.clone()));
-        }
+        let known = DatabaseType::ALL.into_iter().find(|known| known.text() == metadata.database_type);
+        let database_type = known.ok_or_else(|| ReadError::OtherType(metadata.database_type.clone()))?;
         let description = metadata.description.get(LANGUAGE).map_or("", String::as_str).parse()?;
-        Ok(Database { reader, description })
+        Ok(Database { reader, database_type, description })
+    }
+
+    pub fn database_type(&self) -> DatabaseType {
+        self.database_type
     }
 
     pub fn description(&self) -> &Description {

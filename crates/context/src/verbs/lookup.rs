@@ -5,29 +5,49 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use bytes::Bytes;
 use console::{DOUBTFUL, GOOD, NO, Output, YES, output};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::runtime;
 use crate::cli::LookupArguments;
 use crate::consumer;
 use crate::identity::{self, Who};
+use crate::mmdb::DatabaseType;
 use crate::mmdb::read::Database;
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Answer<R> {
     ip: IpAddr,
     /// None for an address that nobody is known to have.
-    record: Option<Who<'a>>,
+    record: Option<R>,
+}
+
+/// A record of a database of numbers.
+#[derive(Serialize, Deserialize)]
+struct Number {
+    num: u32,
 }
 
 pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
-    let mut answers = Vec::new();
+    match database.database_type() {
+        DatabaseType::Identities => answer(arguments, &database, |who: &Who| lines(who)),
+        DatabaseType::Numbers => answer(arguments, &database, |number: &Number| number.num.to_string()),
+    }
+}
+
+fn answer<'d, R: Serialize + Deserialize<'d>>(
+    arguments: &LookupArguments,
+    database: &'d Database<Bytes>,
+    lines: impl Fn(&R) -> String,
+) -> anyhow::Result<ExitCode> {
+    let mut answers: Vec<Answer<R>> = Vec::new();
     for ip in &arguments.addresses {
         answers.push(Answer { ip: *ip, record: database.lookup(*ip)? });
     }
+    let text = |answer: &Answer<R>| headed(answer.ip, answer.record.as_ref().map(&lines)) + "\n";
     let text = match arguments.from.output {
         Output::Json => output::json(&answers)?,
         Output::Text => answers.iter().map(text).collect(),
@@ -35,11 +55,16 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     output::answer(&text, if answers.iter().all(|answer| answer.record.is_some()) { YES } else { NO })
 }
 
-fn text(answer: &Answer) -> String {
-    let Some(who) = &answer.record else {
-        return format!("{DOUBTFUL}{}{DOUBTFUL:#}  not found\n", answer.ip);
-    };
-    let mut text = format!("{GOOD}{}{GOOD:#}  {}", answer.ip, name(who));
+/// An address, and who has it.
+fn headed(ip: IpAddr, lines: Option<String>) -> String {
+    match lines {
+        Some(lines) => format!("{GOOD}{ip}{GOOD:#}  {lines}"),
+        None => format!("{DOUBTFUL}{ip}{DOUBTFUL:#}  not found"),
+    }
+}
+
+fn lines(who: &Who) -> String {
+    let mut text = name(who);
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
             // Writing to a String cannot fail.
@@ -57,7 +82,7 @@ fn text(answer: &Answer) -> String {
     line("runs", &who.host_workloads.join(", "));
     let labels: Vec<String> = who.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     line("labels", &labels.join(", "));
-    text + "\n"
+    text
 }
 
 /// `namespace/workload`, with the other cluster before it for a pod there; a node has no namespace.
@@ -79,7 +104,7 @@ mod tests {
         });
         whole.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
         let record: Who = serde_json::from_value(whole).unwrap();
-        let text = text(&Answer { ip: "192.0.2.1".parse().unwrap(), record: Some(record) });
+        let text = headed("192.0.2.1".parse().unwrap(), Some(super::lines(&record)));
         let plain = anstream::adapter::strip_str(&text).to_string();
         plain.lines().map(str::trim).map(String::from).collect()
     }

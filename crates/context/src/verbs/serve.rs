@@ -41,12 +41,35 @@ struct Feed {
     nothing: fn(Position) -> Vec<u8>,
     /// Baselines are pushed with the cluster's name.
     names_cluster: bool,
+    /// The delta that changes nothing in the form of numbers, where the feed has it.
+    no_numbers: Option<fn(Position) -> Vec<u8>>,
 }
 
 const FEEDS: [Feed; 2] = [
-    Feed { name: identity::FEED, media_type: identity::MEDIA_TYPE, nothing: identity::nothing, names_cluster: true },
-    Feed { name: declared::FEED, media_type: declared::MEDIA_TYPE, nothing: declared::nothing, names_cluster: false },
+    Feed {
+        name: identity::FEED,
+        media_type: identity::MEDIA_TYPE,
+        nothing: identity::nothing,
+        names_cluster: true,
+        no_numbers: Some(identity::number_form::nothing),
+    },
+    Feed {
+        name: declared::FEED,
+        media_type: declared::MEDIA_TYPE,
+        nothing: declared::nothing,
+        names_cluster: false,
+        no_numbers: None,
+    },
 ];
+
+impl Feed {
+    fn channel(&self, epoch: u64) -> Arc<Channel> {
+        match self.no_numbers {
+            Some(nothing) => Channel::with_numbers(self.name, epoch, nothing),
+            None => Channel::new(self.name, epoch),
+        }
+    }
+}
 
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     console::log::start(&arguments.log);
@@ -66,7 +89,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
 
     let epoch = epoch_now();
-    let feeds = FEEDS.map(|feed| (Channel::new(feed.name, epoch), metrics.of_feed(feed.name), feed));
+    let feeds = FEEDS.map(|feed| (feed.channel(epoch), metrics.of_feed(feed.name), feed));
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });

@@ -82,6 +82,9 @@ impl Exchange<'_> {
             Ok(mut segments) => drop(segments.pop_if_empty().push(&self.source.feed).push(name)),
             Err(()) => unreachable!("every http URL has a path"),
         }
+        if let Some(form) = &self.source.form {
+            url.query_pairs_mut().append_pair("form", form);
+        }
         url
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::get;
 use bytes::Bytes;
@@ -27,7 +27,7 @@ struct Server {
 struct Inner {
     publication: Mutex<Publication>,
     streams: Mutex<Vec<UnboundedSender<Bytes>>>,
-    /// What was asked for, with its `Last-Event-ID`.
+    /// What was asked for, with its `Last-Event-ID` and its query.
     asked: Mutex<Vec<String>>,
     /// What `download` answers first.
     downloads: Mutex<VecDeque<Response<Body>>>,
@@ -92,9 +92,13 @@ fn refusal(server: &Inner, headers: &HeaderMap) -> Option<Response<Body>> {
     (wanted.is_some() && wanted != given).then_some(refused)
 }
 
-async fn deltas(State(server): State<Arc<Inner>>, headers: HeaderMap) -> Response<Body> {
+fn of_query(query: Option<String>) -> String {
+    query.map_or(String::new(), |query| format!(" ?{query}"))
+}
+
+async fn deltas(State(server): State<Arc<Inner>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response<Body> {
     let behind = headers.get("last-event-id").map(|value| value.to_str().unwrap());
-    server.asked.lock().unwrap().push(format!("deltas {}", behind.unwrap_or("-")));
+    server.asked.lock().unwrap().push(format!("deltas {}{}", behind.unwrap_or("-"), of_query(query)));
     if let Some(refusal) = refusal(&server, &headers) {
         return refusal;
     }
@@ -116,8 +120,8 @@ fn stream_of(receiver: mpsc::UnboundedReceiver<Bytes>) -> Response<Body> {
     Response::builder().header("content-type", "text/event-stream; charset=utf-8").body(body).unwrap()
 }
 
-async fn download(State(server): State<Arc<Inner>>, headers: HeaderMap) -> Response<Body> {
-    server.asked.lock().unwrap().push("download".into());
+async fn download(State(server): State<Arc<Inner>>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response<Body> {
+    server.asked.lock().unwrap().push(format!("download{}", of_query(query)));
     if let Some(refusal) = refusal(&server, &headers) {
         return refusal;
     }
@@ -196,6 +200,14 @@ async fn a_baseline_comes_first_and_then_what_is_behind_it() {
     server.publish();
     following.expect(&["delta 7:2", "delta 7:3"]).await;
     assert_eq!(server.asked(), ["deltas -", "download"], "the stream is opened first");
+}
+
+#[tokio::test]
+async fn client_requests_the_form_of_its_source() {
+    let server = Server::start(7).await;
+    let mut following = start(Source { form: Some("numbers".into()), ..source(&[&server]) });
+    following.expect(&["baseline 7:0"]).await;
+    assert_eq!(server.asked(), ["deltas - ?form=numbers", "download ?form=numbers"]);
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub(super) struct Cost {
     pub(super) kinds: BTreeMap<Happening, Vec<Sample>>,
     /// What the deltas of identities say when so many pods change together.
     pub(super) together: (usize, usize),
+    /// Bytes of the same deltas in the form of numbers.
+    pub(super) together_numbers: usize,
 }
 
 /// One event.
@@ -84,7 +86,9 @@ pub(super) fn measure(size: ClusterSize, wanted: &Size) -> Cost {
         let change = cluster.happen(Happening::PodRelabelled, Place::Anywhere).change_of(&mut interner);
         tables.apply(change, Instant::now());
     }
-    let [deltas, _] = tables.take_deltas().into_json(START);
+    let deltas = tables.take_deltas();
+    let together_numbers = deltas.number_json(START).iter().map(Vec::len).sum();
+    let [deltas, _] = deltas.into_json(START);
     let together = (deltas.len(), deltas.iter().map(Vec::len).sum());
-    Cost { addresses, edges, lines, lines_bytes: text.len(), kinds, together }
+    Cost { addresses, edges, lines, lines_bytes: text.len(), kinds, together, together_numbers }
 }

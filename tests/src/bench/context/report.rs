@@ -152,7 +152,7 @@ impl Runs {
 type Of = fn(&Run) -> f64;
 
 /// The rows that every cluster has, in words.
-const ROWS: [(&str, Of); 18] = [
+const ROWS: [(&str, Of); 19] = [
     ("from the lists to the bytes of the database, s", |run| run.cost.addresses),
     ("from there to the bytes of the edges, s", |run| run.cost.edges),
     ("from the process's start to the first download, s", |run| run.served.first_download.as_secs_f64()),
@@ -171,6 +171,7 @@ const ROWS: [(&str, Of); 18] = [
     ("the same, p99, s", |run| run.served.steady.p99),
     ("deltas of 1,000 pods that change together", |run| run.cost.together.0 as f64),
     ("bytes of them", |run| run.cost.together.1 as f64),
+    ("bytes of them in the form of numbers", |run| run.cost.together_numbers as f64),
 ];
 
 impl Report {
