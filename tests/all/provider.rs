@@ -14,6 +14,8 @@ mod storing;
 mod bucket;
 // Objects that are wrong, an API server that is, readers that do not read.
 mod hardship;
+// Who had an address in the past.
+mod history;
 // What the verbs print that ask, and with which status they end.
 mod asking;
 // Pods of other clusters.

@@ -16,6 +16,7 @@ use console::Output;
 
 use crate::directory::{AgentSelector, Settings};
 use crate::edges::Form;
+use crate::history::{PastTime, PastTimeError};
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 
@@ -99,6 +100,11 @@ impl TableArguments {
     }
 }
 
+/// A time that the provider, whose clock counts, is sent as it was given.
+fn past_time(text: &str) -> Result<String, PastTimeError> {
+    text.parse().map(|_: PastTime| text.to_owned())
+}
+
 /// `NAMESPACE/KEY=VALUE`.
 fn agents(text: &str) -> Result<AgentSelector, String> {
     let parts = text.split_once('/').and_then(|(namespace, label)| Some((namespace, label.split_once('=')?)));
@@ -161,6 +167,11 @@ pub(crate) struct FromArguments {
 pub(crate) struct LookupArguments {
     #[arg(value_name = "IP", required = true)]
     pub(crate) addresses: Vec<IpAddr>,
+
+    /// Time for which to look up the addresses: RFC 3339, as in 2026-11-22T10:00:00Z, or a duration ago, as in 10m. Needs a
+    /// provider as the source (--from), which keeps the records of the last hour (serve --history).
+    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    pub(crate) at: Option<String>,
 
     #[command(flatten)]
     pub(crate) from: FromArguments,

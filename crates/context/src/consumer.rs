@@ -1,5 +1,6 @@
 //! What a consumer has: the newest baselines, from wherever they are kept.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -61,7 +62,17 @@ async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::R
     answer_of(base, feed, part).await?.into_download(base)
 }
 
-/// Response of a provider to a download.
+/// Asks a provider who had an address at a time, as text that it understands.
+pub(crate) async fn lookup_past(source: &Source, feed: &str, address: IpAddr, at: &str) -> anyhow::Result<Bytes> {
+    let Source::Served(base) = source else {
+        bail!("--at needs a provider, which keeps the history: set --from to http://HOST:PORT");
+    };
+    let address = address.to_string();
+    let query = [("ip", address.as_str()), ("at", at)];
+    Ok(get(base, feed, "lookup", &query).await?.succeeded(base)?.bytes)
+}
+
+/// Response of a provider.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -69,26 +80,36 @@ struct Answer {
 }
 
 impl Answer {
-    fn into_download(self, base: &reqwest::Url) -> anyhow::Result<Bytes> {
-        let Answer { status, headers, bytes } = self;
-        if !status.is_success() {
-            bail!("{base} returned {status}: {}", String::from_utf8_lossy(&bytes).trim());
+    fn succeeded(self, base: &reqwest::Url) -> anyhow::Result<Answer> {
+        if !self.status.is_success() {
+            bail!("{base} returned {}: {}", self.status, String::from_utf8_lossy(&self.bytes).trim());
         }
+        Ok(self)
+    }
+
+    fn into_download(self, base: &reqwest::Url) -> anyhow::Result<Bytes> {
+        let Answer { headers, bytes, .. } = self.succeeded(base)?;
         Head::of_download(|name| headers.get(name).and_then(|value| value.to_str().ok()), &bytes)?;
         Ok(bytes)
     }
 }
 
 async fn answer_of(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Answer> {
+    let query: &[(&str, &str)] = if part == "baseline" { &[] } else { &[("part", part)] };
+    get(base, feed, "download", query).await
+}
+
+/// Requests a resource of a feed.
+async fn get(base: &reqwest::Url, feed: &str, resource: &str, query: &[(&str, &str)]) -> anyhow::Result<Answer> {
     let is_https = base.scheme() == "https";
     let client = Access::default().client(is_https, PATIENCE, PATIENCE).await?;
     let mut url = base.clone();
     match url.path_segments_mut() {
-        Ok(mut segments) => segments.pop_if_empty().push(feed).push("download"),
+        Ok(mut segments) => segments.pop_if_empty().push(feed).push(resource),
         Err(()) => bail!("{base} has no host"),
     };
-    if part != "baseline" {
-        url.query_pairs_mut().append_pair("part", part);
+    if !query.is_empty() {
+        url.query_pairs_mut().extend_pairs(query);
     }
     let unreached = || format!("cannot connect to {base}; choose another source with --from");
     let answer = client.get(url).send().await.with_context(unreached)?;

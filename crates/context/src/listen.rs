@@ -1,5 +1,6 @@
 //! What is served: the three resources of each feed, health, status and figures.
 
+mod lookup;
 mod stream;
 
 use std::sync::Arc;
@@ -20,9 +21,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
+use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::remote;
-use crate::status::{Published, Status};
+use crate::status::{HistoryReport, Published, Status};
 
 /// What a peer has not acknowledged for so long is not coming: the kernel ends the connection (tcp(7),
 /// TCP_USER_TIMEOUT), be it that the peer is gone or that it reads nothing.
@@ -41,6 +43,8 @@ pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) feeds: Arc<[Served]>,
+    /// `None` if none is kept.
+    pub(crate) history: Option<SharedHistory>,
     /// None where no other clusters are watched.
     pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
 }
@@ -48,6 +52,10 @@ pub(crate) struct Sources {
 impl Sources {
     fn remote(&self) -> Option<Arc<remote::Report>> {
         self.remote.as_ref().map(|reports| reports.borrow().clone())
+    }
+
+    fn history_usage(&self, now: Instant) -> Option<HistoryUsage> {
+        self.history.as_ref().and_then(|history| history.lock().usage(now))
     }
 
     fn feed(&self, name: &str) -> Result<&Served, Refusal> {
@@ -104,6 +112,7 @@ fn routes(sources: Sources) -> Router {
         .route("/{feed}/version", get(version))
         .route("/{feed}/download", get(download))
         .route("/{feed}/deltas", get(deltas))
+        .route("/{feed}/lookup", get(lookup::lookup))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "resource not found"))
         .method_not_allowed_fallback(async || {
             refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: only GET is supported")
@@ -121,6 +130,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
     let feeds: Vec<FeedFigures> = sources.feeds.iter().map(|served| served.figures.clone()).collect();
+    sources.metrics.set_history(sources.history_usage(Instant::now()), Clock::now());
     match sources.metrics.text(&status, &feeds, sources.remote().as_deref(), Instant::now()) {
         Ok(text) => {
             ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
@@ -137,7 +147,8 @@ async fn status(State(sources): State<Sources>) -> Response {
         count: baseline.count,
     };
     let feeds = sources.feeds.iter().map(|served| (&served.figures, served.channel.baseline().map(published)));
-    Json(status.report(feeds, sources.remote(), Instant::now())).into_response()
+    let history = sources.history_usage(Instant::now()).map(|usage| HistoryReport::of(usage, Clock::now()));
+    Json(status.report(feeds, sources.remote(), history, Instant::now())).into_response()
 }
 
 /// Says what `download` would give.

@@ -4,6 +4,7 @@
 //! happen; gauges are set when scraped.
 
 mod feed;
+mod history;
 mod remote;
 
 use std::fmt;
@@ -20,10 +21,12 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::directory::{Directory, NumberUsage};
+use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
 use crate::remote::Report;
 use crate::status::Status;
 pub(crate) use feed::{FeedFigures, Outlet};
+use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;
 
 pub(crate) type Labels = [(&'static str, &'static str); 1];
@@ -52,6 +55,7 @@ pub(crate) struct Metrics {
     exceptions: Gauge,
     unnumbered: Gauge,
     reserved: Family<Labels, Gauge>,
+    history: HistoryFigures,
     remote: RemoteFigures,
 }
 
@@ -172,6 +176,8 @@ impl Metrics {
             "Addresses of nodes, API servers, Ingresses, remote pods, and pods without a security identity, by state",
             reserved.clone(),
         );
+        let history = HistoryFigures::default();
+        history.register(registry);
         let remote = RemoteFigures::default();
         remote.register(registry);
         Metrics {
@@ -186,6 +192,7 @@ impl Metrics {
             exceptions,
             unnumbered,
             reserved,
+            history,
             remote,
         }
     }
@@ -204,6 +211,15 @@ impl Metrics {
         self.identities.set(number(identities));
         self.exceptions.set(number(exceptions));
         self.unnumbered.set(number(unnumbered));
+    }
+
+    pub(crate) fn set_history(&self, usage: Option<HistoryUsage>, clock: Clock) {
+        self.history.set(usage, clock);
+    }
+
+    /// So many changes were evicted from the history.
+    pub(crate) fn evicted_history(&self, changes: usize) {
+        self.history.evicted(changes);
     }
 
     pub(crate) fn refuse_connection(&self) {

@@ -12,6 +12,7 @@ use tokio::time::sleep_until;
 use crate::channel::{Channel, Delta};
 use crate::declared;
 use crate::epoch::epoch_now;
+use crate::history::SharedHistory;
 use crate::identity::{Chunk, Reader};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::{Kind, Object};
@@ -69,6 +70,8 @@ pub(crate) struct Publisher {
     waiting_since: Option<Instant>,
     identity: Way,
     declared: Way,
+    /// `None` if none is wanted.
+    history: Option<SharedHistory>,
     source_problems: Vec<Problem>,
     unserved: Vec<Kind>,
     /// None if no other cluster is followed.
@@ -85,6 +88,7 @@ pub(crate) struct Parts {
     pub(crate) identity: Way,
     pub(crate) declared: Way,
     pub(crate) remote: Option<RemoteSnapshots>,
+    pub(crate) history: Option<SharedHistory>,
     pub(crate) status: watch::Sender<Arc<Status>>,
     pub(crate) metrics: Arc<Metrics>,
     /// Whether this process is to be the one that pushes and stores.
@@ -95,7 +99,7 @@ pub(crate) struct Parts {
 
 impl Publisher {
     pub(crate) fn new(parts: Parts) -> Publisher {
-        let Parts { tables, identity, declared, remote, status, metrics, elected, leads } = parts;
+        let Parts { tables, identity, declared, history, remote, status, metrics, elected, leads } = parts;
         Publisher {
             tables,
             sync: Sync::default(),
@@ -104,6 +108,7 @@ impl Publisher {
             waiting_since: None,
             identity,
             declared,
+            history,
             source_problems: vec![],
             unserved: vec![],
             remote,
@@ -226,6 +231,9 @@ impl Publisher {
         self.tables.begin();
         self.pace = Pace::new();
         self.waiting_since = None;
+        if let Some(history) = &self.history {
+            history.lock().begin(self.tables.directory().published().table.clone(), Instant::now());
+        }
         self.identity.channel.publish(vec![], self.tables.identities());
         self.declared.channel.publish(vec![], self.tables.declared());
         for way in [&self.identity, &self.declared] {
@@ -245,7 +253,11 @@ impl Publisher {
     }
 
     fn publish_changes(&mut self, now: Instant) {
-        let Deltas { has_other_ledger, identities, edges } = self.tables.take_deltas();
+        let Deltas { has_other_ledger, identities, edges, past } = self.tables.take_deltas();
+        if let Some(history) = &self.history {
+            let table = self.tables.directory().published().table.clone();
+            self.metrics.evicted_history(history.lock().record(past, table, Instant::now()));
+        }
         let waiting_since = self.waiting_since.take();
         let mut is_published = false;
         if has_other_ledger || !identities.is_empty() {

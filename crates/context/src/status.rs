@@ -7,6 +7,7 @@ use std::time::Instant;
 use cluster::Problem;
 use serde::Serialize;
 
+use crate::history::{Clock, HistoryUsage};
 use crate::metrics::{FeedFigures, Outlet};
 use crate::remote;
 
@@ -38,6 +39,9 @@ pub(crate) struct Report {
     unserved: Vec<String>,
     problems: Vec<Problem>,
     feeds: BTreeMap<&'static str, FeedReport>,
+    /// Left out where none is kept, or nothing was published yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<HistoryReport>,
     /// Left out where no other clusters are watched. Whether they answer has no part in `ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<Arc<remote::Report>>,
@@ -62,6 +66,26 @@ pub(crate) struct Published {
     #[serde(flatten)]
     pub(crate) position: feed::Position,
     pub(crate) count: usize,
+}
+
+/// How far back `/identity/lookup` knows.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HistoryReport {
+    oldest: String,
+    started: String,
+    /// Why nothing older is known: `start`, `age` or `bytes`.
+    limited_by: &'static str,
+    changes: usize,
+    bytes: usize,
+}
+
+impl HistoryReport {
+    pub(crate) fn of(usage: HistoryUsage, clock: Clock) -> HistoryReport {
+        let HistoryUsage { started, oldest, limit, changes, bytes } = usage;
+        let [oldest, started] = [oldest, started].map(|moment| clock.time_of(moment).to_string());
+        HistoryReport { oldest, started, limited_by: limit.word(), changes, bytes }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +113,7 @@ impl Status {
         &self,
         feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
         remote: Option<Arc<remote::Report>>,
+        history: Option<HistoryReport>,
         now: Instant,
     ) -> Report {
         let unready = self.unready();
@@ -116,6 +141,7 @@ impl Status {
             unserved: self.unserved.clone(),
             problems: self.problems.clone(),
             feeds: feeds.into_iter().map(of_feed).collect(),
+            history,
             remote,
         }
     }

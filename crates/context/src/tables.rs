@@ -1,6 +1,8 @@
 //! What is published, as one value: who has which address, and which flows are declared, kept up with the objects; with
 //! what differs since it was last told.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -16,6 +18,7 @@ use crate::directory::{Applied, Directory, Settings};
 use crate::edges::{Difference, Form};
 use crate::identity::{self, Exception, Reader};
 use crate::object::Object;
+use crate::record::Record;
 
 /// Addresses with their identities, and declared edges.
 pub struct Tables {
@@ -35,6 +38,8 @@ pub struct Deltas {
     pub(crate) has_other_ledger: bool,
     pub(crate) identities: Vec<identity::Chunk>,
     pub(crate) edges: Vec<declared::Chunk>,
+    /// The addresses whose records differ, each with the record that it had until now.
+    pub(crate) past: Vec<(IpAddr, Option<Arc<Record>>)>,
 }
 
 impl Tables {
@@ -102,8 +107,10 @@ impl Tables {
     pub fn take_deltas(&mut self) -> Deltas {
         let ledger = self.directory.ledger_revision();
         let has_other_ledger = std::mem::replace(&mut self.ledger, ledger) != ledger;
-        let identities = identity::chunks(self.directory.take_changes());
-        Deltas { has_other_ledger, identities, edges: declared::chunks(self.follow()) }
+        let changes = self.directory.take_changes();
+        let past = changes.past();
+        let identities = identity::chunks(changes);
+        Deltas { has_other_ledger, identities, edges: declared::chunks(self.follow()), past }
     }
 
     /// Brings the edges up to date; what differs in their text.

@@ -10,6 +10,7 @@ use console::log::LogArguments;
 use policy::remote::LabelPrefix;
 
 use super::{Cli, TableArguments};
+use crate::history::HistoryBounds;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
@@ -90,10 +91,51 @@ pub(crate) struct ServeArguments {
     pub(crate) export: Option<ExportForm>,
 
     #[command(flatten)]
+    pub(crate) history: HistoryArguments,
+
+    #[command(flatten)]
     pub(crate) table: TableArguments,
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
+}
+
+/// How much of the past `lookup --at` can ask for.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArguments {
+    /// Time for which past records of addresses are kept in memory for 'lookup --at', as in 90m, 1h or 1d; off keeps
+    /// none.
+    #[arg(long = "history", env = "RINGFENCE_HISTORY", value_name = "DURATION", default_value = "1h", value_parser = history)]
+    length: HistoryLength,
+
+    /// Memory for past records, in MiB. The oldest are evicted beyond it.
+    #[arg(long, env = "RINGFENCE_HISTORY_MIB", value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    history_mib: u16,
+}
+
+impl HistoryArguments {
+    /// `None` if nothing is to be kept.
+    pub(crate) fn bounds(&self) -> Option<HistoryBounds> {
+        let bytes = usize::from(self.history_mib) << 20;
+        self.length.0.map(|age| HistoryBounds { age, bytes })
+    }
+}
+
+/// `None` for off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HistoryLength(Option<Duration>);
+
+/// Longer ones would hold more than any ring of bounded size.
+const LONGEST_HISTORY: Duration = Duration::from_secs(7 * 86_400);
+
+fn history(text: &str) -> Result<HistoryLength, String> {
+    if text == "off" {
+        return Ok(HistoryLength(None));
+    }
+    match console::duration(text) {
+        Ok(length) if length <= LONGEST_HISTORY => Ok(HistoryLength(Some(length))),
+        Ok(_) | Err(_) => Err("expected off or a duration of at most 7d, as in 90m, 1h or 1d".into()),
+    }
 }
 
 /// As what remote sets are written into the cluster.
@@ -164,6 +206,17 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn history_is_a_duration_or_off() {
+        let hour = HistoryLength(Some(Duration::from_secs(3600)));
+        for (text, length) in [("off", HistoryLength(None)), ("1h", hour), ("60m", hour)] {
+            assert_eq!(history(text), Ok(length));
+        }
+        for bad in ["", "0s", "8d", "on", "1"] {
+            assert!(history(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_relay_is_named_without_secrets() {

@@ -51,6 +51,13 @@ pub struct Replaced {
 }
 
 impl Changes {
+    /// The addresses whose records differ, each with its record in the older snapshot.
+    pub fn past(&self) -> Vec<(IpAddr, Option<Arc<Record>>)> {
+        let upserted = self.upserts.iter().map(|(address, _)| address);
+        let addresses = upserted.chain(&self.removes);
+        addresses.map(|address| (*address, self.replaced.records.get(address).cloned())).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         let Changes { upserts, removes, id_upserts, id_removes, replaced: _ } = self;
         upserts.is_empty() && removes.is_empty() && id_upserts.is_empty() && id_removes.is_empty()

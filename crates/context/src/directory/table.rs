@@ -59,3 +59,12 @@ impl Table {
         v4.chain(self.v6.iter().map(|(address, record)| (IpAddr::V6(*address), record)))
     }
 }
+
+#[cfg(test)]
+impl FromIterator<(IpAddr, Arc<Record>)> for Table {
+    fn from_iter<I: IntoIterator<Item = (IpAddr, Arc<Record>)>>(entries: I) -> Table {
+        let mut table = Table::default();
+        entries.into_iter().for_each(|(address, record)| table.insert(address, record));
+        table
+    }
+}

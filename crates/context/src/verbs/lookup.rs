@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::runtime;
 use crate::cli::LookupArguments;
 use crate::consumer;
+use crate::history::LookupAnswer;
 use crate::identity::{self, Who};
 use crate::mmdb::DatabaseType;
 use crate::mmdb::read::Database;
@@ -30,6 +31,9 @@ struct Number {
 }
 
 pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
+    if let Some(at) = &arguments.at {
+        return lookup_past(arguments, at);
+    }
     let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
     match database.database_type() {
@@ -55,12 +59,38 @@ fn answer<'d, R: Serialize + Deserialize<'d>>(
     output::answer(&text, if answers.iter().all(|answer| answer.record.is_some()) { YES } else { NO })
 }
 
+/// Asks the history of a provider.
+fn lookup_past(arguments: &LookupArguments, at: &str) -> anyhow::Result<ExitCode> {
+    let runtime = runtime()?;
+    let mut bodies = Vec::new();
+    for ip in &arguments.addresses {
+        let asked = consumer::lookup_past(&arguments.from.from, identity::FEED, *ip, at);
+        bodies.push(runtime.block_on(asked).with_context(|| ip.to_string())?);
+    }
+    let answers = bodies.iter().map(|body| serde_json::from_slice(body)).collect::<Result<Vec<LookupAnswer>, _>>();
+    let answers = answers.context("the provider's answer is no record: expected ringfence-context")?;
+    let text = match arguments.from.output {
+        Output::Json => output::json(&answers)?,
+        Output::Text => answers.iter().map(past_text).collect(),
+    };
+    output::answer(&text, if answers.iter().all(|answer| answer.record.is_some()) { YES } else { NO })
+}
+
 /// An address, and who has it.
 fn headed(ip: IpAddr, lines: Option<String>) -> String {
     match lines {
         Some(lines) => format!("{GOOD}{ip}{GOOD:#}  {lines}"),
         None => format!("{DOUBTFUL}{ip}{DOUBTFUL:#}  not found"),
     }
+}
+
+fn past_text(answer: &LookupAnswer) -> String {
+    let LookupAnswer { ip, at, record, from, until, oldest, started } = answer;
+    let from = from.clone().unwrap_or_else(|| format!("before {oldest}"));
+    let until = until.as_deref().unwrap_or("now");
+    let lines = [("at", at.clone()), ("valid", format!("{from} to {until}")), ("history", format!("since {started}"))];
+    let lines: String = lines.iter().map(|(name, value)| format!("\n  {name:<10} {value}")).collect();
+    headed(*ip, record.as_ref().map(self::lines)) + &lines + "\n"
 }
 
 fn lines(who: &Who) -> String {

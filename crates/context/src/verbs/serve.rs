@@ -15,6 +15,7 @@ use crate::channel::Channel;
 use crate::cli::{ExportForm, ServeArguments};
 use crate::declared;
 use crate::epoch::epoch_now;
+use crate::history::SharedHistory;
 use crate::identity;
 use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
@@ -95,9 +96,11 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
     let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
+    let history = arguments.history.bounds().map(SharedHistory::new);
     let sources = Sources {
         status: statuses,
         metrics: metrics.clone(),
+        history: history.clone(),
         feeds: served.chain(of_remote).collect(),
         remote: elsewhere.as_ref().map(|elsewhere| elsewhere.reports.clone()),
     };
@@ -147,6 +150,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         identity,
         declared,
         remote: elsewhere.as_ref().map(|elsewhere| RemoteSnapshots::new(elsewhere.snapshots.clone())),
+        history,
         status,
         metrics,
         elected,
