@@ -14,6 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::sync::{Mutex, OnceCell, broadcast, watch};
 
+use crate::frame::Frame;
+
 /// Deltas that a subscriber may lie behind before it is sent away: those of 256,000 addresses that change at once, or of
 /// a minute at five a second. Subscribers share them; with half a megabyte each, the largest there are, all take 128 MB.
 const BEHIND_AT_MOST: usize = 256;
@@ -193,7 +195,7 @@ pub(crate) struct Channel {
     pub(crate) name: &'static str,
     state: std::sync::Mutex<State>,
     /// What open streams carry on with.
-    frames: broadcast::Sender<Bytes>,
+    frames: broadcast::Sender<Frame>,
     /// `None` for a feed without the form of numbers.
     numbers: Option<NumberStreams>,
     /// Goes up with every baseline.
@@ -202,7 +204,7 @@ pub(crate) struct Channel {
 
 /// The open streams of the form of numbers.
 struct NumberStreams {
-    frames: broadcast::Sender<Bytes>,
+    frames: broadcast::Sender<Frame>,
     /// The delta that changes nothing.
     nothing: fn(Position) -> Vec<u8>,
 }
@@ -299,13 +301,13 @@ impl Channel {
 
     fn carry_on(&self, frame: Bytes) {
         // An error means that nobody listens.
-        drop(self.frames.send(frame));
+        drop(self.frames.send(Frame::new(frame)));
     }
 
     fn carry_on_numbers(&self, frame: Bytes) {
         if let Some(numbers) = &self.numbers {
             // An error means that there are no streams of this form.
-            drop(numbers.frames.send(frame));
+            drop(numbers.frames.send(Frame::new(frame)));
         }
     }
 
@@ -322,7 +324,7 @@ impl Channel {
         &self,
         form: FeedForm,
         from: Option<Position>,
-    ) -> Result<(Opening, broadcast::Receiver<Bytes>), UnknownForm> {
+    ) -> Result<(Opening, broadcast::Receiver<Frame>), UnknownForm> {
         let mut state = self.lock();
         match (form, &self.numbers) {
             (FeedForm::Whole, _) => Ok((state.publication.since(from), self.frames.subscribe())),

@@ -15,6 +15,7 @@ pub mod directory;
 pub mod edges;
 mod epoch;
 mod exposure;
+mod frame;
 mod history;
 mod identity;
 pub mod labels;

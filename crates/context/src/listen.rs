@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
+use crate::frame::Coding;
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::remote;
@@ -254,8 +255,15 @@ async fn deltas(
         }
     };
     let form = form(query.form.as_deref())?;
-    let body = Body::from_stream(stream::follow(served, form, from).map_err(unknown_form)?);
-    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response())
+    let coding = if accepts_gzip(&headers) { Coding::Gzip } else { Coding::Plain };
+    let body = Body::from_stream(stream::follow(served, form, from, coding).map_err(unknown_form)?);
+    let mut answer =
+        ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store"), (VARY, "accept-encoding")], body)
+            .into_response();
+    if coding == Coding::Gzip {
+        answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    Ok(answer)
 }
 
 /// The feed, and its baseline.

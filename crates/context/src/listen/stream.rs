@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Served;
 use crate::channel::{Channel, FeedForm, UnknownForm};
+use crate::frame::{Coding, Frame};
 use crate::metrics::FeedFigures;
 
 /// A stream on its way to one subscriber. Frames are shared by all; a subscriber's own is what it has begun with.
@@ -21,7 +22,8 @@ struct Following {
     figures: FeedFigures,
     /// What is written before anything new.
     first: VecDeque<Bytes>,
-    frames: Receiver<Bytes>,
+    frames: Receiver<Frame>,
+    coding: Coding,
     ended: bool,
 }
 
@@ -44,13 +46,14 @@ impl Following {
             return None;
         }
         Some(match timeout(sse::STILL_HERE_EVERY, self.frames.recv()).await {
-            Err(_) => sse::STILL_HERE,
-            Ok(Ok(frame)) => frame,
+            Err(_) => self.coding.single(sse::STILL_HERE),
+            Ok(Ok(frame)) => frame.bytes(self.coding),
             Ok(Err(RecvError::Lagged(missed))) => {
                 self.ended = true;
                 self.figures.dropped();
                 let at = self.channel.baseline().map(|baseline| baseline.position)?;
-                sse::pull(at, format!("subscriber too slow: {missed} events were not read in time"))
+                let reason = format!("subscriber too slow: {missed} events were not read in time");
+                self.coding.single(sse::pull(at, reason))
             }
             Ok(Err(RecvError::Closed)) => return None,
         })
@@ -65,14 +68,16 @@ pub(super) fn follow(
     served: &Served,
     form: FeedForm,
     from: Option<Position>,
+    coding: Coding,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + use<>, UnknownForm> {
     let (opening, frames) = served.channel.subscribe(form, from)?;
     served.figures.subscribed();
     let following = Following {
         channel: served.channel.clone(),
         figures: served.figures.clone(),
-        first: opening.frames().into(),
+        first: coding.opening(opening.frames()).into(),
         frames,
+        coding,
         ended: false,
     };
     Ok(futures::stream::unfold(following, async |mut following| {
@@ -95,7 +100,7 @@ mod tests {
         let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);
         let served = Served { channel: channel.clone(), figures: Metrics::new().of_feed("identity") };
-        let stream = follow(&served, FeedForm::Whole, None).unwrap();
+        let stream = follow(&served, FeedForm::Whole, None, Coding::Plain).unwrap();
         for _ in 0..1_000 {
             publish(vec![Box::new(|_| b"{}".to_vec())]);
         }

@@ -1,0 +1,143 @@
+//! A frame of a stream of deltas, plain and compressed: it is compressed at most once, for all subscribers that accept it.
+//!
+//! A compressed stream is one gzip member (RFC 1952) that does not end. The DEFLATE blocks (RFC 1951) of a frame end at a
+//! byte and refer to no data before the frame, so that they fit behind those of any other.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use flate2::{Compress, Compression, FlushCompress, Status};
+
+/// The beginning of a compressed stream: DEFLATE, without name, time and operating system.
+const GZIP_HEADER: Bytes = Bytes::from_static(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
+
+/// How the bytes of a stream are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Plain,
+    Gzip,
+}
+
+/// A frame that all subscribers share.
+#[derive(Debug, Clone)]
+pub(crate) struct Frame(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    plain: Bytes,
+    compressed: OnceLock<Bytes>,
+}
+
+impl Frame {
+    pub(crate) fn new(plain: Bytes) -> Frame {
+        Frame(Arc::new(Shared { plain, compressed: OnceLock::new() }))
+    }
+
+    /// Compresses it, if nobody did so far.
+    pub(crate) fn bytes(&self, coding: Coding) -> Bytes {
+        let Shared { plain, compressed } = &*self.0;
+        match coding {
+            Coding::Plain => plain.clone(),
+            Coding::Gzip => compressed.get_or_init(|| deflate(plain)).clone(),
+        }
+    }
+}
+
+impl Coding {
+    /// The frames that open the stream of one subscriber. They are not compressed, whatever the coding: a backlog of
+    /// megabytes would be compressed anew for each of the subscribers that come back together.
+    pub(crate) fn opening(self, frames: Vec<Bytes>) -> Vec<Bytes> {
+        match self {
+            Coding::Plain => frames,
+            Coding::Gzip => std::iter::once(GZIP_HEADER).chain(frames.iter().map(|frame| store(frame))).collect(),
+        }
+    }
+
+    /// A small frame for one subscriber.
+    pub(crate) fn single(self, frame: Bytes) -> Bytes {
+        match self {
+            Coding::Plain => frame,
+            Coding::Gzip => store(&frame),
+        }
+    }
+}
+
+/// DEFLATE blocks of the bytes, without the final one.
+fn deflate(plain: &[u8]) -> Bytes {
+    let mut compress = Compress::new(Compression::default(), false);
+    let mut out = Vec::with_capacity(plain.len() / 4 + 64);
+    loop {
+        let rest = plain.get(compress.total_in() as usize..).unwrap_or_default();
+        match compress.compress_vec(rest, &mut out, FlushCompress::Full) {
+            // Room is left once everything was flushed.
+            Ok(_) if out.len() < out.capacity() => return out.into(),
+            Ok(Status::Ok | Status::BufError | Status::StreamEnd) => out.reserve(out.capacity().max(64)),
+            // Bytes that are not compressed are valid, too.
+            Err(_) => return store(plain),
+        }
+    }
+}
+
+/// The length of a stored block has 16 bits.
+const STORED_BYTES: usize = 0xffff;
+
+/// DEFLATE blocks that store the bytes as they are (RFC 1951, section 3.2.4), without the final one.
+fn store(plain: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(plain.len() + 5 * (plain.len() / STORED_BYTES + 1));
+    for block in plain.chunks(STORED_BYTES) {
+        let length = block.len() as u16;
+        out.put_u8(0);
+        out.put_u16_le(length);
+        out.put_u16_le(!length);
+        out.put_slice(block);
+    }
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::write::GzDecoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The plain text of a compressed stream that has not ended.
+    fn inflated(stream: &[Bytes]) -> Vec<u8> {
+        let mut decoder = GzDecoder::new(Vec::new());
+        stream.iter().for_each(|part| decoder.write_all(part).unwrap());
+        decoder.flush().unwrap();
+        decoder.get_ref().clone()
+    }
+
+    proptest! {
+        #[test]
+        fn compressed_frames_fit_behind_any_others(
+            opening in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..3),
+            frames in prop::collection::vec((prop::collection::vec(0..4_u8, 0..3_000), 1..40_usize, any::<bool>()), 0..6),
+        ) {
+            let opening: Vec<Bytes> = opening.into_iter().map(Bytes::from).collect();
+            let mut plain = opening.concat();
+            let mut stream = Coding::Gzip.opening(opening);
+            for (bytes, times, is_shared) in frames {
+                let frame = Bytes::from(bytes.repeat(times));
+                plain.extend_from_slice(&frame);
+                stream.push(match is_shared {
+                    true => Frame::new(frame).bytes(Coding::Gzip),
+                    false => Coding::Gzip.single(frame),
+                });
+            }
+            prop_assert_eq!(inflated(&stream), plain);
+        }
+    }
+
+    #[test]
+    fn frame_is_compressed_once_for_all_subscribers() {
+        let frame = Frame::new(Bytes::from("data: {}\n".repeat(1_000)));
+        let [first, second] = [frame.clone(), frame.clone()].map(|frame| frame.bytes(Coding::Gzip));
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert!(first.len() < 100, "{}", first.len());
+        assert_eq!(frame.bytes(Coding::Plain).len(), 9_000);
+    }
+}
