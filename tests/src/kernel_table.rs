@@ -95,6 +95,9 @@ pub fn listing(ruleset: &Ruleset) -> Value {
     let mut value: Value = serde_json::from_str(&text).expect("nft prints JSON");
     if let Some(objects) = value["nftables"].as_array_mut() {
         objects.retain(|o| o.get("metainfo").is_none());
+        // Sets are listed in the order of their creation, which means nothing.
+        objects
+            .sort_by_key(|object| ["set", "map"].iter().find_map(|kind| Some(object.get(*kind)?["name"].to_string())));
     }
     normalise(&mut value);
     value
