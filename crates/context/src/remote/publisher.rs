@@ -244,8 +244,10 @@ impl Publisher {
     fn settle_with(&mut self, name: &Arc<str>, sets: Vec<RemoteSet>) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         let had_excess = !cluster.offers.excess().sets.is_empty();
-        let touched = cluster.offers.take_touched().into_iter();
-        let touched = touched.map(|ObjectName { namespace, name: set }| RemoteSet {
+        let touched = cluster.offers.take_touched();
+        // What is left out is remembered too, and shows nowhere else.
+        let is_remembered_otherwise = !touched.is_empty() && (had_excess || cluster.offers.exceeds_limits());
+        let touched = touched.into_iter().map(|ObjectName { namespace, name: set }| RemoteSet {
             cluster: name.clone(),
             namespace,
             name: set,
@@ -269,6 +271,9 @@ impl Publisher {
             self.table.tell(row, &mut self.difference);
             self.rows_at.insert(name.clone(), now);
             is_other = true;
+        }
+        if is_remembered_otherwise {
+            self.saving.due.insert(name.clone());
         }
         if is_other {
             self.saving.due.insert(name.clone());
