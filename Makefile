@@ -50,8 +50,8 @@ deny: ## licences, sources and banned crates of the dependencies; ARGS=advisorie
 docs: packages ## API documentation, warnings as errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
-fuzz: packages ## build the fuzz targets and run each for FUZZ_SECONDS (30)
-	./scripts/fuzz
+fuzz: packages ## build the fuzz targets and run each for FUZZ_SECONDS (12), as root (ARGS=keep renews their seeds)
+	./scripts/fuzz $(ARGS)
 
 manifests: build ## write deploy/install.yaml from deploy/base
 	UPDATE_EXPECT=1 cargo test --package tests --test all -- deploy::manifests::install_yaml

@@ -1,6 +1,9 @@
-//! Inputs that once broke a claim do so no more: `fuzz/regressions/<target>/`.
+//! Inputs that once broke a claim do so no more: `fuzz/regressions/<target>/`. The seeds of the fuzz targets stay small.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use tests::netns::in_new_namespace;
 
 fn replay(target: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/regressions").join(target);
@@ -12,6 +15,29 @@ fn replay(target: &str, run: fn(&[u8])) {
         replayed += 1;
     }
     assert!(replayed > 0, "{} is empty", folder.display());
+}
+
+/// Bytes of all inputs in the repository.
+const SEED_BYTES: u64 = 300_000;
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn seeds_stay_small_and_every_target_runs() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+    let script = std::fs::read_to_string(fuzz.join("../scripts/fuzz")).unwrap();
+    let run = script.lines().find_map(|line| line.strip_prefix("targets=(")?.strip_suffix(')')).unwrap();
+    let run: BTreeSet<&str> = run.split(' ').collect();
+    let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"fuzz_targets/")?.strip_suffix(".rs\""));
+    assert_eq!(run, paths.collect());
+    for folder in ["seeds", "regressions"] {
+        let inputs = run.iter().flat_map(|target| files(&fuzz.join(folder).join(target)));
+        let sizes: Vec<u64> = inputs.map(|input| input.metadata().unwrap().len()).collect();
+        assert!(sizes.len() >= run.len() && sizes.iter().sum::<u64>() < SEED_BYTES, "{folder}: {sizes:?}");
+    }
 }
 
 #[test]
@@ -37,4 +63,39 @@ fn cni() {
 #[test]
 fn streams() {
     replay("stream", tests::fuzzing::stream);
+}
+
+#[test]
+fn exposures() {
+    replay("exposures", tests::fuzzing::exposures);
+}
+
+#[test]
+fn clusters() {
+    replay("clusters", tests::fuzzing::clusters);
+}
+
+#[test]
+fn edges() {
+    replay("edges", tests::fuzzing::edges);
+}
+
+#[test]
+fn records() {
+    replay("records", tests::fuzzing::records);
+}
+
+#[test]
+fn remote_sets() {
+    replay("remote_sets", tests::fuzzing::remote_sets);
+}
+
+#[test]
+fn conflists() {
+    replay("conflists", tests::fuzzing::conflists);
+}
+
+#[test]
+fn rulesets() {
+    in_new_namespace(|| replay("rulesets", tests::fuzzing::rulesets));
 }

@@ -1,6 +1,22 @@
 //! What the fuzz targets do. Each takes any bytes and panics where a claim does not hold; inputs that once made one
 //! panic are kept in `fuzz/regressions/` and run with the tests.
 
+mod clusters;
+mod conflists;
+mod edges;
+mod exposures;
+mod records;
+mod remote_sets;
+mod rulesets;
+
+pub use clusters::clusters;
+pub use conflists::conflists;
+pub use edges::edges;
+pub use exposures::exposures;
+pub use records::records;
+pub use remote_sets::remote_sets;
+pub use rulesets::rulesets;
+
 use cni::protocol::{Request, Response};
 use feed::sse::{self, Parsed, Parser};
 use feed::{Follower, Next, Position};
@@ -20,9 +36,7 @@ const NODES: [&str; 2] = ["node-a", "node-b"];
 /// and agrees with the oracle.
 pub fn objects(bytes: &[u8]) {
     let Some((seed, edits)) = bytes.split_at_checked(4) else { return };
-    let seed: Vec<u8> = seed.iter().copied().cycle().take(32).collect();
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);
+    let mut runner = runner(seed);
     let Ok(drawn) = world().new_tree(&mut runner) else { return };
     let mut world = drawn.current();
     mangle(&mut world.policies, edits);
@@ -39,8 +53,26 @@ pub fn objects(bytes: &[u8]) {
     }
 }
 
+/// Draws from generators by a seed of a few bytes.
+fn runner(seed: &[u8]) -> TestRunner {
+    let seed: Vec<u8> = seed.iter().copied().cycle().take(32).collect();
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng)
+}
+
 /// Each four bytes replace one value inside one policy, or put an unknown field beside it.
 fn mangle(policies: &mut [Value], edits: &[u8]) {
+    for edit in edits.chunks_exact(4) {
+        let count = policies.len().max(1);
+        let Some(policy) = policies.get_mut(usize::from(edit[0]) % count) else { return };
+        if let Some(spec) = policy.get_mut("spec") {
+            replace(spec, [edit[1], edit[2], edit[3]]);
+        }
+    }
+}
+
+/// Replaces the value at a place within another one, depth first, or puts an unknown field or an item beside it.
+fn replace(within: &mut Value, [place, with, how]: [u8; 3]) {
     let wrong = [
         json!(null),
         json!(0),
@@ -69,18 +101,12 @@ fn mangle(policies: &mut [Value], edits: &[u8]) {
         json!({"matchLabels": {"app": null}}),
         json!({"ipBlock": {"cidr": "10.1.0.1/24"}}),
     ];
-    for edit in edits.chunks_exact(4) {
-        let count = policies.len().max(1);
-        let Some(policy) = policies.get_mut(usize::from(edit[0]) % count) else { return };
-        let depth_first = usize::from(edit[1]);
-        let value = &wrong[usize::from(edit[2]) % wrong.len()];
-        let Some(spec) = policy.get_mut("spec") else { continue };
-        let Some(target) = nth(spec, &mut { depth_first }) else { continue };
-        match (edit[3] % 4, target) {
-            (0, Value::Object(fields)) => drop(fields.insert("newerField".into(), value.clone())),
-            (1, Value::Array(items)) => items.push(value.clone()),
-            (_, target) => *target = value.clone(),
-        }
+    let value = &wrong[usize::from(with) % wrong.len()];
+    let Some(target) = nth(within, &mut usize::from(place)) else { return };
+    match (how % 4, target) {
+        (0, Value::Object(fields)) => drop(fields.insert("newerField".into(), value.clone())),
+        (1, Value::Array(items)) => items.push(value.clone()),
+        (_, target) => *target = value.clone(),
     }
 }
 

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
+            enter_new_namespace();
             work()
         });
         match worker.join() {
@@ -20,4 +20,13 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Moves the calling thread, and programs that it starts later, to a new, empty network namespace for as long as the thread
+/// lives. Needs root.
+///
+/// # Panics
+/// If the namespace cannot be made.
+pub fn enter_new_namespace() {
+    unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (the tests run as root)");
 }

@@ -14,7 +14,7 @@ use document::Document;
 use style::Style;
 
 /// The `type` of our entry, which is also the name of the plugin's file.
-pub(crate) const PLUGIN: &str = "ringfence-cni";
+pub const PLUGIN: &str = "ringfence-cni";
 
 /// A list that was made of a single-plugin file says of which. Runtimes pass over keys that they do not know
 /// (`NetworkConfFromBytes` of libcni).
@@ -25,18 +25,18 @@ const UNSAID_VERSION: &str = "0.1.0";
 
 /// What the plugin is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) agent_socket: PathBuf,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) timeout_seconds: u64,
-    pub(crate) on_timeout: &'static str,
+pub struct Entry {
+    pub agent_socket: PathBuf,
+    pub state_dir: PathBuf,
+    pub timeout_seconds: u64,
+    pub on_timeout: &'static str,
     /// `txChecksumOffload`; the key is left out where it has its default.
-    pub(crate) checksum_offload: Option<&'static str>,
+    pub checksum_offload: Option<&'static str>,
 }
 
 /// Why a configuration stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     #[error("invalid JSON: {0}")]
     Malformed(String),
     #[error("invalid network configuration: {0}")]
@@ -69,7 +69,7 @@ impl Entry {
 /// A new entry is the last of the chain. One that is there keeps its place, whoever came to stand behind it: two
 /// programs that both insist on being last would never rest. Only at the head, before the plugin that gives the pod its
 /// addresses, it cannot stay.
-pub(crate) fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option<String>, Unusable> {
+pub fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option<String>, Unusable> {
     let document = Document::parse(text)?;
     require_version(&document, speaks)?;
     let plugins = document.plugins()?;
@@ -100,8 +100,16 @@ pub(crate) fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result
     }
 }
 
-/// The list without our entry; none if it has none.
-pub(crate) fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
+/// The list without our entries; none if it has none.
+pub fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
+    let mut rest = None;
+    while let Some(next) = without_first_entry(rest.as_deref().unwrap_or(text))? {
+        rest = Some(next);
+    }
+    Ok(rest)
+}
+
+fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
     let plugins = Document::parse(text)?.plugins()?;
     let Some(place) = plugins.iter().position(|plugin| plugin.kind == PLUGIN) else { return Ok(None) };
     let span = &plugins[place].span;
@@ -111,13 +119,12 @@ pub(crate) fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
         (None, Some(next)) => (span.start, next.span.start),
         (None, None) => (span.start, span.end),
     };
-    let rest = format!("{}{}", &text[..start], &text[end..]);
-    Ok(Some(without_entry(&rest)?.unwrap_or(rest)))
+    Ok(Some(format!("{}{}", &text[..start], &text[end..])))
 }
 
 /// A list of the one plugin that a `.conf` file configures, as runtimes make it in memory (`ConfListFromConf` of
 /// libcni), and our entry.
-pub(crate) fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
+pub fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
         return Err(Unusable::Odd("it has the format of a .conflist, which runtimes refuse in a .conf file"));
@@ -137,7 +144,7 @@ pub(crate) fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]
 }
 
 /// The file of which the list was made by [`from_conf`], if it was.
-pub(crate) fn source(text: &str) -> Option<String> {
+pub fn source(text: &str) -> Option<String> {
     Document::parse(text).ok()?.text_field(SOURCE)
 }
 

@@ -14,7 +14,7 @@ use policy::remote::RemoteChange;
 
 pub(crate) use following::{Followed, Following};
 pub(crate) use kept::Kept;
-pub(crate) use mirror::Mirror;
+pub use mirror::Mirror;
 pub(crate) use standing::{ClusterStanding, RemoteStanding};
 
 /// What the loop is told.

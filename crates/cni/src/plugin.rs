@@ -26,9 +26,18 @@ use std::process::ExitCode;
 use config::Config;
 use environment::{Command, Environment};
 use failure::{Code, Failure};
+use prev_result::PrevResult;
+
+pub use version::SUPPORTED;
 
 /// Configurations are a few hundred bytes, and results a few kilobytes.
 const INPUT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// True if the plugin can read the input: its configuration, and the result of the plugins before it if there is one.
+pub fn accepts(input: &[u8]) -> bool {
+    Config::parse(input)
+        .is_ok_and(|config| config.prev_result.as_deref().is_none_or(|result| PrevResult::parse(result).is_ok()))
+}
 
 /// Does what the environment and standard input say.
 pub fn run() -> ExitCode {

@@ -132,7 +132,7 @@ impl<'a> From<&'a Upsert> for Entry<'a> {
 
 /// A record as consumers have it; the fields and their names are those of the database.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Who<'a> {
+pub struct Who<'a> {
     pub(crate) workload: Cow<'a, str>,
     pub(crate) namespace: Cow<'a, str>,
     pub(crate) app: Cow<'a, str>,

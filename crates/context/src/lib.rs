@@ -17,7 +17,7 @@ mod epoch;
 mod exposure;
 mod frame;
 mod history;
-mod identity;
+pub mod identity;
 pub mod labels;
 mod leading;
 mod listen;

@@ -18,7 +18,7 @@ type Addresses = BTreeSet<IpAddr>;
 type Sets = BTreeMap<RemoteSet, Addresses>;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Mirror {
+pub struct Mirror {
     clusters: BTreeMap<Arc<str>, Cluster>,
     /// There is a stream, and it has all that the provider knows.
     connected: bool,
@@ -148,12 +148,12 @@ fn differences(before: &Sets, after: &Sets, changes: &mut Vec<RemoteChange>) {
 }
 
 impl Mirror {
-    pub(crate) fn new(max_stale: Option<Duration>) -> Mirror {
+    pub fn new(max_stale: Option<Duration>) -> Mirror {
         Mirror { max_stale, ..Mirror::default() }
     }
 
     /// Puts in force what a process before has kept; what it says of who answers was so then.
-    pub(crate) fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
         let cluster = |row: &ClusterRow| {
             let cluster = Cluster { held: Some(Sets::new()), as_of: row.synced_at, ..Cluster::default() };
             (row.cluster.clone(), cluster)
@@ -168,7 +168,7 @@ impl Mirror {
     }
 
     /// A provider tells everything that it knows. A cluster that it says nothing of is not watched any more.
-    pub(crate) fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let cluster = |row: &ClusterRow| {
             let before = self.clusters.get(&row.cluster);
@@ -186,7 +186,7 @@ impl Mirror {
     }
 
     /// The provider tells what has changed.
-    pub(crate) fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let mut changes = vec![];
         for change in &delta.sets {
@@ -214,13 +214,13 @@ impl Mirror {
 
     /// There is a stream again, which goes on where the table was. Whether clusters answer is told again, behind what was
     /// missed.
-    pub(crate) fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         self.settle(now)
     }
 
     /// No provider is followed any more. What was right until now gets older from here.
-    pub(crate) fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let changes = self.settle(now);
         self.connected = false;
         // A stream that goes on later says it again, behind what was missed.
@@ -231,7 +231,7 @@ impl Mirror {
     }
 
     /// Sees what has become too old, and that what is fresh is right until now.
-    pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<RemoteChange> {
+    pub fn settle(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let mut changes = vec![];
         for cluster in self.clusters.values_mut() {
             cluster.settle(self.connected, self.max_stale, now, &mut changes);
@@ -247,7 +247,7 @@ impl Mirror {
     }
 
     /// What to keep for a process after this one: what is known, too old or not, and when it was right.
-    pub(crate) fn to_keep(&self) -> Baseline {
+    pub fn to_keep(&self) -> Baseline {
         let row = |(name, cluster): (&Arc<str>, &Cluster)| ClusterRow {
             cluster: name.clone(),
             reachable: false,

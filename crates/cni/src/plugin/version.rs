@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// From the oldest to the newest. Results have had the form that is looked at since 0.3.0, which kube-router writes,
 /// and flannel writes 0.3.1; what came later is operations.
-pub(super) const SUPPORTED: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+pub const SUPPORTED: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 pub(super) const NEWEST: &str = SUPPORTED[SUPPORTED.len() - 1];
 

@@ -1,0 +1,54 @@
+//! Lists of declared edges, as their consumers read them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use context::edges::{Asked, EdgeDelta, Party, Statement, Who, mentions, parse, parse_line, verdict};
+use policy::{ObjectName, Protocol};
+
+/// Bytes as a list, or as a delta of one. What is read is written again as a line that says the same.
+///
+/// # Panics
+/// If that does not hold.
+pub fn edges(bytes: &[u8]) {
+    if let Ok(delta) = serde_json::from_slice::<EdgeDelta>(bytes) {
+        let text = serde_json::to_vec(&delta).expect("texts and numbers");
+        assert_eq!(serde_json::from_slice::<EdgeDelta>(&text).expect("it was written by us"), delta);
+        delta.adds.iter().chain(&delta.removes).for_each(|line| said_again(line));
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    text.lines().for_each(said_again);
+    let Ok((form, list)) = parse(text) else { return };
+    let mut parties: Vec<Party> = list.iter().flat_map(workloads).take(8).map(Party::Workload).collect();
+    parties.push(Party::Outside(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    parties.push(Party::Outside(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
+    for source in &parties {
+        for destination in &parties {
+            for asked in [Asked::Number(80), Asked::Port(Protocol::Udp, 65_535), Asked::Portless] {
+                verdict(form, &list, source, destination, asked);
+            }
+        }
+        if let Party::Workload(workload) = source {
+            assert!(mentions(&list, workload), "{workload:?} is in the list");
+        }
+    }
+}
+
+fn said_again(line: &str) {
+    if let Ok(statement) = parse_line(line) {
+        let written = statement.to_string();
+        assert_eq!(parse_line(&written).unwrap_or_else(|e| panic!("{e}: {line:?}")), statement, "{line:?}");
+    }
+}
+
+fn workloads(statement: &Statement) -> Vec<ObjectName> {
+    let of = |who: &Who| match who {
+        Who::Workload(workload) => Some(workload.clone()),
+        Who::Any | Who::Remote(_) | Who::Block(_) => None,
+    };
+    match statement {
+        Statement::Edge { source, destination, .. } => [of(source), of(destination)].into_iter().flatten().collect(),
+        Statement::IngressGoverned(workload)
+        | Statement::EgressGoverned(workload)
+        | Statement::Governs { workload, .. } => vec![workload.clone()],
+    }
+}

@@ -1,0 +1,30 @@
+//! The baseline of identities, as its consumers read it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use context::identity::Who;
+use context::mmdb::read::Database;
+
+/// Entries that are read of one file: a tree may lead to more than there are addresses in use.
+const ENTRIES: usize = 1_000;
+
+/// Bytes as a MaxMind DB. The last 16 are an address to look up. Whatever the file holds is read or refused.
+///
+/// # Panics
+/// If an address is found that is not among the entries.
+pub fn records(bytes: &[u8]) {
+    let Some((file, address)) = bytes.split_last_chunk::<16>() else { return };
+    let Ok(database) = Database::open(file) else { return };
+    let asked = Ipv6Addr::from_bits(u128::from_be_bytes(*address));
+    let [.., a, b, c, d] = *address;
+    for address in [IpAddr::V6(asked), IpAddr::V4(Ipv4Addr::new(a, b, c, d))] {
+        drop(database.lookup::<Who<'_>>(address));
+    }
+    let Ok(entries) = database.entries::<Who<'_>>() else { return };
+    // An IPv4 address that is written as an IPv6 one is looked up as the former.
+    let plain = |(address, _): &(IpAddr, _)| *address == address.to_canonical();
+    for (address, record) in entries.take(ENTRIES).filter_map(Result::ok).filter(plain) {
+        let found = database.lookup::<Who<'_>>(address);
+        assert!(found.as_ref().is_ok_and(|found| found.as_ref() == Some(&record)), "{address}: {found:?}");
+    }
+}
