@@ -22,6 +22,10 @@ mod asking;
 mod remote;
 // Addresses that no pod has for itself.
 mod reserved;
+// TLS, authentication and grants.
+mod secured;
+// The certificates that the provider makes for itself.
+mod own_certificates;
 // Who follows a provider.
 mod follower;
 // What a consumer makes of what it is told.

@@ -2,6 +2,8 @@
 
 // What becomes of the sets while somebody is away.
 mod outages;
+// The same over TLS, with tokens.
+mod secured;
 // What is told of them.
 mod told;
 

@@ -4,12 +4,14 @@
 //! It runs in a thread of its own on an ephemeral port of the loopback, so that tests of a function and tests of a
 //! process stand on the same server. It knows nothing of what its clients make of the objects.
 
+mod credentials;
 mod kind;
 mod leases;
 mod network_sets;
 mod selection;
 mod serve;
 mod store;
+mod token_reviews;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -21,7 +23,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 
+pub use credentials::CredentialRequest;
 pub use kind::Kind;
+pub use token_reviews::IssuedToken;
 
 use crate::scale::Cluster;
 use crate::scale::events::Event;
@@ -97,6 +101,8 @@ pub struct Faults {
     pub lease_refusals: BTreeMap<Verb, u16>,
     /// Answers requests of these verbs for a GlobalNetworkSet with the status instead.
     pub network_set_refusals: BTreeMap<Verb, u16>,
+    /// Answers TokenReviews with the status instead.
+    pub token_review_refusal: Option<u16>,
     /// Says 410 to a watch from a version that was compacted in the status line; otherwise in an ERROR event.
     pub gone_as_status: bool,
     /// Takes requests and does not answer.
@@ -145,6 +151,8 @@ pub(crate) struct State {
     writes: BTreeMap<String, usize>,
     leases: leases::Leases,
     network_sets: network_sets::NetworkSets,
+    tokens: token_reviews::Tokens,
+    credentials: credentials::Credentials,
     /// Kinds of route whose CustomResourceDefinitions are there.
     installed: BTreeSet<Kind>,
     /// Watches that are open, with their streaming list behind them.
@@ -360,6 +368,40 @@ impl FakeApi {
     /// Writes a GlobalNetworkSet as another client would.
     pub fn set_network_set(&self, object: Value) {
         self.shared.change(|state| state.network_sets.set(object));
+    }
+
+    /// Issues a token, or replaces what is known of it.
+    pub fn issue_token(&self, token: &str, of: IssuedToken) {
+        self.shared.change(|state| state.tokens.issued.insert(token.to_owned(), of));
+    }
+
+    /// The token authenticates nobody any more.
+    pub fn revoke_token(&self, token: &str) {
+        self.shared.change(|state| state.tokens.issued.remove(token));
+    }
+
+    /// TokenReviews that were answered.
+    pub fn token_reviews(&self) -> usize {
+        self.shared.lock().tokens.reviews
+    }
+
+    /// A Secret (`secrets`) or ConfigMap (`configmaps`).
+    pub fn credential(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.shared.lock().credentials.get(resource, namespace, name).cloned()
+    }
+
+    /// Writes a Secret or ConfigMap as another client would.
+    pub fn set_credential(&self, resource: &str, object: Value) {
+        self.shared.change(|state| state.credentials.set(resource, object));
+    }
+
+    pub fn remove_credential(&self, resource: &str, namespace: &str, name: &str) {
+        self.shared.change(|state| state.credentials.remove(resource, namespace, name));
+    }
+
+    /// What was asked of Secrets and ConfigMaps.
+    pub fn credential_requests(&self) -> BTreeSet<CredentialRequest> {
+        self.shared.lock().credentials.requests.clone()
     }
 
     /// Writes a Lease as another client would.

@@ -3,6 +3,7 @@
 pub mod agent_process;
 pub mod backlog;
 pub mod bench;
+pub mod certificates;
 pub mod cni_runtime;
 pub mod demo;
 pub mod demo_context;

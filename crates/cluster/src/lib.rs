@@ -5,19 +5,23 @@
 //! then the whole truth; [`read_folder`] reads one once. Nothing here knows what a policy means: objects are lowered
 //! by their consumer as they arrive ([`Watched`]), and one that cannot be decoded arrives as one that denies.
 //! [`watch_labelled`] follows objects of another cluster, whose credentials are read again as their files change
-//! ([`connect_elsewhere`]).
+//! ([`connect_elsewhere`]). [`review_token`] asks whose a bearer token is; [`Credentials`] keeps certificates in Secrets.
 
 mod connection;
+mod credentials;
 mod event;
 mod folder;
 pub mod lease;
 pub mod manifest;
 pub mod network_sets;
+mod token_review;
 mod watch;
 mod watched;
 
 pub use connection::{ConnectError, Connection, Elsewhere, Timing, connect, connect_elsewhere};
+pub use credentials::{CredentialKind, Credentials, StoredCredential, WriteError};
 pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
+pub use token_review::{ReviewedUser, TokenReview, review_token};
 pub use watch::{Followed, lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled};
 pub use watched::{Keep, Manifests, NODE_ANNOTATIONS, Nameless, Need, POD_SPEC, Resource, Watched};

@@ -1,5 +1,7 @@
 //! The command line: flags, environment variables, help.
 
+mod access;
+mod init_tls;
 mod serve;
 mod source;
 
@@ -13,10 +15,12 @@ use ::identity::{LabelFilter, Pattern, ReservedIdentity, Sid, Space, UNNUMBERED}
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
+use feed::Access;
 
 use crate::directory::{AgentSelector, Settings};
 use crate::edges::Form;
 use crate::history::{PastTime, PastTimeError};
+pub(crate) use init_tls::InitTlsArguments;
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
 
@@ -49,6 +53,9 @@ pub(crate) enum Command {
     Serve(Box<ServeArguments>),
     /// Write the files for a folder of manifests once: identity database, identity table, declared edges.
     Build(BuildArguments),
+    /// Create and renew the provider's certificates: a CA, a serving certificate and a client certificate for scraping, in
+    /// Secrets. Certificates that are valid stay as they are.
+    InitTls(Box<InitTlsArguments>),
     /// Look up the identity of an address.
     Lookup(LookupArguments),
     /// Print the identity table: number, namespace, labels, and number of addresses of each identity; or compare two.
@@ -153,14 +160,29 @@ pub(crate) struct BuildArguments {
 /// Where a consumer reads from.
 #[derive(Debug, Args)]
 pub(crate) struct FromArguments {
-    /// Source of the data: a provider (http://HOST:PORT), a folder or store (DIR, file:///DIR, s3://BUCKET/PREFIX), or
-    /// a file.
+    /// Source of the data: a provider (https://HOST:PORT, or http://), a folder or store (DIR, file:///DIR,
+    /// s3://BUCKET/PREFIX), or a file.
     #[arg(long, env = "RINGFENCE_CONTEXT_FROM", value_name = "SOURCE", default_value = "http://127.0.0.1:9471")]
     pub(crate) from: Source,
+
+    /// File with the CA certificates (PEM) of an https:// provider. Default: the CA certificates of the system.
+    #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// File with the bearer token for a provider.
+    #[arg(long, env = "RINGFENCE_CONTEXT_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+impl FromArguments {
+    /// How a provider is reached.
+    pub(crate) fn access(&self) -> Access {
+        Access { token_file: self.token_file.clone(), ca_file: self.ca_file.clone() }
+    }
 }
 
 #[derive(Debug, Args)]

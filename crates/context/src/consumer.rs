@@ -8,18 +8,18 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use feed::{Access, Head};
 use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 
-use crate::cli::Source;
+use crate::cli::{FromArguments, Source};
 use crate::store::{Latest, Store};
 
 /// For a provider's answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Reads a part of a feed's baseline: `baseline`, or what else goes with it.
-pub(crate) async fn read(source: &Source, feed: &str, part: &str) -> anyhow::Result<Bytes> {
-    match source {
-        Source::Served(base) => from_provider(base, feed, part).await,
+pub(crate) async fn read(from: &FromArguments, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    match &from.from {
+        Source::Served(base) => from_provider(base, &from.access(), feed, part).await,
         Source::Store(url) => from_store(&Store::open(url)?, feed, part).await.with_context(|| url.0.to_string()),
         Source::Path(path) if path.is_dir() => {
             from_store(&Store::of_folder(path)?, feed, part).await.with_context(|| path.display().to_string())
@@ -29,9 +29,9 @@ pub(crate) async fn read(source: &Source, feed: &str, part: &str) -> anyhow::Res
 }
 
 /// Reads the baseline of a feed that is neither stored nor served by every provider. `None` if the source does not have it.
-pub(crate) async fn read_if_served(source: &Source, feed: &str) -> anyhow::Result<Option<Bytes>> {
-    match source {
-        Source::Served(base) => Ok(match answer_of(base, feed, "baseline").await? {
+pub(crate) async fn read_if_served(from: &FromArguments, feed: &str) -> anyhow::Result<Option<Bytes>> {
+    match &from.from {
+        Source::Served(base) => Ok(match answer_of(base, &from.access(), feed, "baseline").await? {
             Answer { status: StatusCode::NOT_FOUND, .. } => None,
             answer => Some(answer.into_download(base)?),
         }),
@@ -58,18 +58,18 @@ async fn from_store(store: &Store, feed: &str, part: &str) -> anyhow::Result<Byt
     Ok(bytes)
 }
 
-async fn from_provider(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Bytes> {
-    answer_of(base, feed, part).await?.into_download(base)
+async fn from_provider(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<Bytes> {
+    answer_of(base, access, feed, part).await?.into_download(base)
 }
 
 /// Asks a provider who had an address at a time, as text that it understands.
-pub(crate) async fn lookup_past(source: &Source, feed: &str, address: IpAddr, at: &str) -> anyhow::Result<Bytes> {
-    let Source::Served(base) = source else {
-        bail!("--at needs a provider, which keeps the history: set --from to http://HOST:PORT");
+pub(crate) async fn lookup_past(from: &FromArguments, feed: &str, address: IpAddr, at: &str) -> anyhow::Result<Bytes> {
+    let Source::Served(base) = &from.from else {
+        bail!("--at needs a provider, which keeps the history: set --from to https://HOST:PORT");
     };
     let address = address.to_string();
     let query = [("ip", address.as_str()), ("at", at)];
-    Ok(get(base, feed, "lookup", &query).await?.succeeded(base)?.bytes)
+    Ok(get(base, &from.access(), feed, "lookup", &query).await?.succeeded(base)?.bytes)
 }
 
 /// Response of a provider.
@@ -94,15 +94,25 @@ impl Answer {
     }
 }
 
-async fn answer_of(base: &reqwest::Url, feed: &str, part: &str) -> anyhow::Result<Answer> {
+async fn answer_of(base: &reqwest::Url, access: &Access, feed: &str, part: &str) -> anyhow::Result<Answer> {
     let query: &[(&str, &str)] = if part == "baseline" { &[] } else { &[("part", part)] };
-    get(base, feed, "download", query).await
+    get(base, access, feed, "download", query).await
 }
 
 /// Requests a resource of a feed.
-async fn get(base: &reqwest::Url, feed: &str, resource: &str, query: &[(&str, &str)]) -> anyhow::Result<Answer> {
+async fn get(
+    base: &reqwest::Url,
+    access: &Access,
+    feed: &str,
+    resource: &str,
+    query: &[(&str, &str)],
+) -> anyhow::Result<Answer> {
     let is_https = base.scheme() == "https";
-    let client = Access::default().client(is_https, PATIENCE, PATIENCE).await?;
+    let client = access.client(is_https, PATIENCE, PATIENCE).await?;
+    let token = access.authorization().await?;
+    if token.is_some() && !is_https && !is_loopback(base) {
+        bail!("refusing to send a token to {base} without TLS; use an https:// URL");
+    }
     let mut url = base.clone();
     match url.path_segments_mut() {
         Ok(mut segments) => segments.pop_if_empty().push(feed).push(resource),
@@ -112,9 +122,15 @@ async fn get(base: &reqwest::Url, feed: &str, resource: &str, query: &[(&str, &s
         url.query_pairs_mut().extend_pairs(query);
     }
     let unreached = || format!("cannot connect to {base}; choose another source with --from");
-    let answer = client.get(url).send().await.with_context(unreached)?;
+    let request = token.into_iter().fold(client.get(url), |request, token| request.header(AUTHORIZATION, token));
+    let answer = request.send().await.with_context(unreached)?;
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.with_context(unreached)?;
     Ok(Answer { status, headers, bytes })
+}
+
+fn is_loopback(url: &reqwest::Url) -> bool {
+    let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

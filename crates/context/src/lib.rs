@@ -16,6 +16,7 @@ pub mod edges;
 mod epoch;
 mod exposure;
 mod frame;
+mod guard;
 mod history;
 pub mod identity;
 pub mod labels;
@@ -25,6 +26,8 @@ mod metrics;
 pub mod mmdb;
 pub mod numbers;
 pub mod object;
+mod pki;
+mod port;
 mod publisher;
 mod push;
 pub mod record;
@@ -50,6 +53,7 @@ pub fn run() -> ExitCode {
     console::exit(match cli::parse() {
         Command::Serve(arguments) => verbs::serve(*arguments),
         Command::Build(arguments) => verbs::build(&arguments),
+        Command::InitTls(arguments) => verbs::init_tls(*arguments),
         Command::Lookup(arguments) => verbs::lookup(&arguments),
         Command::Ids(arguments) => verbs::ids(&arguments),
         Command::Verdict(arguments) => verbs::verdict(&arguments),

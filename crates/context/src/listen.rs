@@ -7,23 +7,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
+use futures::StreamExt;
 use listener::Limits;
+use listener::tls::{HandshakeLimits, Refused};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
 use crate::frame::Coding;
+use crate::guard::{self, Session};
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
+use crate::port::PortSecurity;
 use crate::remote;
 use crate::status::{HistoryReport, Published, Status};
 
@@ -48,6 +53,7 @@ pub(crate) struct Sources {
     pub(crate) history: Option<SharedHistory>,
     /// None where no other clusters are watched.
     pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
+    pub(crate) security: PortSecurity,
 }
 
 impl Sources {
@@ -73,6 +79,12 @@ const MOST_CONNECTIONS: u64 = 16_384;
 
 /// A limit of open files that leaves fewer connections is a mistake that shows at once.
 const FEWEST_CONNECTIONS: u64 = 16;
+
+/// TLS handshakes that are under way at once.
+const MOST_HANDSHAKES: usize = 1_024;
+
+/// For a whole TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A stream of deltas has no end, so no connection has. One that is idle between two requests ends with the time for a
 /// request's head, and one whose peer reads nothing with [`UNREAD_FOR`].
@@ -101,7 +113,23 @@ pub(crate) async fn serve(
             tracing::debug!("cannot set the socket options of a connection: {error}");
         }
     });
-    listener::serve(listener, routes(sources), limits(file_limit), || metrics.refuse_connection()).await
+    let limits = limits(file_limit);
+    let Some(tls) = sources.security.tls.clone() else {
+        return listener::serve(listener, routes(sources), limits, || metrics.refuse_connection()).await;
+    };
+    let figures = sources.security.figures.clone();
+    let refused = Arc::new(move |refused| match refused {
+        Refused::TooManyConnections => metrics.refuse_connection(),
+        Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
+            figures.refused_handshake(refused);
+        }
+    });
+    listener::tls::serve(listener, routes(sources), (limits, handshake_limits(limits)), tls.config, refused).await
+}
+
+/// A handshake takes a client some milliseconds, so that fewer are under way than connections are open.
+fn handshake_limits(limits: Limits) -> HandshakeLimits {
+    HandshakeLimits { count: (limits.connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE }
 }
 
 fn routes(sources: Sources) -> Router {
@@ -118,6 +146,7 @@ fn routes(sources: Sources) -> Router {
         .method_not_allowed_fallback(async || {
             refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: only GET is supported")
         })
+        .layer(from_fn_with_state(sources.security.guard.clone(), guard::check))
         .with_state(sources)
 }
 
@@ -130,6 +159,7 @@ async fn readyz(State(sources): State<Sources>) -> Response {
 
 async fn metrics(State(sources): State<Sources>) -> Response {
     let status = sources.status.borrow().clone();
+    sources.security.set_figures();
     let feeds: Vec<FeedFigures> = sources.feeds.iter().map(|served| served.figures.clone()).collect();
     sources.metrics.set_history(sources.history_usage(Instant::now()), Clock::now());
     match sources.metrics.text(&status, &feeds, sources.remote().as_deref(), Instant::now()) {
@@ -149,7 +179,7 @@ async fn status(State(sources): State<Sources>) -> Response {
     };
     let feeds = sources.feeds.iter().map(|served| (&served.figures, served.channel.baseline().map(published)));
     let history = sources.history_usage(Instant::now()).map(|usage| HistoryReport::of(usage, Clock::now()));
-    Json(status.report(feeds, sources.remote(), history, Instant::now())).into_response()
+    Json(status.report(feeds, sources.remote(), history, sources.security.report(), Instant::now())).into_response()
 }
 
 /// Says what `download` would give.
@@ -244,6 +274,7 @@ async fn deltas(
     State(sources): State<Sources>,
     Path(feed): Path<String>,
     Query(query): Query<Subscription>,
+    session: Option<Extension<Session>>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let (served, _) = published(&sources, &feed)?;
@@ -256,7 +287,11 @@ async fn deltas(
     };
     let form = form(query.form.as_deref())?;
     let coding = if accepts_gzip(&headers) { Coding::Gzip } else { Coding::Plain };
-    let body = Body::from_stream(stream::follow(served, form, from, coding).map_err(unknown_form)?);
+    let stream = stream::follow(served, form, from, coding).map_err(unknown_form)?;
+    let body = match session {
+        Some(Extension(session)) => Body::from_stream(stream.take_until(Box::pin(session.revoked()))),
+        None => Body::from_stream(stream),
+    };
     let mut answer =
         ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store"), (VARY, "accept-encoding")], body)
             .into_response();
@@ -321,6 +356,13 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handshakes_are_part_of_the_connections() {
+        for (file_limit, handshakes) in [(Some(1024), 192), (Some(1 << 20), 1_024), (Some(100), 4)] {
+            assert_eq!(handshake_limits(limits(file_limit)).count, handshakes, "{file_limit:?}");
+        }
+    }
 
     #[test]
     fn connections_leave_descriptors_for_other_work() {

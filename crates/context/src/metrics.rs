@@ -3,6 +3,7 @@
 //! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended, the clusters of a file. Counters are moved where things
 //! happen; gauges are set when scraped.
 
+mod access;
 mod feed;
 mod history;
 mod remote;
@@ -25,6 +26,7 @@ use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
 use crate::remote::Report;
 use crate::status::Status;
+pub(crate) use access::AccessFigures;
 pub(crate) use feed::{FeedFigures, Outlet};
 use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;
@@ -57,6 +59,7 @@ pub(crate) struct Metrics {
     reserved: Family<Labels, Gauge>,
     history: HistoryFigures,
     remote: RemoteFigures,
+    access: AccessFigures,
 }
 
 /// What there is of each feed.
@@ -180,6 +183,8 @@ impl Metrics {
         history.register(registry);
         let remote = RemoteFigures::default();
         remote.register(registry);
+        let access = AccessFigures::default();
+        access.register(registry);
         Metrics {
             registry: root,
             families,
@@ -194,7 +199,13 @@ impl Metrics {
             reserved,
             history,
             remote,
+            access,
         }
+    }
+
+    /// Those of TLS and authentication.
+    pub(crate) fn of_access(&self) -> AccessFigures {
+        self.access.clone()
     }
 
     /// Those of other clusters.

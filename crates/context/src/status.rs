@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::history::{Clock, HistoryUsage};
 use crate::metrics::{FeedFigures, Outlet};
+use crate::port::PortReport;
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]
@@ -45,6 +46,7 @@ pub(crate) struct Report {
     /// Left out where no other clusters are watched. Whether they answer has no part in `ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<Arc<remote::Report>>,
+    port: PortReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +116,7 @@ impl Status {
         feeds: impl IntoIterator<Item = (&'a FeedFigures, Option<Published>)>,
         remote: Option<Arc<remote::Report>>,
         history: Option<HistoryReport>,
+        port: PortReport,
         now: Instant,
     ) -> Report {
         let unready = self.unready();
@@ -143,6 +146,7 @@ impl Status {
             feeds: feeds.into_iter().map(of_feed).collect(),
             history,
             remote,
+            port,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod ids;
+mod init_tls;
 mod lookup;
 mod serve;
 mod verdict;
@@ -10,6 +11,7 @@ use std::io;
 
 pub(crate) use build::build;
 pub(crate) use ids::ids;
+pub(crate) use init_tls::init_tls;
 pub(crate) use lookup::lookup;
 pub(crate) use serve::serve;
 pub(crate) use verdict::verdict;

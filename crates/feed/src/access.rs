@@ -58,6 +58,26 @@ impl Access {
         connect: Duration,
         silence: Duration,
     ) -> Result<reqwest::Client, AccessError> {
+        let certificates = self.ca_certificates().await?;
+        self.client_with(certificates.as_deref(), is_https, connect, silence)
+    }
+
+    /// The file of CA certificates as it is now.
+    pub(crate) async fn ca_certificates(&self) -> Result<Option<Vec<u8>>, AccessError> {
+        match &self.ca_file {
+            Some(path) => read(path).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Access::client`], with the contents of the file of CA certificates.
+    pub(crate) fn client_with(
+        &self,
+        ca_certificates: Option<&[u8]>,
+        is_https: bool,
+        connect: Duration,
+        silence: Duration,
+    ) -> Result<reqwest::Client, AccessError> {
         install_tls_provider();
         let builder = reqwest::Client::builder()
             .no_proxy()
@@ -66,11 +86,11 @@ impl Access {
             .read_timeout(silence)
             .tcp_keepalive(silence)
             .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")));
-        let builder = match (&self.ca_file, is_https) {
-            (Some(path), _) => builder.tls_certs_only(certificates(path).await?),
-            (None, true) => builder,
+        let builder = match (&self.ca_file, ca_certificates, is_https) {
+            (Some(path), Some(pem), _) => builder.tls_certs_only(certificates(path, pem)?),
+            (_, _, true) => builder,
             // The system's authorities would be read, and it would be an error if there were none.
-            (None, false) => builder.tls_certs_only([]),
+            (_, _, false) => builder.tls_certs_only([]),
         };
         builder.build().map_err(AccessError::Client)
     }
@@ -93,9 +113,8 @@ impl Access {
     }
 }
 
-async fn certificates(path: &Path) -> Result<Vec<reqwest::Certificate>, AccessError> {
-    let pem = read(path).await?;
-    let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<reqwest::Certificate>, AccessError> {
+    let certificates = reqwest::Certificate::from_pem_bundle(pem)
         .map_err(|source| AccessError::Certificates { path: path.to_owned(), source })?;
     if certificates.is_empty() { Err(AccessError::NoCertificates { path: path.to_owned() }) } else { Ok(certificates) }
 }

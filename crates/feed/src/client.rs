@@ -136,8 +136,6 @@ pub enum FollowError {
     NoUrl,
     #[error("{0} is not an http or https URL")]
     Scheme(Url),
-    #[error(transparent)]
-    Access(#[from] AccessError),
 }
 
 /// Follows the feed for as long as somebody takes the updates. They wait for room in the channel: a consumer that is
@@ -152,22 +150,53 @@ pub async fn follow(source: Source, updates: mpsc::Sender<Update>) -> Result<(),
     if let Some(url) = source.urls.iter().find(|url| !matches!(url.scheme(), "http" | "https")) {
         return Err(FollowError::Scheme(url.clone()));
     }
-    let is_https = source.urls.iter().any(|url| url.scheme() == "https");
-    let http = source.access.client(is_https, source.timing.connect, source.timing.silence).await?;
     tokio::select! {
         () = updates.closed() => Ok(()),
-        Gone = follow_in_turn(&source, http, &updates) => Ok(()),
+        Gone = follow_in_turn(&source, &updates) => Ok(()),
+    }
+}
+
+/// The HTTP client, made again when the file of CA certificates has changed: certificates are rotated while the process runs,
+/// and the file may appear after its start.
+struct HttpClient<'a> {
+    source: &'a Source,
+    current: Option<(Option<Vec<u8>>, reqwest::Client)>,
+}
+
+impl HttpClient<'_> {
+    async fn get(&mut self) -> Result<reqwest::Client, AccessError> {
+        let Source { access, timing, urls, .. } = self.source;
+        let certificates = access.ca_certificates().await?;
+        match &self.current {
+            Some((known, client)) if *known == certificates => Ok(client.clone()),
+            Some(_) | None => {
+                let is_https = urls.iter().any(|url| url.scheme() == "https");
+                let client = access.client_with(certificates.as_deref(), is_https, timing.connect, timing.silence)?;
+                self.current = Some((certificates, client.clone()));
+                Ok(client)
+            }
+        }
     }
 }
 
 /// Nobody takes the updates any more.
 struct Gone;
 
-async fn follow_in_turn(source: &Source, http: reqwest::Client, updates: &mpsc::Sender<Update>) -> Gone {
+async fn follow_in_turn(source: &Source, updates: &mpsc::Sender<Update>) -> Gone {
+    let mut http = HttpClient { source, current: None };
     let mut backoff = Backoff::new(source.timing.retry_first, source.timing.retry_longest);
     let mut follower = Follower::new();
     loop {
         for url in &source.urls {
+            let http = match http.get().await {
+                Ok(http) => http,
+                Err(error) => {
+                    if updates.send(Update::Lost(error.into())).await.is_err() {
+                        return Gone;
+                    }
+                    continue;
+                }
+            };
             let exchange = Exchange { http: &http, source, url };
             let mut session = Session { exchange, follower: &mut follower, updates, joined: false };
             let lost = match session.run().await {

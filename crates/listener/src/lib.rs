@@ -1,20 +1,30 @@
-//! HTTP listeners with bounds on connections and time, and the process's limit of open files.
+//! HTTP and HTTPS listeners with bounds on connections and time, and the process's limit of open files.
 //!
 //! A peer that opens connections and sends nothing, or sends its request byte by byte, costs descriptors, which the process
-//! needs for its work. Each listener has a share of them and refuses what exceeds it. What is served is not known here.
+//! needs for its work. Each listener has a share of them and refuses what exceeds it. Neither the served resources nor who
+//! may read them is decided here: over TLS a request carries the [`PeerCertificate`] of its connection.
+
+mod certificate;
+mod handshakes;
+pub mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
 use axum::serve::Listener;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+pub use certificate::PeerCertificate;
 
 /// What the peers of a listener may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +54,29 @@ where
         };
         let routes = routes.clone();
         tokio::spawn(async move {
-            serve_connection(stream, routes, limits).await;
+            serve_connection(stream, routes, None, limits).await;
             drop(slot);
         });
     }
 }
 
-async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send, routes: Router, limits: Limits) {
+/// Serves one connection. Each of its requests carries the client's certificate, if it presented one.
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    routes: Router,
+    peer: Option<Arc<PeerCertificate>>,
+    limits: Limits,
+) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.request_head);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        routes.call(request)
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let served = match limits.lifetime {
         None => connection.await,

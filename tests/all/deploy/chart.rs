@@ -70,6 +70,7 @@ fn values_reach_its_provider_of_context() {
         values["image"]["tag"] = json!("9");
         let context = &mut values["context"];
         context["enabled"] = json!(true);
+        context["tls"]["enabled"] = json!(false);
         context["replicas"] = json!(3);
         context["args"] = json!(["serve", "--token-file=/token/token"]);
         context["envFrom"] = json!([environment]);
@@ -117,20 +118,54 @@ fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
     assert_eq!(list(container, "args").last_chunk::<3>().unwrap().as_slice(), arguments);
     let patch = component("remote-clusters", "clusters.yaml").remove(0);
     let patched = at(&patch, "spec.template.spec");
-    assert_eq!(list(container, "volumeMounts")[..2], *list(patched, "containers.0.volumeMounts"));
-    assert_eq!(list(pod, "volumes")[..2], *list(patched, "volumes"));
-    assert_eq!((at(container, "volumeMounts.2.name"), at(pod, "volumes.2.name")), (&json!("token"), &json!("token")));
+    assert_eq!(list(container, "volumeMounts")[1..3], *list(patched, "containers.0.volumeMounts"));
+    assert_eq!(list(pod, "volumes")[1..3], *list(patched, "volumes"));
+    assert_eq!((at(container, "volumeMounts.3.name"), at(pod, "volumes.3.name")), (&json!("token"), &json!("token")));
     let agents = component("remote-clusters", "agents.yaml").remove(0);
     let (patch, pod) = (at(&agents, "spec.template.spec"), at(of_kind(&all, "DaemonSet"), "spec.template.spec"));
     let agent = at(pod, "containers.0");
-    for (has, wants) in [(agent, at(patch, "containers.0.env.0")), (agent, at(patch, "containers.0.volumeMounts.0"))] {
-        assert!(list(has, "env").contains(wants) || list(has, "volumeMounts").contains(wants), "{wants}");
+    for field in ["env", "volumeMounts"] {
+        for wanted in list(at(patch, "containers.0"), field) {
+            assert!(list(agent, field).contains(wanted), "{wanted}");
+        }
     }
-    assert!(list(pod, "volumes").contains(at(patch, "volumes.0")));
+    for wanted in list(patch, "volumes") {
+        assert!(list(pod, "volumes").contains(wanted), "{wanted}");
+    }
     assert!(all.contains(&component("remote-clusters", "nodes.yaml").remove(0)));
     for wanted in component("calico-export", "rbac.yaml") {
         assert!(all.contains(&wanted), "{wanted}");
     }
+}
+
+#[test]
+fn its_provider_is_served_without_tls_on_request() {
+    let all = rendered(|values| {
+        let context = &mut values["context"];
+        context["enabled"] = json!(true);
+        context["tls"]["enabled"] = json!(false);
+        context["remoteClusters"]["enabled"] = json!(true);
+        context["remoteClusters"]["nodes"] = json!([]);
+        values["monitoring"]["context"] = json!(true);
+    });
+    let text = serde_json::to_string(&all).unwrap();
+    for tls in ["https", "HTTPS", "tls.crt", "ringfence-context-tls", "serviceAccountToken", "token-review"] {
+        assert!(!text.contains(tls), "{tls}: {text}");
+    }
+    assert!(text.contains("http://ringfence-context.ringfence:9471"));
+    let nodes = all.iter().find(|document| document["metadata"]["name"] == "ringfence-context-nodes").unwrap();
+    assert_eq!(nodes["spec"]["ingress"], Value::Null, "no range admits nobody");
+}
+
+#[test]
+fn its_certificates_may_come_from_elsewhere() {
+    let all = rendered(|values| {
+        values["context"]["enabled"] = json!(true);
+        values["context"]["tls"]["generate"] = json!(false);
+    });
+    assert!(all.iter().all(|document| document["metadata"]["name"] != "ringfence-context-tls"));
+    let pod = at(of_kind(&all, "Deployment"), "spec.template.spec");
+    assert_eq!(at(pod, "volumes.0.secret.secretName"), "ringfence-context-tls");
 }
 
 #[test]

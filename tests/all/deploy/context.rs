@@ -14,8 +14,10 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use policy::{Object, lower};
 use serde_json::{Value, json};
 use tests::agent_process::{DEPLOYED_WITH, built, until, without_variables};
-use tests::fake_api::{FakeApi, Verb};
+use tests::certificates::{HttpsClient, TestCa, Validity, mount};
+use tests::fake_api::{FakeApi, IssuedToken, Verb};
 use tests::openmetrics::{self, Family};
+use tests::provider_process::free_port;
 
 use super::manifests::{install_yaml, of_kind, unknown_to};
 use super::monitoring::assert_documented;
@@ -31,6 +33,20 @@ pub(super) fn component() -> Vec<Value> {
     files.flat_map(|file| documents(&read(&format!("{FOLDER}/{file}")))).collect()
 }
 
+/// Those of the provider itself, without what keeps its certificates.
+fn provider() -> Vec<Value> {
+    let mut documents = component();
+    documents.retain(|document| at(document, "metadata.name") != "ringfence-context-tls");
+    documents
+}
+
+/// Those of what keeps its certificates.
+fn certificates() -> Vec<Value> {
+    let mut documents = component();
+    documents.retain(|document| at(document, "metadata.name") == "ringfence-context-tls");
+    documents
+}
+
 fn program() -> Command {
     let mut command = Command::new(built("ringfence-context"));
     without_variables(&mut command);
@@ -41,14 +57,18 @@ fn program() -> Command {
     command
 }
 
-/// What `serve` says of its flags, on one line.
+/// What a verb says of its flags, on one line.
 fn help() -> String {
-    let output = program().args(["serve", "--help"]).output().expect("the program starts");
+    help_of("serve")
+}
+
+fn help_of(verb: &str) -> String {
+    let output = program().args([verb, "--help"]).output().expect("the program starts");
     String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn container() -> Value {
-    at(of_kind(&component(), "Deployment"), "spec.template.spec.containers.0").clone()
+    at(of_kind(&provider(), "Deployment"), "spec.template.spec.containers.0").clone()
 }
 
 #[test]
@@ -70,14 +90,15 @@ fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
             other => panic!("{other:?}"),
         };
         assert!(unknown.is_empty(), "{unknown:#?}");
-        assert!(seen.insert(document["kind"].as_str().unwrap().to_owned()), "two of a kind: {document}");
+        let name = (document["kind"].clone(), at(&document, "metadata.name").clone());
+        assert!(seen.insert([name.0, name.1].map(|part| part.as_str().unwrap().to_owned())), "twice: {document}");
     }
-    assert_eq!(seen.len(), 9, "{seen:?}");
+    assert_eq!((provider().len(), certificates().len(), seen.len()), (9, 5, 14), "{seen:?}");
 }
 
 #[test]
 fn the_names_in_one_object_are_those_of_the_others() {
-    let documents = component();
+    let documents = provider();
     let name = json!("ringfence-context");
     let space = at(of_kind(&install_yaml(), "Namespace"), "metadata.name").clone();
     for document in &documents {
@@ -136,13 +157,13 @@ fn every_flag_and_variable_is_one_that_the_program_has() {
     let port = at(&container, "ports.0.containerPort");
     assert!(arguments.contains(&format!("--listen=0.0.0.0:{port}").as_str()));
     assert!(help.contains(&format!("[default: 127.0.0.1:{port}]")), "{help}");
-    let lease = at(of_kind(&component(), "Role"), "rules.0.resourceNames.0").as_str().unwrap().to_owned();
+    let lease = at(of_kind(&provider(), "Role"), "rules.0.resourceNames.0").as_str().unwrap().to_owned();
     assert!(help.contains(&format!("[env: RINGFENCE_LEASE_NAME=] [default: {lease}]")), "{help}");
 }
 
 #[test]
 fn it_is_of_this_version_and_may_do_nothing_on_its_node() {
-    let documents = component();
+    let documents = provider();
     let pod = at(of_kind(&documents, "Deployment"), "spec.template.spec");
     let container = at(pod, "containers.0");
     assert_eq!(list(pod, "containers").len(), 1);
@@ -156,9 +177,11 @@ fn it_is_of_this_version_and_may_do_nothing_on_its_node() {
     let of_pod = at(pod, "securityContext");
     assert_eq!((&of_pod["runAsNonRoot"], at(of_pod, "seccompProfile.type")), (&json!(true), &json!("RuntimeDefault")));
     assert!(at(of_pod, "runAsUser").as_u64().unwrap() > 0 && at(of_pod, "runAsGroup").as_u64().unwrap() > 0);
-    for other in ["hostNetwork", "hostPID", "hostIPC", "volumes"] {
+    for other in ["hostNetwork", "hostPID", "hostIPC"] {
         assert!(pod.get(other).is_none(), "{other}");
     }
+    let [volume] = list(pod, "volumes") else { panic!("one volume: {pod}") };
+    assert_eq!(at(volume, "secret.secretName"), "ringfence-context-tls");
     let documented = read("docs/install.md");
     let row = documented.lines().find(|line| line.starts_with("| `context` |")).expect("a row of docs/install.md");
     assert!(row.contains("| none |"), "{row}");
@@ -218,18 +241,31 @@ fn the_rights_are_those_that_the_code_uses() {
     let mut kube_system = namespace("kube-system", "");
     kube_system["metadata"]["uid"] = json!("0a1b2c3d");
     api.set(Kind::Namespace, kube_system);
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca = TestCa::new("ca");
+    mount(folder.path(), "first", &ca.server(Validity::Valid));
+    let data = folder.path().join("data");
+    std::fs::write(data.join("ca.crt"), &ca.pem).expect("a folder of ours");
     let arguments = container();
     let arguments = texts(at(&arguments, "args")).into_iter().filter(|argument| !argument.starts_with("--listen"));
+    let arguments = arguments.map(|argument| argument.replace("/etc/ringfence/tls", &data.display().to_string()));
+    let address = free_port();
     let mut command = program();
-    command.args(arguments).args(["--listen", "127.0.0.1:0", "--kubeconfig"]).arg(api.kubeconfig());
+    command.args(arguments).args(["--listen", &address.to_string(), "--kubeconfig"]).arg(api.kubeconfig());
     let running = Running(command.stderr(Stdio::null()).spawn().expect("the program starts"));
     until("it watches everything and renews its Lease", || {
         let watches = Kind::ALL.iter().all(|kind| api.count(Verb::Watch, *kind) > 1);
         (watches && api.lease_verbs().contains(&Verb::Update)).then_some(())
     });
+    let consumer = IssuedToken::of_service_account("ringfence", "consumer", "ringfence-context");
+    api.issue_token("consumer", consumer);
+    assert_eq!(HttpsClient::new(&ca).with_token("consumer").status(address, "/identity/version"), 200);
     drop(running);
 
     let mut used: BTreeSet<Right> = BTreeSet::new();
+    if api.token_reviews() > 0 {
+        used.insert(("authentication.k8s.io".into(), "tokenreviews".into(), None, word(Verb::Create).into()));
+    }
     for request in api.requests() {
         let path = request.path.trim_start_matches("/apis/").trim_start_matches("/api/");
         let (group, rest) = match path.strip_prefix("v1/") {
@@ -249,7 +285,7 @@ fn the_rights_are_those_that_the_code_uses() {
         };
         used.insert((group.into(), resource.into(), name.map(str::to_owned), word(request.verb).into()));
     }
-    let documents = component();
+    let documents = provider();
     assert_eq!(granted(of_kind(&documents, "ClusterRole")), used);
 
     let used = api.lease_verbs().into_iter().map(|verb| {
@@ -258,8 +294,85 @@ fn the_rights_are_those_that_the_code_uses() {
         ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, word(verb).to_owned())
     });
     assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
-    assert!(api.writes().keys().eq(["leases"]), "{:?}", api.writes());
+    assert!(api.writes().keys().eq(["leases", "tokenreviews"]), "{:?}", api.writes());
     assert!(api.lease("ringfence", "ringfence-context").is_some());
+}
+
+#[test]
+fn certificate_rights_are_those_that_are_used() {
+    let (api, documents) = (FakeApi::start(), certificates());
+    let container = at(of_kind(&documents, "Deployment"), "spec.template.spec.containers.0");
+    let arguments = texts(at(container, "args"));
+    assert_eq!(arguments, ["init-tls", "--watch"]);
+    assert!(help_of("init-tls").contains("--watch"));
+    let run = |more: &[&str]| {
+        let mut command = program();
+        command.arg(arguments[0]).arg("--kubeconfig").arg(api.kubeconfig()).args(more);
+        let ended = command.output().expect("the program starts");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    run(&[]);
+    // Whatever may be updated: another CA replaces everything.
+    let ca = api.credential("secrets", "ringfence", "ringfence-context-ca").expect("a Secret");
+    let damaged = json!({"kind": "Secret", "metadata": ca["metadata"], "data": {}});
+    api.set_credential("secrets", damaged);
+    run(&[]);
+    let used = api.credential_requests().into_iter();
+    let used = used.map(|(resource, name, verb)| (String::new(), resource, name, word(verb).to_owned()));
+    assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
+}
+
+#[test]
+fn certificates_are_mounted_where_they_are_written() {
+    let documents = certificates();
+    let role = of_kind(&documents, "Role");
+    let secrets = texts(at(role, "rules.0.resourceNames"));
+    let deployment = provider();
+    let pod = at(of_kind(&deployment, "Deployment"), "spec.template.spec");
+    assert!(secrets.contains(&at(pod, "volumes.0.secret.secretName").as_str().unwrap()));
+    let agents = super::documents(&read("deploy/components/remote-clusters/agents.yaml")).remove(0);
+    let sources = at(&agents, "spec.template.spec.volumes.1.projected.sources");
+    assert_eq!(at(sources, "0.configMap.name"), at(role, "rules.1.resourceNames.0"));
+    assert_eq!(at(sources, "0.configMap.optional"), &json!(true), "an agent enforces without a provider");
+    let help = help();
+    let audience = at(sources, "1.serviceAccountToken.audience").as_str().unwrap();
+    assert!(help.contains(&format!("[default: {audience}]")), "{help}");
+    let monitor = super::documents(&read("deploy/components/context-monitor/podmonitor.yaml")).remove(0);
+    let tls = at(&monitor, "spec.podMetricsEndpoints.0.tlsConfig");
+    assert_eq!(at(tls, "ca.configMap.name"), at(role, "rules.1.resourceNames.0"));
+    for reference in ["cert.secret.name", "keySecret.name"] {
+        assert!(secrets.contains(&at(tls, reference).as_str().unwrap()), "{reference}");
+    }
+    let scraper = format!("--allow=metrics=user:{}", at(tls, "keySecret.name").as_str().unwrap());
+    assert!(texts(at(&container(), "args")).contains(&scraper.as_str()));
+}
+
+/// Ranges of addresses that no host has (RFC 5737).
+const NOBODY: &str = "192.0.2.0/24";
+
+#[test]
+fn shipped_policies_admit_nobody_unnamed() {
+    let mut policies = component();
+    for file in ["remote-clusters/nodes.yaml", "context-monitor/networkpolicy.yaml"] {
+        policies.extend(documents(&read(&format!("deploy/components/{file}"))));
+    }
+    policies.retain(|document| document["kind"] == "NetworkPolicy");
+    assert_eq!(policies.len(), 4);
+    for policy in &policies {
+        assert!(texts(at(policy, "spec.policyTypes")).contains(&"Ingress"), "{policy}");
+        for rule in policy["spec"]["ingress"].as_array().into_iter().flatten() {
+            let sources = list(rule, "from");
+            assert!(!sources.is_empty(), "a rule without a source admits everyone: {rule}");
+            for source in sources {
+                let is_nobody = source.pointer("/ipBlock/cidr").is_some_and(|cidr| cidr == NOBODY);
+                let selects = source.get("podSelector").is_some();
+                assert!(is_nobody || selects, "{source}");
+                let of_all_namespaces = source.get("namespaceSelector").is_some_and(|selector| selector == &json!({}));
+                let of_all_pods = source.get("podSelector").is_some_and(|selector| selector == &json!({}));
+                assert!(!(of_all_namespaces && of_all_pods), "{source}");
+            }
+        }
+    }
 }
 
 /// A GET of what is served on the loopback.
@@ -310,7 +423,7 @@ fn every_figure_is_documented_and_no_other() {
 
 #[test]
 fn its_own_policy_is_understood() {
-    let documents = component();
+    let documents = provider();
     let lowered = lower(policy::Kind::NetworkPolicy, of_kind(&documents, "NetworkPolicy")).unwrap();
     let Object::Policy(policy) = lowered else { panic!("a policy is lowered to {lowered:?}") };
     assert_eq!(policy.problems, []);

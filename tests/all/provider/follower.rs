@@ -39,6 +39,13 @@ pub(super) struct Seen {
 
 impl Follower {
     pub(super) fn start(address: SocketAddr, feed: &'static str) -> Follower {
+        let (name, form) = feed.split_once("?form=").map_or((feed, None), |(name, form)| (name, Some(form)));
+        let source = Source::new(vec![format!("http://{address}").parse().unwrap()], name);
+        Follower::of(Source { form: form.map(String::from), ..source }, feed)
+    }
+
+    /// Follows the feed of that source.
+    pub(super) fn of(source: Source, feed: &'static str) -> Follower {
         let table = Table::empty(feed);
         let seen = Seen { table, position: None, baselines: 0, deltas: 0, lost: vec![] };
         let seen = Arc::new(Mutex::new(seen));
@@ -46,9 +53,7 @@ impl Follower {
         let shared = seen.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let (name, form) = feed.split_once("?form=").map_or((feed, None), |(name, form)| (name, Some(form)));
-            let source = Source::new(vec![format!("http://{address}").parse().unwrap()], name);
-            let source = Source { timing: TIMING, form: form.map(String::from), ..source };
+            let source = Source { timing: TIMING, ..source };
             runtime.block_on(async {
                 let (sender, updates) = mpsc::channel(4);
                 tokio::select! {

@@ -21,7 +21,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::selection::Selection;
 use super::store::{Cursor, Gone, Listing, Page, What, event, with_type};
-use super::{Faults, Kind, Request, Shared, State, StreamFailure, Verb, leases, network_sets};
+use super::{
+    Faults, Kind, Request, Shared, State, StreamFailure, Verb, credentials, leases, network_sets, token_reviews,
+};
 
 type Parameters = BTreeMap<String, String>;
 
@@ -40,7 +42,8 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, stopped: o
             routes = routes.route(&below, get(answer));
         }
     }
-    routes = network_sets::routes(routes)
+    routes = credentials::routes(network_sets::routes(routes))
+        .route("/apis/authentication.k8s.io/v1/tokenreviews", post(token_reviews::create))
         .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
         .route("/api/v1/namespaces/{name}", get(namespace))
         .route("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", post(leases::create))

@@ -1,5 +1,6 @@
 //! Arguments of `ringfence agent` on pods of other clusters.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub(crate) struct RemoteArguments {
     #[arg(long, env = "RINGFENCE_CONTEXT_TOKEN_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_token_file: Option<PathBuf>,
 
-    /// File with the CA certificates (PEM) for the context providers. Default: the CA certificates of the system.
+    /// File with the CA certificates (PEM) for the context providers; reread for each connection, and waited for while it
+    /// is missing. Default: the CA certificates of the system.
     #[arg(long, env = "RINGFENCE_CONTEXT_CA_FILE", value_name = "FILE", requires = "context_url")]
     pub(crate) context_ca_file: Option<PathBuf>,
 
@@ -55,6 +57,12 @@ impl RemoteArguments {
         let mut source = Source::new(self.context_url.clone(), FEED);
         source.access = Access { token_file: self.context_token_file.clone(), ca_file: self.context_ca_file.clone() };
         source.timing.retry_longest = RETRY_LONGEST;
+        for url in self.context_url.iter().filter(|url| is_exposed(url)) {
+            tracing::warn!(
+                "the context provider {url} is read without TLS: who intercepts the traffic can change which addresses \
+                 policies admit for other clusters; use an https URL and --context-ca-file"
+            );
+        }
         Ok(Some(Followed { source, kept: Kept::open(&self.state_dir)?, max_stale: self.remote_max_stale }))
     }
 }
@@ -63,13 +71,34 @@ fn url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|e| format!("{e}"))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
-        _ => Err("expected an http or https URL, as in http://ringfence-context.ringfence:9471".into()),
+        _ => Err("expected an http or https URL, as in https://ringfence-context.ringfence:9471".into()),
     }
+}
+
+/// Whether the provider is asked in plain text over a network.
+fn is_exposed(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or("").trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    url.scheme() == "http" && !is_loopback
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_http_over_a_network_is_exposed() {
+        for (text, exposed) in [
+            ("http://ringfence-context.ringfence:9471", true),
+            ("http://192.0.2.1:9471", true),
+            ("http://127.0.0.1:9471", false),
+            ("http://[::1]:9471", false),
+            ("http://localhost:9471", false),
+            ("https://192.0.2.1:9471", false),
+        ] {
+            assert_eq!(is_exposed(&url(text).unwrap()), exposed, "{text}");
+        }
+    }
 
     #[test]
     fn a_provider_is_named_by_an_http_or_https_url() {

@@ -9,6 +9,7 @@ use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::log::LogArguments;
 use policy::remote::LabelPrefix;
 
+use super::access::AccessArguments;
 use super::{Cli, TableArguments};
 use crate::history::HistoryBounds;
 
@@ -94,6 +95,9 @@ pub(crate) struct ServeArguments {
     pub(crate) history: HistoryArguments,
 
     #[command(flatten)]
+    pub(crate) access: AccessArguments,
+
+    #[command(flatten)]
     pub(crate) table: TableArguments,
 
     #[command(flatten)]
@@ -148,6 +152,9 @@ impl ServeArguments {
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
         let conflict = |message| Cli::command().error(ErrorKind::ArgumentConflict, message);
         console::source::choose(given, &mut self.kubeconfig, &mut self.manifests).map_err(conflict)?;
+        if let Some(message) = self.access.conflict(self.manifests.is_none()) {
+            return Err(conflict(message));
+        }
         match (&self.manifests, self.leader_elect, self.export) {
             (Some(_), true, _) => Err(conflict("--leader-elect needs a cluster and cannot be used with --manifests")),
             (Some(_), _, Some(ExportForm::Calico)) => {

@@ -14,7 +14,7 @@ use crate::identity::difference::{Difference, differences};
 use crate::identity::{self, Identities, Row};
 
 pub(crate) fn ids(arguments: &IdsArguments) -> anyhow::Result<ExitCode> {
-    let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "ids"))?;
+    let bytes = runtime()?.block_on(consumer::read(&arguments.from, identity::FEED, "ids"))?;
     let table: Identities = serde_json::from_slice(&bytes)
         .context("not an identity table: expected the file .ids.json beside the database")?;
     match arguments.diff.as_deref() {

@@ -34,7 +34,7 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     if let Some(at) = &arguments.at {
         return lookup_past(arguments, at);
     }
-    let bytes = runtime()?.block_on(consumer::read(&arguments.from.from, identity::FEED, "baseline"))?;
+    let bytes = runtime()?.block_on(consumer::read(&arguments.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
     match database.database_type() {
         DatabaseType::Identities => answer(arguments, &database, |who: &Who| lines(who)),
@@ -64,7 +64,7 @@ fn lookup_past(arguments: &LookupArguments, at: &str) -> anyhow::Result<ExitCode
     let runtime = runtime()?;
     let mut bodies = Vec::new();
     for ip in &arguments.addresses {
-        let asked = consumer::lookup_past(&arguments.from.from, identity::FEED, *ip, at);
+        let asked = consumer::lookup_past(&arguments.from, identity::FEED, *ip, at);
         bodies.push(runtime.block_on(asked).with_context(|| ip.to_string())?);
     }
     let answers = bodies.iter().map(|body| serde_json::from_slice(body)).collect::<Result<Vec<LookupAnswer>, _>>();

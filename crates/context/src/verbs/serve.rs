@@ -21,6 +21,7 @@ use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
+use crate::port::PortSecurity;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
@@ -94,6 +95,11 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let (status, statuses) = watch::channel(Arc::new(Status::default()));
     let served =
         feeds.iter().map(|(channel, figures, _)| Served { channel: channel.clone(), figures: figures.clone() });
+    let connection = match arguments.manifests {
+        Some(_) => None,
+        None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
+    };
+    let security = PortSecurity::of_arguments(&arguments, connection.as_ref(), metrics.of_access())?;
     let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
     let history = arguments.history.bounds().map(SharedHistory::new);
@@ -103,15 +109,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         history: history.clone(),
         feeds: served.chain(of_remote).collect(),
         remote: elsewhere.as_ref().map(|elsewhere| elsewhere.reports.clone()),
+        security,
     };
     let listens = listener.local_addr()?;
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
-    tracing::info!(listen = %listens, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
+    let scheme = if arguments.access.tls().is_some() { "https" } else { "http" };
+    tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-context started");
 
-    let connection = match arguments.manifests {
-        Some(_) => None,
-        None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
-    };
     // Known before anything else: identities are made with it, and a relay is told.
     let cluster = tokio::select! {
         cluster = name_of_cluster(&arguments, connection.as_ref()) => cluster?,

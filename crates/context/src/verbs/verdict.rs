@@ -39,7 +39,7 @@ async fn judge(arguments: &VerdictArguments) -> anyhow::Result<ExitCode> {
     let from = &arguments.from;
     let source = party(from, &arguments.source).await?;
     let destination = party(from, &arguments.destination).await?;
-    let text = consumer::read(&from.from, crate::declared::FEED, "extended").await?;
+    let text = consumer::read(from, crate::declared::FEED, "extended").await?;
     let text = std::str::from_utf8(&text).context("the list of declared edges")?;
     let (form, list) = edges::parse(text).context("the list of declared edges")?;
     for party in [&source, &destination] {
@@ -82,7 +82,7 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
             ),
         };
     };
-    let bytes: Bytes = consumer::read(&from.from, identity::FEED, "baseline").await?;
+    let bytes: Bytes = consumer::read(from, identity::FEED, "baseline").await?;
     let who = "an address needs the identity database; set --from to the folder, store or provider that has both files";
     let database = Database::open(bytes).context(who)?;
     Ok(match database.lookup::<Who>(address)? {
@@ -111,7 +111,7 @@ fn remote_set(text: &str) -> Option<RemoteSet> {
 
 /// The remote sets of the source; `None` if it has no such feed: it is no provider, or one without other clusters.
 async fn remote_rows(from: &FromArguments) -> anyhow::Result<Option<Vec<SetRow>>> {
-    let Some(bytes) = consumer::read_if_served(&from.from, wire::FEED).await? else { return Ok(None) };
+    let Some(bytes) = consumer::read_if_served(from, wire::FEED).await? else { return Ok(None) };
     let baseline: wire::Baseline = serde_json::from_slice(&bytes).context("the remote sets")?;
     Ok(Some(baseline.sets))
 }
@@ -130,7 +130,7 @@ async fn is_known(from: &FromArguments, list: &[Statement], party: &Party) -> an
     if from.from.is_file() {
         return Ok(());
     }
-    let Ok(bytes) = consumer::read(&from.from, identity::FEED, "baseline").await else { return Ok(()) };
+    let Ok(bytes) = consumer::read(from, identity::FEED, "baseline").await else { return Ok(()) };
     let database = Database::open(bytes)?;
     for entry in database.entries::<Who>()? {
         let (_, who) = entry?;

@@ -358,6 +358,26 @@ async fn following_ends_with_whom_it_is_for() {
 }
 
 #[tokio::test]
+async fn missing_ca_file_is_read_when_it_appears() {
+    let server = Server::start(7).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ca.crt");
+    let access = Access { token_file: None, ca_file: Some(path.clone()) };
+    let mut following = start(Source { access, ..source(&[&server]) });
+    following.expect(&["lost: cannot read"]).await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["ca".into()]).unwrap().self_signed(&key).unwrap();
+    let new = folder.path().join("new");
+    std::fs::write(&new, certificate.pem()).unwrap();
+    std::fs::rename(new, path).unwrap();
+    let mut update = following.next().await;
+    while update.starts_with("lost: cannot read") {
+        update = following.next().await;
+    }
+    assert_eq!(update, "baseline 7:0");
+}
+
+#[tokio::test]
 async fn what_cannot_be_followed_is_refused_at_once() {
     let (sender, _updates) = mpsc::channel(1);
     let nowhere = follow(Source::new(vec![], "things"), sender.clone()).await;

@@ -138,6 +138,8 @@ fn account() -> String {
 
 fn kustomization() -> String {
     let deploy = "../../../../deploy";
+    let nodes = ["172.31.0.0/16", "fd31::/16"];
+    let nodes = nodes.map(|range| json!({"ipBlock": {"cidr": range}}));
     json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -146,10 +148,15 @@ fn kustomization() -> String {
         "patches": [
             {"target": {"kind": "Service", "name": "ringfence-context"},
              "patch": json!([{"op": "add", "path": "/spec/clusterIP", "value": PROVIDER}]).to_string()},
+            {"target": {"kind": "Deployment", "name": "ringfence-context-tls"},
+             "patch": json!([{"op": "add", "path": "/spec/template/spec/containers/0/args/-",
+                "value": format!("--name={PROVIDER}")}]).to_string()},
+            {"target": {"kind": "NetworkPolicy", "name": "ringfence-context-nodes"},
+             "patch": json!([{"op": "replace", "path": "/spec/ingress/0/from", "value": nodes}]).to_string()},
             {"patch": json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
                 "metadata": {"name": "ringfence", "namespace": "ringfence"},
                 "spec": {"template": {"spec": {"containers": [{"name": "agent", "env": [
-                    {"name": "RINGFENCE_CONTEXT_URL", "value": format!("http://{PROVIDER}:9471")}]}]}}}}).to_string()},
+                    {"name": "RINGFENCE_CONTEXT_URL", "value": format!("https://{PROVIDER}:9471")}]}]}}}}).to_string()},
         ],
     })
     .to_string()
@@ -157,7 +164,7 @@ fn kustomization() -> String {
 
 /// Back to what `deploy/install.yaml` says.
 fn remove_provider(cluster: Cluster) -> anyhow::Result<()> {
-    let component = "app.kubernetes.io/name=ringfence-context";
+    let component = "app.kubernetes.io/name in (ringfence-context,ringfence-context-tls)";
     for kind in [
         "deployments",
         "services",
@@ -171,6 +178,8 @@ fn remove_provider(cluster: Cluster) -> anyhow::Result<()> {
     }
     cluster.kubectl(&["delete", "clusterroles,clusterrolebindings", "--selector", component])?;
     cluster.kubectl(&["--namespace", "ringfence", "delete", "secret", "ringfence-remote-clusters"])?;
+    let certificates = "app.kubernetes.io/managed-by=ringfence-context-init-tls";
+    cluster.kubectl(&["--namespace", "ringfence", "delete", "secrets,configmaps", "--selector", certificates])?;
     cluster.apply(&manifest("install.yaml")?)?;
     cluster.rollout("ringfence", "daemonset/ringfence", POD_START)
 }

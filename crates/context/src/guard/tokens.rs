@@ -1,0 +1,142 @@
+//! Bearer tokens, which the API server reviews.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cluster::{Connection, ReviewedUser, TokenReview, review_token};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::Principal;
+use super::cache::{Decision, DecisionCache, key};
+use crate::metrics::AccessFigures;
+
+/// A longer token is none: those of service accounts have about 1 KiB.
+const TOKEN_BYTES: usize = 16 << 10;
+
+/// Reviews that are under way at once: made-up tokens must not overload the API server.
+const REVIEWS: usize = 16;
+
+/// For a review, with the wait for its turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A bearer token, which is for no log.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(Arc<str>);
+
+impl Token {
+    /// `None` if the text can be none.
+    pub(super) fn new(text: &str) -> Option<Token> {
+        let is_token =
+            !text.is_empty() && text.len() <= TOKEN_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_token.then(|| Token(text.into()))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Why a token does not say who the client is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TokenError {
+    Rejected,
+    /// The API server did not decide.
+    Unavailable(String),
+}
+
+/// For which audiences tokens are reviewed, and how long a decision counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TokenSettings {
+    pub(crate) audiences: Vec<String>,
+    pub(crate) ttl: Duration,
+}
+
+/// Reviews tokens, and remembers the decisions for a while.
+pub(crate) struct TokenAuthenticator {
+    connection: Connection,
+    audiences: Vec<String>,
+    cache: Mutex<DecisionCache>,
+    reviews: Semaphore,
+    failure: Mutex<Option<String>>,
+    figures: AccessFigures,
+}
+
+impl TokenAuthenticator {
+    pub(crate) fn new(connection: &Connection, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
+        let timing = cluster::Timing { answer: PATIENCE, ..cluster::Timing::default() };
+        TokenAuthenticator {
+            connection: connection.clone().with_timing(timing),
+            audiences: settings.audiences,
+            cache: Mutex::new(DecisionCache::new(settings.ttl)),
+            reviews: Semaphore::new(REVIEWS),
+            failure: Mutex::new(None),
+            figures,
+        }
+    }
+
+    /// Why the last review failed, while none has succeeded since.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) async fn authenticate(&self, token: &Token) -> Result<Arc<Principal>, TokenError> {
+        let key = key(&token.0);
+        let known = self.cache().get(&key, Instant::now());
+        let decision = match known {
+            Some(decision) => decision,
+            None => {
+                let decision = self.review(token).await?;
+                let mut cache = self.cache();
+                cache.insert(key, &decision, Instant::now());
+                self.figures.cached(cache.len());
+                decision
+            }
+        };
+        match decision {
+            Decision::Accepted(principal) => Ok(principal),
+            Decision::Rejected => Err(TokenError::Rejected),
+        }
+    }
+
+    async fn review(&self, token: &Token) -> Result<Decision, TokenError> {
+        let reviewed = timeout(PATIENCE, async {
+            let permit = self.reviews.acquire().await;
+            let reviewed = review_token(&self.connection, &token.0, &self.audiences).await;
+            drop(permit);
+            reviewed
+        });
+        let reviewed = match reviewed.await {
+            Ok(reviewed) => reviewed,
+            Err(_) => Err(format!("the API server did not review the token within {PATIENCE:?}")),
+        };
+        self.figures.reviewed(&reviewed);
+        self.note(reviewed.as_ref().err());
+        match reviewed {
+            Ok(TokenReview::Authenticated(ReviewedUser { name, groups })) => {
+                Ok(Decision::Accepted(Arc::new(Principal { user: name, groups })))
+            }
+            Ok(TokenReview::Rejected) => Ok(Decision::Rejected),
+            Err(why) => Err(TokenError::Unavailable(why)),
+        }
+    }
+
+    fn note(&self, failure: Option<&String>) {
+        let mut known = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref() == failure {
+            return;
+        }
+        match failure {
+            Some(why) => tracing::warn!("TokenReview failed, new tokens are refused: {why}"),
+            None => tracing::info!("TokenReview succeeds again"),
+        }
+        *known = failure.cloned();
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, DecisionCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

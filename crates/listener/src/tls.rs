@@ -1,0 +1,91 @@
+//! Serving over TLS: handshakes with bounds on their number and time, and certificates that are reloaded.
+
+mod files;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+pub use files::{ConfigReceiver, Reloader, TlsError, TlsFiles, TlsStatus};
+
+use crate::handshakes::Handshakes;
+use crate::{Limits, PeerCertificate, serve_connection};
+
+/// Bounds on handshakes, besides those on connections: a handshake is a connection from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandshakeLimits {
+    /// Handshakes that are under way at once. Above it the oldest one ends, of the source with the most.
+    pub count: usize,
+    /// For a whole handshake.
+    pub duration: Duration,
+}
+
+/// Why a connection ended before its first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refused {
+    /// As many connections are open as the listener may have.
+    TooManyConnections,
+    /// It made room for another handshake.
+    HandshakeEvicted,
+    HandshakeTimedOut,
+    /// The peer closed the connection, does not speak TLS, does not trust the certificate, or has an invalid one.
+    HandshakeFailed,
+}
+
+/// Serves the routes over TLS and never returns. Each handshake uses the certificate that was loaded last. `refused` is
+/// called for each connection that ends before its first request.
+pub async fn serve<L>(
+    mut listener: L,
+    routes: Router,
+    (limits, handshake_limits): (Limits, HandshakeLimits),
+    tls: ConfigReceiver,
+    refused: Arc<dyn Fn(Refused) + Send + Sync>,
+) -> std::convert::Infallible
+where
+    L: Listener<Addr = SocketAddr>,
+{
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    let handshakes = Handshakes::new(handshake_limits.count);
+    loop {
+        let (stream, peer) = listener.accept().await;
+        let Ok(slot) = slots.clone().try_acquire_owned() else {
+            refused(Refused::TooManyConnections);
+            continue;
+        };
+        let mut handshake = handshakes.begin(peer.ip());
+        let (routes, refused) = (routes.clone(), refused.clone());
+        let acceptor = TlsAcceptor::from(tls.borrow().clone());
+        tokio::spawn(async move {
+            let accepted = tokio::select! {
+                accepted = timeout(handshake_limits.duration, acceptor.accept(stream)) => match accepted {
+                    Ok(Ok(stream)) => Ok(stream),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%peer, "TLS handshake failed: {error}");
+                        Err(Refused::HandshakeFailed)
+                    }
+                    Err(_) => Err(Refused::HandshakeTimedOut),
+                },
+                () = handshake.evicted() => Err(Refused::HandshakeEvicted),
+            };
+            drop(handshake);
+            match accepted {
+                Ok(stream) => {
+                    let chain = stream.get_ref().1.peer_certificates();
+                    let certificate = chain.and_then(|chain| PeerCertificate::of_der(chain.first()?));
+                    serve_connection(stream, routes, certificate.map(Arc::new), limits).await;
+                }
+                Err(why) => refused(why),
+            }
+            drop(slot);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
