@@ -12,6 +12,8 @@ mod forged;
 mod edge;
 // Checksums that the kernel completes after a packet was judged.
 mod checksum_offload;
+// IPv4 options, to which nodes answer along a route of the sender's.
+mod options;
 // ICMP errors and fragments that leave a pod.
 mod icmp;
 // DEL, CHECK, GC and STATUS.

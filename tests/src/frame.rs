@@ -138,6 +138,22 @@ pub fn ipv4_packet(source: [u8; 4], destination: [u8; 4], protocol: u8, payload:
     packet
 }
 
+/// The IPv4 packet with these options, of a multiple of 4 bytes, in its header.
+///
+/// # Panics
+/// If the header or the packet would be too long.
+pub fn with_ipv4_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+    let words = 5 + u8::try_from(options.len() / 4).expect("few options");
+    let mut packet = [&packet[..20], options, &packet[20..]].concat();
+    let length = u16::try_from(packet.len()).expect("a short packet");
+    packet[0] = 0x40 | words;
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[10..12].fill(0);
+    let checksum = checksum(&packet[..usize::from(words) * 4]);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet
+}
+
 /// A UDP datagram over IPv4, from the IP header on. Without a UDP checksum, as RFC 768 allows.
 pub fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).expect("a short packet");

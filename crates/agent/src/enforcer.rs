@@ -23,7 +23,7 @@ use policy::{
 };
 
 use crate::api::TableVerdict;
-use crate::isolation::Release;
+use crate::isolation::{Covered, Release};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::translation_check::TranslationCheck;
@@ -175,8 +175,7 @@ impl Enforcer {
     /// # Errors
     /// If its table cannot be read or changed.
     pub(crate) fn release_isolated(&mut self, state: &ClusterState) -> anyhow::Result<bool> {
-        let covered = state.attachments().flat_map(|a| a.addresses.iter().copied()).collect();
-        let Release { released, kept } = crate::isolation::release(&mut self.kernel, &covered)?;
+        let Release { released, kept } = crate::isolation::release(&mut self.kernel, &Covered::of(state))?;
         if released > 0 {
             tracing::info!(addresses = released, "adopted pods that the CNI plugin had isolated without the agent");
         }

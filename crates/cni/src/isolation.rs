@@ -1,9 +1,13 @@
-//! The plugin's own table, for pods that are started although the agent is away (`onTimeout: isolate`): nothing passes
-//! from or to their addresses until the agent knows them and takes them out.
+//! The plugin's own tables, for pods that are started although the agent does not answer (`onTimeout: isolate`): nothing
+//! passes from or to these pods until the agent adopts them.
 //!
-//! The batches are encoded by hand, so that the plugin needs no library but libc, and are idempotent: whoever comes
-//! second, or on a table that somebody changed, leaves the same table. Messages, attributes and constants are those of
-//! the kernel's `include/uapi/linux/netfilter/nf_tables.h`; the userdata is what nft 1.0.6 writes.
+//! The table of family `inet` drops what is forwarded from or to a pod's addresses. It sees neither packets with a forged
+//! source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev` drops all
+//! that enters the node by the pod's interface.
+//!
+//! The batches are encoded by hand, so that the plugin needs no library but libc, and are idempotent: a second one leaves
+//! the same tables, also where another program has changed them. Messages, attributes and constants are those of the
+//! kernel's `include/uapi/linux/netfilter/nf_tables.h`; the userdata is what nft 1.0.6 writes.
 
 mod commit;
 mod encode;
@@ -11,12 +15,12 @@ mod encode;
 use std::net::IpAddr;
 
 pub use commit::IsolationError;
-use encode::{Attributes, Batch};
+use encode::{Attributes, Batch, Family};
 
-/// The table, of family inet.
+/// The tables, of the families inet and netdev.
 pub const TABLE: &str = "ringfence-isolated";
 
-/// The comment of the table.
+/// The comment of the tables.
 pub const TABLE_COMMENT: &str = "pods that started without the agent, kept by ringfence-cni";
 
 /// The set of isolated IPv4 addresses.
@@ -30,19 +34,25 @@ const CHAIN: &str = "forward";
 /// In one message: an attribute that holds them is shorter than 64 KiB.
 const ELEMENTS: usize = 1000;
 
-/// Denies everything from and to the addresses, in the network namespace of this thread.
+/// Denies everything from and to the addresses, and all that enters by the host's side of the pod's interface, in the
+/// network namespace of this thread.
 ///
 /// # Errors
-/// If the kernel refuses. Then nothing has changed.
-pub fn add(addresses: &[IpAddr]) -> Result<(), IsolationError> {
-    commit::commit(&batch_to_add(addresses))
+/// If the kernel refuses, as one without chains of family netdev does. Then nothing has changed.
+pub fn add(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
+    commit::commit(&batch_to_add(addresses, host_interface))
 }
 
-/// Takes the addresses out of the table. Where there is no table there is nothing to do.
+/// Removes the addresses and the interface from the tables. Where there are no tables there is nothing to do.
 ///
 /// # Errors
-/// If the kernel refuses. Then nothing has changed.
-pub fn remove(addresses: &[IpAddr]) -> Result<(), IsolationError> {
+/// If the kernel refuses. Then nothing has changed, or the interface alone is removed.
+pub fn remove(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
+    if let Some(interface) = host_interface
+        && commit::is_there(&chain_question(interface))?
+    {
+        commit::commit(&batch_to_remove_interface(interface))?;
+    }
     // It is asked for, rather than found out by a commit that fails: undoing one costs the kernel 10 ms, and more where
     // there are large tables.
     if addresses.is_empty() || !commit::is_there(&table_question())? {
@@ -87,21 +97,32 @@ impl Side {
     }
 }
 
-fn batch_to_add(addresses: &[IpAddr]) -> Batch {
+fn batch_to_add(addresses: &[IpAddr], host_interface: Option<&str>) -> Batch {
     let mut batch = Batch::new();
-    batch.push("add table", encode::NEW_TABLE, encode::CREATE, table());
+    batch.push(Family::Inet, "add table", encode::NEW_TABLE, encode::CREATE, table());
     for side in &SIDES {
-        batch.push("add set", encode::NEW_SET, encode::CREATE, set(side));
+        batch.push(Family::Inet, "add set", encode::NEW_SET, encode::CREATE, set(side));
     }
-    batch.push("add chain", encode::NEW_CHAIN, encode::CREATE, chain());
-    // Whatever rules are there, by an earlier start of a pod or by somebody else, are replaced.
-    batch.push("flush chain", encode::DELETE_RULE, 0, rules());
+    batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain());
+    // Whatever rules are there, by an earlier start of a pod or by another program, are replaced.
+    batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules());
     for side in &SIDES {
         for offset in side.offsets {
-            batch.push("add rule", encode::NEW_RULE, encode::CREATE | encode::APPEND, rule(side, offset));
+            let flags = encode::CREATE | encode::APPEND;
+            batch.push(Family::Inet, "add rule", encode::NEW_RULE, flags, rule(side, offset));
         }
     }
     push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
+    if let Some(interface) = host_interface {
+        batch.push(Family::Netdev, "add table", encode::NEW_TABLE, encode::CREATE, table());
+        batch.push(Family::Netdev, "add chain", encode::NEW_CHAIN, encode::CREATE, ingress_chain(interface));
+    }
+    batch.finish()
+}
+
+fn batch_to_remove_interface(interface: &str) -> Batch {
+    let mut batch = Batch::new();
+    batch.push(Family::Netdev, "delete chain", encode::DELETE_CHAIN, 0, chain_of(interface));
     batch.finish()
 }
 
@@ -115,13 +136,17 @@ fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
 
 fn table_question() -> Vec<u8> {
     const NAME: u16 = 1;
-    encode::question(encode::GET_TABLE, Attributes::new().text(NAME, TABLE))
+    encode::question(Family::Inet, encode::GET_TABLE, Attributes::new().text(NAME, TABLE))
+}
+
+fn chain_question(interface: &str) -> Vec<u8> {
+    encode::question(Family::Netdev, encode::GET_CHAIN, chain_of(interface))
 }
 
 fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags: u16, addresses: &[IpAddr]) {
     for side in &SIDES {
         for keys in side.keys(addresses).chunks(ELEMENTS) {
-            batch.push(operation, message, flags, elements(side, keys));
+            batch.push(Family::Inet, operation, message, flags, elements(side, keys));
         }
     }
 }
@@ -158,24 +183,52 @@ fn set(side: &Side) -> Attributes {
         .bytes(USERDATA, &byte_order)
 }
 
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+const HOOK_DEVICE: u16 = 3;
+
 fn chain() -> Attributes {
-    const TABLE_NAME: u16 = 1;
-    const NAME: u16 = 3;
-    const HOOK: u16 = 4;
-    const HOOK_NUMBER: u16 = 1;
-    const HOOK_PRIORITY: u16 = 2;
-    const POLICY: u16 = 5;
-    const TYPE: u16 = 7;
     const HOOK_FORWARD: u32 = 2;
     const PRIORITY_FILTER: u32 = 0;
     const POLICY_ACCEPT: u32 = 1;
     let hook = Attributes::new().number(HOOK_NUMBER, HOOK_FORWARD).number(HOOK_PRIORITY, PRIORITY_FILTER);
     Attributes::new()
-        .text(TABLE_NAME, TABLE)
-        .text(NAME, CHAIN)
-        .nested(HOOK, hook)
-        .number(POLICY, POLICY_ACCEPT)
-        .text(TYPE, "filter")
+        .text(CHAIN_TABLE, TABLE)
+        .text(CHAIN_NAME, CHAIN)
+        .nested(CHAIN_HOOK, hook)
+        .number(CHAIN_POLICY, POLICY_ACCEPT)
+        .text(CHAIN_TYPE, "filter")
+}
+
+/// The chain that drops what enters by the interface. It needs no rules.
+fn ingress_chain(interface: &str) -> Attributes {
+    const HOOK_INGRESS: u32 = 0;
+    /// Before the agent's chain at the same hook.
+    const PRIORITY: i32 = -510;
+    const POLICY_DROP: u32 = 0;
+    let hook = Attributes::new()
+        .number(HOOK_NUMBER, HOOK_INGRESS)
+        .number(HOOK_PRIORITY, PRIORITY.cast_unsigned())
+        .text(HOOK_DEVICE, interface);
+    chain_of(interface).nested(CHAIN_HOOK, hook).number(CHAIN_POLICY, POLICY_DROP).text(CHAIN_TYPE, "filter")
+}
+
+fn chain_of(interface: &str) -> Attributes {
+    Attributes::new().text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, &chain_name(interface))
+}
+
+/// Interfaces may have names with characters that nft does not read in the name of a chain.
+fn chain_name(interface: &str) -> String {
+    let part = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
+        other => format!("_{other:02x}"),
+    };
+    format!("pod/{}", interface.bytes().map(part).collect::<String>())
 }
 
 const RULE_TABLE: u16 = 1;
@@ -235,14 +288,26 @@ fn elements(side: &Side, keys: &[Vec<u8>]) -> Attributes {
 mod tests {
     use super::*;
 
+    #[test]
+    fn chain_name_escapes_what_nft_cannot_read() {
+        assert_eq!(chain_name("veth1a-2.b"), "pod/veth1a-2.b");
+        assert_eq!(chain_name("a\"_b"), "pod/a_22_5fb");
+    }
+
     /// One message a line, as hexadecimal digits; the host's byte order is little.
     #[cfg(target_endian = "little")]
     #[test]
     fn the_batches_are_these_bytes() {
         let addresses: Vec<IpAddr> =
             ["fd00:1::7", "10.1.0.7", "10.1.0.7"].iter().map(|address| address.parse().unwrap()).collect();
-        let question: String = table_question().iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("{}\n{}\n{question}\n", batch_to_add(&addresses), batch_to_remove(&addresses[..1]));
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let batches = [
+            batch_to_add(&addresses, Some("veth1")),
+            batch_to_remove(&addresses[..1]),
+            batch_to_remove_interface("veth1"),
+        ];
+        let questions = [table_question(), chain_question("veth1")];
+        let text = batches.map(|batch| format!("{batch}\n")).concat() + &questions.map(|q| hex(q) + "\n").concat();
         let golden = include_str!("isolation/golden.txt");
         assert_eq!(text, golden, "\n{text}");
     }

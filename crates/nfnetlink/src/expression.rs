@@ -33,16 +33,18 @@ pub enum MetaKey {
     InInterfaceType,
     Nfproto,
     L4proto,
+    PacketType,
 }
 
 impl MetaKey {
-    pub const ALL: [MetaKey; 6] = [
+    pub const ALL: [MetaKey; 7] = [
         MetaKey::Protocol,
         MetaKey::InInterfaceName,
         MetaKey::OutInterfaceName,
         MetaKey::InInterfaceType,
         MetaKey::Nfproto,
         MetaKey::L4proto,
+        MetaKey::PacketType,
     ];
 
     pub fn number(self) -> u32 {
@@ -53,6 +55,7 @@ impl MetaKey {
             MetaKey::InInterfaceType => 8,
             MetaKey::Nfproto => 15,
             MetaKey::L4proto => 16,
+            MetaKey::PacketType => 19,
         }
     }
 }

@@ -187,6 +187,17 @@ fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Optio
     None
 }
 
+/// Without options.
+const IPV4_HEADER_WORDS: u8 = 5;
+/// With a source route of one address, the only option that packets have here.
+const WORDS_WITH_SOURCE_ROUTE: u8 = 7;
+
+fn ipv4_header_words(packet: &Packet) -> Option<u8> {
+    let has_source_route = packet.rerouting.is_some_and(|rerouting| rerouting.family() == Family::V4);
+    let words = if has_source_route { WORDS_WITH_SOURCE_ROUTE } else { IPV4_HEADER_WORDS };
+    packet.source.is_ipv4().then_some(words)
+}
+
 fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bool {
     match condition {
         Match::Mark { mask, value } => packet.flow.is_some() && mark & mask == *value,
@@ -203,11 +214,15 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
             Some(Datum::Port(port)) => (*first..=*last).contains(&port),
             _ => false,
         },
-        Match::SourcePort(first, last) => packet.source_port.is_some_and(|port| (*first..=*last).contains(&port)),
+        Match::FlowSourcePort(first, last) => {
+            packet.flow.as_ref().and_then(|flow| flow.source_port).is_some_and(|port| (*first..=*last).contains(&port))
+        }
         Match::DestinationPort(first, last) => {
             packet.destination_port.is_some_and(|port| (*first..=*last).contains(&port))
         }
-        Match::Ipv4Options => packet.rerouting.is_some_and(|rerouting| rerouting.family() == Family::V4),
+        Match::Ipv4HeaderWords(words) => ipv4_header_words(packet) == Some(*words),
+        Match::NotIpv4HeaderWords(words) => ipv4_header_words(packet).is_some_and(|length| length != *words),
+        Match::NotRouterAlert => ipv4_header_words(packet).is_some_and(|length| length > IPV4_HEADER_WORDS),
         Match::InSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(true),
         Match::NotInSet { fields, set } => is_in_set(ruleset, fields, set, packet) == Some(false),
         Match::IpProtocol(number) => packet.protocol == *number,
@@ -229,6 +244,10 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         | Match::Fragment(_)
         | Match::FragmentOfOther(_)
         | Match::QuotedDestination(_)
+        | Match::NotQuotedNextHeader(_)
+        | Match::RouterAlert
+        | Match::MulticastFrame
+        | Match::HopByHopOptions
         | Match::NeighbourTarget(_) => false,
     }
 }

@@ -34,19 +34,26 @@ impl Match {
             | Match::State(_)
             | Match::Direction(_)
             | Match::DestinationTranslated
-            | Match::FlowPort(..) => of(Source::RoutedPacket, None),
+            | Match::FlowPort(..)
+            | Match::FlowSourcePort(..) => of(Source::RoutedPacket, None),
             Match::Family(family) => of(Source::RoutedPacket, Some(*family)),
             Match::Protocol(_)
             | Match::NotProtocol(_)
             | Match::IpProtocol(_)
-            | Match::SourcePort(..)
+            | Match::MulticastFrame
             | Match::DestinationPort(..) => of(Source::Packet, None),
-            Match::IcmpType(..) | Match::IgmpType(_) | Match::Ipv4Options | Match::NotIpProtocol(_) => {
-                of(Source::Packet, Some(Family::V4))
-            }
+            Match::IcmpType(..)
+            | Match::IgmpType(_)
+            | Match::Ipv4HeaderWords(_)
+            | Match::NotIpv4HeaderWords(_)
+            | Match::RouterAlert
+            | Match::NotRouterAlert
+            | Match::NotIpProtocol(_) => of(Source::Packet, Some(Family::V4)),
             Match::Icmpv6Type(..)
             | Match::HopLimit(_)
+            | Match::HopByHopOptions
             | Match::NeighbourTarget(_)
+            | Match::NotQuotedNextHeader(_)
             | Match::NextHeader(_)
             | Match::FragmentOfOther(_) => of(Source::Packet, Some(Family::V6)),
             Match::SourceIs(address) | Match::QuotedDestination(address) => {
@@ -82,7 +89,8 @@ impl Match {
 
     /// Whether it reads the port of a flow, which only a flow of a protocol with ports has.
     pub(crate) fn reads_flow_port(&self) -> bool {
-        matches!(self, Match::FlowPort(..)) || self.reads().fields.iter().any(|field| field.is_port_of_flow())
+        matches!(self, Match::FlowPort(..) | Match::FlowSourcePort(..))
+            || self.reads().fields.iter().any(|field| field.is_port_of_flow())
     }
 
     pub(crate) fn is_icmp_type_of(&self, family: Family) -> bool {
@@ -95,7 +103,7 @@ impl Match {
     /// The family of the ICMP message whose body it reads.
     pub(crate) fn reads_icmp_body(&self) -> Option<Family> {
         match self {
-            Match::NeighbourTarget(_) => Some(Family::V6),
+            Match::NeighbourTarget(_) | Match::NotQuotedNextHeader(_) => Some(Family::V6),
             Match::QuotedDestination(IpAddr::V4(_)) => Some(Family::V4),
             Match::QuotedDestination(IpAddr::V6(_)) => Some(Family::V6),
             _ => None,

@@ -189,6 +189,9 @@ impl Rerouting {
     }
 }
 
+/// The option router alert (RFC 2113) as the 4 bytes of its type, length and value.
+pub const ROUTER_ALERT: u32 = 0x9404_0000;
+
 /// One condition; a rule applies when all of its conditions hold. A field that the packet does not have (no
 /// connection, another family, no ports) makes its condition false.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,18 +217,31 @@ pub enum Match {
     /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after a
     /// condition on the ICMP type.
     QuotedDestination(IpAddr),
+    /// The IPv6 header of the packet that an ICMPv6 error quotes announces another header than this. It comes after a
+    /// condition on the ICMPv6 type.
+    NotQuotedNextHeader(u8),
     /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
     /// hook, a bridge does not.
     HopLimit(u8),
     Rerouting(Rerouting),
     /// The port that answers the flow is in a range, both ends included.
     FlowPort(u16, u16),
-    /// The source port of this packet is in a range, both ends included.
-    SourcePort(u16, u16),
+    /// The port from which the flow was opened is in a range, both ends included.
+    FlowSourcePort(u16, u16),
     /// The destination port of this packet is in a range, both ends included.
     DestinationPort(u16, u16),
-    /// The IPv4 header carries options.
-    Ipv4Options,
+    /// The IPv4 header has this length in words of 4 bytes: 5 without options.
+    Ipv4HeaderWords(u8),
+    /// The IPv4 header has another length than this, in words of 4 bytes.
+    NotIpv4HeaderWords(u8),
+    /// The packet was sent to a multicast address of the link layer.
+    MulticastFrame,
+    /// The IPv6 packet has a hop-by-hop options header.
+    HopByHopOptions,
+    /// The first option of the IPv4 header is the router alert (RFC 2113).
+    RouterAlert,
+    /// The IPv4 header has a first option other than the router alert.
+    NotRouterAlert,
     /// The concatenated fields are a key of the named set.
     InSet {
         fields: Vec<Field>,

@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use crate::{
-    Action, Chain, Comment, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name, Rule,
-    Ruleset, Set, Table, Verdict,
+    Action, Chain, Comment, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name,
+    ROUTER_ALERT, Rule, Ruleset, Set, Table, Verdict,
 };
 
 impl Display for Ruleset {
@@ -189,9 +189,15 @@ impl Display for Match {
             Match::Rerouting(rerouting) => f.write_str(rerouting.condition()),
             Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
             Match::FlowPort(first, last) => write!(f, "{} {first}-{last}", Field::FlowPort),
-            Match::SourcePort(first, last) => write!(f, "{} {first}-{last}", Field::SourcePort),
+            Match::FlowSourcePort(first, last) => write!(f, "{} {first}-{last}", Field::FlowSourcePort),
             Match::DestinationPort(first, last) => write!(f, "{} {first}-{last}", Field::DestinationPort),
-            Match::Ipv4Options => f.write_str("ip hdrlength != 5"),
+            Match::MulticastFrame => f.write_str("meta pkttype multicast"),
+            Match::HopByHopOptions => f.write_str("exthdr hbh exists"),
+            Match::Ipv4HeaderWords(words) => write!(f, "ip hdrlength {words}"),
+            Match::NotIpv4HeaderWords(words) => write!(f, "ip hdrlength != {words}"),
+            // nft has no word for the first option, which stands behind the header's 20 bytes.
+            Match::RouterAlert => write!(f, "@nh,160,32 {ROUTER_ALERT:#010x}"),
+            Match::NotRouterAlert => write!(f, "@nh,160,32 != {ROUTER_ALERT:#010x}"),
             Match::InSet { fields, set } => write!(f, "{} @{set}", concatenation(fields)),
             Match::NotInSet { fields, set } => write!(f, "{} != @{set}", concatenation(fields)),
             Match::IpProtocol(number) => write!(f, "meta l4proto {number}"),
@@ -215,6 +221,7 @@ impl Display for Match {
             // behind 16 bytes of it (IPv4) or 24 (IPv6).
             Match::QuotedDestination(IpAddr::V4(address)) => write!(f, "@th,192,32 {:#010x}", u32::from(*address)),
             Match::QuotedDestination(IpAddr::V6(address)) => write!(f, "@th,256,128 {:#034x}", u128::from(*address)),
+            Match::NotQuotedNextHeader(number) => write!(f, "@th,112,8 != {number}"),
             // nft 1.0.6 has no word for the target: it stands behind the 64 bits of the ICMPv6 header.
             Match::NeighbourTarget(address) => write!(f, "@th,64,128 {:#034x}", u128::from(*address)),
         }

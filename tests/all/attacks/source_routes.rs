@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tests::frame::udp_datagram;
+use tests::frame::{ip_packet, udp_datagram, with_ipv4_options};
 use tests::lab::Lab;
 
 use super::{dropped, enforced_lab, places, received};
@@ -29,22 +29,14 @@ fn with_option(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
 /// `pointer` is 4 where the packet is still to go to the hop, and 8 where it has been there.
 fn with_one_hop(packet: &[u8], kind: u8, pointer: u8, hop: IpAddr) -> Vec<u8> {
     let IpAddr::V4(hop) = hop else { panic!("an IPv4 address") };
-    with_options(packet, &[&[kind, 7, pointer][..], &hop.octets(), &[1]].concat())
+    with_ipv4_options(packet, &[&[kind, 7, pointer][..], &hop.octets(), &[1]].concat())
 }
 
 /// The same with a hop before that one, which the pointer says is done: the kernel follows it, and nft does not find it.
 fn with_option_under_way(packet: &[u8], kind: u8, victim: IpAddr) -> Vec<u8> {
     let IpAddr::V4(victim) = victim else { panic!("an IPv4 address") };
     let option = [&[kind, 11, 8][..], &[192, 0, 2, 77], &victim.octets(), &[1]].concat();
-    with_options(packet, &option)
-}
-
-fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
-    let mut routed = [&packet[..20], options, &packet[20..]].concat();
-    let length = u16::try_from(routed.len()).expect("a short packet");
-    routed[0] = 0x45 + u8::try_from(options.len() / 4).expect("few options");
-    routed[2..4].copy_from_slice(&length.to_be_bytes());
-    routed
+    with_ipv4_options(packet, &option)
 }
 
 /// RFC 8754 (type 4): an IPv6 packet whose last segment is `victim`; RFC 6554 (type 3) without compression.
@@ -95,6 +87,22 @@ fn source_route_under_way_reaches_no_pod() {
             let packet = with_option_under_way(&plain, kind, victim);
             let condition = format!("ip daddr {victim} meta mark 0");
             assert_eq!(received(&lab, victim, &condition, at.client, &[packet]), 0, "type {kind} to {victim}");
+        }
+    }
+    assert_eq!(dropped(&lab, "deny/source-route"), 4);
+}
+
+/// Reports of multicast groups may have an option, the router alert.
+#[test]
+fn source_route_of_igmp_reaches_no_pod() {
+    let lab = enforced_lab();
+    accept_source_routes(&lab);
+    let at = places()[0];
+    let report = ip_packet(at.client, at.node, 2, &[0x16, 0, 0xf9, 0xfc, 239, 1, 1, 1]);
+    for kind in [131, 137] {
+        for packet in [with_option(&report, kind, at.closed), with_option_under_way(&report, kind, at.closed)] {
+            let condition = format!("ip daddr {} meta l4proto igmp", at.closed);
+            assert_eq!(received(&lab, at.closed, &condition, at.client, &[packet]), 0, "type {kind}");
         }
     }
     assert_eq!(dropped(&lab, "deny/source-route"), 4);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tests::agent_process::{AgentProcess, ringfence, until};
-use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source};
+use tests::frame::{arp_frame, icmpv6_packet, ipv4_packet, send_frame, send_with_free_source, udp_datagram};
 use tests::kernel_table::{counted, load_text, nft};
 
 use super::forged::{Node, hardware_address, index_of_eth0, link_local, send};
@@ -80,7 +80,10 @@ fn set_reverse_path(node: &Node, value: &str) {
 
 /// An echo request from the pod `web` to its node, as a raw socket sends it.
 fn send_echo(node: &Node, source: Ipv4Addr) {
-    let to = neighbour(&node.web, GATEWAY4.into());
+    send_echo_to(node, neighbour(&node.web, GATEWAY4.into()), source);
+}
+
+fn send_echo_to(node: &Node, to: [u8; 6], source: Ipv4Addr) {
     let from = hardware_address(&node.web);
     // Type 8, its checksum, a number and a sequence (RFC 792).
     let packet = ipv4_packet(source.octets(), GATEWAY4.octets(), 1, &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
@@ -313,7 +316,7 @@ fn duplicate_address_detection_is_for_own_addresses() {
 }
 
 /// Counts in the pod's namespace what comes in by its interface.
-fn count_incoming(condition: &str) {
+pub(super) fn count_incoming(condition: &str) {
     load_text(&format!(
         "table netdev seen {{ }}\ndelete table netdev seen\n\
          table netdev seen {{\nchain ingress {{\ntype filter hook ingress device \"eth0\" priority 0;\n\
@@ -321,7 +324,7 @@ fn count_incoming(condition: &str) {
     ));
 }
 
-fn incoming() -> u64 {
+pub(super) fn incoming() -> u64 {
     counted("table netdev seen")
 }
 
@@ -370,6 +373,83 @@ fn bridged_pod_reports_its_groups_and_asks_nobody() {
         assert_eq!(node.db.sandbox.run(incoming) > 0, passes, "a query, {arguments:?}");
         node.end();
     }
+}
+
+/// Frames to these addresses (IEEE 802.1Q, table 8-1) reach the node by the port of the bridge, not by the bridge.
+#[test]
+fn frames_to_reserved_addresses_are_checked() {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let IpAddr::V4(other) = node.addresses["other"] else { panic!("an IPv4 address") };
+        set_reverse_path(&node, "0");
+        node.other.sandbox.run(count_answers);
+        for last in [0x02, 0x03, 0x0e] {
+            send_echo_to(&node, [0x01, 0x80, 0xc2, 0, 0, last], other);
+        }
+        assert_eq!(node.other.sandbox.run(answers) > 0, reflects, "{arguments:?}");
+        node.end();
+    }
+}
+
+/// A report that other listeners hear and the bridge does not makes their group expire there.
+#[test]
+fn listener_reports_are_sent_to_their_groups() {
+    const REPORTS: &str = "table bridge seen {\nchain prerouting {\ntype filter hook prerouting priority 100;\n\
+                           icmpv6 type mld-listener-report counter\nigmp type membership-report-v2 counter\n}\n}\n";
+    const TO_ALL: [u8; 6] = [0xff; 6];
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, BRIDGE(&place), false, arguments);
+        let IpAddr::V4(own) = node.addresses["web"] else { panic!("an IPv4 address") };
+        let (from, source) = (hardware_address(&node.web), link_local(&node.web));
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x77);
+        // RFC 2710, section 3: a maximum delay, 2 bytes and the group.
+        let report = icmpv6_packet(source, group, 131, &[&[0; 4][..], &group.octets()].concat());
+        // RFC 2711: the router alert, in front of the report.
+        let mut alerted = [&report[..40], &[58, 0, 5, 2, 0, 0, 1, 0], &report[40..]].concat();
+        (alerted[5], alerted[6]) = (alerted[5] + 8, 0);
+        let of_igmp = ipv4_packet(own.octets(), [239, 1, 1, 1], 2, &[0x16, 0, 0xf9, 0xfc, 239, 1, 1, 1]);
+        // RFC 2710, section 3: the hop limit.
+        let mut without_alert = report;
+        (alerted[7], without_alert[7]) = (1, 1);
+        let to_group = [0x33, 0x33, 0xff, 0, 0, 0x77];
+        let six = [0x86, 0xdd];
+        let arrives = |to: [u8; 6], kind: [u8; 2], packet: &[u8]| {
+            node.runtime
+                .on_node(|| load_text(&format!("table bridge seen {{ }}\ndelete table bridge seen\n{REPORTS}")));
+            let frame = [&to[..], &from, &kind, packet].concat();
+            node.web.sandbox.run(|| send_frame("eth0", &frame));
+            node.runtime.on_node(|| counted("table bridge seen")) > 0
+        };
+        assert!(arrives(to_group, six, &alerted), "{arguments:?}");
+        assert!(arrives([0x01, 0, 0x5e, 1, 1, 1], [0x08, 0], &of_igmp), "{arguments:?}");
+        assert_eq!(arrives(TO_ALL, six, &alerted), passes, "to all, {arguments:?}");
+        assert_eq!(arrives(to_group, six, &without_alert), passes, "without the alert, {arguments:?}");
+        assert_eq!(arrives(TO_ALL, [0x08, 0], &of_igmp), passes, "IGMP to all, {arguments:?}");
+        node.end();
+    }
+}
+
+/// No program is found by such an address, and a socket that receives at it answers from a global one.
+#[test]
+fn gateway_leads_to_no_link_local_address() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    let IpAddr::V6(own) = node.addresses["db"] else { panic!("an IPv6 address") };
+    let (to, from) = (neighbour(&node.db, GATEWAY6.into()), hardware_address(&node.db));
+    let arrives = |receiver: &Pod, destination: IpAddr| {
+        receiver.sandbox.run(|| count_incoming(&format!("ip6 saddr {own} udp dport 9")));
+        let packet = udp_datagram(SocketAddr::new(own.into(), 40_000), SocketAddr::new(destination, 9), b"around");
+        let frame = [&to[..], &from, &[0x86, 0xdd], &packet].concat();
+        node.db.sandbox.run(|| send_frame("eth0", &frame));
+        receiver.sandbox.run(incoming) > 0
+    };
+    assert!(arrives(&node.web, node.addresses["web"]), "the gateway leads to a pod that all may reach");
+    for receiver in [&node.other, &node.web] {
+        assert!(!arrives(receiver, link_local(receiver).into()));
+    }
+    node.end();
 }
 
 #[test]

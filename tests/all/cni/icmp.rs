@@ -71,6 +71,39 @@ fn bridged_pod_reports_errors_of_own_packets() {
     errors_are_about_packets_to_the_pod(BRIDGE);
 }
 
+/// The kernel delivers an error about a packet with a segment routing header to the flow of its last segment
+/// (`seg6_icmp_srh`).
+fn errors_quote_no_extension_header(network: Network) {
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), true, arguments);
+        node.runtime.on_node(|| load_text(ERRORS));
+        let (own, IpAddr::V6(segment)) = (node.addresses["web"], node.addresses["other"]) else {
+            panic!("IPv6 addresses")
+        };
+        let datagram = udp_datagram(SocketAddr::new(gateway(true), 53), SocketAddr::new(own, 53), b"requests");
+        // RFC 8754, section 2: UDP follows, 24 bytes, of type 4, no segment is left, and the last is the first entry.
+        let routing = [&[17, 2, 4, 0, 0, 0, 0, 0][..], &segment.octets(), &datagram[40..]].concat();
+        let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &datagram[40..]].concat();
+        for (number, payload) in [(43, routing), (60, options)] {
+            let before = errors(&node);
+            send(&node, &[unreachable_packet(own, gateway(true), &ip_packet(gateway(true), own, number, &payload))]);
+            assert_eq!(errors(&node) > before, passes, "header {number}, {arguments:?}");
+        }
+        node.end();
+    }
+}
+
+#[test]
+fn routed_pod_quotes_no_extension_header() {
+    errors_quote_no_extension_header(PTP);
+}
+
+#[test]
+fn bridged_pod_quotes_no_extension_header() {
+    errors_quote_no_extension_header(BRIDGE);
+}
+
 /// The kernel takes an error about an echo reply without asking whether one was sent (`icmp_err`).
 fn path_mtu_of_other_hosts_stays(network: Network) {
     for (arguments, is_lowered) in CHECKS {

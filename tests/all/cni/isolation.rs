@@ -2,14 +2,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use cni::isolation;
 use cni::protocol::{Request, Response};
+use cni::{Attachment, isolation};
 use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
-use tests::kernel_table::{load_text, nft};
+use tests::kernel_table::{counted, load_text, nft};
 use tests::netns::in_new_namespace;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
+use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, neighbour};
 use super::{Families, Place, Pod};
 
 const LIST: &str = "list table inet ringfence-isolated";
@@ -53,19 +54,19 @@ fn table(elements4: &str, elements6: &str) -> String {
 #[test]
 fn the_table_is_exactly_this_one_however_often_it_is_made() {
     in_new_namespace(|| {
-        isolation::add(&addresses(&["10.1.0.7", "fd00:1::7", "10.1.0.7"])).unwrap();
+        isolation::add(&addresses(&["10.1.0.7", "fd00:1::7", "10.1.0.7"]), None).unwrap();
         let one = table("\t\telements = { 10.1.0.7 }\n", "\t\telements = { fd00:1::7 }\n");
         assert_eq!(nft(LIST), one);
-        isolation::add(&addresses(&["10.1.0.7"])).unwrap();
+        isolation::add(&addresses(&["10.1.0.7"]), None).unwrap();
         assert_eq!(nft(LIST), one);
         nft("flush chain inet ringfence-isolated forward");
-        isolation::add(&addresses(&["10.1.0.8"])).unwrap();
+        isolation::add(&addresses(&["10.1.0.8"]), None).unwrap();
         let two = table("\t\telements = { 10.1.0.7, 10.1.0.8 }\n", "\t\telements = { fd00:1::7 }\n");
         assert_eq!(nft(LIST), two);
 
-        isolation::remove(&addresses(&["10.1.0.8", "fd00:1::7", "10.9.9.9"])).unwrap();
+        isolation::remove(&addresses(&["10.1.0.8", "fd00:1::7", "10.9.9.9"]), None).unwrap();
         assert_eq!(nft(LIST), table("\t\telements = { 10.1.0.7 }\n", ""));
-        isolation::remove(&addresses(&["10.1.0.7"])).unwrap();
+        isolation::remove(&addresses(&["10.1.0.7"]), None).unwrap();
         assert_eq!(nft(LIST), table("", ""));
         assert_eq!(nft("list tables"), "table inet ringfence-isolated\n");
     });
@@ -75,13 +76,13 @@ fn the_table_is_exactly_this_one_however_often_it_is_made() {
 fn thousands_of_addresses_are_one_transaction_and_what_the_kernel_shows_loads_again() {
     let many: Vec<IpAddr> = (0..3000_u32).map(|n| IpAddr::V6((0xfd00 << 112 | u128::from(n)).into())).collect();
     let listing = in_new_namespace(|| {
-        isolation::add(&many).unwrap();
+        isolation::add(&many, None).unwrap();
         nft(LIST)
     });
     in_new_namespace(|| {
         load_text(&listing);
         assert_eq!(nft(LIST), listing);
-        isolation::remove(&many).unwrap();
+        isolation::remove(&many, None).unwrap();
         assert_eq!(nft(LIST), table("", ""));
     });
 }
@@ -89,7 +90,7 @@ fn thousands_of_addresses_are_one_transaction_and_what_the_kernel_shows_loads_ag
 #[test]
 fn without_a_table_there_is_nothing_to_remove() {
     in_new_namespace(|| {
-        isolation::remove(&addresses(&["10.1.0.7"])).unwrap();
+        isolation::remove(&addresses(&["10.1.0.7"]), None).unwrap();
         assert_eq!(nft("list tables"), "");
     });
 }
@@ -99,7 +100,7 @@ fn what_the_kernel_refuses_is_named_and_changes_nothing() {
     in_new_namespace(|| {
         let other = "table inet ringfence-isolated {\n\tset pods4 {\n\t\ttype inet_service\n\t}\n}\n";
         load_text(other);
-        let refusal = isolation::add(&addresses(&["10.1.0.7"])).unwrap_err().to_string();
+        let refusal = isolation::add(&addresses(&["10.1.0.7"]), None).unwrap_err().to_string();
         assert!(refusal.contains("'add set'"), "{refusal}");
         assert_eq!(nft(LIST), other);
     });
@@ -121,6 +122,51 @@ fn add(runtime: &Runtime, pod: &Pod, family: usize) -> (IpAddr, String) {
     (added.addresses()[family], added.steps.last().unwrap().stderr.clone())
 }
 
+fn host_interface(place: &Place, pod: &Pod) -> Option<String> {
+    let of_pod = |attachment: &Attachment| attachment.id == pod.id();
+    place.attachments().into_iter().find(of_pod).and_then(|attachment| attachment.host_interface)
+}
+
+/// The interface is as if it were not there: no forged source is reflected by the node, and no tunnel is reached.
+fn interface_of_isolated_pod_receives_nothing(network: Network) {
+    let place = Place::new();
+    let runtime = place.runtime("1.0.0", &[network(&place), place.ours(isolating())]);
+    let late = Pod::new("late");
+    let (own, _) = add(&runtime, &late, 0);
+    let forged = IpAddr::from([10, 1, 0, 99]);
+    let interface = host_interface(&place, &late);
+    assert!(interface.is_some());
+    let arrive = || {
+        runtime.on_node(|| {
+            load_text(
+                "table inet seen { }\ndelete table inet seen\ntable inet seen {\nchain prerouting {\n\
+                       type filter hook prerouting priority -400;\nudp dport 8472 counter\n}\n}\n",
+            );
+        });
+        late.sandbox.run(|| {
+            for source in [own, forged] {
+                super::forged::send(SocketAddr::new(source, 0), SocketAddr::new(GATEWAY4.into(), 8472));
+            }
+        });
+        runtime.on_node(|| counted("table inet seen"))
+    };
+    assert_eq!(arrive(), 0);
+    runtime.on_node(|| isolation::remove(&[own], interface.as_deref())).unwrap();
+    neighbour(&late, GATEWAY4.into());
+    assert!(arrive() > 0);
+    runtime.delete(&late.container).unwrap();
+}
+
+#[test]
+fn routed_pod_without_agent_sends_nothing() {
+    interface_of_isolated_pod_receives_nothing(PTP);
+}
+
+#[test]
+fn bridged_pod_without_agent_sends_nothing() {
+    interface_of_isolated_pod_receives_nothing(BRIDGE);
+}
+
 /// A third pod goes on reaching its peer; the one that started without the agent reaches nobody, and nobody it.
 fn isolated_pod_is_cut_off(families: Families, family: usize) {
     let place = Place::new();
@@ -132,7 +178,7 @@ fn isolated_pod_is_cut_off(families: Families, family: usize) {
     let (other_address, _) = add(&runtime, &other, family);
     drop(agent);
     let (late_address, said) = add(&chain(isolating()), &late, family);
-    assert!(said.contains("pod shop/late starts isolated in table inet ringfence-isolated"), "{said}");
+    assert!(said.contains("pod shop/late starts isolated in table ringfence-isolated"), "{said}");
     assert!(said.contains("cannot connect to the agent"), "{said}");
     assert_eq!(place.attachments().len(), 3, "the agent is to find it");
 
@@ -142,7 +188,8 @@ fn isolated_pod_is_cut_off(families: Families, family: usize) {
     assert!(arrived[&other_address].datagrams > 0 && arrived[&other_address].connections > 0, "{arrived:?}");
     assert!(arrive(&late, late_address, [&server, &other]).is_empty());
 
-    runtime.on_node(|| isolation::remove(&[late_address])).unwrap();
+    runtime.on_node(|| isolation::remove(&[late_address], host_interface(&place, &late).as_deref())).unwrap();
+    neighbour(&late, if late_address.is_ipv4() { GATEWAY4.into() } else { GATEWAY6.into() });
     let free = arrive(&server, server_address, [&late, &other]);
     assert_eq!(sources(&free).len(), 2, "{free:?}");
 }

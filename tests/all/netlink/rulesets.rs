@@ -259,7 +259,7 @@ pub(crate) fn every_rule() -> Ruleset {
     let vmap = |field, map: &str| Action::VerdictMap { field, map: name(map) };
     let mark = |mask, value| Match::Mark { mask, value };
     let set_mark = |mask, value| Action::SetMark { mask, value };
-    let tcp = || Match::Protocol(Protocol::Tcp);
+    let (tcp, udp) = (|| Match::Protocol(Protocol::Tcp), || Match::Protocol(Protocol::Udp));
     let rules = vec![
         Rule::new(vec![Match::Direction(Direction::Reply), mark(0xfff0_0000, 0x0010_0000)], vec![accept()]),
         Rule::new(vec![Match::Direction(Direction::Original), mark(0xffff_ffff, 0x0010_0000)], vec![accept()]),
@@ -273,11 +273,14 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::Icmpv6Type(143, 143)], vec![accept()]).commented("MLD"),
         Rule::new(vec![Match::Icmpv6Type(0, 255)], vec![accept()]),
         Rule::new(vec![Match::HopLimit(255)], vec![accept()]),
-        Rule::new(vec![Match::Ipv4Options], vec![accept()]),
-        Rule::new(vec![Match::Protocol(Protocol::Udp), Match::DestinationPort(4789, 8472)], vec![accept()]),
+        Rule::new(vec![Match::NotIpv4HeaderWords(5)], vec![accept()]),
+        Rule::new(vec![Match::Ipv4HeaderWords(6), Match::RouterAlert], vec![accept()]),
+        Rule::new(vec![Match::NotRouterAlert], vec![accept()]),
+        Rule::new(vec![Match::Family(V6), Match::MulticastFrame, Match::HopByHopOptions], vec![accept()]),
+        Rule::new(vec![udp(), Match::DestinationPort(4789, 8472)], vec![accept()]),
         Rule::new([Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into(), vec![accept()]),
         Rule::new(
-            vec![Match::Protocol(Protocol::Udp), Match::SourcePort(4789, 8472), within(&[Field::SourcePort], "ports")],
+            vec![udp(), Match::FlowSourcePort(4789, 8472), within(&[Field::FlowSourcePort], "ports")],
             vec![accept()],
         ),
         Rule::new(vec![Match::SourceIs(ip("10.1.0.5")), Match::NotIpProtocol(1)], vec![accept()]),
@@ -380,6 +383,7 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
         Rule::new(vec![Match::Fragment(V4)], drop()),
         Rule::new(vec![ipv6(), Match::Icmpv6Type(0, 127), Match::QuotedDestination(ip("fd00::5"))], drop()),
         Rule::new(vec![ipv6(), Match::NotFragment(V6), Match::Icmpv6Type(1, 1)], drop()),
+        Rule::new(vec![ipv6(), Match::Icmpv6Type(1, 1), Match::NotQuotedNextHeader(43)], drop()),
         Rule::new(vec![ipv6(), Match::Fragment(V6), Match::FragmentOfOther(6), Match::FragmentOfOther(17)], drop()),
         Rule::new(vec![Match::NextHeader(6)], drop()),
         Rule::new(vec![Match::SourceIs(ip("fd00::5")), Match::NextHeader(17)], drop()),

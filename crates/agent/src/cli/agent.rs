@@ -59,7 +59,7 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "RINGFENCE_SOURCE_CHECK_HOOK", value_enum, default_value_t = SourceCheckHook::Ingress, hide = true)]
     pub(crate) source_check_hook: SourceCheckHook,
 
-    /// UDP port on which nodes accept tunnels, in addition to 4789, 4790, 6081, 6784, 8285 and 8472. Repeatable, or
+    /// UDP port on which nodes accept tunnels, in addition to 4789, 4790, 6081, 6783, 6784, 8285 and 8472. Repeatable, or
     /// separated by commas.
     #[arg(long, env = "RINGFENCE_TUNNEL_PORT", value_name = "PORT", value_delimiter = ',')]
     pub(crate) tunnel_port: Vec<u16>,

@@ -17,7 +17,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub enum IsolationError {
     #[error("cannot {what} the kernel's nf_tables: {errno}")]
     Socket { what: &'static str, errno: Errno },
-    #[error("the kernel refused '{operation}' for table inet {table}: {errno}", table = super::TABLE)]
+    #[error("the kernel refused '{operation}' for table {table}: {errno}", table = super::TABLE)]
     Refused { operation: &'static str, errno: Errno },
     #[error("cannot decode the kernel's netlink response")]
     Answer,
@@ -48,7 +48,7 @@ pub(super) fn is_there(question: &[u8]) -> Result<bool, IsolationError> {
         Some((_, code)) if code == -Errno::NOENT.raw_os_error() => Ok(false),
         Some((_, code)) => {
             let errno = Errno::from_raw_os_error(code.checked_neg().ok_or(IsolationError::Answer)?);
-            Err(IsolationError::Refused { operation: "list table", errno })
+            Err(IsolationError::Refused { operation: "list", errno })
         }
     }
 }

@@ -4,6 +4,8 @@
 pub(super) const NEW_TABLE: u16 = 0;
 pub(super) const GET_TABLE: u16 = 1;
 pub(super) const NEW_CHAIN: u16 = 3;
+pub(super) const GET_CHAIN: u16 = 4;
+pub(super) const DELETE_CHAIN: u16 = 5;
 pub(super) const NEW_RULE: u16 = 6;
 pub(super) const DELETE_RULE: u16 = 8;
 pub(super) const NEW_SET: u16 = 9;
@@ -23,11 +25,27 @@ const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFPROTO_UNSPEC: u8 = 0;
-const NFPROTO_INET: u8 = 1;
 
 /// Of `struct nlmsghdr`, in which the type is at 4 and the flags are at 6.
 const HEADER_BYTES: usize = 16;
 const FLAGS_AT: usize = 6;
+
+/// The family of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Inet,
+    Netdev,
+}
+
+impl Family {
+    /// `NFPROTO_INET`, `NFPROTO_NETDEV`
+    fn number(self) -> u8 {
+        match self {
+            Family::Inet => 1,
+            Family::Netdev => 5,
+        }
+    }
+}
 
 /// The attributes of a message, or those nested in one of them.
 pub(super) struct Attributes(Vec<u8>);
@@ -82,8 +100,15 @@ impl Batch {
         batch
     }
 
-    pub(super) fn push(&mut self, operation: &'static str, message: u16, flags: u16, attributes: Attributes) {
-        self.message(operation, NFNL_SUBSYS_NFTABLES << 8 | message, flags, NFPROTO_INET, 0, attributes);
+    pub(super) fn push(
+        &mut self,
+        family: Family,
+        operation: &'static str,
+        message: u16,
+        flags: u16,
+        attributes: Attributes,
+    ) {
+        self.message(operation, NFNL_SUBSYS_NFTABLES << 8 | message, flags, family.number(), 0, attributes);
     }
 
     /// Ends the batch. Its last operation is to be acknowledged; errors come without being asked for.
@@ -116,8 +141,8 @@ impl Batch {
 }
 
 /// A message outside of a batch, which is answered.
-pub(super) fn question(kind: u16, attributes: Attributes) -> Vec<u8> {
-    message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, NFPROTO_INET, 0, attributes)
+pub(super) fn question(family: Family, kind: u16, attributes: Attributes) -> Vec<u8> {
+    message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0, 0, family.number(), 0, attributes)
 }
 
 fn message(kind: u16, flags: u16, number: u32, family: u8, resource: u16, attributes: Attributes) -> Vec<u8> {

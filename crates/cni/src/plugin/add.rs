@@ -92,10 +92,10 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     if !isolate {
         return Err(reason);
     }
-    isolation::add(&attachment.addresses)
+    isolation::add(&attachment.addresses, attachment.host_interface.as_deref())
         .map_err(|error| format!("{reason}; and the pod cannot be isolated: {error}"))?;
     say(format_args!(
-        "pod {namespace}/{pod} starts isolated in table inet {}, with all traffic denied until the agent adopts it: \
+        "pod {namespace}/{pod} starts isolated in table {}, with all traffic denied until the agent adopts it: \
          {reason}",
         isolation::TABLE
     ));

@@ -30,17 +30,17 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 /// by now.
 pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
-    let addresses = match store::read(folder, id) {
-        Ok(Some(attachment)) => attachment.addresses,
-        Ok(None) => Vec::new(),
+    let (addresses, host_interface) = match store::read(folder, id) {
+        Ok(Some(attachment)) => (attachment.addresses, attachment.host_interface),
+        Ok(None) => (Vec::new(), None),
         Err(error) => {
             say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
-            told.to_vec()
+            (told.to_vec(), None)
         }
     };
     let removed = store::remove(folder, id)
         .map_err(|error| format!("cannot remove attachment {id} from {}: {error}", folder.display()));
-    let released = release(config, addresses);
+    let released = release(config, addresses, host_interface);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
         say(format_args!("{complaint}"));
@@ -49,13 +49,16 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
     complaints.is_empty()
 }
 
-/// Takes addresses out of our table, but for those that another pod has now.
-fn release(config: &Config, mut addresses: Vec<IpAddr>) -> Result<(), String> {
-    if addresses.is_empty() {
+/// Removes addresses and interface from the isolation tables, unless another pod has them now.
+fn release(config: &Config, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
+    if addresses.is_empty() && host_interface.is_none() {
         return Ok(());
     }
     let others = store::read_all(&config.state_dir)
         .map_err(|error| format!("cannot read {}: {error}", config.state_dir.display()))?;
     addresses.retain(|address| !others.attachments.iter().any(|other| other.addresses.contains(address)));
-    isolation::remove(&addresses).map_err(|error| format!("addresses {addresses:?} may stay isolated: {error}"))
+    let host_interface = host_interface
+        .filter(|name| !others.attachments.iter().any(|other| other.host_interface.as_ref() == Some(name)));
+    isolation::remove(&addresses, host_interface.as_deref())
+        .map_err(|error| format!("addresses {addresses:?} may stay isolated: {error}"))
 }

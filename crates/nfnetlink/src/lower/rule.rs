@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use nft::{Action, Direction, EtherType, Family, Field, Match, Rule, TableFamily};
+use nft::{Action, Direction, EtherType, Family, Field, Match, ROUTER_ALERT, Rule, TableFamily};
 
 use crate::expression::{Base, Compare, CtKey, Expression, MetaKey, Register, Verdict};
 
@@ -16,6 +16,10 @@ const IGMP: u8 = 2;
 /// `IPPROTO_ICMP` and `IPPROTO_ICMPV6`
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+/// `IPPROTO_HOPOPTS`
+const HOP_BY_HOP: u8 = 0;
+/// `PACKET_MULTICAST` of `if_packet.h`
+const PACKET_MULTICAST: u8 = 2;
 /// `IPPROTO_FRAGMENT`
 const FRAGMENT: u8 = 44;
 /// `ARPHRD_ETHER`
@@ -100,22 +104,28 @@ impl Code {
                 self.load(Field::FlowPort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
             }
-            Match::SourcePort(first, last) => {
-                self.load(Field::SourcePort, Register::FIRST);
+            Match::FlowSourcePort(first, last) => {
+                self.load(Field::FlowSourcePort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
             }
             Match::DestinationPort(first, last) => {
                 self.load(Field::DestinationPort, Register::FIRST);
                 self.compare_range(&first.to_be_bytes(), &last.to_be_bytes());
             }
-            Match::Ipv4Options => {
-                self.require_family(Family::V4);
-                // RFC 791: the length of the header in words, 5 without options.
-                self.payload(Base::Network, 0, 1, Register::FIRST);
-                let (from, to) = (Register::FIRST, Register::FIRST);
-                self.expressions.push(Expression::Bitwise { from, to, mask: vec![0x0f], xor: vec![0] });
-                self.compare(Compare::NotEqual, &[5]);
+            Match::MulticastFrame => {
+                self.meta(MetaKey::PacketType, Register::FIRST);
+                self.compare(Compare::Equal, &[PACKET_MULTICAST]);
             }
+            Match::HopByHopOptions => {
+                self.require_family(Family::V6);
+                let (kind, to) = (HOP_BY_HOP, Register::FIRST);
+                self.expressions.push(Expression::HeaderPresent { family: Family::V6, kind, to });
+                self.compare(Compare::Equal, &[1]);
+            }
+            Match::Ipv4HeaderWords(words) => self.ipv4_header_words(Compare::Equal, *words),
+            Match::NotIpv4HeaderWords(words) => self.ipv4_header_words(Compare::NotEqual, *words),
+            Match::RouterAlert => self.first_option(Compare::Equal, ROUTER_ALERT),
+            Match::NotRouterAlert => self.first_option(Compare::NotEqual, ROUTER_ALERT),
             Match::InSet { fields, set } => {
                 self.load_key(fields);
                 self.lookup(set, None, false);
@@ -198,11 +208,31 @@ impl Code {
                 }
                 self.compare_address(address);
             }
+            Match::NotQuotedNextHeader(number) => {
+                // The seventh byte of the IPv6 header behind the 8 bytes of the error's own.
+                self.payload(Base::Transport, 14, 1, Register::FIRST);
+                self.compare(Compare::NotEqual, &[*number]);
+            }
             Match::NeighbourTarget(address) => {
                 self.payload(Base::Transport, 8, 16, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
         }
+    }
+
+    /// RFC 791: the length of the header in words of 4 bytes, 5 without options.
+    fn ipv4_header_words(&mut self, operator: Compare, words: u8) {
+        self.require_family(Family::V4);
+        self.payload(Base::Network, 0, 1, Register::FIRST);
+        let (from, to) = (Register::FIRST, Register::FIRST);
+        self.expressions.push(Expression::Bitwise { from, to, mask: vec![0x0f], xor: vec![0] });
+        self.compare(operator, &[words]);
+    }
+
+    /// RFC 791: behind the 20 bytes of the header. For nft bytes at an offset are of no family.
+    fn first_option(&mut self, operator: Compare, option: u32) {
+        self.payload(Base::Network, 20, 4, Register::FIRST);
+        self.compare(operator, &option.to_be_bytes());
     }
 
     fn icmp_type(&mut self, family: Family, protocol: u8, (first, last): (u8, u8)) {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, EtherType, Family, Field, HardwareAddress, Hook, IgmpType, InterfaceName,
-    Key, KeyType, Match, Name, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+    Key, KeyType, Match, Name, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
 use super::Direction;
-use super::judging::IGMP;
+use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::reporting::{Cause, add_deny_chain, denied_for};
@@ -92,7 +92,7 @@ fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Ad
 /// Discovery of neighbours and listeners.
 const DISCOVERY: &str = "discovery";
 const EDGE_DISCOVERY: &str = "edge-discovery";
-const LINK_LOCAL: &str = "link-local6";
+pub(super) const LINK_LOCAL: &str = "link-local6";
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
 const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
@@ -100,7 +100,8 @@ const PREROUTING: &str = "prerouting";
 const POD: &str = "pod/";
 const ICMP_OF: &str = "icmp/";
 const NEIGHBOURS: &str = "neighbours/";
-const CAUSES: [Cause; 4] = [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement];
+const CAUSES: [Cause; 5] =
+    [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::SourceRoute];
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -115,6 +116,9 @@ const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
 const ICMP_ERRORS: [(u8, u8); 2] = [(3, 5), (11, 12)];
 /// RFC 4443, section 2.1.
 const ICMPV6_ERRORS: (u8, u8) = (0, 127);
+/// Extension headers behind which the kernel looks for the flow that an error is about (`ipv6_ext_hdr`), and mobility.
+/// Errors that quote a segment routing header are for the flow to its last segment (`seg6_icmp_srh`).
+const EXTENSION_HEADERS: [u8; 6] = [0, 43, 44, 51, 60, 135];
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -122,6 +126,10 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 /// Reports of listeners: RFC 2710, section 3, and RFC 3810, section 5.2.
 const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
+
+/// Multicast listener discovery (RFC 2710, RFC 3810) and multicast router discovery (RFC 4286), which use link-local
+/// sources only.
+const MULTICAST_LISTENERS: [(u8, u8); 3] = [(130, 132), (143, 143), (151, 153)];
 
 /// Whether the chain is of one pod's interface, or shared by them.
 pub(super) fn is_edge_chain(chain: &Name) -> bool {
@@ -197,14 +205,19 @@ fn add_shared(ruleset: &mut Ruleset, layout: &Layout) {
     for cause in CAUSES {
         add_deny_chain(ruleset, layout, cause);
     }
-    let mut link_local = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
-    link_local.comment = Some(Comment::new("addresses of one link"));
-    let first = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
-    let last = Ipv6Addr::from(u128::from(first) | u128::MAX >> 10);
-    link_local.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
-    ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(link_local));
+    add_link_local_set(ruleset);
     let rules = discovery_rules(ruleset.table.family);
     ruleset.chains.insert(fixed(discovery_chain(ruleset.table.family)), Arc::new(Chain { hook: None, rules }));
+}
+
+/// The addresses of a link (RFC 4291, section 2.5.6).
+pub(super) fn add_link_local_set(ruleset: &mut Ruleset) {
+    let mut set = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
+    set.comment = Some(Comment::new("addresses of one link"));
+    let first = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+    let last = Ipv6Addr::from(u128::from(first) | u128::MAX >> 10);
+    set.elements.insert(Key::Range(Datum::V6(first), Datum::V6(last)), Element::default());
+    ruleset.sets.insert(fixed(LINK_LOCAL), Arc::new(set));
 }
 
 /// The table of family `inet` has a chain `discovery` for strays.
@@ -233,11 +246,17 @@ fn of_family(table: TableFamily, family: Family) -> Match {
 }
 
 /// What a pod sends with a link-local or unspecified source: solicitations, which no router has passed on (RFC 4861,
-/// section 7.1), and reports of listeners (RFC 3810, section 5). Advertisements of neighbours go to a chain of the pod.
+/// section 7.1), and reports of listeners (RFC 3810, section 5). A report without the router alert, or in a frame to no
+/// group, is not seen by a bridge that snoops, while other listeners suppress theirs because of it: their group would
+/// expire. Advertisements of neighbours go to a chain of the pod.
 fn discovery_rules(table: TableFamily) -> Vec<Rule> {
     let is_v6 = || of_family(table, Family::V6);
     let solicitation = |kind| accept(vec![is_v6(), Match::HopLimit(255), Match::Icmpv6Type(kind, kind)]);
-    let report = |(first, last)| accept(vec![is_v6(), Match::HopLimit(1), Match::Icmpv6Type(first, last)]);
+    let report = |(first, last)| {
+        let sent_to_group = [Match::HopLimit(1), Match::HopByHopOptions, Match::MulticastFrame];
+        let kind = Match::Icmpv6Type(first, last);
+        accept([is_v6()].into_iter().chain(sent_to_group).chain([kind]).collect())
+    };
     let mut rules: Vec<Rule> = [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION].map(solicitation).into();
     rules.extend(LISTENER_REPORTS.map(report));
     rules.push(deny(vec![], Cause::ForgedSource));
@@ -269,7 +288,8 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         |address, conditions: &[Match]| accept([&[Match::SourceIs(address)], conditions].concat()).commented(&pod);
     // A bridge listens to the IGMP and PIM of its ports.
     let checked: &[u8] = if port.bridged { &[ICMP, IGMP, PIM] } else { &[ICMP] };
-    let unchecked: Vec<Match> = checked.iter().copied().map(Match::NotIpProtocol).collect();
+    let unchecked: Vec<Match> =
+        checked.iter().copied().map(Match::NotIpProtocol).chain([Match::Ipv4HeaderWords(IPV4_HEADER_WORDS)]).collect();
     rules.extend(port.addresses_of(Family::V4).map(|address| plain(address, &unchecked)));
     for next in [TCP, UDP] {
         rules.extend(port.addresses_of(Family::V6).map(|address| plain(address, &[Match::NextHeader(next)])));
@@ -279,11 +299,14 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     }
     let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(ICMP_OF, port));
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
+    rules.extend(option_rules(port, table));
     rules.extend(port.addresses_of(Family::V4).map(to_icmp));
     rules.push(forged(Family::V4).commented("a pod sends with its own addresses only"));
     rules.push(authentication_rule(table));
     rules.extend(fragment_rules(table));
     rules.extend(router_rules(table));
+    let routing_header = vec![of_family(table, Family::V6), Match::Rerouting(Rerouting::RoutingHeader)];
+    rules.push(deny(routing_header, Cause::SourceRoute).commented("nodes may forward along a routing header"));
     rules.extend(port.addresses_of(Family::V6).map(to_icmp));
     rules.extend(discovery_of(port, table));
     rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
@@ -293,6 +316,21 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 
 fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
     vec![Action::Verdict(Verdict::Goto(chain_name(prefix, port.interface)))]
+}
+
+/// A node that refuses an IPv4 option answers before any hook but this one and prerouting, and its answer goes back along
+/// the source route of the packet, to any address (`ip_options_compile`, `__ip_options_echo`). So options leave a pod with
+/// the reports of its multicast groups alone, which need the router alert (RFC 3376, section 4).
+fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let report = |address| {
+        let alert = [Match::Ipv4HeaderWords(IPV4_HEADER_WORDS + 1), Match::RouterAlert];
+        let matches = [Match::SourceIs(address), Match::IpProtocol(IGMP)].into_iter().chain(alert).collect();
+        Rule::new(matches, goto_chain(ICMP_OF, port))
+    };
+    let mut rules: Vec<Rule> = port.addresses_of(Family::V4).map(report).collect();
+    let other = deny(vec![of_family(table, Family::V4), has_options()], Cause::SourceRoute);
+    rules.push(other.commented("answers take a source route back"));
+    rules
 }
 
 /// For rules an IPv6 packet ends at the authentication header (RFC 4302), behind which conntrack goes on: it would find an
@@ -330,9 +368,13 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut check = |family: Family, error: Match| {
         let is_error = || vec![of_family(table, family), error.clone()];
+        let without_extension_headers: &[Match] = match family {
+            Family::V4 => &[],
+            Family::V6 => &EXTENSION_HEADERS.map(Match::NotQuotedNextHeader),
+        };
         for address in port.addresses_of(family) {
             let quoted = [Match::NotFragment(family), Match::QuotedDestination(address)];
-            rules.push(accept(is_error().into_iter().chain(quoted).collect()));
+            rules.push(accept(is_error().iter().chain(&quoted).chain(without_extension_headers).cloned().collect()));
         }
         let foreign = deny(is_error(), Cause::ForeignError);
         rules.push(foreign.commented("a pod reports errors of its own flows only"));
@@ -348,6 +390,11 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
             // Nobody but the node sees what a routed pod advertises, and the node asks it for its own addresses only.
             let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
             rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
+            for (first, last) in MULTICAST_LISTENERS {
+                let listener = vec![of_family(table, Family::V6), Match::Icmpv6Type(first, last)];
+                let rule = deny(listener, Cause::RouterAdvertisement);
+                rules.push(rule.commented("listeners report with link-local addresses"));
+            }
         }
     }
     if port.bridged && port.addresses_of(Family::V4).next().is_some() {
@@ -359,10 +406,12 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 
 /// A bridge that snoops takes the sender of a query for the querier, and the port of a multicast router for one that gets
 /// all multicast (`br_multicast_ipv4_rcv`): a pod reports what it listens to, and no more. What is fragmented shows a bridge
-/// another type than the rules.
+/// another type than the rules. Frames to no group suppress the reports of other listeners, unseen by the bridge.
 fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
-    let of_listener =
-        |kind| accept(vec![of_family(table, Family::V4), Match::NotFragment(Family::V4), Match::IgmpType(kind)]);
+    let of_listener = |kind| {
+        let whole = Match::NotFragment(Family::V4);
+        accept(vec![of_family(table, Family::V4), whole, Match::MulticastFrame, Match::IgmpType(kind)])
+    };
     let of_router = |protocol| {
         let matches = vec![of_family(table, Family::V4), Match::IpProtocol(protocol)];
         deny(matches, Cause::RouterAdvertisement).commented("a pod is no router")

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nft::{Action, Chain, Family, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
+use nft::{Action, Chain, Family, Field, Hook, Match, Name, Protocol, Rerouting, Rule, Ruleset, State, Verdict};
 
 use super::layout::{Layout, STRAY, accept, dispatch_map, fixed, goto, guard_set, own_field};
 use super::reporting::{Cause, audit_chain, denied_for};
 use super::tunnels::Unapproved;
-use super::{Direction, related, tunnels, unknown};
+use super::{Direction, edge, related, tunnels, unknown};
 
 const FORWARD: &str = "forward";
 /// Approves what an ingress program allows.
@@ -20,8 +20,10 @@ pub(super) const APPROVE: &str = "approve";
 const APPROVE_EGRESS: &str = "approve-egress";
 const EGRESS: &str = "egress";
 pub(super) const INGRESS: &str = "ingress";
-const SOURCE_ROUTE: &str = "source-route";
+pub(super) const SOURCE_ROUTE: &str = "source-route";
 pub(super) const IGMP: u8 = 2;
+/// The length of an IPv4 header without options.
+pub(super) const IPV4_HEADER_WORDS: u8 = 5;
 
 pub(super) const CHAINS: [&str; 6] = [FORWARD, APPROVE, APPROVE_EGRESS, EGRESS, INGRESS, SOURCE_ROUTE];
 
@@ -39,6 +41,7 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let approved = Rule::new(vec![approved], accept()).commented("approved under the present policies");
     let mut forward: Vec<Rule> = related::before_approval(ruleset).into_iter().chain([approved]).collect();
     forward.extend(to_source_route(&families));
+    forward.extend(link_local_rule(&families));
     forward.extend(tunnels::forward_rules(ruleset));
     forward.extend(judging_rules(&families, ruleset));
     let approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
@@ -93,25 +96,40 @@ fn judging_rules(families: &BTreeSet<Family>, ruleset: &Ruleset) -> Vec<Rule> {
 /// otherwise, so that no packet of such a flow gets to the approval.
 fn to_source_route(families: &BTreeSet<Family>) -> Vec<Rule> {
     let of = |&family: &Family| match family {
-        Family::V4 => Rule::new(vec![Match::Ipv4Options], vec![Action::Verdict(Verdict::Jump(fixed(SOURCE_ROUTE)))]),
+        Family::V4 => Rule::new(vec![has_options()], vec![Action::Verdict(Verdict::Jump(fixed(SOURCE_ROUTE)))]),
         Family::V6 => deny_source_route(Rerouting::RoutingHeader),
     };
     families.iter().map(of).collect()
 }
 
+/// A packet to an address of the link that came over the gateway: the node forwards it back to the bridge that it came from,
+/// and no program is found by such an address. Between link-local addresses packets are bridged, and discovery, which is
+/// untracked, may have other sources.
+fn link_local_rule(families: &BTreeSet<Family>) -> Option<Rule> {
+    let set = || fixed(edge::LINK_LOCAL);
+    let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: set() };
+    let from_elsewhere = Match::NotInSet { fields: vec![Field::Source(Family::V6)], set: set() };
+    let tracked = Match::State(vec![State::Invalid, State::Established, State::Related, State::New]);
+    let rule = Rule::new(vec![to_link, from_elsewhere, tracked], denied_for(Cause::OtherDestination));
+    (!families.is_empty()).then(|| rule.commented("no gateway leads to addresses of a link"))
+}
+
 /// nft finds a source route only as a sender has to write it; the kernel follows others too (`ip_options_compile`). So
-/// options pass with IGMP alone, which needs them (router alert, RFC 3376, section 4).
+/// options pass with IGMP alone, which needs the router alert (RFC 3376, section 4), and none but this one.
 fn source_route_rules(families: &BTreeSet<Family>) -> Vec<Rule> {
     if !families.contains(&Family::V4) {
         return vec![];
     }
-    let other = Rule::new(vec![Match::NotIpProtocol(IGMP)], denied_for(Cause::SourceRoute));
-    let other = other.commented("options could replace the destination that conntrack knows");
-    [Rerouting::LooseSourceRoute, Rerouting::StrictSourceRoute]
-        .map(deny_source_route)
-        .into_iter()
-        .chain([other])
-        .collect()
+    let longer_than_alert = Match::NotIpv4HeaderWords(IPV4_HEADER_WORDS + 1);
+    let deny = |condition| {
+        let rule = Rule::new(vec![condition], denied_for(Cause::SourceRoute));
+        rule.commented("options could replace the destination that conntrack knows")
+    };
+    [Match::NotIpProtocol(IGMP), longer_than_alert, Match::NotRouterAlert].map(deny).into()
+}
+
+pub(super) fn has_options() -> Match {
+    Match::NotIpv4HeaderWords(IPV4_HEADER_WORDS)
 }
 
 fn deny_source_route(rerouting: Rerouting) -> Rule {
@@ -193,16 +211,23 @@ mod tests {
 
     const APPROVED: &str = r#"ct mark & 0xffff0000 == 0xa0010000 accept comment "approved under the present policies""#;
 
+    const TO_LINK: &str = "ip6 daddr @link-local6 ip6 saddr != @link-local6 ct state invalid,established,related,new \
+                           goto deny/destination comment \"no gateway leads to addresses of a link\"";
+
     #[test]
     fn tunnels_are_judged_after_the_approval() {
         let layout = Layout::for_table("ringfence").unwrap();
         let forward = rules(&layout, "forward");
         assert_eq!(forward[..2], ["ct state related jump related", APPROVED]);
         assert_eq!(
-            forward[2..4],
-            ["ip hdrlength != 5 jump source-route", "meta l4proto != tcp meta l4proto != udp jump tunnel/wrapped",]
+            forward[2..5],
+            [
+                "ip hdrlength != 5 jump source-route",
+                TO_LINK,
+                "meta l4proto != tcp meta l4proto != udp jump tunnel/wrapped"
+            ]
         );
-        assert!(forward[4].ends_with("th dport @tunnel-ports jump tunnel/forwarded"), "{forward:?}");
+        assert!(forward[5].ends_with("th dport @tunnel-ports jump tunnel/forwarded"), "{forward:?}");
         let wrapped = rules(&layout, "tunnel/wrapped");
         assert_eq!(wrapped, [4, 41, 47, 51].map(|number| format!("meta l4proto {number} goto tunnel/forwarded")));
     }
@@ -210,7 +235,7 @@ mod tests {
     #[test]
     fn approve_asks_for_port_of_other_end() {
         let layout = Layout::for_table("ringfence").unwrap();
-        for (chain, port) in [("approve", "th sport"), ("approve-egress", "th dport")] {
+        for (chain, port) in [("approve", "ct original proto-src"), ("approve-egress", "ct reply proto-src")] {
             let approve = rules(&layout, chain);
             assert!(approve[0].starts_with("meta l4proto tcp ct mark set "), "{approve:?}");
             assert_eq!(approve[1], format!("meta l4proto udp {port} 4789-8472 {port} @tunnel-ports accept"));
@@ -223,14 +248,15 @@ mod tests {
     fn only_directions_with_isolated_pods_are_judged() {
         let layout = Layout::for_table("ringfence").unwrap();
         let ingress = ["ct reply ip saddr vmap @ingress4", "ct reply ip saddr @isolated-ingress4 goto deny/commit"];
-        assert_eq!(rules(&layout, "forward")[5..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
+        assert_eq!(rules(&layout, "forward")[6..], [&ingress[..], &["ct state invalid,untracked goto stray"]].concat());
     }
 
     #[test]
     fn without_source_check_forward_judges_itself() {
         let layout = Layout::for_table("ringfence").unwrap().checking_sources(false);
         let forward = rules(&layout, "forward");
-        assert_eq!(forward[..3], [APPROVED, "ip hdrlength != 5 jump source-route", "ct reply ip saddr vmap @ingress4"]);
+        let options = "ip hdrlength != 5 jump source-route";
+        assert_eq!(forward[..4], [APPROVED, options, TO_LINK, "ct reply ip saddr vmap @ingress4"]);
         assert_eq!(rules(&layout, "tunnel/wrapped"), Vec::<String>::new());
     }
 }

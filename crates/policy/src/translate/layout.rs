@@ -347,6 +347,10 @@ pub(super) fn skeleton(layout: &Layout, families: &BTreeSet<Family>) -> Ruleset 
         let set = of(&[address, address], "pods of this node whose interfaces are not known, each with itself");
         ruleset.sets.insert(related::unchecked_pods(family), Arc::new(set));
     }
+    if !families.is_empty() {
+        edge::add_link_local_set(&mut ruleset);
+        reporting::add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
+    }
     if families.contains(&Family::V6) {
         let mut link = Set { interval: true, ..Set::of(&[KeyType::Ipv6Addr]) };
         link.comment = Some(Comment::new("multicast that stays on its link"));

@@ -293,19 +293,19 @@ impl Translator {
         let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
         let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
         related::place_unchecked_pods(&mut self.ruleset, &unchecked);
-        self.place_routed_ports();
+        self.place_inet_ports();
         if changed {
             self.place_ports();
         }
     }
 
     /// The part of the check that is in the table of family `inet`.
-    fn place_routed_ports(&mut self) {
+    fn place_inet_ports(&mut self) {
         match self.layout.edge_hook() {
             EdgeHook::Ingress => {}
             EdgeHook::Prerouting => {
-                let routed = self.ports.iter().filter(|port| !port.bridged);
-                edge::replace_prerouting(&mut self.ruleset, &self.layout, routed, Hook::RawPrerouting);
+                // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
+                edge::replace_prerouting(&mut self.ruleset, &self.layout, &self.ports, Hook::RawPrerouting);
             }
         }
     }
@@ -323,7 +323,7 @@ impl Translator {
     pub fn check_at_prerouting(&mut self) {
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
         if self.layout.checks_sources() {
-            self.place_routed_ports();
+            self.place_inet_ports();
             self.place_ports();
         }
     }

@@ -17,7 +17,7 @@ use nft::{
 };
 
 use super::Direction;
-use super::judging::IGMP;
+use super::judging::{SOURCE_ROUTE, has_options};
 use super::layout::{Layout, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 use crate::Block;
@@ -33,8 +33,8 @@ const OWN_NODE: &str = "tunnel/own-node";
 const PORTS: &str = "tunnel-ports";
 
 /// Where nodes take tunnels in over UDP: VXLAN as registered (4789), with GPE (4790) and as Linux began it (8472, which
-/// flannel uses), Geneve (6081), Weave Net (6784), flannel's udp backend (8285).
-pub const TUNNEL_PORTS: [u16; 6] = [4789, 4790, 6081, 6784, 8285, 8472];
+/// flannel uses), Geneve (6081), Weave Net (6783 and 6784), flannel's udp backend (8285).
+pub const TUNNEL_PORTS: [u16; 7] = [4789, 4790, 6081, 6783, 6784, 8285, 8472];
 /// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), and the authentication header
 /// (RFC 4302), which for rules is the protocol of an IPv6 packet whatever follows it.
 const WRAPPERS: [u8; 4] = [4, 41, 47, 51];
@@ -87,7 +87,8 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
         ports.elements = numbers.map(|port| (Key::One(Datum::Port(*port)), Element::default())).collect();
         ruleset.sets.insert(fixed(PORTS), Arc::new(ports));
         add_deny_chain(ruleset, layout, Cause::Tunnel);
-        let own_node = families.iter().map(|&family| deny(family, vec![])).collect();
+        let of_pods = families.iter().map(|&family| deny(family, vec![]));
+        let own_node = std::iter::once(deny_translated(vec![])).chain(of_pods).collect();
         ruleset.chains.insert(fixed(OWN_NODE), Arc::new(Chain { hook: None, rules: own_node }));
         let wrapped = rules_of_wrappers(Verdict::Goto(fixed(FORWARDED)));
         ruleset.chains.insert(fixed(WRAPPED), Arc::new(Chain { hook: None, rules: wrapped }));
@@ -95,7 +96,7 @@ pub(super) fn add(ruleset: &mut Ruleset, layout: &Layout, families: &BTreeSet<Fa
         if families.contains(&Family::V4) {
             at_input.push(options_of_own_pods());
         }
-        at_input.extend(over_udp(ruleset, Field::DestinationPort, own_node.clone()));
+        at_input.extend(to_tunnel_port(ruleset, own_node.clone()));
         at_input.extend(rules_of_wrappers(own_node));
         place_nodes(ruleset, layout, None);
     }
@@ -126,6 +127,7 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
         let ranges = known(family);
         if ranges.is_empty() {
             ruleset.sets.remove(&nodes(family));
+            rules.push(deny_translated(vec![Match::Family(family)]));
             rules.push(deny(family, vec![]));
             continue;
         }
@@ -135,16 +137,17 @@ pub(super) fn place_nodes(ruleset: &mut Ruleset, layout: &Layout, ranges: Option
         set.elements = elements.collect();
         ruleset.sets.insert(nodes(family), Arc::new(set));
         let to_node = Match::InSet { fields: vec![Field::Destination(family)], set: nodes(family) };
+        rules.push(deny_translated(vec![to_node.clone()]));
         rules.push(deny(family, vec![to_node]));
     }
     ruleset.chains.insert(fixed(FORWARDED), Arc::new(Chain { hook: None, rules }));
 }
 
-/// The node's answer to a packet with a source route goes the route back (`ip_options_echo`), to a pod too, and nft does
-/// not find every source route that the kernel follows.
+/// The node's answer to a packet with a source route goes the route back (`ip_options_echo`), to a pod too.
 fn options_of_own_pods() -> Rule {
-    let matches = vec![Match::Ipv4Options, Match::NotIpProtocol(IGMP), from_own_pod(Family::V4)];
-    Rule::new(matches, denied_for(Cause::SourceRoute)).commented("the node's answer takes a source route back")
+    let to_source_route = Verdict::Jump(fixed(SOURCE_ROUTE));
+    Rule::new(vec![has_options(), from_own_pod(Family::V4)], vec![Action::Verdict(to_source_route)])
+        .commented("the node's answer takes a source route back")
 }
 
 /// Addresses by which several nodes receive: multicast, broadcast, the addresses of a link, and the subnet-router
@@ -185,21 +188,35 @@ fn deny(family: Family, there: Vec<Match>) -> Rule {
     Rule::new(matches, denied_for(Cause::Tunnel)).commented("what comes out of a tunnel has any source it likes")
 }
 
+/// A translated destination, as that of a Service, is no way to a tunnel either, whichever pod or host sends there: the
+/// node that translates it may be another one than that of the pod, and replace the source.
+fn deny_translated(there: Vec<Match>) -> Rule {
+    let conditions = [Match::DestinationTranslated, Match::Direction(nft::Direction::Original)];
+    let matches = there.into_iter().chain(conditions).collect();
+    Rule::new(matches, denied_for(Cause::Tunnel)).commented("no Service leads to a node's tunnel")
+}
+
 fn rules_of_wrappers(verdict: Verdict) -> Vec<Rule> {
     WRAPPERS.map(|number| Rule::new(vec![Match::IpProtocol(number)], vec![Action::Verdict(verdict.clone())])).into()
 }
 
-/// A rule for UDP with one of the tunnels' ports; none if sources are not checked. A range costs less than a lookup in a
-/// set, and most ports are outside of it.
-fn over_udp(ruleset: &Ruleset, field: Field, verdict: Verdict) -> Option<Rule> {
+/// A rule for UDP packets to one of the tunnels' ports; none if sources are not checked.
+fn to_tunnel_port(ruleset: &Ruleset, verdict: Verdict) -> Option<Rule> {
+    over_udp(ruleset, Match::DestinationPort, Field::DestinationPort, verdict)
+}
+
+/// A rule for UDP with one of the tunnels' ports in the field, of which `in_range` is the condition with the first and the
+/// last port. A range costs less than a lookup in a set, and most ports are outside of it.
+fn over_udp(
+    ruleset: &Ruleset,
+    in_range: impl FnOnce(u16, u16) -> Match,
+    field: Field,
+    verdict: Verdict,
+) -> Option<Rule> {
     let ports = &ruleset.sets.get(&fixed(PORTS))?.elements;
     let numbers =
         || ports.keys().filter_map(|key| if let Key::One(Datum::Port(port)) = key { Some(port) } else { None });
-    let (first, last) = (numbers().min()?, numbers().max()?);
-    let in_range = match field {
-        Field::SourcePort => Match::SourcePort(first, last),
-        _ => Match::DestinationPort(first, last),
-    };
+    let in_range = in_range(numbers().min()?, numbers().max()?);
     let in_set = Match::InSet { fields: vec![field], set: fixed(PORTS) };
     Some(Rule::new(vec![Match::Protocol(Protocol::Udp), in_range, in_set], vec![Action::Verdict(verdict)]))
 }
@@ -207,7 +224,7 @@ fn over_udp(ruleset: &Ruleset, field: Field, verdict: Verdict) -> Option<Rule> {
 /// The rules of the forward hook for packets of flows that are not approved; none if sources are not checked. Nearly
 /// every packet is TCP or UDP: it is not compared with the protocols that wrap packets.
 pub(super) fn forward_rules(ruleset: &Ruleset) -> Vec<Rule> {
-    let Some(over_udp) = over_udp(ruleset, Field::DestinationPort, Verdict::Jump(fixed(FORWARDED))) else {
+    let Some(over_udp) = to_tunnel_port(ruleset, Verdict::Jump(fixed(FORWARDED))) else {
         return vec![];
     };
     let neither_tcp_nor_udp = [Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into();
@@ -222,17 +239,16 @@ pub(super) struct Unapproved {
 }
 
 /// Accepts without an approval the flows that could have packets from a pod to a tunnel of a node, so that each of their
-/// packets is judged; `None` if sources are not checked. The ports of a packet are those of its flow in the forward hook,
-/// where the destination is translated already and the source not yet.
+/// packets is judged; `None` if sources are not checked. The ports are those of the connection tracking entry, so that the
+/// packets of both directions are treated alike.
 ///
 /// The pod whose program of the direction allows the flow is its source (egress) or its destination (ingress), and sends
 /// to the port of the other end. The other end sends to the pod, which is no node.
 pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Option<Unapproved> {
-    let port_of_other_end = match direction {
-        Direction::Egress => Field::DestinationPort,
-        Direction::Ingress => Field::SourcePort,
+    let over_udp = match direction {
+        Direction::Egress => over_udp(ruleset, Match::FlowPort, Field::FlowPort, Verdict::Accept)?,
+        Direction::Ingress => over_udp(ruleset, Match::FlowSourcePort, Field::FlowSourcePort, Verdict::Accept)?,
     };
-    let over_udp = over_udp(ruleset, port_of_other_end, Verdict::Accept)?;
     // An ICMP error is a packet of the flow that it quotes, and of another protocol.
     let error = Rule::new(vec![Match::State(vec![State::Related])], vec![Action::Verdict(Verdict::Accept)]);
     let others = [vec![error], rules_of_wrappers(Verdict::Accept)].concat();
@@ -241,7 +257,7 @@ pub(super) fn unapproved_rules(ruleset: &Ruleset, direction: Direction) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use nft::{Packet, Stop, evaluate};
+    use nft::{Flow, Hook, Packet, Stop, evaluate, evaluate_at};
     use serde_json::json;
 
     use super::*;
@@ -249,8 +265,12 @@ mod tests {
 
     const UDP: u8 = 17;
 
-    /// The rules for a pod that no policy selects, in a cluster with another node.
+    /// The rules for a pod in a cluster with another node.
     fn ruleset() -> Ruleset {
+        ruleset_with(&[])
+    }
+
+    fn ruleset_with(policies: &[serde_json::Value]) -> Ruleset {
         let mut state = ClusterState::new();
         let pod = json!({
             "metadata": {"namespace": "shop", "name": "web"},
@@ -261,6 +281,9 @@ mod tests {
         let node = json!({"metadata": {"name": "node-b"}, "status": {"addresses": addresses}});
         for (kind, object) in [(Kind::Pod, pod), (Kind::Node, node)] {
             state.apply(Change::Set(lower(kind, &object).unwrap()));
+        }
+        for policy in policies {
+            state.apply(Change::Set(lower(Kind::NetworkPolicy, policy).unwrap()));
         }
         let own_subnets = ["192.0.2.6/25", "2001:db8:6::6/80"].map(|subnet| subnet.parse().unwrap());
         let layout = Layout::for_table("ringfence").unwrap().in_subnets(own_subnets.into());
@@ -279,7 +302,6 @@ mod tests {
             "2001:db8:7::7",
             "2001:db8:7::",
             "2001:db8:6::",
-            "fe80::7",
             "ff02::1",
         ];
         let of_others = ["192.0.2.8", "192.0.2.255", "2001:db8:7::8", "2001:db8:8::"];
@@ -296,5 +318,51 @@ mod tests {
         for to in of_others {
             assert!(passes(to, 4789), "{to}");
         }
+    }
+
+    #[test]
+    fn no_direction_approves_flow_of_tunnel_port() {
+        let ruleset = ruleset_with(&[json!({
+            "metadata": {"namespace": "shop", "name": "all"},
+            "spec": {"podSelector": {}, "ingress": [{}], "egress": [{}], "policyTypes": ["Ingress", "Egress"]},
+        })]);
+        let (pod, peer) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([198, 51, 100, 1]));
+        let to_peer = Packet::first(pod, peer, UDP, Some(8472));
+        let from_peer = from_port(Packet::first(peer, pod, UDP, Some(53)), 8472);
+        for first in [to_peer, from_peer] {
+            for packet in [first.clone(), first.reply(0)] {
+                let evaluation = evaluate(&ruleset, &packet);
+                assert_eq!((evaluation.stop, evaluation.mark), (Stop::Accepted, 0), "{packet:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_service_leads_to_tunnel_of_node() {
+        let ruleset = ruleset();
+        let (host, node) = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([192, 0, 2, 7]));
+        for (destination, port, hook, stop) in [
+            (node, 8472, Hook::Forward, Stop::Dropped),
+            (node, 8472, Hook::Input, Stop::Dropped),
+            (node, 53, Hook::Forward, Stop::Accepted),
+            (node, 53, Hook::Input, Stop::Accepted),
+            (host, 8472, Hook::Forward, Stop::Accepted),
+        ] {
+            let direct = Packet::first(IpAddr::from([203, 0, 113, 1]), destination, UDP, Some(port));
+            assert_eq!(evaluate_at(&ruleset, &direct, hook).stop, Stop::Accepted, "{direct:?}");
+            let translated = translated(direct);
+            assert_eq!(evaluate_at(&ruleset, &translated, hook).stop, stop, "{translated:?}");
+            assert_eq!(evaluate_at(&ruleset, &translated.reply(0), hook).stop, Stop::Accepted);
+        }
+    }
+
+    fn from_port(packet: Packet, port: u16) -> Packet {
+        let flow = packet.flow.clone().map(|flow| Flow { source_port: Some(port), ..flow });
+        Packet { source_port: Some(port), flow, ..packet }
+    }
+
+    fn translated(packet: Packet) -> Packet {
+        let flow = packet.flow.clone().map(|flow| Flow { destination_translated: true, ..flow });
+        Packet { flow, ..packet }
     }
 }

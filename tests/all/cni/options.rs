@@ -1,0 +1,43 @@
+use std::net::IpAddr;
+
+use tests::frame::{send_frame, udp_packet, with_ipv4_options};
+
+use super::Place;
+use super::edge::{BRIDGE, CHECKS, GATEWAY4, Network, PTP, count_incoming, incoming, neighbour};
+use super::forged::{Node, hardware_address};
+
+/// A source route that is finished with the victim (RFC 791), and a second one, which the kernel refuses: it answers with a
+/// parameter problem along the first, without asking whether source routes are accepted.
+fn refused_options(kind: u8, victim: [u8; 4]) -> Vec<u8> {
+    [&[kind, 7, 8][..], &victim, &[1], &[kind, 3, 4, 1]].concat()
+}
+
+fn node_answers_nobody_along_options(network: Network) {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), false, arguments);
+        let (IpAddr::V4(own), IpAddr::V4(victim)) = (node.addresses["web"], node.addresses["other"]) else {
+            panic!("IPv4 addresses")
+        };
+        let (to, from) = (neighbour(&node.web, GATEWAY4.into()), hardware_address(&node.web));
+        let plain = udp_packet(own.octets(), GATEWAY4.octets(), 9, b"reflected");
+        node.other.sandbox.run(|| count_incoming("icmp type parameter-problem"));
+        for kind in [131, 137] {
+            let packet = with_ipv4_options(&plain, &refused_options(kind, victim.octets()));
+            let frame = [&to[..], &from, &[0x08, 0], &packet].concat();
+            node.web.sandbox.run(|| send_frame("eth0", &frame));
+        }
+        assert_eq!(node.other.sandbox.run(incoming) > 0, reflects, "{arguments:?}");
+        node.end();
+    }
+}
+
+#[test]
+fn options_of_routed_pod_send_no_answer() {
+    node_answers_nobody_along_options(PTP);
+}
+
+#[test]
+fn options_of_bridged_pod_send_no_answer() {
+    node_answers_nobody_along_options(BRIDGE);
+}
