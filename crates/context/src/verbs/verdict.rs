@@ -92,16 +92,14 @@ async fn party(from: &FromArguments, text: &str) -> anyhow::Result<Party> {
     })
 }
 
-/// Pods of other clusters that have the address, which is no pod's of this one; or a host outside. An identity record names one
-/// set of the address, a provider all of them.
+/// Pods of another cluster where the identity record of the address names a remote set; otherwise a host outside. The record names
+/// one set of the address, a provider all of them.
 async fn outside(from: &FromArguments, address: IpAddr, recorded: Option<RemoteSet>) -> anyhow::Result<Party> {
+    let Some(recorded) = recorded else { return Ok(Party::Outside(address)) };
     let rows = remote_rows(from).await?.into_iter().flatten();
     let served = rows.filter(|row| row.addresses.contains(&address)).map(|row| row.set);
-    let sets: BTreeSet<RemoteSet> = served.chain(recorded).collect();
-    Ok(match sets.is_empty() {
-        true => Party::Outside(address),
-        false => Party::Remote(RemotePods { sets: sets.into_iter().collect(), addresses: vec![address] }),
-    })
+    let sets: BTreeSet<RemoteSet> = served.chain([recorded]).collect();
+    Ok(Party::Remote(RemotePods { sets: sets.into_iter().collect(), addresses: vec![address] }))
 }
 
 /// `cluster/namespace/name`, or as lists have it, `cluster:namespace/name`.
