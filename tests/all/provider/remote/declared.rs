@@ -130,6 +130,19 @@ fn verdict_knows_remote_pods_by_name_and_address() {
 }
 
 #[test]
+fn verdict_reads_remote_set_from_stored_record() {
+    let store = TempDir::new().unwrap();
+    let (folder, url) = (store.path().display().to_string(), format!("file://{}", store.path().display()));
+    let stage = stage_with_database().with(&["--store", &url, "--baseline-secs", "1"]);
+    stage.set(offering("web-1", "web", &["10.4.1.1"]));
+    let mut provider = stage.start();
+    let answer = provider.until("the store has the list and the record", |_| {
+        Some(run(["verdict", "10.4.1.1", "data/db", "5432", "--from", &folder])).filter(|answer| answer.code == Some(0))
+    });
+    assert!(answer.stdout.starts_with("DECLARED  east/shop/web -> data/db 5432"), "{answer:?}");
+}
+
+#[test]
 fn label_prefixes_decide_which_policies_have_remote_lines() {
     let stage = stage_with_database().with(&["--remote-label-prefix", "example.com"]);
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
