@@ -39,6 +39,7 @@ impl Scene {
         scene.table("bridge ringfence", OURS);
         scene.table("netdev ringfence", OURS);
         scene.table("inet ringfence-isolated", ISOLATED);
+        scene.table("netdev ringfence-isolated", ISOLATED);
         scene
     }
 
@@ -80,6 +81,7 @@ removed      table inet ringfence
 removed      table bridge ringfence
 removed      table netdev ringfence
 removed      table inet ringfence-isolated
+removed      table netdev ringfence-isolated
 removed      the folder state with the state of other clusters
 removed      the folder RUN with its sockets, locks and attachment files
 ";
@@ -91,6 +93,7 @@ not there    table inet ringfence
 not there    table bridge ringfence
 not there    table netdev ringfence
 not there    table inet ringfence-isolated
+not there    table netdev ringfence-isolated
 not there    the folder state with the state of other clusters
 not there    the folder RUN
 ";
@@ -154,7 +157,10 @@ fn the_report_is_there_as_json() {
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
     assert_eq!(
         (code, &outcomes[..]),
-        (Some(0), &["removed", "kept", "removed", "removed", "removed", "removed", "removed", "removed"][..]),
+        (
+            Some(0),
+            &["removed", "kept", "removed", "removed", "removed", "removed", "removed", "removed", "removed"][..]
+        ),
         "{stdout}"
     );
     assert!(scene.node.path("bin/ringfence-cni").exists());
