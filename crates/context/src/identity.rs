@@ -279,6 +279,22 @@ pub(crate) struct Identities {
     pub(crate) identities: Vec<Row>,
     /// The ledger: whose number is not the one that its identity gives.
     pub(crate) exceptions: Vec<Exception>,
+    /// Identities that are not computed from labels. Tables of earlier releases have none.
+    #[serde(default)]
+    pub(crate) reserved: Vec<ReservedRow>,
+}
+
+/// A reserved identity, whether addresses have it or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReservedRow {
+    pub(crate) num: u32,
+    pub(crate) state: ReservedIdentity,
+}
+
+impl ReservedRow {
+    fn all() -> Vec<ReservedRow> {
+        ReservedIdentity::ALL.map(|state| ReservedRow { num: state.num(), state }).into()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -329,7 +345,8 @@ pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position:
         mmdb::write(entries, &description, value).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let identities: Encode = Box::new(move |position, version| {
-        let written = Written { position, version, identities: Ids(&ids), exceptions: &exceptions };
+        let reserved = ReservedRow::all();
+        let written = Written { position, version, identities: Ids(&ids), exceptions: &exceptions, reserved };
         serde_json::to_vec(&written).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let parts = vec![
@@ -347,6 +364,7 @@ struct Written<'a> {
     version: &'a str,
     identities: Ids<'a>,
     exceptions: &'a [Exception],
+    reserved: Vec<ReservedRow>,
 }
 
 struct Ids<'a>(&'a OrdMap<Sid, Identity>);

@@ -14,7 +14,7 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 12] = [
+const ALLOWED: [(&str, &str); 21] = [
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
     (
@@ -27,9 +27,18 @@ const ALLOWED: [(&str, &str); 12] = [
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
     ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
+    ("context/src/guard.rs", "certificates of clients expire at a date"),
+    ("context/src/history/clock.rs", "dates of a history that the monotonic clock orders, for its readers"),
     ("context/src/metrics.rs", "how old the sets of other clusters are, for who reads it"),
+    ("context/src/metrics/access.rs", "when the certificate expires, for who reads it"),
+    ("context/src/pki.rs", "certificates are valid between two dates"),
+    ("context/src/pki/tests.rs", "makes such certificates"),
     ("context/src/remote/cluster.rs", "as of when sets of another cluster were right, which outlives this process"),
     ("context/src/remote/publisher.rs", "how old they are, where they may be too old (--remote-max-stale)"),
+    ("context/src/verbs/init_tls.rs", "certificates are renewed before a date"),
+    ("listener/src/certificate.rs", "when a certificate expires"),
+    ("listener/src/tls/files.rs", "an expired certificate does not replace the one in use"),
+    ("listener/src/tls/tests.rs", "compares such a date"),
 ];
 
 #[test]

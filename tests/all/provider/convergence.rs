@@ -113,6 +113,7 @@ impl Life {
             });
         }
         let ids = provider.try_json("/identity/download?part=ids").unwrap();
+        assert_eq!(ids["reserved"][1], json!({"num": 2, "state": "world"}));
         assert_eq!(without_position(ids), fresh.ids);
         for (feed, table) in FEEDS.into_iter().zip(&fresh.tables) {
             until_relayed(&self.relay, feed, table);

@@ -33,8 +33,12 @@ pub(super) fn world(api: &FakeApi) -> World {
 #[track_caller]
 fn until_stored(store: &Path, fresh: &Fresh) {
     until("the store has what a fresh start has", || {
-        let is_there = FEEDS.iter().all(|feed| store.join(feed).join("latest.json").exists());
-        (is_there && Fresh::of_store(store) == *fresh).then_some(())
+        // A pointer that was being written while the feed was removed leads to nothing until it is written again.
+        let is_there = |feed: &&str| {
+            let pointer = store.join(feed).join("latest.json");
+            pointer.exists() && super::part(store, feed, &latest(store, feed), "baseline").exists()
+        };
+        (FEEDS.iter().all(is_there) && Fresh::of_store(store) == *fresh).then_some(())
     });
 }
 

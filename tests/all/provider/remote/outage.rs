@@ -57,7 +57,10 @@ fn sets_stay_while_their_cluster_is_away_also_when_the_provider_begins_anew() {
     until_served(&mut provider, &after);
     follower.until_has(&after);
     provider.until("it is reachable", |provider| (rows(provider)["east"]["reachable"] == true).then_some(()));
-    assert!(provider.metric("ringfence_context_remote_watch_restarts_total", &[("cluster", "east")]) > 0.0);
+    provider.until("the watch was restarted", |provider| {
+        let restarts = provider.metric("ringfence_context_remote_watch_restarts_total", &[("cluster", "east")]);
+        (restarts > 0.0).then_some(())
+    });
 }
 
 #[test]
