@@ -1,7 +1,7 @@
 //! Pods of other clusters: what context providers tell of them, held through outages of theirs and of ours.
 //!
-//! [`mirror`] decides what is in force, [`kept`] has it on disk, [`following`] asks the providers. The loop gets
-//! [`News`]: changes for its state, and how things stand.
+//! `mirror` decides what is in force, `kept` has it on disk, `following` asks the providers. The loop gets
+//! `News`: changes for its state, and how things stand.
 
 mod following;
 mod kept;
