@@ -10,7 +10,7 @@ use policy::Labels;
 pub enum Component {
     #[default]
     No,
-    /// Of a control plane that this cluster hosts for another one, if the pod's namespace is for that ([`hosts_one`]).
+    /// Of a control plane that this cluster hosts for another one, if the pod's namespace is for that (`hosts_one`).
     Hosted,
     /// Of this cluster's control plane.
     Own,

@@ -109,7 +109,7 @@ pub fn write<'t, R: Eq + Hash + 't>(
     write_as(DatabaseType::Identities, entries, description, encode)
 }
 
-/// As [`write`], with another type in the metadata.
+/// As [`write()`], with another type in the metadata.
 ///
 /// # Errors
 /// If the format cannot hold it.

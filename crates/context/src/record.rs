@@ -87,7 +87,7 @@ impl Facts {
         }
     }
 
-    /// The service identity ([`Template::service`]); empty for a pod of another cluster, whose namespace is none of this
+    /// The service identity (`Template::service`); empty for a pod of another cluster, whose namespace is none of this
     /// one's.
     pub fn service(&self) -> Cow<'_, str> {
         match self.state {
