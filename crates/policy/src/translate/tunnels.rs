@@ -323,6 +323,7 @@ mod tests {
     #[test]
     fn no_direction_approves_flow_of_tunnel_port() {
         let ruleset = ruleset_with(&[json!({
+            "apiVersion": "networking.k8s.io/v1",
             "metadata": {"namespace": "shop", "name": "all"},
             "spec": {"podSelector": {}, "ingress": [{}], "egress": [{}], "policyTypes": ["Ingress", "Egress"]},
         })]);
