@@ -45,6 +45,20 @@ pub enum Verb {
     Delete,
 }
 
+impl Verb {
+    /// The verb of RBAC rules.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Get => "get",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Delete => "delete",
+        }
+    }
+}
+
 /// A request that came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {

@@ -6,7 +6,7 @@ mod node;
 mod remote;
 mod reports;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -181,17 +181,19 @@ pub(crate) struct ExplainArguments {
 }
 
 impl ExplainArguments {
-    /// The agent that is asked has its own word. (The variable may be the agent's, where both are in one container.)
     fn check_enforcement(&self, given: &ArgMatches) -> Result<(), clap::Error> {
-        let is_flag = given.value_source("enforcement") == Some(ValueSource::CommandLine);
-        match (is_flag, &self.manifests) {
-            (true, None) => {
-                let message = "--enforcement needs --manifests; a running agent has its own setting";
-                Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message))
-            }
-            (true, Some(_)) | (false, _) => Ok(()),
-        }
+        needs_manifests(given, self.manifests.as_deref(), "enforcement", "--enforcement")
     }
+}
+
+/// Refuses a flag without `--manifests`, since a running agent has its own setting. (The variable may be that of the
+/// agent, where both are in one container.)
+fn needs_manifests(given: &ArgMatches, manifests: Option<&Path>, id: &str, flag: &str) -> Result<(), clap::Error> {
+    if manifests.is_none() && given.value_source(id) == Some(ValueSource::CommandLine) {
+        let message = format!("{flag} needs --manifests; a running agent has its own setting");
+        return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
+    }
+    Ok(())
 }
 
 fn mask(text: &str) -> Result<u32, String> {

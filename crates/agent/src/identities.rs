@@ -11,7 +11,7 @@ use crate::api::denial::{End, EndKind};
 use crate::api::identity::{ExcludedLabel, IdentityReport, Subject};
 use crate::reports::Ends;
 
-/// What identities are computed with, as configured and as far as it is known.
+/// The cluster name and the label filter of identities, as configured or learned from the informer.
 #[derive(Debug, Clone)]
 pub(crate) struct Identities {
     cluster: ClusterName,
@@ -61,7 +61,7 @@ impl Identities {
         }
     }
 
-    /// What identities are computed with; `None` while the name of the cluster is not known.
+    /// The scheme of identities; `None` while the name of the cluster is not known.
     pub(crate) fn scheme(&self) -> Option<&Scheme> {
         self.scheme.as_ref()
     }

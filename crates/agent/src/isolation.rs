@@ -12,7 +12,7 @@ use policy::ClusterState;
 /// Attempts in a row to which other programs' commits come first.
 const MOST_RACES: usize = 16;
 
-/// What the agent's rules cover.
+/// Addresses and interfaces of the pods that the agent's rules cover.
 pub(crate) struct Covered {
     addresses: BTreeSet<IpAddr>,
     /// The host sides of pods' interfaces.
@@ -28,7 +28,7 @@ impl Covered {
     }
 }
 
-/// What became of the pods in the plugin's tables.
+/// Result of releasing pods from the plugin's tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Release {
     /// Addresses that were removed.

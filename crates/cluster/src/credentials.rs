@@ -25,7 +25,7 @@ const CONFIG_MAPS: Resource = Resource { plural: "configmaps", ..SECRETS };
 /// The label that says who manages an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CredentialKind {
     /// Of the type kubernetes.io/tls, with `tls.crt` and `tls.key`.
@@ -174,7 +174,7 @@ impl Credentials {
                     data_encoding::BASE64.decode(text.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok())
                 }
             };
-            // What is not text is not PEM either, and is written anew if it is ours.
+            // Data that is not text is not PEM either, and is replaced if the object is ours.
             data.extend(decoded.map(|decoded| (key.clone(), decoded)));
         }
         let is_ours = object["metadata"]["labels"][MANAGED_BY].as_str() == Some(self.manager);

@@ -10,7 +10,8 @@ use policy::Labels;
 pub enum Component {
     #[default]
     No,
-    /// Of a control plane that this cluster hosts for another one, if the pod's namespace is for that (`hosts_one`).
+    /// A component of a control plane that this cluster hosts for another one, if the pod's namespace is labelled for it
+    /// (`hosts_one`).
     Hosted,
     /// Of this cluster's control plane.
     Own,
@@ -63,7 +64,7 @@ const OPENSHIFT: [(&str, &str); 4] = [
 
 const OPENSHIFT_CLOUD_CONTROLLERS: &str = "openshift-cloud-controller-manager";
 
-/// What HyperShift adds to the components in the namespace of a hosted control plane.
+/// Components of HyperShift beside those of Kubernetes in the namespace of a hosted control plane.
 const HYPERSHIFT: [&str; 4] = [
     "openshift-apiserver",
     "openshift-oauth-apiserver",
@@ -81,7 +82,7 @@ const HOSTING: [(&str, &str); 3] = [
     ("ringfence.io/hosted-control-plane", "true"),
 ];
 
-/// What a pod of this namespace and these labels is. `is_static` says that its kubelet runs it from a file of the node.
+/// Classifies a pod by its namespace and labels. `is_static` says that its kubelet runs it from a file of the node.
 pub(crate) fn component(namespace: &str, workload: &str, is_static: bool, labels: &Labels) -> Component {
     let is_cloud_controller = is_cloud_controller_manager(workload);
     let is_component = is_cloud_controller || COMPONENTS.contains(&workload);

@@ -219,17 +219,6 @@ fn granted(role: &Value) -> BTreeSet<Right> {
     rights
 }
 
-fn word(verb: Verb) -> &'static str {
-    match verb {
-        Verb::List => "list",
-        Verb::Watch => "watch",
-        Verb::Get => "get",
-        Verb::Create => "create",
-        Verb::Update => "update",
-        Verb::Delete => "delete",
-    }
-}
-
 #[test]
 fn the_rights_are_those_that_the_code_uses() {
     let api = FakeApi::start();
@@ -264,7 +253,7 @@ fn the_rights_are_those_that_the_code_uses() {
 
     let mut used: BTreeSet<Right> = BTreeSet::new();
     if api.token_reviews() > 0 {
-        used.insert(("authentication.k8s.io".into(), "tokenreviews".into(), None, word(Verb::Create).into()));
+        used.insert(("authentication.k8s.io".into(), "tokenreviews".into(), None, Verb::Create.word().into()));
     }
     for request in api.requests() {
         let path = request.path.trim_start_matches("/apis/").trim_start_matches("/api/");
@@ -283,7 +272,7 @@ fn the_rights_are_those_that_the_code_uses() {
             [resource] => (resource, None),
             _ => panic!("an unknown path: {path}"),
         };
-        used.insert((group.into(), resource.into(), name.map(str::to_owned), word(request.verb).into()));
+        used.insert((group.into(), resource.into(), name.map(str::to_owned), request.verb.word().into()));
     }
     let documents = provider();
     assert_eq!(granted(of_kind(&documents, "ClusterRole")), used);
@@ -291,7 +280,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let used = api.lease_verbs().into_iter().map(|verb| {
         // What is created cannot be told by its name.
         let name = (verb != Verb::Create).then(|| "ringfence-context".to_owned());
-        ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, word(verb).to_owned())
+        ("coordination.k8s.io".to_owned(), "leases".to_owned(), name, verb.word().to_owned())
     });
     assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
     assert!(api.writes().keys().eq(["leases", "tokenreviews"]), "{:?}", api.writes());
@@ -318,7 +307,7 @@ fn certificate_rights_are_those_that_are_used() {
     api.set_credential("secrets", damaged);
     run(&[]);
     let used = api.credential_requests().into_iter();
-    let used = used.map(|(resource, name, verb)| (String::new(), resource, name, word(verb).to_owned()));
+    let used = used.map(|(resource, name, verb)| (String::new(), resource, name, verb.word().to_owned()));
     assert_eq!(granted(of_kind(&documents, "Role")), used.collect());
 }
 

@@ -167,15 +167,7 @@ fn the_rights_are_those_that_the_code_uses() {
     let mut used: BTreeSet<(String, String)> = BTreeSet::new();
     for request in api.requests() {
         let path = request.path.strip_prefix("/api/v1/").or(request.path.strip_prefix("/apis/networking.k8s.io/v1/"));
-        let verb = match request.verb {
-            Verb::List => "list",
-            Verb::Watch => "watch",
-            Verb::Get => "get",
-            Verb::Create => "create",
-            Verb::Update => "update",
-            Verb::Delete => "delete",
-        };
-        used.insert((path.expect("a known group").to_owned(), verb.to_owned()));
+        used.insert((path.expect("a known group").to_owned(), request.verb.word().to_owned()));
     }
     used.extend(BESIDE_THE_WATCHES.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::question::{BadQuestion, Parameters, Question};
 
-/// Whose identity is asked for.
+/// The pod or address of an identity query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Subject {
     Pod(ObjectName),

@@ -2,17 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory};
+use clap::{ArgMatches, Args};
 use console::Output;
 use identity::{LabelFilter, Pattern};
 
-use super::Cli;
+use super::needs_manifests;
 use crate::api::identity::Subject;
 use crate::identities::{ClusterName, Identities};
 
-/// What identities are computed with. A provider of context has the same flags, and needs the same values.
+/// The cluster name and the label filter of identities. The context provider has the same flags and needs the same values.
 #[derive(Debug, Args)]
 pub(crate) struct SchemeArguments {
     /// Labels of a security identity: key prefixes separated by commas; `!` excludes; the longest match applies. Added
@@ -38,16 +36,9 @@ impl SchemeArguments {
         Identities::new(cluster, filter)
     }
 
-    /// A running agent has its own settings, so the flags apply to manifests only. (The variables may be those of the
-    /// agent, where both are in one container.)
     pub(super) fn check_source(&self, given: &ArgMatches, manifests: Option<&Path>) -> Result<(), clap::Error> {
-        for (id, flag) in [("identity_labels", "--identity-labels"), ("cluster_id", "--cluster-id")] {
-            if manifests.is_none() && given.value_source(id) == Some(ValueSource::CommandLine) {
-                let message = format!("{flag} needs --manifests; a running agent has its own setting");
-                return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
-            }
-        }
-        Ok(())
+        needs_manifests(given, manifests, "identity_labels", "--identity-labels")?;
+        needs_manifests(given, manifests, "cluster_id", "--cluster-id")
     }
 }
 
@@ -79,8 +70,10 @@ pub(crate) struct IdentityArguments {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
-    use crate::cli::{Command, read};
+    use crate::cli::{Cli, Command, read};
 
     fn parsed(arguments: &[&str]) -> Result<IdentityArguments, String> {
         let words = ["ringfence", "identity"].iter().chain(arguments);

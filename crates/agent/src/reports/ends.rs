@@ -23,7 +23,7 @@ pub(crate) struct Place {
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) place: &'a Place,
-    /// What identities are computed with; `None` while the name of the cluster is not known.
+    /// The scheme of identities; `None` while the name of the cluster is not known.
     pub(crate) scheme: Option<&'a Scheme>,
 }
 

@@ -182,7 +182,7 @@ impl<O: Watched> Informer<O> {
         match failure {
             Failure::Expired if streamed => {}
             Failure::Expired if listing => self.page_objects = None,
-            // What comes next may be hidden behind the object that is one too many.
+            // The object beyond the limit may hide further ones.
             Failure::Expired | Failure::TooMany(_) => self.version = None,
             Failure::TooLarge(Verb::List, _) => {
                 self.page_objects = Some((self.page_objects.unwrap_or(PAGE_OBJECTS) / 2).max(1));

@@ -52,7 +52,7 @@ impl AccessArguments {
         Some(TlsFiles { certificate, key, client_ca: self.client_ca.clone() })
     }
 
-    /// `None` where tokens authenticate nobody.
+    /// `None` where tokens are not accepted.
     pub(crate) fn tokens(&self) -> Option<TokenSettings> {
         self.auth_token_review
             .then(|| TokenSettings { audiences: self.auth_token_audiences.clone(), ttl: self.auth_token_cache_ttl })
@@ -62,7 +62,7 @@ impl AccessArguments {
         self.client_ca.is_some() || self.auth_token_review
     }
 
-    /// What is wrong with the arguments together.
+    /// Conflicts between arguments.
     pub(super) fn conflict(&self, has_cluster: bool) -> Option<&'static str> {
         if self.auth_token_review && !has_cluster {
             return Some("--auth-token-review needs a cluster and cannot be used with --manifests");

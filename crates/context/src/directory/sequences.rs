@@ -187,7 +187,7 @@ fn remote_changes() -> impl Strategy<Value = RemoteChange> {
 
 type RemoteSets = BTreeMap<RemoteSet, BTreeSet<IpAddr>>;
 
-/// What a change of remote sets makes of them.
+/// Applies a change to the remote sets.
 fn follow(sets: &mut RemoteSets, change: &RemoteChange) {
     match change {
         RemoteChange::Update { set, adds, removes } => {

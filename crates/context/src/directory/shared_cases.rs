@@ -1,4 +1,4 @@
-//! What the table says of addresses that no pod of this cluster has for itself.
+//! Records of addresses that no pod of this cluster has alone.
 
 use ::identity::ReservedIdentity;
 use cluster::Watched;

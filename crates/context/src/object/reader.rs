@@ -45,16 +45,21 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The items, each of which is an object, with their places in the list.
-    pub(super) fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
-        let items = match value {
-            Value::Array(items) => items.as_slice(),
+    /// The items of a list; none where it is absent.
+    fn items<'v>(&mut self, value: &'v Value, path: &str) -> &'v [Value] {
+        match value {
+            Value::Array(items) => items,
             Value::Null => &[],
             other => {
                 self.expected("a list", other, path);
                 &[]
             }
-        };
+        }
+    }
+
+    /// The items, each of which is an object, with their places in the list.
+    pub(super) fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
+        let items = self.items(value, path);
         let mut objects = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             match item {
@@ -89,14 +94,7 @@ impl<'a> Reader<'a> {
 
     /// The addresses that a list of strings holds.
     pub(super) fn addresses(&mut self, value: &Value, path: &str) -> Vec<IpAddr> {
-        let items = match value {
-            Value::Array(items) => items.as_slice(),
-            Value::Null => &[],
-            other => {
-                self.expected("a list", other, path);
-                &[]
-            }
-        };
+        let items = self.items(value, path);
         let mut addresses = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             addresses.extend(self.address(item, &format!("{path}[{index}]")));
