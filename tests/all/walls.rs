@@ -32,13 +32,18 @@ const WALLS: &[Wall] = &[
         never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
     },
     Wall {
+        name: "flow",
+        ours: &["policy", "identity"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
+    Wall {
         name: "context",
         ours: &["policy", "cluster", "console", "feed", "identity", "listener"],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {
         name: "agent",
-        ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed", "identity", "listener"],
+        ours: &["nft", "policy", "nfnetlink", "cluster", "cni", "console", "feed", "flow", "identity", "listener"],
         never: &[],
     },
 ];

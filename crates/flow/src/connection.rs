@@ -1,0 +1,72 @@
+//! Entries of connection tracking, as the kernel reports them.
+
+use std::net::IpAddr;
+use std::ops::{Add, AddAssign, Sub};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Addresses and ports of one direction. The original direction has the destination that the client asked for, and the
+/// reply direction the source that answered, after destination translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tuple {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// IANA number of the protocol.
+    pub protocol: u8,
+    /// `None` for protocols without ports.
+    pub source_port: Option<u16>,
+    pub destination_port: Option<u16>,
+    /// Type of the ICMP message; `None` for other protocols.
+    pub icmp_type: Option<u8>,
+}
+
+/// What tells one entry from all others of the node, past ones included: the kernel uses ids again, and clients ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConnectionId {
+    /// `CTA_ID`
+    pub id: u32,
+    pub zone: u16,
+    pub original: Tuple,
+}
+
+/// An entry as one event or one line of a listing has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    pub id: ConnectionId,
+    pub reply: Tuple,
+    /// The connection mark, which holds the generation that approved the flow.
+    pub mark: u32,
+    /// Packets and bytes so far of the original and the reply direction; `None` if the entry was made without accounting.
+    pub volume: Option<[Volume; 2]>,
+    /// When the entry was made; `None` without timestamps.
+    pub started: Option<Timestamp>,
+}
+
+/// Packets, and bytes with the headers of layer 3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Add for Volume {
+    type Output = Volume;
+    fn add(self, other: Volume) -> Volume {
+        Volume { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl AddAssign for Volume {
+    fn add_assign(&mut self, other: Volume) {
+        *self = *self + other;
+    }
+}
+
+/// What was added since `other`; nothing if the counters were reset meanwhile.
+impl Sub for Volume {
+    type Output = Volume;
+    fn sub(self, other: Volume) -> Volume {
+        Volume { packets: self.packets.saturating_sub(other.packets), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+}

@@ -1,0 +1,72 @@
+//! The ends of connections: what is part of a record's key, and what is only listed in it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use identity::EndIdentity;
+use serde::{Deserialize, Serialize};
+
+/// An end as it is part of a record's key: all pods of a workload are one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoint {
+    pub kind: EndpointKind,
+    /// Of pods and remote sets.
+    pub namespace: Option<Arc<str>>,
+    /// Workload of a pod, name of a node, or name of a remote set; `None` if nothing has a name.
+    pub name: Option<Arc<str>>,
+    /// The namespace, or `namespace/label` (docs/identity.md); of pods only.
+    pub service: Option<Arc<str>>,
+    /// Name of the other cluster.
+    pub cluster: Option<Arc<str>>,
+    /// Of `world` only.
+    pub network: Option<Network>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndpointKind {
+    Pod,
+    /// A node of this cluster, and every pod on its network.
+    Node,
+    /// An API server of this cluster, by the endpoints of the Service default/kubernetes.
+    KubeApiserver,
+    RemoteCluster,
+    /// An address of this node's pod ranges that belongs to no known pod.
+    UnknownPod,
+    /// None of these.
+    World,
+}
+
+/// Whether an address outside the cluster is reachable from everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    Private,
+    Public,
+}
+
+/// One holder of an address at an end, listed in records of its endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub address: IpAddr,
+    /// `namespace/name` of the pod.
+    pub pod: Option<Arc<str>>,
+    /// Name of the node that the pod runs on, or that has the address.
+    pub node: Option<Arc<str>>,
+    /// A subset of the pod's labels.
+    pub labels: Arc<[(Arc<str>, Arc<str>)]>,
+    pub identity: Option<EndIdentity>,
+}
+
+/// The port of a Service that a client asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    /// `None` if the Service gives its port no name.
+    pub port_name: Option<Arc<str>>,
+    /// The port that the client asked for: the Service's, or its NodePort.
+    pub port: u16,
+}

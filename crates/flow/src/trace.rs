@@ -1,0 +1,67 @@
+//! What each side of a flow decided, and by which rules.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What became of the flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Allowed,
+    /// It passed, and would be denied if audited policies were enforced.
+    WouldDeny,
+    Denied,
+}
+
+/// The decision of one side: the egress of the source, or the ingress of the destination.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SideTrace {
+    pub verdict: TraceVerdict,
+    /// Whether the pod of this side is on the reporting node, whose rules judged it. The node of the other side knows
+    /// better otherwise.
+    pub enforced_here: bool,
+    /// The enforced policies that decided: the one whose rule allowed, or all that isolate the pod.
+    pub enforced: Vec<PolicyHit>,
+    /// The audited policies that would have decided.
+    pub pending: Vec<PolicyHit>,
+}
+
+/// Words of `ringfence explain`, and `unknown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceVerdict {
+    NotAPod,
+    NotIsolated,
+    Itself,
+    OwnNode,
+    Allowed,
+    Denied,
+    WouldAllow,
+    WouldDeny,
+    Unreadable,
+    /// The policies that judged the connection are not known any more.
+    Unknown,
+}
+
+/// One policy in a trace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyHit {
+    /// `NetworkPolicy`
+    pub kind: Arc<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    /// `spec.ingress[0]`; `None` where the policy isolates the pod and no rule of it matches.
+    pub rule: Option<Arc<str>>,
+    pub action: PolicyAction,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyAction {
+    Allow,
+    /// The policy isolates the pod, and no rule matches.
+    Deny,
+}
