@@ -24,4 +24,4 @@ pub use event::{Event, Problem, Sync, Told};
 pub use folder::{Folder, FolderError, Found, Origin, follow::watch_folder, read_folder};
 pub use token_review::{ReviewedUser, TokenReview, review_token};
 pub use watch::{Followed, lean::read_lean, lookup::cluster_uid, lookup::look_up_pod, watch_cluster, watch_labelled};
-pub use watched::{Keep, Manifests, NODE_ANNOTATIONS, Nameless, Need, POD_SPEC, Resource, Watched};
+pub use watched::{Keep, Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched};

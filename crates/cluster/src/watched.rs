@@ -5,7 +5,7 @@ mod enforcement;
 use policy::{Interner, Tracked};
 use serde_json::Value;
 
-pub use enforcement::{NODE_ANNOTATIONS, POD_SPEC};
+pub use enforcement::{NODE_ANNOTATIONS, OWNER_REFERENCES, POD_SPEC};
 
 /// Objects that the sources can report.
 pub trait Watched: Tracked + Send + 'static {

@@ -12,11 +12,6 @@ pub const LONGEST_KEY_BYTES: usize = 317;
 /// Of all labels of a record together, keys and values: some 500 of the usual ones.
 pub const MOST_BYTES: usize = 16 << 10;
 
-/// Whether the value may stand for a name: it says something, and is not too long for a record.
-pub(crate) fn worth_a_name(value: &str) -> bool {
-    !value.is_empty() && value.len() <= LONGEST_VALUE_BYTES
-}
-
 /// Those that tell what a pod is, in their order, and whether a record has room for each.
 fn with_room(labels: &Labels) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, bool)> {
     let mut left = MOST_BYTES;

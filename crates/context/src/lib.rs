@@ -9,7 +9,6 @@
 mod channel;
 mod cli;
 mod consumer;
-pub mod control_plane;
 mod declared;
 pub mod directory;
 pub mod edges;
@@ -40,7 +39,6 @@ mod template;
 mod testing;
 mod verbs;
 pub mod version;
-pub mod workload;
 
 use std::process::ExitCode;
 

@@ -14,10 +14,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ::identity::Component;
 use cluster::Problem;
 use policy::{Labels, Namespace, ObjectName, Policy, Problems};
-
-use crate::control_plane::Component;
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,7 +146,7 @@ impl Object {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub base: Arc<policy::Pod>,
-    /// What it is a replica of ([`crate::workload::Workload`]).
+    /// What it is a replica of ([`::identity::Workload`]).
     pub workload: Arc<str>,
     /// Whether it is a component of a control plane.
     pub component: Component,

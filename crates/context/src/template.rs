@@ -4,15 +4,13 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use ::identity::service_identity;
+use ::identity::{API_SERVER, Component, app_name, service_identity};
 use policy::Labels;
 use policy::remote::RemoteSet;
 
-use crate::control_plane::{API_SERVER, Component};
 use crate::exposure::Exposures;
 use crate::labels::bounded;
 use crate::object::Pod;
-use crate::workload::app;
 
 /// What records of the addresses of Ingresses and Gateways have as their workload.
 const INGRESS: &str = "ingress";
@@ -57,7 +55,7 @@ impl Template {
         Template {
             namespace: base.name.namespace.clone(),
             workload: workload.clone(),
-            app: app(&base.labels, workload),
+            app: app_name(&base.labels, workload),
             component: *component,
             pod_labels: base.labels.clone(),
             unreadable: base.unreadable,

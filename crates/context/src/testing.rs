@@ -1,16 +1,18 @@
 //! Objects for tests.
 
+use ::identity::Workload;
 use policy::{Interner, Labels, ObjectName, Problems};
 use serde_json::{Value, json};
 
 use crate::object::Pod;
-use crate::workload::{Owner, Workload};
 
 /// The owner is written `Kind name`, or is none.
-pub(crate) fn pod(object: Value, owner: &str) -> Pod {
+pub(crate) fn pod(mut object: Value, owner: &str) -> Pod {
+    if let Some((kind, name)) = owner.split_once(' ') {
+        object["metadata"]["ownerReferences"] = json!([{"kind": kind, "name": name, "controller": true}]);
+    }
     let Ok(policy::Object::Pod(base)) = policy::lower(policy::Kind::Pod, &object) else { panic!("{object}") };
-    let owner = owner.split_once(' ').map(|(kind, name)| Owner { kind, name });
-    let Workload { name: workload, component } = Workload::of(&base, owner, &mut Interner::new());
+    let Workload { name: workload, component } = Workload::of(&base, &mut Interner::new());
     Pod { base, workload, component, ready: true, failing: false, host_port: false, problems: Problems::default() }
 }
 

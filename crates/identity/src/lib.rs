@@ -1,4 +1,5 @@
-//! Security identities: which labels make one, its text, and the number that follows from it (docs/identity.md).
+//! Security identities: which labels make one, its text, and the number that follows from it (docs/identity.md); and the
+//! workload that a pod is a replica of ([`Workload`]).
 //!
 //! An identity is a function of a pod's labels, the labels of its namespace and the name of the cluster. The provider of
 //! context and every agent compute it with this crate, so that all of them agree without asking each other. Everything
@@ -24,6 +25,7 @@
 //! assert_eq!(Space::STANDARD.home(sid), 213_703);
 //! ```
 
+mod control_plane;
 mod end;
 mod filter;
 mod reserved;
@@ -33,7 +35,9 @@ mod sid;
 mod space;
 #[cfg(test)]
 mod testing;
+mod workload;
 
+pub use control_plane::{API_SERVER, Component, hosts_control_plane};
 pub use end::EndIdentity;
 pub use filter::{CHURN, Exclusion, LabelFilter, NotAPattern, Pattern};
 pub use reserved::{ReservedIdentity, UNNUMBERED};
@@ -41,3 +45,4 @@ pub use scheme::{Basis, CLUSTER_NAMESPACE, ExcludedLabel, LabelledObject, Scheme
 pub use service::{SERVICE_LABEL, service_identity};
 pub use sid::{NotASid, Sid, canonical};
 pub use space::Space;
+pub use workload::{Workload, app_name};

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::{Labels, NamedPort, Requirement, Selector, labels};
+use crate::{Labels, NamedPort, Owner, Requirement, Selector, labels};
 
 /// What was said before and may be said again. It keeps nothing alive for long: whenever it holds a quarter more than was in
 /// use when it last looked, it forgets what nobody else holds.
@@ -15,6 +15,7 @@ pub struct Interner {
     texts: Pool<str>,
     labels: Pool<[(Arc<str>, Arc<str>)]>,
     ports: Pool<[NamedPort]>,
+    owners: Pool<Owner>,
     selectors: Pool<[Requirement]>,
 }
 
@@ -60,17 +61,27 @@ impl Interner {
         if ports.is_empty() { Arc::default() } else { self.ports.share(ports) }
     }
 
+    /// Replicas share their owner.
+    pub(crate) fn owner(&mut self, kind: &str, name: &str) -> Arc<Owner> {
+        let owner = Owner { kind: self.text(kind), name: self.text(name) };
+        self.owners.share_as(&owner, |owner| Arc::new(owner.clone()))
+    }
+
     pub(crate) fn selector(&mut self, requirements: Vec<Requirement>) -> Selector {
         let selector = Selector::of(requirements);
         if selector.selects_everything() { selector } else { selector.shared(|held| self.selectors.share(held)) }
     }
 }
 
-impl<T: ?Sized + Hash + Eq> Pool<T>
-where
-    for<'a> Arc<T>: From<&'a T>,
-{
-    fn share(&mut self, value: &T) -> Arc<T> {
+impl<T: ?Sized + Hash + Eq> Pool<T> {
+    fn share(&mut self, value: &T) -> Arc<T>
+    where
+        for<'a> Arc<T>: From<&'a T>,
+    {
+        self.share_as(value, |value| value.into())
+    }
+
+    fn share_as(&mut self, value: &T, allocate: impl FnOnce(&T) -> Arc<T>) -> Arc<T> {
         if let Some(held) = self.held.get(value) {
             return held.clone();
         }
@@ -79,7 +90,7 @@ where
             self.in_use = self.held.len();
             self.held.shrink_to(self.in_use + self.in_use / 4);
         }
-        let new: Arc<T> = value.into();
+        let new = allocate(value);
         self.held.insert(new.clone());
         new
     }
@@ -110,6 +121,9 @@ mod tests {
         // The pairs are the same ones, not equal ones.
         assert!(a.keys().zip(b.keys()).all(|(a, b)| std::ptr::eq(a, b)) && a.len() == 2);
         assert_eq!(interner.labels([("app", "api"), ("app", "web"), ("tier", "front")]), a);
+        let owner = interner.owner("ReplicaSet", "web");
+        assert!(Arc::ptr_eq(&owner, &interner.owner("ReplicaSet", "web")));
+        assert_ne!(owner, interner.owner("StatefulSet", "web"));
     }
 
     #[test]

@@ -50,11 +50,13 @@ pub use explain::{
 };
 pub use interner::Interner;
 pub use labels::Labels;
-pub use lower::{Nameless, lower, lower_name, lower_with};
+pub use lower::{
+    LONGEST_OWNER_BYTES, Nameless, OwnerReading, OwnerReference, lower, lower_name, lower_with, read_owner,
+};
 pub use model::{
     Block, Change, ENFORCEMENT_ANNOTATION, Enforcement, Kind, Moment, NamedPort, Namespace, NamespaceScope, Node,
-    NotAnObjectName, Object, ObjectName, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports, Problems,
-    Tracked,
+    NotAnObjectName, Object, ObjectName, Owner, Peer, Peers, Pod, Policy, PolicyRule, PortMatch, PortRange, Ports,
+    Problems, Tracked,
 };
 pub use nodes::NodeRanges;
 pub use packed::pack_shared;

@@ -8,6 +8,7 @@
 mod enforcement;
 mod json;
 mod node;
+mod owner;
 mod pod;
 mod policy;
 mod selector;
@@ -15,6 +16,8 @@ mod selector;
 use std::sync::Arc;
 
 use serde_json::Value;
+
+pub use owner::{LONGEST_OWNER_BYTES, OwnerReading, OwnerReference, read_owner};
 
 use crate::plain::plain;
 use crate::{Diagnostic, Enforcement, Interner, Kind, Labels, Namespace, Object, ObjectName, Severity};

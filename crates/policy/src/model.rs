@@ -172,6 +172,8 @@ pub struct Pod {
     /// It stands for a static pod: the UID by which the node's kubelet knows that one.
     pub mirror_of: Option<Box<Uid>>,
     pub labels: Labels,
+    /// The controller of the pod. It only names the pod: no rule depends on it.
+    pub owner: Option<Arc<Owner>>,
     /// The node it was bound to.
     pub node: Option<Arc<str>>,
     /// Both families, without duplicates, in the order of the status.
@@ -189,6 +191,14 @@ pub struct Pod {
     /// it is nobody's peer.
     pub unreadable: bool,
     pub problems: Problems,
+}
+
+/// The owner reference with `controller: true`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// `ReplicaSet`, `Node`.
+    pub kind: Arc<str>,
+    pub name: Arc<str>,
 }
 
 /// A node of the cluster, reduced to the addresses at which it takes packets.

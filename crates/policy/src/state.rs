@@ -104,7 +104,13 @@ impl ClusterState {
         if is_written || old.as_ref() == Some(&object) {
             return;
         }
-        self.note(changed, old.as_ref(), Some(&object));
+        let differs_in_owner_alone = match (&old, &object) {
+            (Some(Object::Pod(old)), Object::Pod(new)) => old.differs_in_owner_alone(new),
+            (None, _) | (_, Object::Namespace(_) | Object::Pod(_) | Object::Policy(_) | Object::Node(_)) => false,
+        };
+        if !differs_in_owner_alone {
+            self.note(changed, old.as_ref(), Some(&object));
+        }
         if let Some(old) = &old {
             self.take_out(old);
         }
@@ -514,6 +520,11 @@ impl ClusterState {
 }
 
 impl Pod {
+    /// Whether the same rules follow from both although they are not equal.
+    fn differs_in_owner_alone(&self, other: &Pod) -> bool {
+        self.owner != other.owner && Pod { owner: other.owner.clone(), ..self.clone() } == *other
+    }
+
     /// The number of a named port, if the pod has one of that name and protocol.
     pub fn resolve(&self, name: &str, protocol: nft::Protocol) -> Option<u16> {
         NamedPort::find(&self.ports, name, protocol)

@@ -152,7 +152,11 @@ mod tests {
             "labels": {"app": "web", "tier": "front"}, "generateName": "we", "generation": 3,
             "annotations": {"kubernetes.io/config.mirror": "hash", "ringfence.io/enforcement": "audit", "other": "{}"},
             "deletionTimestamp": "2026-01-02T03:04:06Z", "creationTimestamp": "2026-01-02T03:04:05Z",
-            "ownerReferences": [{"kind": "ReplicaSet", "name": "web"}], "managedFields": [{"fieldsV1": {"f:spec": {}}}],
+            "ownerReferences": [
+                {"kind": "Team", "name": "a", "uid": "1"},
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": true},
+            ],
+            "managedFields": [{"fieldsV1": {"f:spec": {}}}],
         });
         match kind {
             Kind::Namespace => json!({"metadata": metadata, "spec": {"finalizers": []}, "status": {"phase": "Active"}}),

@@ -51,11 +51,15 @@ const POD: Keep = Only(&[
             ("annotations", Only(&[("kubernetes.io/config.mirror", Whole)])),
             ("deletionTimestamp", Whole),
             ("creationTimestamp", Whole),
+            ("ownerReferences", OWNER_REFERENCES),
         ]),
     ),
     ("spec", POD_SPEC),
     ("status", Only(&[("phase", Whole), ("podIP", Whole), ("podIPs", Whole), ("startTime", Whole)])),
 ]);
+
+/// What `policy` looks at in owner references.
+pub const OWNER_REFERENCES: Keep = Each(&Only(&[("kind", Whole), ("name", Whole), ("controller", Whole)]));
 
 /// What `policy` looks at in a pod's `spec`; the ports with all that is said of them.
 pub const POD_SPEC: Keep = Only(&[

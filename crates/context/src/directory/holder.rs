@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ::identity::{API_SERVER, Component};
 use policy::remote::RemoteSet;
 use policy::{Moment, ObjectName, Uid};
 
 use super::Directory;
 use super::known::Known;
-use crate::control_plane::{API_SERVER, Component};
 use crate::object::Pod;
 use crate::template::Template;
 

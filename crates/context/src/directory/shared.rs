@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ::identity::ReservedIdentity;
+use ::identity::{Component, ReservedIdentity, hosts_control_plane};
 use policy::remote::RemoteSet;
 
 use super::Directory;
 use super::holder::ApiServer;
-use crate::control_plane::{Component, hosts_one};
 use crate::record::{Detail, Facts, Record};
 use crate::template::Template;
 
@@ -22,7 +21,7 @@ impl Directory {
         match template.component {
             Component::No => false,
             Component::Own => true,
-            Component::Hosted => self.state.namespace_labels(&template.namespace).is_some_and(hosts_one),
+            Component::Hosted => self.state.namespace_labels(&template.namespace).is_some_and(hosts_control_plane),
         }
     }
 

@@ -2,38 +2,25 @@
 
 use std::sync::Arc;
 
+use ::identity::Workload;
 use policy::Interner;
 use serde_json::Value;
 
 use super::reader::Reader;
 use super::{Kind, Pod};
-use crate::workload::{Owner, Workload};
 
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
     let name = base.name.clone();
     let mut reader = Reader::new(Kind::Pod, &name, "the field is ignored");
-    let owner = owner(&object["metadata"], &mut reader);
-    let Workload { name: workload, component } = Workload::of(&base, owner, interner);
+    // Enforcement reads the owner, and does without one that it does not understand.
+    for (field, reason) in policy::read_owner(&object["metadata"]).misread {
+        reader.not_understood(&field, &reason);
+    }
+    let Workload { name: workload, component } = Workload::of(&base, interner);
     let ready = is_ready(&object["status"], &mut reader);
     let failing = !ready && has_failed_containers(&object["status"], &mut reader);
     let host_port = has_host_port(&object["spec"], &mut reader);
     Pod { base, workload, component, ready, failing, host_port, problems: reader.problems().into_iter().collect() }
-}
-
-fn owner<'a>(metadata: &'a Value, reader: &mut Reader<'_>) -> Option<Owner<'a>> {
-    const PATH: &str = "metadata.ownerReferences";
-    for (index, reference) in reader.objects(&metadata["ownerReferences"], PATH) {
-        match &reference["controller"] {
-            Value::Bool(true) => {
-                let kind = reader.needed_text(&reference["kind"], &format!("{PATH}[{index}].kind"))?;
-                let name = reader.needed_text(&reference["name"], &format!("{PATH}[{index}].name"))?;
-                return Some(Owner { kind, name });
-            }
-            Value::Bool(false) | Value::Null => {}
-            other => reader.expected("true or false", other, &format!("{PATH}[{index}].controller")),
-        }
-    }
-    None
 }
 
 fn is_ready(status: &Value, reader: &mut Reader<'_>) -> bool {
@@ -111,18 +98,6 @@ mod tests {
         assert_eq!(*owned_by(&references).workload, *"web-5d9");
         assert_eq!(*owned_by(&json!([{"kind": "Team", "name": "x"}])).workload, *"a");
         assert_eq!(*owned_by(&Value::Null).workload, *"a");
-    }
-
-    #[test]
-    fn replicas_share_the_name_of_their_workload() {
-        let mut interner = Interner::new();
-        let mut workload = |name| {
-            let reference = json!([{"kind": "ReplicaSet", "name": "web-5d9", "controller": true}]);
-            let object = json!({"metadata": {"name": name, "ownerReferences": reference}});
-            let Ok(Object::Pod(pod)) = Object::lower(&mut interner, Kind::Pod, &object) else { panic!("no pod") };
-            pod.workload.clone()
-        };
-        assert!(Arc::ptr_eq(&workload("a"), &workload("b")));
     }
 
     #[test]

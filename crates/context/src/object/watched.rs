@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::Keep::{self, Each, Only, Whole};
-use cluster::{Manifests, NODE_ANNOTATIONS, Nameless, Need, POD_SPEC, Resource, Watched};
+use cluster::{Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched};
 use policy::{Interner, ObjectName, Tracked, lower_name};
 use serde_json::Value;
 
@@ -103,7 +103,7 @@ const POD: Keep = Only(&[
             ("annotations", Only(&[("kubernetes.io/config.mirror", Whole)])),
             ("deletionTimestamp", Whole),
             ("creationTimestamp", Whole),
-            ("ownerReferences", Each(&Only(&[("kind", Whole), ("name", Whole), ("controller", Whole)]))),
+            ("ownerReferences", OWNER_REFERENCES),
         ]),
     ),
     ("spec", POD_SPEC),

@@ -53,6 +53,7 @@ impl Class {
             uid: Uid::from(""),
             mirror_of: None,
             labels: labels.clone(),
+            owner: None,
             node: None,
             addresses: Addresses::default(),
             host_network: false,

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Misread;
 use super::json::{Fields, boolean, field, join, labels, list, object, port, text};
+use super::owner::{OwnerReference, read_owner};
 use crate::{Addresses, Interner, Kind, Labels, Moment, NamedPort, ObjectName, Pod, Problems, Uid};
 
 const CONSEQUENCE: &str = "no selector matches the pod, and it is isolated without any allowed traffic as far as its \
@@ -36,6 +37,7 @@ pub(super) fn lower(name: ObjectName, object: &Value, interner: &mut Interner) -
                 Labels::new()
             }
         },
+        owner: read_owner(&object["metadata"]).owner.map(|OwnerReference { kind, name }| interner.owner(kind, name)),
         node: spec
             .and_then(|s| field(s, "nodeName"))
             .and_then(|v| reader.take(text(v, "spec.nodeName")))

@@ -11,7 +11,7 @@ pub enum Component {
     #[default]
     No,
     /// A component of a control plane that this cluster hosts for another one, if the pod's namespace is labelled for it
-    /// (`hosts_one`).
+    /// ([`hosts_control_plane`]).
     Hosted,
     /// Of this cluster's control plane.
     Own,
@@ -20,7 +20,8 @@ pub enum Component {
 /// The namespace in which Kubernetes and vendors run the control plane.
 const NAMESPACE: &str = "kube-system";
 
-pub(crate) const API_SERVER: &str = "kube-apiserver";
+/// The workload of API servers that run as pods.
+pub const API_SERVER: &str = "kube-apiserver";
 
 /// The components, by the name of their workload; whatever else runs beside them is not one.
 const COMPONENTS: [&str; 11] = [
@@ -99,7 +100,7 @@ pub(crate) fn component(namespace: &str, workload: &str, is_static: bool, labels
 
 /// Whether a namespace with these labels holds a control plane of another cluster. Labels of namespaces are written by the
 /// administrators of the cluster and by such operators, those of pods by anyone who may create a pod.
-pub(crate) fn hosts_one(namespace_labels: &Labels) -> bool {
+pub fn hosts_control_plane(namespace_labels: &Labels) -> bool {
     HOSTING.iter().any(|(key, value)| namespace_labels.get(key).is_some_and(|found| **found == **value))
 }
 
@@ -209,9 +210,9 @@ mod tests {
     #[test]
     fn namespaces_host_control_planes_by_label() {
         for pair in HOSTING {
-            assert!(hosts_one(&labels(&[pair, ("team", "a")])), "{pair:?}");
-            assert!(!hosts_one(&labels(&[(pair.0, "other")])), "{pair:?}");
+            assert!(hosts_control_plane(&labels(&[pair, ("team", "a")])), "{pair:?}");
+            assert!(!hosts_control_plane(&labels(&[(pair.0, "other")])), "{pair:?}");
         }
-        assert!(!hosts_one(&Labels::new()));
+        assert!(!hosts_control_plane(&Labels::new()));
     }
 }

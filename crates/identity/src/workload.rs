@@ -5,24 +5,18 @@
 
 use std::sync::Arc;
 
-use policy::{Interner, Labels, Pod};
+use policy::{Interner, LONGEST_OWNER_BYTES, Labels, Owner, Pod};
 
 use crate::control_plane::{Component, component};
-use crate::labels::worth_a_name;
+
+/// Longest value of a label that names a workload or an app.
+const LONGEST_NAME_BYTES: usize = LONGEST_OWNER_BYTES;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Unique in the namespace of its pods: `namespace/name` is the reference everywhere.
     pub name: Arc<str>,
     pub component: Component,
-}
-
-/// Who controls a pod: the owner reference with `controller: true`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner<'a> {
-    /// `ReplicaSet`, `Node`.
-    pub kind: &'a str,
-    pub name: &'a str,
 }
 
 /// Set by ReplicaSets that a Deployment made, to what it appended to its own name for theirs.
@@ -36,9 +30,9 @@ const SCHEDULED_MINUTES: std::ops::RangeInclusive<u32> = 24_192_000..=99_999_999
 
 impl Workload {
     /// The interner has the names that replicas share.
-    pub fn of(pod: &Pod, owner: Option<Owner<'_>>, interner: &mut Interner) -> Workload {
+    pub fn of(pod: &Pod, interner: &mut Interner) -> Workload {
+        let owner = pod.owner.as_deref();
         let is_static = owner.is_some_and(|owner| is_static(pod, owner));
-        let owner = owner.filter(|owner| worth_a_name(owner.name));
         let controller = owner.map(|owner| controller_name(pod, owner));
         let name = match (owner, controller) {
             // Replicas with a name of their own talk to each other.
@@ -52,32 +46,37 @@ impl Workload {
 }
 
 /// The app of pods with these labels that are replicas of the workload.
-pub fn app(labels: &Labels, workload: &Arc<str>) -> Arc<str> {
+pub fn app_name(labels: &Labels, workload: &Arc<str>) -> Arc<str> {
     app_label(labels).unwrap_or(workload).clone()
 }
 
+/// Whether the value of a label may name something.
+fn is_name(value: &str) -> bool {
+    !value.is_empty() && value.len() <= LONGEST_NAME_BYTES
+}
+
 fn app_label(labels: &Labels) -> Option<&Arc<str>> {
-    ["app.kubernetes.io/name", "app"].iter().find_map(|key| labels.get(key).filter(|value| worth_a_name(value)))
+    ["app.kubernetes.io/name", "app"].iter().find_map(|key| labels.get(key).filter(|value| is_name(value)))
 }
 
 /// What the pod's owner was made by, or the owner itself.
-fn controller_name<'a>(pod: &'a Pod, owner: Owner<'a>) -> &'a str {
+fn controller_name<'a>(pod: &'a Pod, owner: &'a Owner) -> &'a str {
     let labels = &pod.labels;
     let without = |suffix: &str| owner.name.strip_suffix(suffix)?.strip_suffix('-').filter(|name| !name.is_empty());
-    match owner.kind {
+    match &*owner.kind {
         "ReplicaSet" => {
             let hash = labels.get(TEMPLATE_HASH).filter(|hash| !hash.is_empty());
-            hash.and_then(|hash| without(hash)).unwrap_or(owner.name)
+            hash.and_then(|hash| without(hash)).unwrap_or(&owner.name)
         }
-        "Job" => match labels.get(CRONJOB_NAME).filter(|name| worth_a_name(name)) {
+        "Job" => match labels.get(CRONJOB_NAME).filter(|name| is_name(name)) {
             Some(name) => name,
-            None => scheduled_by(owner.name).unwrap_or(owner.name),
+            None => scheduled_by(&owner.name).unwrap_or(&owner.name),
         },
         "Node" => {
-            let component = pod.name.name.strip_suffix(owner.name).and_then(|name| name.strip_suffix('-'));
+            let component = pod.name.name.strip_suffix(&*owner.name).and_then(|name| name.strip_suffix('-'));
             component.filter(|name| !name.is_empty()).unwrap_or(&pod.name.name)
         }
-        _ => owner.name,
+        _ => &owner.name,
     }
 }
 
@@ -91,9 +90,9 @@ fn scheduled_by(job: &str) -> Option<&str> {
 
 /// Whether the pod is called `<owner>-<ordinal>` by a controller that numbers its pods. The kinds that give random
 /// suffixes do not, even where a suffix consists of digits by chance.
-fn is_numbered(pod: &Pod, owner: Owner<'_>) -> bool {
-    let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&owner.kind);
-    let suffix = pod.name.name.strip_prefix(owner.name).and_then(|rest| rest.strip_prefix('-'));
+fn is_numbered(pod: &Pod, owner: &Owner) -> bool {
+    let random = ["DaemonSet", "Job", "Node", "ReplicaSet", "ReplicationController"].contains(&&*owner.kind);
+    let suffix = pod.name.name.strip_prefix(&*owner.name).and_then(|rest| rest.strip_prefix('-'));
     !random && suffix.is_some_and(is_ordinal)
 }
 
@@ -105,24 +104,28 @@ fn is_ordinal(text: &str) -> bool {
 
 /// The kubelet of the pod's node says that it runs it from a file. Anyone who may create pods may write an owner into
 /// them, so that alone says nothing.
-fn is_static(pod: &Pod, owner: Owner<'_>) -> bool {
-    owner.kind == "Node" && pod.node.as_deref() == Some(owner.name) && pod.mirror_of.is_some()
+fn is_static(pod: &Pod, owner: &Owner) -> bool {
+    *owner.kind == *"Node" && pod.node.as_ref() == Some(&owner.name) && pod.mirror_of.is_some()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{pod, pod_of};
+    use crate::testing::pod;
 
     use super::*;
+
+    fn workload(pod: &Pod) -> Workload {
+        Workload::of(pod, &mut Interner::new())
+    }
 
     /// `namespace/name`, the owner as `Kind name`, labels, and the workload and the app that come of them.
     type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
 
     fn check(cases: &[Case]) {
         for (name, owner, labels, workload, app) in cases {
-            let pod = pod_of(name, owner, labels);
-            let found = (&*pod.workload, &*super::app(&pod.base.labels, &pod.workload));
-            assert_eq!(found, (*workload, *app), "{name} of {owner}");
+            let pod = pod(name, owner, labels);
+            let found = self::workload(&pod).name;
+            assert_eq!((&*found, &*app_name(&pod.labels, &found)), (*workload, *app), "{name} of {owner}");
         }
     }
 
@@ -145,9 +148,10 @@ mod tests {
 
     #[test]
     fn a_value_that_is_too_long_names_nothing() {
-        let long = "x".repeat(crate::labels::LONGEST_VALUE_BYTES + 1);
-        let pod = pod_of("shop/a", "", &[(APP, long.as_str()), ("app", "old")]);
-        assert_eq!((&*pod.workload, &*app(&pod.base.labels, &pod.workload)), ("old", "old"));
+        let long = "x".repeat(LONGEST_NAME_BYTES + 1);
+        let pod = pod("shop/a", "", &[(APP, long.as_str()), ("app", "old")]);
+        let name = workload(&pod).name;
+        assert_eq!((&*name, &*app_name(&pod.labels, &name)), ("old", "old"));
     }
 
     #[test]
@@ -229,7 +233,7 @@ mod tests {
 
     #[test]
     fn replicas_of_components_are_components() {
-        let component = |name: &str, owner: &str| pod_of(name, owner, &[]).component;
+        let component = |name: &str, owner: &str| workload(&pod(name, owner, &[])).component;
         for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "cloud-controller-manager"]
         {
             assert_eq!(component(&format!("kube-system/{name}-node-a"), "Node node-a"), Component::Own, "{name}");
@@ -244,19 +248,21 @@ mod tests {
 
     #[test]
     fn a_static_pod_is_one_that_its_kubelet_speaks_of_whatever_its_owner_claims() {
-        let owned = pod_of("shop/etcd-node-a", "Node node-a", &[]);
-        assert_eq!(owned.component, Component::Hosted);
-        let object = |node: &str| {
-            serde_json::json!({
-                "metadata": {
-                    "namespace": "shop", "name": "etcd-node-a", "annotations": {"kubernetes.io/config.mirror": "hash"}
-                },
-                "spec": {"nodeName": node}
-            })
-        };
+        let owned = pod("shop/etcd-node-a", "Node node-a", &[]);
+        assert_eq!(workload(&owned).component, Component::Hosted);
         for (node, expected) in [("node-a", Component::Own), ("node-b", Component::Hosted)] {
-            let mirror = pod(object(node), "Node node-a");
-            assert_eq!(mirror.component, expected, "on {node}");
+            let mirror = Pod { node: Some(node.into()), mirror_of: Some(Box::new("hash".into())), ..owned.clone() };
+            assert_eq!(workload(&mirror).component, expected, "on {node}");
         }
+    }
+
+    #[test]
+    fn replicas_share_the_name_of_their_workload() {
+        let mut interner = Interner::new();
+        let mut name = |pod_name| {
+            let pod = pod(pod_name, "ReplicaSet web-5d9", &[(HASH, "5d9")]);
+            Workload::of(&pod, &mut interner).name
+        };
+        assert!(Arc::ptr_eq(&name("shop/a"), &name("shop/b")));
     }
 }
