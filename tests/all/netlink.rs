@@ -13,6 +13,7 @@ use tests::netns::in_new_namespace;
 
 // The check of what pods send.
 mod edge;
+mod flow_monitor;
 mod moment;
 mod notifications;
 mod ownership;

@@ -56,6 +56,11 @@ fn netlink_dumps() {
 }
 
 #[test]
+fn conntrack_messages() {
+    replay("conntrack", tests::fuzzing::conntrack);
+}
+
+#[test]
 fn cni() {
     replay("cni", tests::fuzzing::cni);
 }

@@ -3,6 +3,7 @@
 
 mod clusters;
 mod conflists;
+mod conntrack;
 mod edges;
 mod exposures;
 mod records;
@@ -11,6 +12,7 @@ mod rulesets;
 
 pub use clusters::clusters;
 pub use conflists::conflists;
+pub use conntrack::conntrack;
 pub use edges::edges;
 pub use exposures::exposures;
 pub use records::records;

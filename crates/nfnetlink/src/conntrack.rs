@@ -8,7 +8,7 @@ use crate::request::{Kernel, RequestError};
 
 /// `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_GET`
 const NEW_ENTRY: u16 = CTNETLINK;
-const GET_ENTRIES: u16 = CTNETLINK | 1;
+pub(crate) const GET_ENTRIES: u16 = CTNETLINK | 1;
 /// `IPCTNL_MSG_CT_GET_STATS`
 const GET_STATISTICS: u16 = CTNETLINK | 5;
 /// `CTA_*`

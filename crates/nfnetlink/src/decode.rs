@@ -13,6 +13,7 @@ mod objects;
 mod packet;
 mod records;
 mod reply;
+mod tracked;
 
 pub(crate) use bytecode::{EXTHDR_IPV4, EXTHDR_IPV6, INVERTED};
 pub use element::decode_elements;
@@ -27,6 +28,7 @@ pub use objects::{
 pub use packet::PacketHead;
 pub use records::{ChainCounterRecord, Counter, FlowRecord, decode_flow_records, decode_rule_counters};
 pub use reply::{Reply, decode_replies};
+pub use tracked::{FlowEvent, TrackedFlow, TrackedTuple, decode_flow_events, decode_tracked_flows};
 
 /// Why bytes are not what the kernel's netlink says they are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +41,12 @@ pub enum DecodeError {
     Text { attribute: u16 },
     #[error("missing attribute {attribute} of {object}")]
     Missing { object: &'static str, attribute: u16 },
+    #[error("attribute {attribute} of a conntrack entry: {problem}")]
+    Entry {
+        /// Its name in the kernel, `CTA_*`.
+        attribute: &'static str,
+        problem: Box<DecodeError>,
+    },
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod conntrack;
 mod decode;
 mod encode;
 mod expression;
+mod flow_monitor;
 mod hooks;
 mod legacy;
 mod lower;
@@ -28,13 +29,14 @@ mod userdata;
 pub use commit::{CommitError, Committed, Refusal};
 pub use conntrack::{CountError, MarkError, clear_marks, count_flows};
 pub use decode::{
-    ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowRecord, FlowtableRecord,
-    MarkWriterRecord, MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord, decode_chains,
-    decode_changes, decode_elements, decode_flow_count, decode_flow_records, decode_flowtables, decode_generation,
-    decode_logged, decode_mark_writers, decode_marked_flows, decode_replies, decode_rule_counters, decode_rules,
-    decode_sets, decode_tables,
+    ChainCounterRecord, ChainRecord, ChangeRecord, Counter, DecodeError, FlowCount, FlowEvent, FlowRecord,
+    FlowtableRecord, MarkWriterRecord, MarkedFlow, PacketHead, PacketRecord, Reply, RuleRecord, SetRecord, TableRecord,
+    TrackedFlow, TrackedTuple, decode_chains, decode_changes, decode_elements, decode_flow_count, decode_flow_events,
+    decode_flow_records, decode_flowtables, decode_generation, decode_logged, decode_mark_writers, decode_marked_flows,
+    decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables, decode_tracked_flows,
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
+pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, list_flows};
 pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};

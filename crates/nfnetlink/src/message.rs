@@ -200,6 +200,11 @@ impl<'a> Attribute<'a> {
         Ok(u64::from_be_bytes(bytes))
     }
 
+    /// Exactly so many bytes.
+    pub(crate) fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
+        self.value.try_into().map_err(|_| self.of_wrong_length())
+    }
+
     fn of_wrong_length(&self) -> DecodeError {
         DecodeError::Length { attribute: self.kind, length: self.value.len() }
     }

@@ -4,7 +4,7 @@ use super::DecodeError;
 use crate::message::{Attribute, Attributes};
 
 /// One more than the largest attribute number that anything here asks for.
-const COUNTED: usize = 24;
+const COUNTED: usize = 28;
 
 pub(super) struct Fields<'a> {
     object: &'static str,

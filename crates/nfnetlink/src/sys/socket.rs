@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mnl::{Bus, mnl_sys};
 
-use super::Buffer;
+use super::{Buffer, read_socket_option};
 
 /// Options that take an int.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,10 @@ pub(crate) enum SocketOption {
     ExtendedAck,
     /// Receives what is sent to the multicast group, from now on.
     Group(i32),
+    /// The sender of a multicast message is told that this socket had no room for it (`NETLINK_BROADCAST_ERROR`).
+    BroadcastError(bool),
+    /// Lost messages are no error of this socket (`NETLINK_NO_ENOBUFS`).
+    NoOverrunError(bool),
 }
 
 /// Where the port id of its sender stands in a netlink message (`struct nlmsghdr`).
@@ -54,11 +58,24 @@ impl Socket {
             SocketOption::CapAck => (libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1),
             SocketOption::ExtendedAck => (libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1),
             SocketOption::Group(group) => (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group),
+            SocketOption::BroadcastError(on) => (libc::SOL_NETLINK, libc::NETLINK_BROADCAST_ERROR, on.into()),
+            SocketOption::NoOverrunError(on) => (libc::SOL_NETLINK, libc::NETLINK_NO_ENOBUFS, on.into()),
         };
         let length = size_of::<i32>() as libc::socklen_t;
         // SAFETY: the kernel reads `length` bytes at the pointer, which is an int on this stack frame.
         let result = unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, (&raw const value).cast(), length) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Messages for which the kernel had no room, since the socket is open. Wraps.
+    pub(crate) fn dropped(&self) -> io::Result<u32> {
+        // `SK_MEMINFO_VARS` and `SK_MEMINFO_DROPS` of `uapi/linux/sock_diag.h`.
+        const NUMBERS: usize = 9;
+        const DROPS: usize = 8;
+        let mut numbers = Buffer::of_length(NUMBERS * 4);
+        read_socket_option(&self.0, libc::SOL_SOCKET, libc::SO_MEMINFO, numbers.bytes_mut())?;
+        let drops = numbers.bytes()[DROPS * 4..].first_chunk::<4>();
+        drops.map(|drops| u32::from_ne_bytes(*drops)).ok_or_else(|| io::Error::other("SO_MEMINFO is truncated"))
     }
 
     /// The address that the kernel gave it.

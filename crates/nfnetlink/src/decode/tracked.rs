@@ -1,0 +1,222 @@
+//! Entries of connection tracking, in events and in listings. Attribute numbers are those of
+//! `uapi/linux/netfilter/nfnetlink_conntrack.h`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::attributes::Fields;
+use super::{Counter, DecodeError};
+use crate::message::{Attribute, CTNETLINK, Message, Messages};
+
+/// `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_DELETE`
+const NEW_ENTRY: u16 = CTNETLINK;
+const DELETED_ENTRY: u16 = CTNETLINK | 2;
+
+/// `CTA_*`
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const MARK: u16 = 8;
+const ORIGINAL_COUNTERS: u16 = 9;
+const REPLY_COUNTERS: u16 = 10;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+const TIMESTAMP: u16 = 20;
+const EVENT_TIMESTAMP: u16 = 27;
+
+/// `CTA_TUPLE_IP` and `CTA_TUPLE_PROTO`
+const TUPLE_ADDRESSES: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+
+/// `CTA_IP_*`
+const V4_SOURCE: u16 = 1;
+const V4_DESTINATION: u16 = 2;
+const V6_SOURCE: u16 = 3;
+const V6_DESTINATION: u16 = 4;
+
+/// `CTA_PROTO_*`
+const PROTOCOL_NUMBER: u16 = 1;
+const SOURCE_PORT: u16 = 2;
+const DESTINATION_PORT: u16 = 3;
+const ICMP_TYPE: u16 = 5;
+const ICMPV6_TYPE: u16 = 8;
+
+/// `CTA_COUNTERS_PACKETS` and `CTA_COUNTERS_BYTES`
+const PACKETS: u16 = 1;
+const BYTES: u16 = 2;
+
+/// `CTA_TIMESTAMP_START` and `CTA_TIMESTAMP_STOP`
+const START: u16 = 1;
+const STOP: u16 = 2;
+
+/// `IPPROTO_*`
+const ICMP: u8 = 1;
+const GRE: u8 = 47;
+const ICMPV6: u8 = 58;
+
+/// Addresses and ports of one direction of a conntrack entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrackedTuple {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    /// IANA number.
+    pub protocol: u8,
+    /// `None` for protocols without ports. The kernel shows the keys of GRE as ports; they are left out.
+    pub source_port: Option<u16>,
+    pub destination_port: Option<u16>,
+    /// Type of the ICMP or ICMPv6 message that opened the flow, or of the answer to it.
+    pub icmp_type: Option<u8>,
+}
+
+/// A conntrack entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrackedFlow {
+    /// `CTA_ID`: the same in all messages about the entry. The kernel may give it to a later entry.
+    pub id: u32,
+    /// 0 is the default zone.
+    pub zone: u16,
+    /// What the first packet asked for.
+    pub original: TrackedTuple,
+    /// What an answer looks like: after destination translation its source is the end that answers.
+    pub reply: TrackedTuple,
+    /// The connection mark; the kernel leaves out a mark of 0.
+    pub mark: u32,
+    /// `IPS_*` of `uapi/linux/netfilter/nf_conntrack_common.h`.
+    pub status: u32,
+    /// Packets and bytes of the original and of the reply direction. `None` in every [`FlowEvent::New`], and for an
+    /// entry that was made while accounting was off.
+    pub counters: Option<[Counter; 2]>,
+    /// Nanoseconds since 1970; `None` without timestamps. The time of a [`FlowEvent::New`] is that of the event, some
+    /// microseconds from that of the entry, and only told since Linux 6.14.
+    pub started_ns: Option<u64>,
+    /// When the entry was removed; `None` for live entries and without timestamps.
+    pub stopped_ns: Option<u64>,
+}
+
+/// What happened to a conntrack entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FlowEvent {
+    /// The first packet of the flow passed all rules.
+    New(TrackedFlow),
+    /// The entry expired, or somebody removed it.
+    Destroyed(TrackedFlow),
+}
+
+/// The new and the removed entries in one datagram of events. Updates of entries are skipped.
+///
+/// # Errors
+/// If the datagram is truncated, or an attribute of an entry is missing or invalid; the error names the attribute.
+pub fn decode_flow_events(datagram: &[u8]) -> Result<Vec<FlowEvent>, DecodeError> {
+    let mut events = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        // An update has the type of a new entry and not this flag (`ctnetlink_conntrack_event`).
+        let creates = message.flags & libc::NLM_F_CREATE as u16 != 0;
+        match message.kind {
+            NEW_ENTRY if creates => events.push(FlowEvent::New(entry(&message)?)),
+            DELETED_ENTRY => events.push(FlowEvent::Destroyed(entry(&message)?)),
+            _ => {}
+        }
+    }
+    Ok(events)
+}
+
+/// The entries in one datagram of a listing.
+///
+/// # Errors
+/// As [`decode_flow_events`].
+pub fn decode_tracked_flows(datagram: &[u8]) -> Result<Vec<TrackedFlow>, DecodeError> {
+    let mut flows = Vec::new();
+    for message in Messages(datagram) {
+        let message = message?;
+        if message.kind == NEW_ENTRY {
+            flows.push(entry(&message)?);
+        }
+    }
+    Ok(flows)
+}
+
+fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
+    let (_, attributes) = message.general()?;
+    let f = Fields::of("a conntrack entry", attributes)?;
+    let zone = f.get(ZONE).map(|a| a.short()).transpose().map_err(within("CTA_ZONE"))?;
+    let number = |attribute, name| f.number(attribute).map_err(within(name));
+    let needed = |attribute, name| f.need(attribute).map_err(within(name));
+    let id = needed(ID, "CTA_ID")?.number().map_err(within("CTA_ID"))?;
+    let status = needed(STATUS, "CTA_STATUS")?.number().map_err(within("CTA_STATUS"))?;
+    let original = needed(ORIGINAL, "CTA_TUPLE_ORIG").and_then(|a| tuple(a).map_err(within("CTA_TUPLE_ORIG")))?;
+    let reply = needed(REPLY, "CTA_TUPLE_REPLY").and_then(|a| tuple(a).map_err(within("CTA_TUPLE_REPLY")))?;
+    let times = f.get(TIMESTAMP).map(times).transpose().map_err(within("CTA_TIMESTAMP"))?;
+    let event = f.get(EVENT_TIMESTAMP).map(|a| a.long()).transpose().map_err(within("CTA_TIMESTAMP_EVENT"))?;
+    let event = event.filter(|_| message.kind == NEW_ENTRY);
+    let (started_ns, stopped_ns) = times.unwrap_or((None, None));
+    Ok(TrackedFlow {
+        id,
+        zone: zone.unwrap_or(0),
+        original,
+        reply,
+        mark: number(MARK, "CTA_MARK")?.unwrap_or(0),
+        status,
+        counters: counters(&f)?,
+        started_ns: started_ns.or(event),
+        stopped_ns,
+    })
+}
+
+/// Names the attribute of the entry in which something is wrong.
+fn within(attribute: &'static str) -> impl Fn(DecodeError) -> DecodeError {
+    move |problem| DecodeError::Entry { attribute, problem: Box::new(problem) }
+}
+
+fn tuple(attribute: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
+    let parts = Fields::of("a tuple", attribute.nested())?;
+    let (source, destination) = addresses(&Fields::of("a tuple's addresses", parts.need(TUPLE_ADDRESSES)?.nested())?)?;
+    let f = Fields::of("a tuple's protocol", parts.need(TUPLE_PROTOCOL)?.nested())?;
+    let protocol = f.need(PROTOCOL_NUMBER)?.byte()?;
+    let port = |number| match protocol {
+        GRE | ICMP | ICMPV6 => Ok(None),
+        _ => f.get(number).map(|a| a.short()).transpose(),
+    };
+    let icmp_type = match protocol {
+        ICMP => Some(f.need(ICMP_TYPE)?.byte()?),
+        ICMPV6 => Some(f.need(ICMPV6_TYPE)?.byte()?),
+        _ => None,
+    };
+    let (source_port, destination_port) = (port(SOURCE_PORT)?, port(DESTINATION_PORT)?);
+    Ok(TrackedTuple { source, destination, protocol, source_port, destination_port, icmp_type })
+}
+
+/// Both of one family.
+fn addresses(f: &Fields<'_>) -> Result<(IpAddr, IpAddr), DecodeError> {
+    let v4 = |number| f.need(number)?.array().map(|octets: [u8; 4]| Ipv4Addr::from(octets).into());
+    let v6 = |number| f.need(number)?.array().map(|octets: [u8; 16]| Ipv6Addr::from(octets).into());
+    if f.get(V6_SOURCE).is_some() {
+        Ok((v6(V6_SOURCE)?, v6(V6_DESTINATION)?))
+    } else {
+        Ok((v4(V4_SOURCE)?, v4(V4_DESTINATION)?))
+    }
+}
+
+/// Of both directions, or of none: the kernel counts both or neither (`ctnetlink_dump_acct`).
+fn counters(f: &Fields<'_>) -> Result<Option<[Counter; 2]>, DecodeError> {
+    let counter = |attribute: u16, name| {
+        let read = || {
+            let f = Fields::of("a conntrack counter", f.need(attribute)?.nested())?;
+            Ok(Counter { packets: f.need(PACKETS)?.long()?, bytes: f.need(BYTES)?.long()? })
+        };
+        read().map_err(within(name))
+    };
+    if !f.has_any(&[ORIGINAL_COUNTERS, REPLY_COUNTERS]) {
+        return Ok(None);
+    }
+    let original = counter(ORIGINAL_COUNTERS, "CTA_COUNTERS_ORIG")?;
+    Ok(Some([original, counter(REPLY_COUNTERS, "CTA_COUNTERS_REPLY")?]))
+}
+
+fn times(attribute: Attribute<'_>) -> Result<(Option<u64>, Option<u64>), DecodeError> {
+    let f = Fields::of("timestamps", attribute.nested())?;
+    let start = f.need(START)?.long()?;
+    Ok((Some(start), f.get(STOP).map(|a| a.long()).transpose()?))
+}
+
+#[cfg(test)]
+mod tests;
