@@ -11,6 +11,7 @@ mod cni_socket;
 pub mod conflist;
 pub mod doctor;
 mod enforcer;
+mod flows;
 mod gate;
 mod identities;
 mod isolation;

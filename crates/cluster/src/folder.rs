@@ -99,7 +99,7 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
         }
     }
     for found in implied_namespaces(&objects) {
-        objects.insert((O::NAMESPACE, found.object.name().clone()), found);
+        objects.insert((found.object.kind(), found.object.name().clone()), found);
     }
     problems.sort();
     Folder { objects: objects.into_values().collect(), problems, ignored }
@@ -108,14 +108,15 @@ fn assemble<'a, O: Watched>(files: impl Iterator<Item = &'a Contents<O>>) -> Fol
 /// The namespaces that objects are in and that nothing defines. In a cluster they would exist, with the label that
 /// every namespace has.
 fn implied_namespaces<O: Watched>(objects: &BTreeMap<(O::Kind, ObjectName), Found<O>>) -> Vec<Found<O>> {
-    let is_defined = |name: &str| objects.contains_key(&(O::NAMESPACE, ObjectName::new("", name)));
+    let Some(kind) = O::NAMESPACE else { return vec![] };
+    let is_defined = |name: &str| objects.contains_key(&(kind, ObjectName::new("", name)));
     let mut seen = BTreeSet::new();
     let mut implied = Vec::new();
     for found in objects.values() {
         let name = &found.object.name().namespace;
         if !name.is_empty() && !is_defined(name) && seen.insert(name.clone()) {
             let namespace = json!({"metadata": {"name": **name, "labels": {"kubernetes.io/metadata.name": **name}}});
-            let object = O::lower(&mut Interner::new(), O::NAMESPACE, &namespace).expect("it was just given a name");
+            let object = O::lower(&mut Interner::new(), kind, &namespace).expect("it was just given a name");
             implied.push(Found { object, origin: found.origin.clone() });
         }
     }

@@ -12,8 +12,8 @@ pub trait Watched: Tracked + Send + 'static {
     /// All of them, in the order in which a folder reports them. Each is displayed as manifests spell it.
     const KINDS: &'static [Self::Kind];
 
-    /// The kind of Namespace objects: a folder implies those that nothing in it defines.
-    const NAMESPACE: Self::Kind;
+    /// The kind of Namespace objects, if they are among them: a folder implies those that nothing in it defines.
+    const NAMESPACE: Option<Self::Kind>;
 
     fn resource(kind: Self::Kind) -> Resource;
 

@@ -143,6 +143,8 @@ mod tests {
             name: ObjectName::new("shop", "web"),
             selector: labels(selector),
             exposed,
+            addresses: Box::default(),
+            ports: Box::default(),
             problems: Box::default(),
         }))
     }

@@ -4,8 +4,6 @@
 mod exposure;
 mod nodes;
 mod pod;
-mod reader;
-mod service;
 #[cfg(test)]
 mod tests;
 mod watched;
@@ -16,7 +14,10 @@ use std::sync::Arc;
 
 use ::identity::Component;
 use cluster::Problem;
-use policy::{Labels, Namespace, ObjectName, Policy, Problems};
+pub use cluster::{EndpointSlice, Service};
+use policy::{Namespace, ObjectName, Policy, Problems};
+
+type Reader<'a> = cluster::ObjectReader<'a, Kind>;
 
 /// The kinds of object that context is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,24 +166,6 @@ pub struct Node {
     pub base: Arc<policy::Node>,
     /// It has the label of nodes that run the control plane.
     pub control_plane: bool,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct EndpointSlice {
-    pub name: ObjectName,
-    /// Sorted, each once; none of a slice that is not of the Service `default/kubernetes`.
-    pub addresses: Vec<IpAddr>,
-    pub problems: Box<[Problem]>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Service {
-    pub name: ObjectName,
-    /// Empty where the Service selects no pods, and where what it selects is not understood.
-    pub selector: Labels,
-    /// Of type LoadBalancer or NodePort, or with externalIPs.
-    pub exposed: bool,
-    pub problems: Box<[Problem]>,
 }
 
 /// An object that leads traffic from outside to Services.

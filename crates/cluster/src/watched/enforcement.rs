@@ -8,7 +8,7 @@ use super::{Manifests, Nameless, Need, Resource, Watched};
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
-    const NAMESPACE: Kind = Kind::Namespace;
+    const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
         let (plural, group, need, manifests, keep) = match kind {

@@ -107,6 +107,8 @@ fn service(name: &str, selector: &[(&str, &str)], exposed: bool) -> Object {
         name: name.parse().unwrap(),
         selector: labels(selector),
         exposed,
+        addresses: Box::default(),
+        ports: Box::default(),
         problems: Box::default(),
     }))
 }

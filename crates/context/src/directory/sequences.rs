@@ -139,6 +139,8 @@ fn others() -> impl Strategy<Value = Object> {
             name: name.parse().unwrap(),
             selector: labels(selector),
             exposed,
+            addresses: Box::default(),
+            ports: Box::default(),
             problems: Box::default(),
         }))
     });

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use policy::{Interner, ObjectName};
 use serde_json::Value;
 
-use super::reader::Reader;
-use super::{Exposure, Kind};
+use super::{Exposure, Kind, Reader};
 
 /// Reads one object of a kind, and collects the Services it names.
 struct Backends<'a> {

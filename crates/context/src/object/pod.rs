@@ -6,8 +6,7 @@ use ::identity::Workload;
 use policy::Interner;
 use serde_json::Value;
 
-use super::reader::Reader;
-use super::{Kind, Pod};
+use super::{Kind, Pod, Reader};
 
 pub(super) fn lower(base: Arc<policy::Pod>, object: &Value, interner: &mut Interner) -> Pod {
     let name = base.name.clone();

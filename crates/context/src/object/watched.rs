@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use cluster::Keep::{self, Each, Only, Whole};
-use cluster::{Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, Watched};
+use cluster::{
+    Manifests, NODE_ANNOTATIONS, Nameless, Need, OWNER_REFERENCES, POD_SPEC, Resource, ServiceKind, ServiceObject,
+    Watched,
+};
 use policy::{Interner, ObjectName, Tracked, lower_name};
 use serde_json::Value;
 
-use super::{Kind, Object, exposure, nodes, pod, service};
+use super::{Kind, Object, exposure, nodes, pod};
 
 impl Tracked for Object {
     type Kind = Kind;
@@ -23,7 +26,7 @@ impl Tracked for Object {
 
 impl Watched for Object {
     const KINDS: &'static [Kind] = &Kind::ALL;
-    const NAMESPACE: Kind = Kind::Namespace;
+    const NAMESPACE: Option<Kind> = Some(Kind::Namespace);
 
     fn resource(kind: Kind) -> Resource {
         let (plural, group, version, keep) = match kind {
@@ -31,8 +34,8 @@ impl Watched for Object {
             Kind::Pod => return Resource { keep: POD, ..policy::Object::resource(policy::Kind::Pod) },
             Kind::NetworkPolicy => return policy::Object::resource(policy::Kind::NetworkPolicy),
             Kind::Node => return Resource { keep: NODE, ..policy::Object::resource(policy::Kind::Node) },
-            Kind::Service => ("services", "", "v1", SERVICE),
-            Kind::EndpointSlice => ("endpointslices", "discovery.k8s.io", "v1", ENDPOINT_SLICE),
+            Kind::Service => return ServiceObject::resource(ServiceKind::Service),
+            Kind::EndpointSlice => return ServiceObject::resource(ServiceKind::EndpointSlice),
             Kind::Gateway => ("gateways", GATEWAY, "v1", GATEWAY_STATUS),
             Kind::Ingress => ("ingresses", "networking.k8s.io", "v1", INGRESS),
             Kind::HttpRoute => ("httproutes", GATEWAY, "v1", ROUTE),
@@ -41,8 +44,7 @@ impl Watched for Object {
             Kind::TcpRoute => ("tcproutes", GATEWAY, "v1alpha2", ROUTE),
             Kind::UdpRoute => ("udproutes", GATEWAY, "v1alpha2", ROUTE),
         };
-        let only = (kind == Kind::EndpointSlice).then_some(nodes::API_SERVERS);
-        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep, only }
+        Resource { plural, group, version, need: Need::Optional, manifests: Manifests::OfGroup, keep, only: None }
     }
 
     fn lower(interner: &mut Interner, kind: Kind, object: &Value) -> Result<Object, Nameless> {
@@ -52,14 +54,9 @@ impl Watched for Object {
             Kind::Pod => lower_base(interner, policy::Kind::Pod, object),
             Kind::NetworkPolicy => lower_base(interner, policy::Kind::NetworkPolicy, object),
             Kind::Node => lower_base(interner, policy::Kind::Node, object),
-            Kind::EndpointSlice => {
-                Ok(Object::EndpointSlice(Arc::new(nodes::lower_slice(name_of(interner, object)?, object))))
-            }
+            Kind::Service => lower_service(interner, ServiceKind::Service, object),
+            Kind::EndpointSlice => lower_service(interner, ServiceKind::EndpointSlice, object),
             Kind::Gateway => exposure(exposure::lower_gateway(name_of(interner, object)?, object, interner)),
-            Kind::Service => {
-                let name = name_of(interner, object)?;
-                Ok(Object::Service(Arc::new(service::lower(name, object, interner))))
-            }
             Kind::Ingress => exposure(exposure::lower_ingress(name_of(interner, object)?, object, interner)),
             Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
                 exposure(exposure::lower_route(kind, name_of(interner, object)?, object, interner))
@@ -75,6 +72,13 @@ fn lower_base(interner: &mut Interner, kind: policy::Kind, object: &Value) -> Re
         policy::Object::Pod(base) => Object::Pod(Arc::new(pod::lower(base, object, interner))),
         policy::Object::Policy(policy) => Object::Policy(policy),
         policy::Object::Node(base) => Object::Node(Arc::new(nodes::lower_node(base, object))),
+    })
+}
+
+fn lower_service(interner: &mut Interner, kind: ServiceKind, object: &Value) -> Result<Object, Nameless> {
+    Ok(match ServiceObject::lower(interner, kind, object)? {
+        ServiceObject::Service(service) => Object::Service(service),
+        ServiceObject::EndpointSlice(slice) => Object::EndpointSlice(slice),
     })
 }
 
@@ -141,14 +145,8 @@ const NODE: Keep = Only(&[
     ("status", Only(&[("addresses", Whole)])),
 ]);
 
-const ENDPOINT_SLICE: Keep =
-    Only(&[METADATA, ("addressType", Whole), ("endpoints", Each(&Only(&[("addresses", Whole)])))]);
-
 const GATEWAY_STATUS: Keep =
     Only(&[METADATA, ("status", Only(&[("addresses", Each(&Only(&[("type", Whole), ("value", Whole)])))]))]);
-
-const SERVICE: Keep =
-    Only(&[METADATA, ("spec", Only(&[("type", Whole), ("selector", Whole), ("externalIPs", Whole)]))]);
 
 const INGRESS: Keep = Only(&[
     METADATA,
@@ -234,7 +232,11 @@ mod tests {
             Kind::Service => (
                 json!({
                     "type": "ClusterIP", "selector": {"app": "web", "tier": "front"}, "externalIPs": ["203.0.113.5"],
-                    "ports": [{"port": 80}], "clusterIP": "10.96.0.1",
+                    "ports": [
+                        {"name": "http", "port": 80, "nodePort": 30080, "protocol": "TCP", "targetPort": 8080},
+                        {"name": "dns", "port": 53, "nodePort": 30053, "protocol": "UDP"},
+                    ],
+                    "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00:96::1"],
                 }),
                 json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}),
             ),
@@ -312,7 +314,10 @@ mod tests {
             match object {
                 Object::Namespace(_) | Object::Policy(_) => {}
                 Object::Pod(pod) => assert!(*pod.workload == *"w" && pod.ready && pod.host_port),
-                Object::Service(service) => assert!(service.exposed && service.selector.len() == 2),
+                Object::Service(service) => {
+                    assert!(service.exposed && service.selector.len() == 2);
+                    assert_eq!((service.addresses.len(), service.ports.len()), (4, 2));
+                }
                 Object::Node(node) => assert!(node.control_plane && node.base.addresses.iter().count() == 2),
                 Object::EndpointSlice(slice) => assert_eq!(slice.addresses.len(), 2),
                 Object::Exposure(exposure) => {

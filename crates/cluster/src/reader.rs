@@ -1,16 +1,17 @@
-//! Reading of JSON that goes on after what it does not understand, and tells of it.
+//! Reading of JSON that goes on after what it does not understand, and reports it. For objects that only name or classify:
+//! those of enforcement are read by `policy`.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use cluster::Problem;
 use policy::ObjectName;
 use serde_json::Value;
 
-use super::Kind;
+use crate::Problem;
 
 /// Reads one object. Null counts as absent, as it does for the API server.
-pub(super) struct Reader<'a> {
-    kind: Kind,
+pub struct ObjectReader<'a, K> {
+    kind: K,
     name: &'a ObjectName,
     /// What follows for the object from a part that is not understood.
     consequence: &'static str,
@@ -20,22 +21,24 @@ pub(super) struct Reader<'a> {
 /// Where something was looked for that is not there.
 static ABSENT: Value = Value::Null;
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(kind: Kind, name: &'a ObjectName, consequence: &'static str) -> Reader<'a> {
-        Reader { kind, name, consequence, problems: Vec::new() }
+impl<'a, K: fmt::Display> ObjectReader<'a, K> {
+    pub fn new(kind: K, name: &'a ObjectName, consequence: &'static str) -> ObjectReader<'a, K> {
+        ObjectReader { kind, name, consequence, problems: Vec::new() }
     }
 
-    pub(super) fn problems(self) -> Box<[Problem]> {
+    /// What was not understood.
+    pub fn problems(self) -> Box<[Problem]> {
         self.problems.into()
     }
 
-    pub(super) fn not_understood(&mut self, path: &str, reason: &str) {
+    /// Adds a problem of the field at `path`.
+    pub fn not_understood(&mut self, path: &str, reason: &str) {
         let origin = format!("{} {} {path}", self.kind, self.name);
         self.problems.push(Problem { origin, message: format!("{reason}; {}", self.consequence) });
     }
 
     /// The value if it is an object, otherwise null, in which no field is found.
-    pub(super) fn object<'v>(&mut self, value: &'v Value, path: &str) -> &'v Value {
+    pub fn object<'v>(&mut self, value: &'v Value, path: &str) -> &'v Value {
         match value {
             Value::Object(_) | Value::Null => value,
             other => {
@@ -46,7 +49,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The items of a list; none where it is absent.
-    fn items<'v>(&mut self, value: &'v Value, path: &str) -> &'v [Value] {
+    pub fn items<'v>(&mut self, value: &'v Value, path: &str) -> &'v [Value] {
         match value {
             Value::Array(items) => items,
             Value::Null => &[],
@@ -58,7 +61,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The items, each of which is an object, with their places in the list.
-    pub(super) fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
+    pub fn objects<'v>(&mut self, value: &'v Value, path: &str) -> Vec<(usize, &'v Value)> {
         let items = self.items(value, path);
         let mut objects = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
@@ -70,7 +73,8 @@ impl<'a> Reader<'a> {
         objects
     }
 
-    pub(super) fn text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
+    /// `None` where it is absent.
+    pub fn text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
         match value {
             Value::String(text) => Some(text),
             Value::Null => None,
@@ -82,7 +86,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same, of a field that has to be there.
-    pub(super) fn needed_text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
+    pub fn needed_text<'v>(&mut self, value: &'v Value, path: &str) -> Option<&'v str> {
         match value {
             Value::Null => self.not_understood(path, "missing"),
             Value::String(text) if text.is_empty() => self.not_understood(path, "empty"),
@@ -93,7 +97,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The addresses that a list of strings holds.
-    pub(super) fn addresses(&mut self, value: &Value, path: &str) -> Vec<IpAddr> {
+    pub fn addresses(&mut self, value: &Value, path: &str) -> Vec<IpAddr> {
         let items = self.items(value, path);
         let mut addresses = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
@@ -103,7 +107,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An IPv4 address that is written as an IPv6 one is the former.
-    pub(super) fn address(&mut self, value: &Value, path: &str) -> Option<IpAddr> {
+    pub fn address(&mut self, value: &Value, path: &str) -> Option<IpAddr> {
         let text = self.needed_text(value, path)?;
         match text.parse::<IpAddr>() {
             Ok(address) => Some(address.to_canonical()),
@@ -114,7 +118,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn expected(&mut self, what: &str, found: &Value, path: &str) {
+    /// Adds the problem that the field is of another JSON type.
+    pub fn expected(&mut self, what: &str, found: &Value, path: &str) {
         let found = match found {
             Value::Null => "null",
             Value::Bool(_) => "a boolean",
