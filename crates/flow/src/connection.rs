@@ -1,5 +1,6 @@
 //! Entries of connection tracking, as the kernel reports them.
 
+use std::iter::Sum;
 use std::net::IpAddr;
 use std::ops::{Add, AddAssign, Sub};
 
@@ -43,7 +44,18 @@ pub struct Connection {
     pub started: Option<Timestamp>,
 }
 
-/// Packets, and bytes with the headers of layer 3.
+/// Packets, and bytes with the headers of layer 3 (`CTA_COUNTERS_PACKETS`, `CTA_COUNTERS_BYTES`). Sums and differences
+/// saturate.
+///
+/// ```
+/// use flow::Volume;
+///
+/// let before = Volume { packets: 3, bytes: 180 };
+/// let after = Volume { packets: 5, bytes: 1_180 };
+/// assert_eq!(after - before, Volume { packets: 2, bytes: 1_000 });
+/// assert_eq!(before - after, Volume::default());
+/// assert_eq!([before, after].into_iter().sum::<Volume>(), Volume { packets: 8, bytes: 1_360 });
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     pub packets: u64,
@@ -53,13 +65,19 @@ pub struct Volume {
 impl Add for Volume {
     type Output = Volume;
     fn add(self, other: Volume) -> Volume {
-        Volume { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+        Volume { packets: self.packets.saturating_add(other.packets), bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 
 impl AddAssign for Volume {
     fn add_assign(&mut self, other: Volume) {
         *self = *self + other;
+    }
+}
+
+impl Sum for Volume {
+    fn sum<I: Iterator<Item = Volume>>(volumes: I) -> Volume {
+        volumes.fold(Volume::default(), |sum, volume| sum + volume)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The ends of connections: what is part of a record's key, and what is only listed in it.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -23,6 +24,26 @@ pub struct Endpoint {
     pub network: Option<Network>,
 }
 
+/// One word for tables: `shop/web`, `node/worker-1`, `east:shop/web` (of another cluster), `kube-apiserver`, `unknown-pod`,
+/// `world/private`.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Endpoint { kind, namespace, name, service: _, cluster, network } = self;
+        if let Some(cluster) = cluster {
+            write!(f, "{cluster}:")?;
+        }
+        match (kind, namespace, name, network) {
+            (EndpointKind::Pod | EndpointKind::RemoteCluster, Some(namespace), Some(name), _) => {
+                write!(f, "{namespace}/{name}")
+            }
+            (EndpointKind::World, _, _, Some(Network::Private)) => f.write_str("world/private"),
+            (EndpointKind::World, _, _, Some(Network::Public)) => f.write_str("world/public"),
+            (kind, _, Some(name), _) => write!(f, "{}/{name}", kind.word()),
+            (kind, _, None, _) => f.write_str(kind.word()),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndpointKind {
@@ -36,6 +57,20 @@ pub enum EndpointKind {
     UnknownPod,
     /// None of these.
     World,
+}
+
+impl EndpointKind {
+    /// The word of the JSON form.
+    pub fn word(self) -> &'static str {
+        match self {
+            EndpointKind::Pod => "pod",
+            EndpointKind::Node => "node",
+            EndpointKind::KubeApiserver => "kube-apiserver",
+            EndpointKind::RemoteCluster => "remote-cluster",
+            EndpointKind::UnknownPod => "unknown-pod",
+            EndpointKind::World => "world",
+        }
+    }
 }
 
 /// Whether an address outside the cluster is reachable from everywhere.
@@ -69,4 +104,15 @@ pub struct ServicePort {
     pub port_name: Option<Arc<str>>,
     /// The port that the client asked for: the Service's, or its NodePort.
     pub port: u16,
+}
+
+/// `shop/web:http`; the number of the port if it has no name.
+impl fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServicePort { namespace, name, port_name, port } = self;
+        match port_name {
+            Some(port_name) => write!(f, "{namespace}/{name}:{port_name}"),
+            None => write!(f, "{namespace}/{name}:{port}"),
+        }
+    }
 }

@@ -6,13 +6,29 @@
 //!
 //! A [`Connection`] is one entry of connection tracking. A [`Subject`] says what it is about: its [`FlowKey`] and the
 //! [`Member`] at each end. Connections of one key within one window are one [`FlowRecord`].
+//!
+//! A [`Tracker`] has the live connections and their [`Ledger`]; what it observes goes into [`Windows`]; closed windows go
+//! into a [`Ring`]; a [`FlowFilter`] and [`group`] read records.
 
 mod connection;
 mod endpoint;
+mod filter;
+mod group;
 mod record;
+mod ring;
+mod shared;
+#[cfg(test)]
+mod testing;
 mod trace;
+mod tracker;
+mod windows;
 
 pub use connection::{Connection, ConnectionId, Tuple, Volume};
 pub use endpoint::{Endpoint, EndpointKind, Member, Network, ServicePort};
+pub use filter::{FilterError, FlowFilter, Peer, PolicyName, WorkloadName};
+pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
+pub use ring::{RING_AGE, RING_BYTES, Ring, RingCounts};
 pub use trace::{PolicyAction, PolicyHit, SideTrace, TraceVerdict, Verdict};
+pub use tracker::{Ledger, Tracker};
+pub use windows::{DroppedRecords, MOST_SILENT_WINDOWS, Windows};

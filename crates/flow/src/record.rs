@@ -2,18 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use identity::EndIdentity;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Endpoint, Member, ServicePort, SideTrace, Verdict, Volume};
+use crate::{Endpoint, Member, PolicyHit, ServicePort, SideTrace, Verdict, Volume};
 
 /// Length of a window. Windows are aligned to the wall clock: they begin at multiples of it since 1970.
 pub const WINDOW_SECONDS: i64 = 15;
 
-/// Addresses, pods, labels and identities that one record lists for an end. Further ones are counted.
+/// Addresses, pods, nodes, labels and identities that one record lists of each end: enough for the replicas of a workload,
+/// few enough that a record about the whole Internet stays below 32 KiB. `truncated` says that there were more.
 pub const MOST_MEMBERS: usize = 100;
 
 /// What makes connections alike.
@@ -47,7 +49,7 @@ pub struct Subject {
     pub generation: Option<u32>,
 }
 
-/// The connections of one key in one window.
+/// The connections of one key in one window. The JSON form is in `flow/src/record.rs` (test `record_has_this_json`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowRecord {
@@ -57,27 +59,48 @@ pub struct FlowRecord {
     pub node: Arc<str>,
     #[serde(flatten)]
     pub key: Arc<FlowKey>,
-    pub sources: EndSample,
-    pub destinations: EndSample,
+    /// Records of successive windows share a sample that has not changed.
+    pub sources: Arc<EndSample>,
+    pub destinations: Arc<EndSample>,
     pub connections: Connections,
-    /// From the source to the destination; `None` if it is not known of any connection of the record.
+    /// What was reported in this window, from the source (original direction) to the destination; `None` if no connection
+    /// of the record reported counters in this window. A connection that started may report its first counters in a later
+    /// window.
     pub sent: Option<Volume>,
-    /// From the destination to the source.
+    /// From the destination to the source (reply direction).
     pub received: Option<Volume>,
-    /// Connections whose volume is not known, and is not in `sent` and `received`.
+    /// Connections without counters, whose volume is in no record: made before accounting was switched on. Each counts once
+    /// in every window in which a listing or its end reported it.
     pub unknown_volume: u64,
     /// Packets that were denied, or would be. A denied flow has no connection.
     pub denied_packets: u64,
     /// The newest generation of policies that decided about a connection of the record.
     pub generation: Option<u32>,
-    /// First and last event of the record within the window.
+    /// First and last event of the record within the window: begin and end of the window if the record has only connections
+    /// that lived through it without an event.
     pub first: Timestamp,
     pub last: Timestamp,
 }
 
-/// Connections of a record within its window.
+impl FlowKey {
+    /// The policies that decided, or would have, on either side.
+    pub fn policies(&self) -> impl Iterator<Item = &PolicyHit> {
+        [&self.egress, &self.ingress].into_iter().flat_map(|side| side.enforced.iter().chain(&side.pending))
+    }
+}
+
+impl FlowRecord {
+    /// When the window of the record ends. The end is not part of the window.
+    pub fn window_end(&self) -> Timestamp {
+        Timestamp::from_second(self.window.as_second().saturating_add(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// Connections of a record within its window. For each key, `live` of a window is `live` of the window before
+/// + `started` − `ended` − `lost`, unless observations were dropped ([`crate::DroppedRecords`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
+    /// Connections that began, or that the agent found when it started.
     pub started: u64,
     pub ended: u64,
     /// At the end of the window.
@@ -86,7 +109,35 @@ pub struct Connections {
     pub lost: u64,
 }
 
+impl AddAssign for Connections {
+    fn add_assign(&mut self, other: Connections) {
+        let Connections { started, ended, live, lost } = other;
+        self.started = self.started.saturating_add(started);
+        self.ended = self.ended.saturating_add(ended);
+        self.live = self.live.saturating_add(live);
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
 /// Who was at one end of a record's connections, at most [`MOST_MEMBERS`] of each.
+///
+/// ```
+/// use flow::{EndSample, Member};
+///
+/// let web = Member {
+///     address: "10.0.1.7".parse()?,
+///     pod: Some("shop/web-0".into()),
+///     node: Some("worker-1".into()),
+///     labels: [("app".into(), "web".into())].into(),
+///     identity: None,
+/// };
+/// let mut sample = EndSample::default();
+/// sample.add(&web);
+/// sample.add(&Member { address: "10.0.1.8".parse()?, pod: Some("shop/web-1".into()), ..web });
+/// assert_eq!((sample.addresses.len(), sample.pods.len(), sample.nodes.len(), sample.truncated), (2, 2, 1, false));
+/// assert!(sample.labels.contains("app=web"));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndSample {
     pub addresses: BTreeSet<IpAddr>,
@@ -99,3 +150,77 @@ pub struct EndSample {
     /// Whether there were more than are listed.
     pub truncated: bool,
 }
+
+impl EndSample {
+    /// Lists a holder of an address of this end.
+    pub fn add(&mut self, member: &Member) {
+        let Member { address, pod, node, labels, identity } = member;
+        self.truncated |= !insert(&mut self.addresses, address);
+        if let Some(pod) = pod {
+            self.truncated |= !insert(&mut self.pods, pod);
+        }
+        if let Some(node) = node {
+            self.truncated |= !insert(&mut self.nodes, node);
+        }
+        for (key, value) in labels.iter() {
+            self.add_label(key, value);
+        }
+        if let Some(identity) = identity {
+            self.add_identity(identity);
+        }
+    }
+
+    /// Lists what another sample of the same end lists.
+    pub fn merge(&mut self, other: &EndSample) {
+        let EndSample { addresses, pods, nodes, labels, identities, truncated } = other;
+        self.truncated |= *truncated;
+        for address in addresses {
+            self.truncated |= !insert(&mut self.addresses, address);
+        }
+        for (mine, theirs) in [(&mut self.pods, pods), (&mut self.nodes, nodes), (&mut self.labels, labels)] {
+            for name in theirs {
+                self.truncated |= !insert(mine, name);
+            }
+        }
+        for identity in identities {
+            self.add_identity(identity);
+        }
+    }
+
+    fn add_label(&mut self, key: &str, value: &str) {
+        let mut label = String::with_capacity(key.len() + 1 + value.len());
+        label.push_str(key);
+        label.push('=');
+        label.push_str(value);
+        if self.labels.contains(label.as_str()) {
+            return;
+        }
+        if self.labels.len() < MOST_MEMBERS {
+            self.labels.insert(label.into());
+        } else {
+            self.truncated = true;
+        }
+    }
+
+    fn add_identity(&mut self, identity: &EndIdentity) {
+        if self.identities.contains(identity) {
+            return;
+        }
+        if self.identities.len() < MOST_MEMBERS {
+            self.identities.push(identity.clone());
+        } else {
+            self.truncated = true;
+        }
+    }
+}
+
+/// False if the set is full.
+fn insert<T: Ord + Clone>(set: &mut BTreeSet<T>, item: &T) -> bool {
+    if set.contains(item) {
+        return true;
+    }
+    set.len() < MOST_MEMBERS && set.insert(item.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! What each side of a flow decided, and by which rules.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,23 @@ pub enum Verdict {
     /// It passed, and would be denied if audited policies were enforced.
     WouldDeny,
     Denied,
+}
+
+impl Verdict {
+    /// The word of the JSON form.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Allowed => "allowed",
+            Verdict::WouldDeny => "would-deny",
+            Verdict::Denied => "denied",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
 }
 
 /// The decision of one side: the egress of the source, or the ingress of the destination.

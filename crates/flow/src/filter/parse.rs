@@ -1,0 +1,153 @@
+//! Filters from text: flags of the command line and parameters of the API.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{FlowFilter, Peer, PolicyName, WorkloadName};
+use crate::{EndpointKind, Verdict};
+
+/// Why a filter is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    #[error("unknown filter '{}': expected one of {}", field.escape_debug(), FlowFilter::FIELDS.join(", "))]
+    UnknownField { field: String },
+    #[error("filter '{field}' appears twice: expected one value")]
+    Repeated { field: &'static str },
+    #[error("invalid {field} '{}': expected {expected}", text.escape_debug())]
+    Invalid { field: &'static str, text: String, expected: &'static str },
+}
+
+const SINCE: &str = "a duration such as 10m or 1h30m, or a time such as 2026-05-04T12:00:00Z";
+const NAMESPACE: &str = "the name of a namespace: at most 63 lower-case letters, digits and '-'";
+const WORKLOAD: &str = "WORKLOAD or NAMESPACE/WORKLOAD, in letters, digits, '-', '_' and '.'";
+const PEER: &str = "a namespace, NAMESPACE/WORKLOAD, NAMESPACE/POD, a node, an address, a CIDR, world, kube-apiserver, \
+                    unknown-pod or remote-cluster";
+const PORT: &str = "a number from 0 to 65535";
+const PROTOCOL: &str = "tcp, udp, sctp, icmp, icmpv6, or a number from 0 to 255";
+const VERDICT: &str = "allowed, would-deny or denied";
+const POLICY: &str = "POLICY or NAMESPACE/POLICY, in letters, digits, '-', '_' and '.'";
+
+impl FlowFilter {
+    /// Names of the fields, as flags and parameters have them.
+    pub const FIELDS: [&str; 8] = ["since", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
+
+    /// Sets a field by its name. Durations are counted back from `now`.
+    pub fn set(&mut self, field: &str, text: &str, now: Timestamp) -> Result<(), FilterError> {
+        match field {
+            "since" => assign(&mut self.since, "since", text, SINCE, since(text, now)),
+            "namespace" => assign(&mut self.namespace, "namespace", text, NAMESPACE, label(text)),
+            "workload" => {
+                let name = name(text).map(|(namespace, name)| WorkloadName { namespace, name });
+                assign(&mut self.workload, "workload", text, WORKLOAD, name)
+            }
+            "peer" => assign(&mut self.peer, "peer", text, PEER, peer(text)),
+            "port" => assign(&mut self.port, "port", text, PORT, number(text)),
+            "protocol" => assign(&mut self.protocol, "protocol", text, PROTOCOL, protocol(text)),
+            "verdict" => {
+                let verdicts = [Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied];
+                let verdict = verdicts.into_iter().find(|verdict| verdict.word() == text);
+                assign(&mut self.verdict, "verdict", text, VERDICT, verdict)
+            }
+            "policy" => {
+                let name = name(text).map(|(namespace, name)| PolicyName { namespace, name });
+                assign(&mut self.policy, "policy", text, POLICY, name)
+            }
+            _ => Err(FilterError::UnknownField { field: field.to_owned() }),
+        }
+    }
+}
+
+fn assign<T>(
+    place: &mut Option<T>,
+    field: &'static str,
+    text: &str,
+    expected: &'static str,
+    value: Option<T>,
+) -> Result<(), FilterError> {
+    if place.is_some() {
+        return Err(FilterError::Repeated { field });
+    }
+    let Some(value) = value else {
+        return Err(FilterError::Invalid { field, text: text.to_owned(), expected });
+    };
+    *place = Some(value);
+    Ok(())
+}
+
+fn since(text: &str, now: Timestamp) -> Option<Timestamp> {
+    if let Ok(time) = text.parse() {
+        return Some(time);
+    }
+    let ago: SignedDuration = text.parse().ok()?;
+    if ago.is_negative() {
+        return None;
+    }
+    Some(now.checked_sub(ago).unwrap_or(Timestamp::MIN))
+}
+
+/// RFC 1123 label.
+fn label(text: &str) -> Option<Arc<str>> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label =
+        (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
+    is_label.then(|| text.into())
+}
+
+/// RFC 1123 subdomain.
+fn subdomain(text: &str) -> Option<Arc<str>> {
+    let is_subdomain = text.len() <= 253 && text.split('.').all(|part| label(part).is_some());
+    is_subdomain.then(|| text.into())
+}
+
+/// Name of an object, or a label's value: workloads are also named by labels.
+fn object_name(text: &str) -> Option<Arc<str>> {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    ((1..=253).contains(&text.len()) && text.bytes().all(inner)).then(|| text.into())
+}
+
+fn name(text: &str) -> Option<(Option<Arc<str>>, Arc<str>)> {
+    match text.split_once('/') {
+        Some((namespace, name)) => Some((Some(label(namespace)?), object_name(name)?)),
+        None => Some((None, object_name(text)?)),
+    }
+}
+
+fn peer(text: &str) -> Option<Peer> {
+    let kinds =
+        [EndpointKind::World, EndpointKind::KubeApiserver, EndpointKind::UnknownPod, EndpointKind::RemoteCluster];
+    if let Some(kind) = kinds.into_iter().find(|kind| kind.word() == text) {
+        return Some(Peer::Kind(kind));
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(Peer::Network(address.into()));
+    }
+    if let Ok(network) = text.parse::<IpNet>() {
+        return Some(Peer::Network(network));
+    }
+    match text.split_once('/') {
+        Some((namespace, name)) => {
+            Some(Peer::NamespacedName { namespace: label(namespace)?, name: object_name(name)? })
+        }
+        None => Some(Peer::Name(subdomain(text)?)),
+    }
+}
+
+/// Digits alone: Rust's parser would take `+80`.
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// <https://www.iana.org/assignments/protocol-numbers>
+fn protocol(text: &str) -> Option<u8> {
+    match text {
+        "icmp" => Some(1),
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "icmpv6" => Some(58),
+        "sctp" => Some(132),
+        _ => number(text),
+    }
+}

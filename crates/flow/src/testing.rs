@@ -1,0 +1,219 @@
+//! Ends, connections and records for tests.
+
+use std::sync::Arc;
+
+use identity::{EndIdentity, ReservedIdentity};
+use jiff::{SignedDuration, Timestamp};
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::{
+    Connection, ConnectionId, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Member, Network,
+    PolicyAction, PolicyHit, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict, Volume,
+};
+
+/// Milliseconds after a time at which a window begins.
+pub(crate) fn at(milliseconds: i64) -> Timestamp {
+    Timestamp::from_second(1_777_896_000).unwrap() + SignedDuration::from_millis(milliseconds)
+}
+
+pub(crate) fn volume(packets: u64, bytes: u64) -> Volume {
+    Volume { packets, bytes }
+}
+
+pub(crate) fn endpoint(kind: EndpointKind) -> Endpoint {
+    Endpoint { kind, namespace: None, name: None, service: None, cluster: None, network: None }
+}
+
+pub(crate) fn pod(namespace: &str, workload: &str) -> Endpoint {
+    Endpoint {
+        namespace: Some(namespace.into()),
+        name: Some(workload.into()),
+        service: Some(namespace.into()),
+        ..endpoint(EndpointKind::Pod)
+    }
+}
+
+pub(crate) fn side(verdict: TraceVerdict, enforced: Vec<PolicyHit>) -> SideTrace {
+    SideTrace { verdict, enforced_here: true, enforced, pending: Vec::new() }
+}
+
+pub(crate) fn hit(name: &str, rule: Option<&str>, action: PolicyAction) -> PolicyHit {
+    let (namespace, name) = name.split_once('/').unwrap();
+    PolicyHit {
+        kind: "NetworkPolicy".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        rule: rule.map(Into::into),
+        action,
+    }
+}
+
+pub(crate) fn member(address: &str, pod: &str) -> Member {
+    Member {
+        address: address.parse().unwrap(),
+        pod: Some(pod.into()),
+        node: Some("worker-1".into()),
+        labels: [("app".into(), pod.split_once('/').unwrap().1.into())].into(),
+        identity: None,
+    }
+}
+
+/// From the pods `shop/web` to port 5432 of the pods `shop/db-NUMBER`.
+pub(crate) fn subject(number: u8) -> Arc<Subject> {
+    let key = FlowKey {
+        source: pod("shop", "web"),
+        destination: pod("shop", &format!("db-{number}")),
+        protocol: 6,
+        port: Some(5432),
+        icmp_type: None,
+        service: None,
+        verdict: Verdict::Allowed,
+        drop_cause: None,
+        egress: side(TraceVerdict::NotIsolated, Vec::new()),
+        ingress: side(TraceVerdict::Allowed, vec![hit("shop/db", Some("spec.ingress[0]"), PolicyAction::Allow)]),
+    };
+    Arc::new(Subject {
+        key: Arc::new(key),
+        source: member("10.0.1.7", "shop/web-0"),
+        destination: member(&format!("10.0.2.{number}"), &format!("shop/db-{number}")),
+        generation: Some(7),
+    })
+}
+
+/// A connection from a port, as NEW events have it: without counters.
+pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connection {
+    let original = Tuple {
+        source: "10.0.1.7".parse().unwrap(),
+        destination: "10.0.2.1".parse().unwrap(),
+        protocol: 6,
+        source_port: Some(source_port),
+        destination_port: Some(5432),
+        icmp_type: None,
+    };
+    let reply = Tuple {
+        source: original.destination,
+        destination: original.source,
+        source_port: original.destination_port,
+        destination_port: original.source_port,
+        ..original
+    };
+    Connection {
+        id: ConnectionId { id: u32::from(source_port), zone: 0, original },
+        reply,
+        mark: 0,
+        volume: None,
+        started: made,
+    }
+}
+
+/// Records of few names, so that filters and groups meet often.
+pub(crate) fn records() -> impl Strategy<Value = Vec<FlowRecord>> {
+    vec(record(), 0..24)
+}
+
+fn record() -> impl Strategy<Value = FlowRecord> {
+    let counts = (0u64..4, 0u64..4, 0u64..4, 0u64..4);
+    let window = (0i64..4, 0i64..15_000, 0i64..15_000);
+    (window, select(vec!["n1", "n2"]), key(), sample(), sample(), counts, option_volumes(), 0u64..3, 0u64..9).prop_map(
+        |(
+            (window, a, b),
+            node,
+            key,
+            sources,
+            destinations,
+            counts,
+            [sent, received],
+            unknown_volume,
+            denied_packets,
+        )| {
+            let (started, ended, live, lost) = counts;
+            FlowRecord {
+                window: at(window * 15_000),
+                node: node.into(),
+                key: Arc::new(key),
+                sources: Arc::new(sources),
+                destinations: Arc::new(destinations),
+                connections: Connections { started, ended, live, lost },
+                sent,
+                received,
+                unknown_volume,
+                denied_packets,
+                generation: (started > 0).then_some(7),
+                first: at(window * 15_000 + a.min(b)),
+                last: at(window * 15_000 + a.max(b)),
+            }
+        },
+    )
+}
+
+fn option_volumes() -> impl Strategy<Value = [Option<Volume>; 2]> {
+    let some = || prop::option::of((0u64..3, 0u64..5).prop_map(|(packets, bytes)| Volume { packets, bytes }));
+    [some(), some()]
+}
+
+fn key() -> impl Strategy<Value = FlowKey> {
+    let service = (select(vec!["shop", "pay"]), select(vec!["web", "db"]), select(vec![None, Some("http")]));
+    let service = prop::option::of(service.prop_map(|(namespace, name, port_name)| ServicePort {
+        namespace: namespace.into(),
+        name: name.into(),
+        port_name: port_name.map(Into::into),
+        port: 80,
+    }));
+    let verdict = select(vec![Verdict::Allowed, Verdict::WouldDeny, Verdict::Denied]);
+    let port = select(vec![None, Some(80), Some(443)]);
+    (any_endpoint(), any_endpoint(), select(vec![1u8, 6, 17]), port, service, verdict, trace(), trace()).prop_map(
+        |(source, destination, protocol, port, service, verdict, egress, ingress)| FlowKey {
+            source,
+            destination,
+            protocol,
+            port,
+            icmp_type: (protocol == 1).then_some(8),
+            service,
+            verdict,
+            drop_cause: None,
+            egress,
+            ingress,
+        },
+    )
+}
+
+fn any_endpoint() -> impl Strategy<Value = Endpoint> {
+    let namespaced = (select(vec!["shop", "pay"]), select(vec!["web", "db"]), any::<bool>()).prop_map(
+        |(namespace, name, remote)| Endpoint {
+            kind: if remote { EndpointKind::RemoteCluster } else { EndpointKind::Pod },
+            cluster: remote.then(|| "east".into()),
+            ..pod(namespace, name)
+        },
+    );
+    let network = prop::option::of(select(vec![Network::Private, Network::Public]));
+    let world = network.prop_map(|network| Endpoint { network, ..endpoint(EndpointKind::World) });
+    prop_oneof![
+        4 => namespaced,
+        1 => select(vec!["n1", "web"])
+            .prop_map(|name| Endpoint { name: Some(name.into()), ..endpoint(EndpointKind::Node) }),
+        1 => world,
+        1 => select(vec![EndpointKind::KubeApiserver, EndpointKind::UnknownPod]).prop_map(endpoint),
+    ]
+}
+
+fn trace() -> impl Strategy<Value = SideTrace> {
+    let hits = || {
+        vec(select(vec!["shop/db", "shop/web", "pay/db"]).prop_map(|name| hit(name, None, PolicyAction::Deny)), 0..3)
+    };
+    (hits(), hits()).prop_map(|(enforced, pending)| SideTrace { pending, ..side(TraceVerdict::Allowed, enforced) })
+}
+
+fn sample() -> impl Strategy<Value = EndSample> {
+    let addresses = btree_set(select(vec!["10.0.1.7", "10.0.2.9", "192.0.2.1", "2001:db8::1"]), 0..3);
+    let pods = btree_set(select(vec!["shop/web", "shop/web-0", "pay/db-0"]), 0..3);
+    (addresses, pods, any::<bool>(), any::<bool>()).prop_map(|(addresses, pods, truncated, world)| EndSample {
+        addresses: addresses.into_iter().map(|address| address.parse().unwrap()).collect(),
+        pods: pods.into_iter().map(Into::into).collect(),
+        nodes: ["worker-1".into()].into(),
+        labels: ["app=web".into()].into(),
+        identities: world.then(|| EndIdentity::reserved(ReservedIdentity::World, None)).into_iter().collect(),
+        truncated,
+    })
+}

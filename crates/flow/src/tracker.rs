@@ -1,0 +1,344 @@
+//! Live connections, and the ledger of all that began.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::shared::ByAddress;
+use crate::windows::Observation;
+use crate::{Connection, ConnectionId, Subject, Volume, Windows};
+
+/// Listings in a row that miss a live connection until it counts as lost. The end event of a connection that the first one
+/// misses may still be in the socket's queue.
+const LISTINGS_TO_LOSE: u8 = 2;
+
+/// What became of the connections of one tracker: `started == ended + live + lost` at every moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Connections that were tracked, with those that the agent found when it started.
+    pub started: u64,
+    /// Connections of which an end event came.
+    pub ended: u64,
+    /// Connections tracked now.
+    pub live: u64,
+    /// Connections that are gone although no end event came.
+    pub lost: u64,
+    /// Beginnings that were not tracked because the tracker was full; in none of the others. A connection counts once for its
+    /// event, and once for each listing that finds it untracked.
+    pub untracked: u64,
+}
+
+/// The live connections of a node, at most as many as its bound, and what each has reported so far. What is observed of
+/// them goes into the [`Windows`], always the same.
+///
+/// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
+/// (`nf_conntrack_acct` was off when it was made): its volume is unknown, never 0. Counters below those of an earlier report
+/// were reset (`conntrack -Z`); nothing is added, and counting goes on from there.
+///
+/// ```
+/// use std::sync::Arc;
+/// use flow::{Connection, Tracker, Volume, Windows};
+/// # fn example(connection: Connection, subject: Arc<flow::Subject>, at: jiff::Timestamp) {
+/// let mut windows = Windows::new("worker-1".into(), 10_000);
+/// let mut tracker = Tracker::new(262_144);
+/// tracker.begin(&connection, subject, None, at, &mut windows);
+/// let volume = [Volume { packets: 5, bytes: 400 }, Volume { packets: 4, bytes: 9_000 }];
+/// assert!(tracker.end(&connection.id, Some(volume), at, &mut windows));
+/// assert_eq!((tracker.ledger().started, tracker.ledger().ended, tracker.ledger().live), (1, 1, 0));
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tracker {
+    live: HashMap<ConnectionId, Tracked>,
+    most: usize,
+    started: u64,
+    ended: u64,
+    lost: u64,
+    untracked: u64,
+    /// Number of the listing that runs, or of the last one.
+    listing: u64,
+    listing_runs: bool,
+    /// Connections that ended while the listing runs, which may still have them in lines that are yet to be read. At most as
+    /// many as are tracked.
+    ended_in_listing: HashSet<ConnectionId>,
+    /// Whether there were more. Then a line of a connection that is not tracked may be one of those.
+    more_ended_in_listing: bool,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    subject: Arc<Subject>,
+    /// Counters of the last report.
+    counted: [Volume; 2],
+    /// Whether there was a report with counters.
+    measured: bool,
+    /// The window in which its volume was last counted as unknown.
+    unknown_in: Option<i64>,
+    /// When the kernel made it.
+    made: Option<Timestamp>,
+    /// The window in which it began.
+    began_in: i64,
+    /// Time of its last observation: those of one connection never go back.
+    latest: Timestamp,
+    /// Number of the last listing that had it, or that ran when it began.
+    listed: u64,
+    /// Listings in a row that did not have it.
+    missed: u8,
+}
+
+impl Tracked {
+    /// What a report of counters adds.
+    fn measure(&mut self, volume: Option<[Volume; 2]>, window: i64) -> Observation {
+        match volume {
+            Some(volume) => {
+                let added = [volume[0] - self.counted[0], volume[1] - self.counted[1]];
+                self.counted = volume;
+                self.measured = true;
+                Observation { volume: Some(added), ..Observation::default() }
+            }
+            None if self.measured || self.unknown_in == Some(window) => Observation::default(),
+            None => {
+                self.unknown_in = Some(window);
+                Observation { unknown_volume: 1, ..Observation::default() }
+            }
+        }
+    }
+}
+
+impl Tracker {
+    /// At most `most` connections are tracked at a time, about 250 bytes each beside their subjects.
+    pub fn new(most: usize) -> Tracker {
+        Tracker {
+            live: HashMap::new(),
+            most,
+            started: 0,
+            ended: 0,
+            lost: 0,
+            untracked: 0,
+            listing: 0,
+            listing_runs: false,
+            ended_in_listing: HashSet::new(),
+            more_ended_in_listing: false,
+        }
+    }
+
+    /// What a live connection is about.
+    pub fn subject(&self, id: &ConnectionId) -> Option<&Arc<Subject>> {
+        self.live.get(id).map(|tracked| &tracked.subject)
+    }
+
+    /// A connection was made (NEW event), or is in a listing although no NEW event came. `base` is the volume that it had
+    /// before the agent knew of it, which is not counted: of connections that are older than the agent. `None` counts
+    /// from 0. Counters of the connection, if it has any, are a first report; NEW events have none.
+    ///
+    /// A connection that is tracked already is a duplicate, of which only counters are used, unless the kernel made it at
+    /// another time than the tracked one: then that one is lost, and the id is used again.
+    pub fn begin(
+        &mut self,
+        connection: &Connection,
+        subject: Arc<Subject>,
+        base: Option<[Volume; 2]>,
+        at: Timestamp,
+        windows: &mut Windows,
+    ) {
+        let Connection { id, reply: _, mark: _, volume, started: made } = connection;
+        self.ended_in_listing.remove(id);
+        if let Some(tracked) = self.live.get_mut(id) {
+            let reused = matches!((tracked.made, made), (Some(old), Some(new)) if old != *new);
+            if !reused {
+                tracked.made = tracked.made.or(*made);
+                if volume.is_some() {
+                    self.measure(id, *volume, at, windows);
+                }
+                return;
+            }
+            self.remove(id, None, at, windows, Removal::Lost);
+        }
+        if self.live.len() >= self.most {
+            self.untracked += 1;
+            return;
+        }
+        let place = windows.place(at);
+        let mut tracked = Tracked {
+            subject,
+            counted: base.unwrap_or_default(),
+            measured: false,
+            unknown_in: None,
+            made: *made,
+            began_in: place.window,
+            latest: place.at,
+            listed: self.listing,
+            missed: 0,
+        };
+        let volume = if volume.is_some() { tracked.measure(*volume, place.window) } else { Observation::default() };
+        windows.add(&tracked.subject, place, Observation { started: 1, ..volume });
+        self.live.insert(*id, tracked);
+        self.started += 1;
+    }
+
+    /// A connection of which only the end is known: its NEW event was lost, or it was not tracked because the tracker was
+    /// full. It counts as started and ended.
+    pub fn record_ended(
+        &mut self,
+        connection: &Connection,
+        subject: &Arc<Subject>,
+        base: Option<[Volume; 2]>,
+        at: Timestamp,
+        windows: &mut Windows,
+    ) {
+        if self.end(&connection.id, connection.volume, at, windows) {
+            return;
+        }
+        let volume = connection.volume.map(|volume| {
+            let base = base.unwrap_or_default();
+            [volume[0] - base[0], volume[1] - base[1]]
+        });
+        let place = windows.place(at);
+        let unknown_volume = u64::from(volume.is_none());
+        windows.add(
+            subject,
+            place,
+            Observation { started: 1, ended: 1, volume, unknown_volume, ..Observation::default() },
+        );
+        self.started += 1;
+        self.ended += 1;
+        self.remember_end(connection.id);
+    }
+
+    /// Counters of a line of a listing: what was added since the last report goes into the window of `at`. False if the
+    /// connection is neither tracked nor may have ended since the listing began: it is one to `begin`.
+    pub fn measure(
+        &mut self,
+        id: &ConnectionId,
+        volume: Option<[Volume; 2]>,
+        at: Timestamp,
+        windows: &mut Windows,
+    ) -> bool {
+        let Some(tracked) = self.live.get_mut(id) else {
+            return self.more_ended_in_listing || self.ended_in_listing.contains(id);
+        };
+        tracked.listed = self.listing;
+        tracked.missed = 0;
+        let place = windows.place(at.max(tracked.latest));
+        tracked.latest = place.at;
+        let observation = tracked.measure(volume, place.window);
+        windows.add(&tracked.subject, place, observation);
+        true
+    }
+
+    /// A connection has ended (DESTROY event), with its last counters. False if it is not tracked.
+    pub fn end(
+        &mut self,
+        id: &ConnectionId,
+        volume: Option<[Volume; 2]>,
+        at: Timestamp,
+        windows: &mut Windows,
+    ) -> bool {
+        let was_tracked = self.remove(id, volume, at, windows, Removal::Ended);
+        if was_tracked {
+            self.remember_end(*id);
+        }
+        was_tracked
+    }
+
+    /// To be called before the listing is requested from the kernel. A listing that began before and has not finished counts
+    /// for nothing.
+    pub fn begin_listing(&mut self) {
+        self.listing += 1;
+        self.listing_runs = true;
+        self.ended_in_listing.clear();
+        self.more_ended_in_listing = false;
+    }
+
+    /// To be called when all lines of the listing were read; not if it was interrupted or incomplete. Connections that began
+    /// before the listing and were in none of its lines, twice in a row, are lost. Returns how many.
+    pub fn finish_listing(&mut self, at: Timestamp, windows: &mut Windows) -> u64 {
+        if !std::mem::take(&mut self.listing_runs) {
+            return 0;
+        }
+        self.ended_in_listing = HashSet::new();
+        self.more_ended_in_listing = false;
+        let mut gone = Vec::new();
+        for (id, tracked) in &mut self.live {
+            if tracked.listed != self.listing {
+                tracked.missed += 1;
+                if tracked.missed >= LISTINGS_TO_LOSE {
+                    gone.push(*id);
+                }
+            }
+        }
+        for id in &gone {
+            self.remove(id, None, at, windows, Removal::Lost);
+        }
+        gone.len() as u64
+    }
+
+    pub fn ledger(&self) -> Ledger {
+        Ledger {
+            started: self.started,
+            ended: self.ended,
+            live: self.live.len() as u64,
+            lost: self.lost,
+            untracked: self.untracked,
+        }
+    }
+
+    /// All live connections, in no order.
+    pub fn live(&self) -> impl Iterator<Item = (&ConnectionId, &Arc<Subject>)> {
+        self.live.iter().map(|(id, tracked)| (id, &tracked.subject))
+    }
+
+    /// Live connections that began in a window or before it, by subject.
+    pub(crate) fn live_since(&self, window: i64) -> HashMap<ByAddress<Subject>, u64> {
+        let mut subjects = HashMap::new();
+        for tracked in self.live.values().filter(|tracked| tracked.began_in <= window) {
+            *subjects.entry(ByAddress(Arc::clone(&tracked.subject))).or_insert(0) += 1;
+        }
+        subjects
+    }
+
+    fn remove(
+        &mut self,
+        id: &ConnectionId,
+        volume: Option<[Volume; 2]>,
+        at: Timestamp,
+        windows: &mut Windows,
+        removal: Removal,
+    ) -> bool {
+        let Some(mut tracked) = self.live.remove(id) else {
+            return false;
+        };
+        let place = windows.place(at.max(tracked.latest));
+        let measured = tracked.measure(volume, place.window);
+        let (ended, lost) = match removal {
+            Removal::Ended => (1, 0),
+            Removal::Lost => (0, 1),
+        };
+        self.ended += ended;
+        self.lost += lost;
+        windows.add(&tracked.subject, place, Observation { ended, lost, ..measured });
+        windows.carry(&tracked.subject, place, tracked.began_in);
+        true
+    }
+
+    fn remember_end(&mut self, id: ConnectionId) {
+        if !self.listing_runs {
+            return;
+        }
+        if self.ended_in_listing.len() < self.most {
+            self.ended_in_listing.insert(id);
+        } else {
+            self.more_ended_in_listing = true;
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Removal {
+    Ended,
+    Lost,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use crate::testing::{at, connection, subject, volume};
+use crate::{Connections, FlowRecord};
+
+const BIG: usize = 100;
+
+fn new() -> (Tracker, Windows) {
+    (Tracker::new(BIG), Windows::new("worker-1".into(), BIG))
+}
+
+fn open(windows: &Windows, tracker: &Tracker) -> FlowRecord {
+    let mut records = windows.open_records(at(1_000), tracker);
+    assert_eq!(records.len(), 1);
+    records.remove(0)
+}
+
+#[test]
+fn connection_counts_what_was_added_since_base() {
+    let (mut tracker, mut windows) = new();
+    let base = [volume(10, 1_000), volume(20, 2_000)];
+    let older = Connection { volume: Some(base), ..connection(1, None) };
+    tracker.begin(&older, subject(1), Some(base), at(0), &mut windows);
+    assert_eq!(open(&windows, &tracker).sent, Some(volume(0, 0)));
+    assert!(tracker.measure(&older.id, Some([volume(11, 1_100), volume(20, 2_000)]), at(1), &mut windows));
+    assert!(tracker.end(&older.id, Some([volume(12, 1_150), volume(21, 2_001)]), at(2), &mut windows));
+    let record = open(&windows, &tracker);
+    assert_eq!((record.sent, record.received), (Some(volume(2, 150)), Some(volume(1, 1))));
+    assert_eq!(record.connections, Connections { started: 1, ended: 1, live: 0, lost: 0 });
+}
+
+#[test]
+fn reset_counters_add_nothing_then_count_on() {
+    let (mut tracker, mut windows) = new();
+    let id = connection(1, None).id;
+    tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
+    for bytes in [1_000, 10, 15] {
+        tracker.measure(&id, Some([volume(1, bytes), volume(0, 0)]), at(0), &mut windows);
+    }
+    assert_eq!(open(&windows, &tracker).sent, Some(volume(1, 1_005)));
+}
+
+#[test]
+fn unknown_volume_counts_once_per_window() {
+    let (mut tracker, mut windows) = new();
+    let one = connection(1, None);
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    let record = open(&windows, &tracker);
+    assert_eq!((record.sent, record.unknown_volume), (None, 0));
+    tracker.measure(&one.id, None, at(1), &mut windows);
+    tracker.measure(&one.id, None, at(2), &mut windows);
+    let closed = windows.close(at(15_000), &tracker);
+    assert_eq!((closed[0].sent, closed[0].received, closed[0].unknown_volume), (None, None, 1));
+    tracker.end(&one.id, None, at(16_000), &mut windows);
+    let closed = windows.close(at(30_000), &tracker);
+    assert_eq!((closed[0].sent, closed[0].unknown_volume), (None, 1));
+}
+
+#[test]
+fn duplicate_events_count_once() {
+    let (mut tracker, mut windows) = new();
+    let one = connection(1, None);
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    assert!(tracker.end(&one.id, Some([volume(1, 60), volume(1, 60)]), at(0), &mut windows));
+    assert!(!tracker.end(&one.id, Some([volume(1, 60), volume(1, 60)]), at(0), &mut windows));
+    let record = open(&windows, &tracker);
+    assert_eq!(record.connections, Connections { started: 1, ended: 1, live: 0, lost: 0 });
+    assert_eq!(record.sent, Some(volume(1, 60)));
+}
+
+#[test]
+fn reused_id_loses_the_connection_before() {
+    let (mut tracker, mut windows) = new();
+    tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
+    tracker.begin(&connection(1, Some(at(5))), subject(1), None, at(5), &mut windows);
+    let ledger = tracker.ledger();
+    assert_eq!(ledger, Ledger { started: 2, ended: 0, live: 1, lost: 1, untracked: 0 });
+    assert_eq!(open(&windows, &tracker).connections, Connections { started: 2, ended: 0, live: 1, lost: 1 });
+}
+
+#[test]
+fn full_tracker_counts_untracked_connections() {
+    let (mut tracker, mut windows) = (Tracker::new(1), Windows::new("worker-1".into(), BIG));
+    for port in [1, 2, 2] {
+        tracker.begin(&connection(port, None), subject(1), None, at(0), &mut windows);
+    }
+    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 2 });
+    assert!(tracker.subject(&connection(2, None).id).is_none());
+    assert!(!tracker.end(&connection(2, None).id, None, at(0), &mut windows));
+    let ended = Connection { volume: Some([volume(3, 300), volume(0, 0)]), ..connection(2, None) };
+    tracker.record_ended(&ended, &subject(1), Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows);
+    assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
+    assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 250)));
+}
+
+#[test]
+fn connection_missed_by_two_listings_is_lost() {
+    let (mut tracker, mut windows) = new();
+    for port in 1..=3 {
+        tracker.begin(&connection(port, None), subject(1), None, at(0), &mut windows);
+    }
+    let mut list = |tracker: &mut Tracker, ports: &[u16]| {
+        tracker.begin_listing();
+        for port in ports {
+            assert!(tracker.measure(&connection(*port, None).id, None, at(0), &mut windows));
+        }
+        tracker.finish_listing(at(0), &mut windows)
+    };
+    assert_eq!(list(&mut tracker, &[1, 2]), 0);
+    assert_eq!(list(&mut tracker, &[1, 3]), 0, "no connection was missed twice in a row");
+    assert_eq!(list(&mut tracker, &[1, 3]), 1);
+    assert_eq!(tracker.ledger(), Ledger { started: 3, ended: 0, live: 2, lost: 1, untracked: 0 });
+    let record = open(&windows, &tracker);
+    assert_eq!((record.connections.lost, record.unknown_volume), (1, 3));
+}
+
+#[test]
+fn connection_that_begins_during_listing_is_not_missed() {
+    let (mut tracker, mut windows) = new();
+    for _ in 0..2 {
+        tracker.begin_listing();
+        tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
+        assert_eq!(tracker.finish_listing(at(0), &mut windows), 0);
+    }
+    assert_eq!(tracker.finish_listing(at(0), &mut windows), 0, "no listing ran");
+    tracker.begin_listing();
+    tracker.begin_listing();
+    assert_eq!(
+        tracker.finish_listing(at(0), &mut windows),
+        1,
+        "missed by the second and the fourth, which both finished"
+    );
+}
+
+#[test]
+fn stale_line_of_ended_connection_begins_nothing() {
+    let (mut tracker, mut windows) = new();
+    let one = connection(1, None);
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    tracker.begin_listing();
+    assert!(tracker.end(&one.id, Some([volume(2, 100), volume(0, 0)]), at(0), &mut windows));
+    assert!(tracker.measure(&one.id, Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows));
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
+    assert_eq!(tracker.ledger().live, 1, "an event for the same id is another connection");
+    tracker.end(&one.id, None, at(0), &mut windows);
+    tracker.finish_listing(at(0), &mut windows);
+    assert!(!tracker.measure(&one.id, None, at(0), &mut windows));
+    assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 100)));
+}

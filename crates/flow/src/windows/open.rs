@@ -1,0 +1,212 @@
+//! One open window: its records, found by key, or quicker by the subject that was observed before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Observation;
+use crate::shared::ByAddress;
+use crate::{Connections, EndSample, FlowKey, FlowRecord, Subject, Volume};
+
+/// Subjects of a window that are found without hashing their keys, for each record that it may have. Further ones only cost
+/// more time.
+const SUBJECTS_PER_RECORD: usize = 8;
+
+pub(super) type LiveSubjects = HashMap<ByAddress<Subject>, u64>;
+
+#[derive(Debug, Clone)]
+pub(super) struct OpenWindow {
+    most_records: usize,
+    sums: Vec<Sum>,
+    by_key: HashMap<Arc<FlowKey>, usize>,
+    /// Subjects whose ends are listed in their record already.
+    by_subject: HashMap<ByAddress<Subject>, usize>,
+    /// Connections that ended in this window and began before it.
+    carried: LiveSubjects,
+}
+
+/// A record that is not closed.
+#[derive(Debug, Clone)]
+struct Sum {
+    key: Arc<FlowKey>,
+    sources: EndSample,
+    destinations: EndSample,
+    connections: Connections,
+    volume: Option<[Volume; 2]>,
+    unknown_volume: u64,
+    denied_packets: u64,
+    generation: Option<u32>,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+impl OpenWindow {
+    pub(super) fn new(most_records: usize) -> OpenWindow {
+        OpenWindow {
+            most_records,
+            sums: Vec::new(),
+            by_key: HashMap::new(),
+            by_subject: HashMap::new(),
+            carried: HashMap::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sums.is_empty() && self.carried.is_empty()
+    }
+
+    /// False if there is no room for the record.
+    pub(super) fn add(&mut self, subject: &Subject, at: Timestamp, observation: &Observation) -> bool {
+        let Some(index) = self.index(subject, [at, at]) else {
+            return false;
+        };
+        self.sums[index].add(observation, at);
+        true
+    }
+
+    /// As `add`, and the subject is found quicker the next time.
+    pub(super) fn add_shared(&mut self, subject: &Arc<Subject>, at: Timestamp, observation: &Observation) -> bool {
+        let Some(index) = self.index_shared(subject, [at, at]) else {
+            return false;
+        };
+        self.sums[index].add(observation, at);
+        true
+    }
+
+    /// Counts a connection that ended in this window and began before it. False if there is no room.
+    pub(super) fn carry(&mut self, subject: &Arc<Subject>) -> bool {
+        let room = self.carried.len() < self.most_subjects();
+        let subject = ByAddress(Arc::clone(subject));
+        match self.carried.get_mut(&subject) {
+            Some(count) => *count += 1,
+            None if room => {
+                self.carried.insert(subject, 1);
+            }
+            None => return false,
+        }
+        true
+    }
+
+    pub(super) fn carried(&self) -> &LiveSubjects {
+        &self.carried
+    }
+
+    /// Adds the connections that live at the end of the window, to records of `begin` to `end` where there was no event.
+    /// Returns how many found no room.
+    pub(super) fn add_live(&mut self, live: LiveSubjects, begin: Timestamp, end: Timestamp) -> u64 {
+        let mut dropped = 0;
+        for (ByAddress(subject), count) in live {
+            match self.index_shared(&subject, [begin, end]) {
+                Some(index) => self.sums[index].connections.live += count,
+                None => dropped += count,
+            }
+        }
+        dropped
+    }
+
+    /// The records by key, with the samples of an earlier window where they are the same.
+    pub(super) fn into_records(
+        self,
+        window: Timestamp,
+        node: &Arc<str>,
+        samples: &HashMap<Arc<FlowKey>, [Arc<EndSample>; 2]>,
+    ) -> Vec<FlowRecord> {
+        let mut records: Vec<FlowRecord> = self
+            .sums
+            .into_iter()
+            .map(|sum| {
+                let [sources, destinations] = match samples.get(&sum.key) {
+                    Some([sources, destinations]) => [Some(sources), Some(destinations)],
+                    None => [None, None],
+                };
+                let Sum { connections, volume, unknown_volume, denied_packets, generation, first, last, .. } = sum;
+                FlowRecord {
+                    window,
+                    node: Arc::clone(node),
+                    key: sum.key,
+                    sources: share(sum.sources, sources),
+                    destinations: share(sum.destinations, destinations),
+                    connections,
+                    sent: volume.map(|[sent, _]| sent),
+                    received: volume.map(|[_, received]| received),
+                    unknown_volume,
+                    denied_packets,
+                    generation,
+                    first,
+                    last,
+                }
+            })
+            .collect();
+        records.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        records
+    }
+
+    fn index_shared(&mut self, subject: &Arc<Subject>, span: [Timestamp; 2]) -> Option<usize> {
+        let shared = ByAddress(Arc::clone(subject));
+        if let Some(index) = self.by_subject.get(&shared) {
+            return Some(*index);
+        }
+        let index = self.index(subject, span)?;
+        if self.by_subject.len() < self.most_subjects() {
+            self.by_subject.insert(shared, index);
+        }
+        Some(index)
+    }
+
+    /// The record of a subject's key, with the subject's ends listed in it.
+    fn index(&mut self, subject: &Subject, [first, last]: [Timestamp; 2]) -> Option<usize> {
+        let index = match self.by_key.get(&subject.key) {
+            Some(index) => *index,
+            None if self.sums.len() < self.most_records => {
+                self.sums.push(Sum {
+                    key: Arc::clone(&subject.key),
+                    sources: EndSample::default(),
+                    destinations: EndSample::default(),
+                    connections: Connections::default(),
+                    volume: None,
+                    unknown_volume: 0,
+                    denied_packets: 0,
+                    generation: None,
+                    first,
+                    last,
+                });
+                self.by_key.insert(Arc::clone(&subject.key), self.sums.len() - 1);
+                self.sums.len() - 1
+            }
+            None => return None,
+        };
+        let sum = &mut self.sums[index];
+        sum.sources.add(&subject.source);
+        sum.destinations.add(&subject.destination);
+        sum.generation = sum.generation.max(subject.generation);
+        Some(index)
+    }
+
+    fn most_subjects(&self) -> usize {
+        self.most_records.saturating_mul(SUBJECTS_PER_RECORD)
+    }
+}
+
+impl Sum {
+    fn add(&mut self, observation: &Observation, at: Timestamp) {
+        let Observation { started, ended, lost, volume, unknown_volume, denied_packets } = *observation;
+        self.connections += Connections { started, ended, live: 0, lost };
+        if let Some([sent, received]) = volume {
+            let sum = self.volume.get_or_insert_default();
+            sum[0] += sent;
+            sum[1] += received;
+        }
+        self.unknown_volume = self.unknown_volume.saturating_add(unknown_volume);
+        self.denied_packets = self.denied_packets.saturating_add(denied_packets);
+        self.first = self.first.min(at);
+        self.last = self.last.max(at);
+    }
+}
+
+fn share(sample: EndSample, earlier: Option<&Arc<EndSample>>) -> Arc<EndSample> {
+    match earlier {
+        Some(earlier) if **earlier == sample => Arc::clone(earlier),
+        Some(_) | None => Arc::new(sample),
+    }
+}
