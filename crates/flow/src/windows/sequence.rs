@@ -212,6 +212,7 @@ impl World {
         for (index, volume) in lines {
             let (id, now) = (self.entries[index].connection.id, self.now());
             if !self.tracker.measure(&id, volume, now, &mut self.windows) {
+                assert!(self.entries[index].lives, "a line read late begins no connection that has ended");
                 self.begin(index, volume, None);
             } else if self.tracker.subject(&id).is_some() {
                 self.report(&id, volume);
