@@ -141,6 +141,31 @@ fn the_section_of_packets_measures_every_layout_along_the_axis_and_bars_are_wher
 }
 
 #[test]
+fn section_of_flows_reports_costs_and_losses() {
+    let size = packets::flows::Size {
+        packets: packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1 },
+        rates: vec![500],
+        lasting: Duration::from_millis(200),
+        still: Duration::from_millis(50),
+        expiry: Duration::ZERO,
+        edge_ends: [3, 4],
+    };
+    let Measured { report, records } = packets::flows::measure(&size);
+    println!("{report}");
+    assert_measured(&records, "established packet", 8);
+    assert_measured(&records, "first packet", 8);
+    assert_measured(&records, "listener", 5);
+    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 4, "{report}");
+    // So few connections fit into every buffer: the columns of what is lost show 0.
+    let scenarios: Vec<&str> = report.lines().filter(|line| line.starts_with("| 500 ")).collect();
+    assert_eq!(scenarios.len(), 11, "{report}");
+    for scenario in scenarios {
+        let cells: Vec<&str> = scenario.split('|').map(str::trim).collect();
+        assert_eq!(cells[8..=10], ["0", "0", "0"], "{scenario}");
+    }
+}
+
+#[test]
 fn the_section_of_the_profile_measures_every_rule_that_a_packet_meets() {
     let size = packets::Size { rounds: 2, slices: 1, batches: 1, divisor: 1 };
     let Measured { report, records } = packets::profile::measure(size);

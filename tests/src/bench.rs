@@ -44,7 +44,7 @@ const ROUNDS: usize = 3;
 #[command(name = "bench", max_term_width = 110)]
 #[command(after_help = "Exit status: 0 it has measured, whatever came out; 2 it could not.")]
 struct Arguments {
-    /// What to measure; everything unless said, which takes some 35 minutes.
+    /// What to measure; everything unless said, which takes some 45 minutes.
     #[arg(value_enum)]
     sections: Vec<Section>,
 
@@ -90,6 +90,8 @@ enum Section {
     Packets,
     /// The way of a packet through our rules, rule by rule: what each adds to an established packet and to a first one.
     Profile,
+    /// What flow records cost: accounting and events of connection tracking, their listener, and a set of edges.
+    Flows,
     /// The time that a look at a large table takes.
     Listing,
     /// How long others wait while a large table is committed.
@@ -109,6 +111,7 @@ impl Arguments {
             | Section::Start
             | Section::Memory
             | Section::Storms
+            | Section::Flows
             | Section::Listing
             | Section::Mutex
             | Section::Cni
@@ -158,6 +161,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Section::Context => context::measure(&context::Size::new(pods(), rounds)),
             Section::Packets => packets::measure(packets::Size::of_rounds(rounds)),
             Section::Profile => packets::profile::measure(packets::Size::of_rounds(rounds)),
+            Section::Flows => packets::flows::measure(&packets::flows::Size::of_rounds(rounds)),
         };
         println!("\n{taken}{report}");
         record::keep(&arguments.json, records, &taken)?;

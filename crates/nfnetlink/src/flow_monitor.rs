@@ -74,7 +74,7 @@ impl FlowMonitor {
     /// Subscribes to new and removed entries of both families in the calling thread's network namespace.
     ///
     /// `receive_buffer` is the number of bytes of events that may wait; the kernel doubles it, since it counts what it
-    /// needs to keep a message too. An event takes some 1,000 of the doubled bytes.
+    /// needs to keep a message too. An event takes some 1,300 of the doubled bytes.
     ///
     /// # Errors
     /// If this process may not, or the kernel cannot.
@@ -118,6 +118,9 @@ impl FlowMonitor {
     }
 
     /// Waits for the next events; `None` if there were none within that time.
+    ///
+    /// A thread that waits here is woken by the first event, at the cost of the packet that causes it (docs/performance.md).
+    /// One that sleeps in between, and then reads with a timeout of zero until there is nothing left, costs packets less.
     ///
     /// # Errors
     /// [`FlowMonitorError::Decode`] for a datagram that cannot be decoded, whose events are lost; otherwise the socket is

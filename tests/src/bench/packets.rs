@@ -4,6 +4,7 @@
 //! whole path is one processor's time. All rulesets lie in one namespace, asleep but one; they take turns every few
 //! milliseconds, so that what drifts (a virtual machine's speed) drifts for all of them.
 
+pub mod flows;
 mod linear;
 pub(super) mod ours;
 mod place;

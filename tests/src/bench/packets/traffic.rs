@@ -125,7 +125,17 @@ impl Ends {
     /// processor all that the node does happens within the calls that send.
     fn batch(&self, traffic: &Traffic) -> Duration {
         let begun = Instant::now();
+        self.send_all(traffic, BATCH);
+        let mut datagram = [0; 2 * PAYLOAD.len()];
         for _ in 0..BATCH {
+            arrived(|| self.server.recv(&mut datagram));
+        }
+        begun.elapsed()
+    }
+
+    /// Sends so many packets, whether or not the server receives them.
+    pub(super) fn send_all(&self, traffic: &Traffic, packets: u32) {
+        for _ in 0..packets {
             match traffic {
                 Traffic::Established => self.send_established(),
                 Traffic::FirstBetweenPods => self.send(&self.from_client, CLIENT, SERVER, self.next_port()),
@@ -135,11 +145,21 @@ impl Ends {
                 }
             }
         }
+    }
+
+    /// Empties the server's socket.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub(super) fn discard_received(&self) {
         let mut datagram = [0; 2 * PAYLOAD.len()];
-        for _ in 0..BATCH {
-            arrived(|| self.server.recv(&mut datagram));
+        loop {
+            match self.server.recv(&mut datagram) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => panic!("receiving: {error}"),
+            }
         }
-        begun.elapsed()
     }
 
     fn send_established(&self) {

@@ -1,0 +1,176 @@
+//! What a packet takes with accounting and events of connection tracking, on and off.
+//!
+//! Accounting and events belong to an entry from its first packet on. So each way to use them has a namespace of its own,
+//! with our rules in force; they take turns as rulesets do elsewhere.
+
+use std::fmt;
+
+use super::super::Size;
+use super::super::ours::Cluster;
+use super::super::place::Place;
+use super::super::series::Packet;
+use super::super::traffic::{Ends, Traffic};
+use super::listener::{Listener, Reads, Setup};
+use super::set_conntrack;
+use crate::bench::figures::Figure;
+use crate::kernel_table::{load_netlink, load_text};
+
+/// How connection tracking is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tracking {
+    /// Counters and timestamps.
+    pub(super) accounting: bool,
+    pub(super) events: Events,
+}
+
+/// Who is sent events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Events {
+    /// Nobody, and entries are not prepared for it.
+    Off,
+    /// A listener, all of them.
+    All(Reads),
+    /// A listener, those that a rule chooses for the entry.
+    Chosen(&'static str, Reads),
+}
+
+impl Tracking {
+    const fn of(accounting: bool, events: Events) -> Tracking {
+        Tracking { accounting, events }
+    }
+
+    pub(super) const OFF: Tracking = Tracking::of(false, Events::Off);
+
+    /// What flow records need, in two ways to read.
+    pub(super) const RECORDS: [Tracking; 2] = [
+        Tracking::of(true, Events::Chosen("new,destroy", Reads::WhenWoken)),
+        Tracking::of(true, Events::Chosen("new,destroy", Reads::Periodically)),
+    ];
+
+    const ALL: [Tracking; 8] = [
+        Tracking::OFF,
+        Tracking::of(true, Events::Off),
+        Tracking::of(false, Events::All(Reads::WhenWoken)),
+        Tracking::of(true, Events::All(Reads::WhenWoken)),
+        Tracking::of(true, Events::All(Reads::Periodically)),
+        Tracking::RECORDS[0],
+        Tracking::RECORDS[1],
+        Tracking::of(true, Events::Chosen("destroy", Reads::WhenWoken)),
+    ];
+
+    /// How its listener reads, if it has one.
+    fn reads(self) -> Option<Reads> {
+        match self.events {
+            Events::Off => None,
+            Events::All(reads) | Events::Chosen(_, reads) => Some(reads),
+        }
+    }
+}
+
+impl fmt::Display for Tracking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let accounting = if self.accounting { "accounting and timestamps" } else { "no accounting" };
+        match self.events {
+            Events::Off => write!(f, "{accounting}, no events"),
+            Events::All(reads) => write!(f, "{accounting}, a listener that reads {reads}"),
+            Events::Chosen(which, reads) => {
+                write!(f, "{accounting}, `ct event set {which}`, a listener that reads {reads}")
+            }
+        }
+    }
+}
+
+/// What one way to use connection tracking costs: the median of each run, in nanoseconds.
+pub(super) struct Cost {
+    pub(super) tracking: Tracking,
+    pub(super) established: Vec<f64>,
+    pub(super) first: Vec<f64>,
+}
+
+/// A namespace that takes its turns.
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) ends: Ends,
+    listener: Option<Listener>,
+}
+
+impl Node {
+    pub(super) fn new(tracking: Tracking, cluster: &Cluster) -> Node {
+        let place = Place::new();
+        let ends = Ends::of(&place);
+        for name in ["acct", "timestamp"] {
+            set_conntrack(&place, name, tracking.accounting.into());
+        }
+        // Others on this machine may listen, which makes 2, the default, mean 1 (`nf_ct_ecache_ext_add`).
+        set_conntrack(&place, "events", if tracking.events == Events::Off { 0 } else { 2 });
+        place.on_node(|| {
+            load_netlink(&cluster.ruleset("ringfence"));
+            if let Some(edge) = cluster.edge("ringfence") {
+                load_netlink(&edge);
+            }
+            if let Events::Chosen(which, _) = tracking.events {
+                load_text(&format!(
+                    "table inet events {{ chain forward {{ type filter hook forward priority -1; \
+                       ct state new ct event set {which}; }}; }}"
+                ));
+            }
+        });
+        let start = |reads| Listener::start(&place, Setup { mebibytes: 8, reliable: false, reads });
+        let listener = tracking.reads().map(start);
+        Node { place, ends, listener }
+    }
+
+    /// Nanoseconds of a packet, in one turn.
+    pub(super) fn turn(&self, traffic: &Traffic, batches: u32) -> f64 {
+        self.ends.establish();
+        let nanoseconds = self.ends.nanoseconds(traffic, batches / 2, batches);
+        self.forget_flows();
+        nanoseconds
+    }
+
+    /// Forgets every flow, and lets the listener learn of it while nothing is measured.
+    pub(super) fn forget_flows(&self) {
+        self.place.forget_flows();
+        if let Some(listener) = &self.listener {
+            listener.await_silence();
+        }
+    }
+}
+
+/// Of each way to use connection tracking, in turn.
+pub(super) fn measure(size: Size) -> Vec<Cost> {
+    let nodes = Tracking::ALL.map(|tracking| Node::new(tracking, &Cluster::SMALLEST));
+    let [mut established, mut first] = [Packet::Established, Packet::First].map(|packet| {
+        let traffic = match packet {
+            Packet::Established => Traffic::Established,
+            Packet::First => Traffic::FirstBetweenPods,
+        };
+        turns(nodes.len(), size, |number| nodes[number].turn(&traffic, size.batches)).into_iter()
+    });
+    for listener in nodes.into_iter().filter_map(|node| node.listener) {
+        listener.end();
+    }
+    let mut next = |tracking| {
+        let (established, first) = established.next().zip(first.next()).expect("a figure of each");
+        Cost { tracking, established, first }
+    };
+    Tracking::ALL.into_iter().map(&mut next).collect()
+}
+
+/// The median of each run of each of so many, which take turns.
+pub(super) fn turns(count: usize, size: Size, mut turn: impl FnMut(usize) -> f64) -> Vec<Vec<f64>> {
+    let mut runs: Vec<Vec<f64>> = vec![Vec::new(); count];
+    for _ in 0..size.rounds {
+        let mut slices: Vec<Vec<f64>> = vec![Vec::new(); count];
+        for slice in 0..size.slices {
+            for place in 0..count {
+                let number = (place + slice) % count;
+                slices[number].push(turn(number));
+            }
+        }
+        for (runs, slices) in runs.iter_mut().zip(slices) {
+            runs.push(Figure::of(slices).median());
+        }
+    }
+    runs
+}

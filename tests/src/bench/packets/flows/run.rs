@@ -1,0 +1,145 @@
+//! Connections at a rate, each of one packet, while a listener receives their events.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nfnetlink::count_flows;
+
+use super::super::ours::Cluster;
+use super::super::traffic::Traffic;
+use super::Size;
+use super::cost::{Events, Node, Tracking};
+use super::listener::{Listener, Reads, Received, Setup};
+use super::set_conntrack;
+
+/// What happens in one run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scenario {
+    /// Connections a second.
+    pub(super) rate: u32,
+    pub(super) lasting: Duration,
+    pub(super) listener: Setup,
+    /// From a third of the time on, or from the beginning if it is as long as that.
+    pub(super) still: Duration,
+    /// How long the last entries may take to expire.
+    pub(super) expiry: Duration,
+}
+
+/// What came of it.
+pub(super) struct Run {
+    pub(super) connections: u64,
+    pub(super) took: Duration,
+    pub(super) received: Received,
+    /// Entries at the end of the time in which the listener stood still, those that wait for it included.
+    pub(super) entries_still: Option<u32>,
+    /// The most entries.
+    pub(super) most_entries: u32,
+    /// From the last connection until there was no entry any more.
+    pub(super) emptied: Duration,
+    /// Entries that did not expire in time, since long-lived entries of others make the kernel look less often.
+    pub(super) removed: u32,
+}
+
+/// Seconds after which an entry expires. The kernel looks for expired entries about as often (`gc_worker`).
+const TIMEOUT_SECONDS: u32 = 1;
+
+/// Between two looks at the clock by the sender.
+const TICK: Duration = Duration::from_micros(500);
+
+/// Between two looks at the number of entries.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// For the events of the last entries to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// At this rate the listener stands still for the whole time.
+const RATE_STILL: u32 = 10_000;
+
+impl Scenario {
+    pub(super) fn all(size: &Size) -> Vec<Scenario> {
+        let small = Setup { mebibytes: 8, reliable: false, reads: Reads::WhenWoken };
+        let of = |rate, listener, still| Scenario { rate, lasting: size.lasting, listener, still, expiry: size.expiry };
+        let mut all = Vec::new();
+        for reads in [Reads::WhenWoken, Reads::Periodically] {
+            all.extend(size.rates.iter().map(|rate| of(*rate, Setup { reads, ..small }, Duration::ZERO)));
+        }
+        let most = size.rates.last().copied().unwrap_or(RATE_STILL);
+        for still in [Duration::ZERO, size.still] {
+            for mebibytes in [8, 32] {
+                for reliable in [false, true] {
+                    let listener = Setup { mebibytes, reliable, ..small };
+                    if listener != small || !still.is_zero() {
+                        all.push(of(most, listener, still));
+                    }
+                }
+            }
+        }
+        for reliable in [false, true] {
+            all.push(of(most.min(RATE_STILL), Setup { reliable, ..small }, size.lasting));
+        }
+        all
+    }
+
+    /// Whether the listener stands still at this time.
+    fn is_still(&self, elapsed: Duration) -> bool {
+        let begins = (self.lasting / 3).min(self.lasting.saturating_sub(self.still));
+        elapsed >= begins && elapsed < begins + self.still
+    }
+}
+
+pub(super) fn run(scenario: &Scenario) -> Run {
+    // The node's own listener would receive the same events.
+    let tracking = Tracking { accounting: true, events: Events::Off };
+    let cluster = Cluster { peer_addresses: 258, ..Cluster::SMALLEST };
+    let node = Node::new(tracking, &cluster);
+    set_conntrack(&node.place, "events", 1);
+    set_conntrack(&node.place, "udp_timeout", TIMEOUT_SECONDS);
+    let traffic = Traffic::FirstFromWorld { sources: cluster.remote_peers(), destinations: cluster.destinations() };
+    let listener = Listener::start(&node.place, scenario.listener);
+    let entries = || node.place.on_node(|| count_flows().expect("conntrack").entries);
+    let (mut connections, mut most_entries, mut entries_still, mut was_still) = (0u64, 0, None, false);
+    let begun = Instant::now();
+    let mut next_sample = SAMPLE;
+    let took = loop {
+        let elapsed = begun.elapsed();
+        let is_still = scenario.is_still(elapsed);
+        if was_still && !is_still {
+            entries_still = Some(entries());
+        }
+        if was_still != is_still {
+            listener.stand_still(is_still);
+            was_still = is_still;
+        }
+        if elapsed >= scenario.lasting {
+            break elapsed;
+        }
+        if elapsed >= next_sample {
+            most_entries = most_entries.max(entries());
+            next_sample = elapsed + SAMPLE;
+        }
+        let due = (elapsed.as_secs_f64() * f64::from(scenario.rate)) as u64;
+        // At most what a tick of 10 ms brings, so that the clock is looked at even where the rate is too high.
+        let packets = (due - connections.min(due)).min(u64::from(scenario.rate / 100).max(1));
+        node.ends.send_all(&traffic, u32::try_from(packets).expect("few packets"));
+        connections += packets;
+        thread::sleep(TICK);
+    };
+    let ended = Instant::now();
+    let mut removed = None;
+    loop {
+        let left = entries();
+        most_entries = most_entries.max(left);
+        if left == 0 {
+            break;
+        }
+        if removed.is_none() && ended.elapsed() >= scenario.expiry {
+            removed = Some(left);
+            node.place.forget_flows();
+        }
+        assert!(ended.elapsed() < scenario.expiry + PATIENCE, "{left} entries are not removed");
+        thread::sleep(SAMPLE);
+    }
+    let emptied = ended.elapsed();
+    let removed = removed.unwrap_or(0);
+    Run { connections, took, received: listener.end(), entries_still, most_entries, emptied, removed }
+}
