@@ -4,6 +4,8 @@
 mod manifests;
 // The optional provider of context.
 mod context;
+// The optional flow records of the agents.
+mod flows;
 // The base for the side of a remote cluster.
 mod remote_cluster;
 // The chart renders to the same objects.

@@ -49,6 +49,8 @@ mod log_level;
 mod verbs;
 // The CNI plugin's entry gets into the node's configuration, and stays there.
 mod install;
+// What flow records need of the kernel is set, and restored.
+mod accounting;
 // What Ringfence has put on a node goes, and nothing else.
 mod uninstall;
 // What is deployed says what the code does.

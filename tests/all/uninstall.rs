@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tests::agent_process::{Ended, ended, program, ringfence, without_variables};
 
+use crate::accounting::accounting;
 use crate::install::{Node, list};
 use crate::stage::{NODE, Stage};
 
@@ -29,7 +30,11 @@ impl Scene {
     fn installed() -> Scene {
         let scene = Scene::new();
         assert_eq!(ended(&mut scene.install()).code, Some(0));
-        drop(scene.stage.start_on_manifests());
+        let mut agent = scene.stage.agent_on_manifests();
+        agent.args(["--flows", "on"]);
+        let mut agent = scene.stage.start(agent);
+        agent.until_ready();
+        drop(agent);
         let attachments = scene.stage.run_dir().join("cni");
         std::fs::create_dir(&attachments).unwrap();
         std::fs::write(attachments.join("abc@eth0.json"), "{}").unwrap();
@@ -83,6 +88,7 @@ removed      table netdev ringfence
 removed      table inet ringfence-isolated
 removed      table netdev ringfence-isolated
 removed      the folder state with the state of other clusters
+removed      the agent's change of net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp
 removed      the folder RUN with its sockets, locks and attachment files
 ";
 
@@ -95,6 +101,7 @@ not there    table netdev ringfence
 not there    table inet ringfence-isolated
 not there    table netdev ringfence-isolated
 not there    the folder state with the state of other clusters
+not there    the agent's change of net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp
 not there    the folder RUN
 ";
 
@@ -105,6 +112,7 @@ fn everything_of_ours_goes_with_the_agent_dead_and_a_second_time_there_is_nothin
     assert_eq!(scene.report(&[]), (Some(0), REMOVED.to_owned()));
     assert_eq!(scene.node.read("10-net.conflist"), list("net"));
     assert_eq!(scene.stage.tables(), "table inet theirs\n");
+    assert_eq!(accounting(&scene.stage), ["0", "0"]);
     assert!(!scene.stage.run_dir().exists() && !scene.node.path("bin/ringfence-cni").exists());
     assert_eq!(scene.report(&[]), (Some(0), NOT_THERE.to_owned()));
 }
@@ -155,14 +163,8 @@ fn the_report_is_there_as_json() {
     let Ended { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
     let lines: Value = serde_json::from_str(&stdout).unwrap();
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
-    assert_eq!(
-        (code, &outcomes[..]),
-        (
-            Some(0),
-            &["removed", "kept", "removed", "removed", "removed", "removed", "removed", "removed", "removed"][..]
-        ),
-        "{stdout}"
-    );
+    let expected = [["removed", "kept"].as_slice(), &["removed"; 8]].concat();
+    assert_eq!((code, outcomes), (Some(0), expected), "{stdout}");
     assert!(scene.node.path("bin/ringfence-cni").exists());
 }
 

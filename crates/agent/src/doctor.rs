@@ -7,6 +7,7 @@
 mod cni_side;
 mod enforcement;
 mod finding;
+mod flow_records;
 mod kernel;
 mod network;
 mod others;
@@ -20,6 +21,9 @@ use std::path::Path;
 
 use nft::Name;
 
+use crate::flows::accounting::Setting;
+use sysctl::Sysctls;
+
 pub(crate) use cni_side::CniPlaces;
 pub use finding::{Check, Finding, Severity};
 
@@ -27,7 +31,10 @@ pub use finding::{Check, Finding, Severity};
 pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::Result<Vec<Finding>> {
     let enforcement = enforcement::gather(places.run_dir, table)?;
     let (attachments, stored) = cni_side::attachments(places.run_dir);
-    let mut findings = kernel::findings(&kernel::gather_and_try(root));
+    let kernel = kernel::gather_and_try(root);
+    let mut findings = kernel::findings(&kernel);
+    let settings = Sysctls::read(root, Setting::ALL.map(Setting::path));
+    findings.extend(flow_records::findings(enforcement.records_flows(), &settings, kernel.fill()));
     findings.extend(network::findings(&network::gather(root, attachments)));
     findings.extend(tunnels::finding(&tunnels::gather(), enforcement.tunnel_ports()));
     findings.extend(others::findings(&others::gather(root), &enforcement.table_name, enforcement.isolates_pods()));

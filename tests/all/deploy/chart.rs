@@ -139,6 +139,22 @@ fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
 }
 
 #[test]
+fn its_flow_records_are_those_of_the_component() {
+    let without = rendered(|_| {});
+    let all = rendered(|values| values["flows"]["enabled"] = json!(true));
+    let component = |file: &str| documents(&read(&format!("deploy/components/flows/{file}")));
+    let added: Vec<Value> =
+        all.iter().filter(|document| !without.contains(document) && document["kind"] != "DaemonSet").cloned().collect();
+    assert_eq!(sorted(added), sorted(component("rbac.yaml")));
+    let agent = |all: &[Value]| at(of_kind(all, "DaemonSet"), "spec.template.spec.containers.0").clone();
+    let patch = component("agents.yaml").remove(0);
+    let mut patched = agent(&without);
+    let variables = list(at(&patch, "spec.template.spec.containers.0"), "env").iter().cloned();
+    patched["env"].as_array_mut().unwrap().extend(variables);
+    assert_eq!(agent(&all), patched);
+}
+
+#[test]
 fn its_provider_is_served_without_tls_on_request() {
     let all = rendered(|values| {
         let context = &mut values["context"];

@@ -72,6 +72,11 @@ pub(crate) struct AgentArguments {
     #[command(flatten)]
     pub(crate) reporting: ReportingArguments,
 
+    /// Record the connections of this node's pods: both ends by name, Service, volume, verdicts and rules. On sets the
+    /// sysctls net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp; off and uninstall restore them.
+    #[arg(long, env = "RINGFENCE_FLOWS", value_enum, default_value_t = Switch::Off)]
+    pub(crate) flows: Switch,
+
     #[command(flatten)]
     pub(crate) enforcement: EnforcementArguments,
 

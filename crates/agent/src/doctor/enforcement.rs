@@ -49,6 +49,8 @@ pub(crate) struct AgentStatus {
     pub(crate) isolated_pods: usize,
     /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
     pub(crate) tunnel_ports: Vec<u16>,
+    /// Whether it runs with `--flows on`.
+    pub(crate) records_flows: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +84,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Unanswered>>) -> Resu
 
 impl AgentStatus {
     fn of(report: StatusReport) -> AgentStatus {
-        let StatusReport { version, unready, rules, last_commit, port_problem, pods, features, .. } = report;
+        let StatusReport { version, unready, rules, last_commit, port_problem, pods, features, flows, .. } = report;
         AgentStatus {
             version,
             port_problem,
@@ -92,6 +94,7 @@ impl AgentStatus {
             seconds_since_commit: last_commit.map(|commit| commit.seconds_ago),
             isolated_pods: pods.isolated,
             tunnel_ports: features.tunnel_ports,
+            records_flows: flows.is_some(),
         }
     }
 }
@@ -100,6 +103,11 @@ impl EnforcementFacts {
     /// Whether some pod of this node may be isolated: an agent that does not answer has left its rules in force.
     pub(super) fn isolates_pods(&self) -> bool {
         self.agent.as_ref().map_or(true, |status| status.isolated_pods > 0)
+    }
+
+    /// False without an agent that answers.
+    pub(super) fn records_flows(&self) -> bool {
+        self.agent.as_ref().is_ok_and(|status| status.records_flows)
     }
 
     /// The ports that the agent knows; none without an agent that answers.
@@ -283,6 +291,7 @@ mod tests {
             seconds_since_commit: Some(5),
             isolated_pods: 0,
             tunnel_ports: vec![8472],
+            records_flows: false,
         }
     }
 

@@ -37,6 +37,7 @@ pub enum Check {
     ConntrackSpace,
     ConntrackHelper,
     ConntrackSctp,
+    FlowRecords,
     Unreadable,
     IpForward,
     Ip6Forward,
@@ -68,13 +69,14 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 33] = [
+    const ALL: [Check; 34] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
         Check::ConntrackSpace,
         Check::ConntrackHelper,
         Check::ConntrackSctp,
+        Check::FlowRecords,
         Check::Unreadable,
         Check::IpForward,
         Check::Ip6Forward,
@@ -112,6 +114,7 @@ impl Check {
             Check::ConntrackSpace => "conntrack-space",
             Check::ConntrackHelper => "conntrack-helper",
             Check::ConntrackSctp => "conntrack-sctp",
+            Check::FlowRecords => "flow-records",
             Check::Unreadable => "unreadable",
             Check::IpForward => "ip-forward",
             Check::Ip6Forward => "ip6-forward",

@@ -1,5 +1,6 @@
 //! Has the kernel what rules are made of: nf_tables, and connection tracking with room in it?
 
+use std::fmt;
 use std::path::Path;
 
 use nfnetlink::{Feature, Features, FlowCount, Kernel, Release};
@@ -25,6 +26,40 @@ pub(crate) struct KernelFacts {
     pub(crate) sysctls: Sysctls,
     /// What was tried out in a namespace of its own; none if nothing was.
     pub(crate) features: Option<Result<Features, String>>,
+}
+
+/// How full the table of connections is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TableFill {
+    pub(super) entries: u64,
+    /// Not 0.
+    pub(super) most: u64,
+}
+
+impl TableFill {
+    pub(super) fn percent(self) -> u64 {
+        self.entries * 100 / self.most
+    }
+}
+
+impl fmt::Display for TableFill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TableFill { entries, most } = self;
+        write!(f, "connection tracking (conntrack) has {entries} of {most} entries ({} %)", self.percent())
+    }
+}
+
+impl KernelFacts {
+    /// `None` if it is not known, or the table has no limit.
+    pub(super) fn fill(&self) -> Option<TableFill> {
+        let usage = self.conntrack.as_ref().ok()?;
+        let most = match usage.limit {
+            Some(most) => u64::from(most),
+            None => u64::try_from(self.sysctls.get(MOST_ENTRIES)?).ok()?,
+        };
+        // 0 is no limit.
+        (most > 0).then_some(TableFill { entries: u64::from(usage.entries), most })
+    }
 }
 
 /// Asks the kernel about the network namespace of the calling thread.
@@ -56,9 +91,9 @@ pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
         findings.extend(by_version(&Release::new(&facts.release)));
     }
     match &facts.conntrack {
-        Ok(usage) => {
+        Ok(_) => {
             findings.push(Finding::ok(Check::Conntrack, "connection tracking (conntrack) is available"));
-            findings.extend(space(facts, *usage));
+            findings.extend(facts.fill().map(space));
             findings.extend(sctp(facts));
         }
         Err(error) => findings.push(Finding::error(
@@ -144,26 +179,15 @@ fn by_version(release: &Release) -> Option<Finding> {
     ))
 }
 
-fn space(facts: &KernelFacts, usage: FlowCount) -> Option<Finding> {
-    let most = match usage.limit {
-        Some(most) => u64::from(most),
-        None => u64::try_from(facts.sysctls.get(MOST_ENTRIES)?).ok()?,
-    };
-    let entries = u64::from(usage.entries);
-    // 0 is no limit.
-    if most == 0 {
-        return None;
-    }
-    let percent = entries * 100 / most;
-    let text = format!("connection tracking (conntrack) has {entries} of {most} entries ({percent} %)");
-    Some(match percent >= NEARLY_FULL_PERCENT {
-        false => Finding::ok(Check::ConntrackSpace, text),
+fn space(fill: TableFill) -> Finding {
+    match fill.percent() >= NEARLY_FULL_PERCENT {
+        false => Finding::ok(Check::ConntrackSpace, fill.to_string()),
         true => Finding::warning(
             Check::ConntrackSpace,
-            format!("{text}; when the table is full, the kernel drops the packets of new flows"),
+            format!("{fill}; when the table is full, the kernel drops the packets of new flows"),
             "find the source of the flows (conntrack -L), or raise net.netfilter.nf_conntrack_max",
         ),
-    })
+    }
 }
 
 fn sctp(facts: &KernelFacts) -> Option<Finding> {

@@ -66,6 +66,7 @@ impl Status {
                 drop_log_reason: self.drop_log.clone(),
             },
             drops,
+            flows: self.uncounted_flows.clone().map(|uncounted| wire::Flows { uncounted }),
             remote: self.remote.as_deref().map(|standing| remote(standing, now)),
         }
     }

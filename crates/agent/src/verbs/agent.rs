@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::cli::{AgentArguments, Switch};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
+use crate::flows::accounting::Accounting;
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -64,6 +65,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
             Switch::Off => tracing::warn!("unsupported kernel, but --kernel-check is off: {unsupported}"),
         }
     }
+    let uncounted_flows = switch_accounting(&arguments);
     let (layout, protection) = arguments.layout(&probed)?;
     let status = Status {
         node: arguments.node_name.clone(),
@@ -76,6 +78,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         source_check: layout.checks_sources(),
         tunnel_ports: arguments.tunnel_ports(),
         from_folder: arguments.manifests.is_some(),
+        uncounted_flows,
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
@@ -160,6 +163,31 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     }
     // A transaction under way is one system call, which the kernel takes whole or not at all: nothing to wait for.
     std::process::exit(0);
+}
+
+/// Switches the kernel's accounting of connections on, or restores what an agent with `--flows on` has changed. Returns what
+/// is not counted; `None` with `--flows off`. Neither keeps policies from being enforced.
+fn switch_accounting(arguments: &AgentArguments) -> Option<Vec<String>> {
+    let accounting = Accounting::of_node(&arguments.run_dir);
+    match arguments.flows {
+        Switch::On => {
+            let uncounted = accounting.enable();
+            for reason in &uncounted {
+                tracing::warn!("flow records lack volumes or times of connections: {reason}");
+            }
+            Some(uncounted)
+        }
+        Switch::Off => {
+            match accounting.restore() {
+                Ok(restored) if restored.is_empty() => {}
+                Ok(restored) => tracing::info!("--flows is off: restored {}", restored.join(", ")),
+                Err(error) => {
+                    tracing::warn!("--flows is off, but settings of connection tracking are not restored: {error}")
+                }
+            }
+            None
+        }
+    }
 }
 
 /// The loop blocks in system calls, so it gets a thread to itself.

@@ -2,6 +2,7 @@
 //!
 //! Pods can start at each moment: the entry in the network configuration goes first, then what it needs.
 
+mod accounting;
 mod node;
 mod report;
 mod run_files;
@@ -34,6 +35,7 @@ pub(crate) fn uninstall(arguments: &UninstallArguments) -> anyhow::Result<ExitCo
     node::plugin(&mut report, &folders.cni_bin_dir, *keep_plugin);
     tables::remove(&mut report, table);
     state_files::remove(&mut report, state_dir);
+    accounting::restore(&mut report, run_dir);
     run_files::remove(&mut report, run_dir, holders);
     Ok(if report.finish()? { YES } else { NO })
 }

@@ -7,7 +7,7 @@ use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD};
 
 use crate::api::status::{
-    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
+    Diagnostic, Drops, Features, Flows, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
     SourceKind, StatusReport,
 };
 use crate::status::in_words;
@@ -27,6 +27,7 @@ pub(super) fn text(report: &StatusReport) -> String {
     remote(&mut screen, report.remote.as_ref());
     repairs(&mut screen, report.repairs);
     drops(&mut screen, report.drops);
+    flows(&mut screen, report.flows.as_ref());
     features(&mut screen, &report.features);
     screen.text
 }
@@ -219,6 +220,14 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
     }
 }
 
+/// Nothing with `--flows off`.
+fn flows(screen: &mut Screen, flows: Option<&Flows>) {
+    let Some(Flows { uncounted }) = flows else { return };
+    let style = if uncounted.is_empty() { Style::new() } else { DOUBTFUL };
+    screen.line("flows", style, if uncounted.is_empty() { "recorded" } else { "recorded, not completely" });
+    screen.list(DOUBTFUL, uncounted);
+}
+
 fn features(screen: &mut Screen, features: &Features) {
     let Features {
         protection,
@@ -320,6 +329,7 @@ mod tests {
                 lost: 0,
                 unnamed: 0,
             }),
+            flows: None,
             remote: None,
         }
     }
@@ -443,5 +453,18 @@ mod tests {
         "#]].assert_eq(&plain(&report));
         let colours = text(&report);
         assert!(colours.contains(&format!("{BAD}NOT READY{BAD:#}")), "{colours}");
+    }
+
+    #[test]
+    fn flows_are_shown_where_they_are_recorded() {
+        let lines = |uncounted: &[&str]| {
+            let flows = Some(Flows { uncounted: uncounted.iter().map(|text| (*text).into()).collect() });
+            let text = plain(&StatusReport { flows, ..healthy() });
+            let begin = text.find("flows  ").unwrap();
+            text[begin..].lines().take(2).map(|line| line[13..].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&[])[0], "recorded");
+        assert_eq!(lines(&["nf_conntrack_acct is off"]), ["recorded, not completely", "- nf_conntrack_acct is off"]);
+        assert!(!plain(&healthy()).contains("flows  "));
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::report::Report;
+use crate::flows::accounting;
 use crate::lock_file::{self, LockKind, replacement_of};
 use crate::run_dir::{AGENT_LOCK, INSTALL_LOCK, agent_listens, socket_path};
 
@@ -66,6 +67,11 @@ pub(super) fn remove(report: &mut Report, run_dir: &Path, holders: Holders) {
         }
         (Lock::Taken(_) | Lock::HeldByOther, Lock::Taken(_) | Lock::HeldByOther) => {}
     }
+    let former_values = run_dir.join(accounting::FILE);
+    if !report.dry_run && former_values.symlink_metadata().is_ok() {
+        let reason = format!("{} has settings that could not be restored", former_values.display());
+        return report.failed(what, reason);
+    }
     let (paths, stranger) = match ours(run_dir) {
         Ok(found) => found,
         Err(e) => return report.failed(what, e),
@@ -118,7 +124,8 @@ fn ours(run_dir: &Path) -> io::Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let (agent_lock, install_lock) = (run_dir.join(AGENT_LOCK), run_dir.join(INSTALL_LOCK));
     let unfinished = [&agent_lock, &install_lock].map(|lock| replacement_of(lock));
     let known = [socket_path(run_dir), run_dir.join(CNI_SOCKET), install_lock, agent_lock].into_iter();
-    let known: Vec<PathBuf> = known.chain(unfinished).collect();
+    let settings = [accounting::FILE, accounting::NEW].map(|name| run_dir.join(name));
+    let known: Vec<PathBuf> = known.chain(unfinished).chain(settings).collect();
     for path in list(run_dir)? {
         if path != attachments && !known.contains(&path) {
             stranger = stranger.or(Some(path));

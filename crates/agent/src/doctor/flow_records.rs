@@ -1,0 +1,74 @@
+//! Does the kernel count what flow records tell? Only asked while an agent records flows.
+
+use super::finding::{Check, Finding};
+use super::kernel::TableFill;
+use super::sysctl::Sysctls;
+use crate::flows::accounting::Setting;
+
+/// From here on the kernel keeps no entries for the agent until it has read their ends: such entries would fill the table.
+const MOST_FILLED_PERCENT: u64 = 70;
+
+pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<TableFill>) -> Vec<Finding> {
+    if !records_flows {
+        return vec![];
+    }
+    let is_off = |setting: &Setting| sysctls.get(setting.path()) != Some(1);
+    let mut findings: Vec<Finding> = Setting::ALL.into_iter().filter(is_off).map(off).collect();
+    if findings.is_empty() {
+        let text = "connection tracking counts the packets and bytes of connections, and has their times";
+        findings.push(Finding::ok(Check::FlowRecords, text));
+    }
+    findings.extend(fill.filter(|fill| fill.percent() >= MOST_FILLED_PERCENT).map(|fill| {
+        let finding = format!("{fill}; from {MOST_FILLED_PERCENT} % on flow records may miss ends of connections");
+        let advice = "find the source of the flows (conntrack -L), or raise net.netfilter.nf_conntrack_max";
+        Finding::warning(Check::FlowRecords, finding, advice)
+    }));
+    findings
+}
+
+fn off(setting: Setting) -> Finding {
+    let lack = match setting {
+        Setting::Counters => "flow records have no packets and bytes",
+        Setting::Timestamps => "flow records have no times at which connections began",
+    };
+    Finding::warning(
+        Check::FlowRecords,
+        format!("{setting} is off, so {lack}"),
+        format!("run sysctl -w {setting}=1, and write it into /etc/sysctl.d; it applies to new connections"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{self, Ok as Fine, Warning};
+    use super::*;
+
+    const ACCT: &str = "net/netfilter/nf_conntrack_acct";
+    const TIMESTAMP: &str = "net/netfilter/nf_conntrack_timestamp";
+
+    fn severities(records_flows: bool, sysctls: &Sysctls, entries: u64) -> Vec<Severity> {
+        let fill = Some(TableFill { entries, most: 100 });
+        findings(records_flows, sysctls, fill).iter().map(|finding| finding.severity).collect()
+    }
+
+    #[test]
+    fn settings_that_are_off_are_warnings_with_advice() {
+        assert_eq!(severities(true, &[(ACCT, 1), (TIMESTAMP, 1)].into(), 0), [Fine]);
+        assert_eq!(severities(true, &[(ACCT, 0), (TIMESTAMP, 1)].into(), 0), [Warning]);
+        assert_eq!(severities(true, &Sysctls::default(), 0), [Warning, Warning]);
+        let finding = findings(true, &[(ACCT, 0), (TIMESTAMP, 1)].into(), None).remove(0);
+        assert!(finding.advice.unwrap().starts_with("run sysctl -w net.netfilter.nf_conntrack_acct=1"));
+    }
+
+    #[test]
+    fn table_that_fills_is_a_warning_from_70_percent() {
+        let on: Sysctls = [(ACCT, 1), (TIMESTAMP, 1)].into();
+        assert_eq!(severities(true, &on, 69), [Fine]);
+        assert_eq!(severities(true, &on, 70), [Fine, Warning]);
+    }
+
+    #[test]
+    fn nothing_is_said_while_no_flows_are_recorded() {
+        assert_eq!(severities(false, &Sysctls::default(), 99), []);
+    }
+}

@@ -1,0 +1,207 @@
+//! The settings of connection tracking that flow records need: counters of packets and bytes, and times of entries.
+//!
+//! They belong to the node, and end with its boot. What they were before the agent set them is remembered in the run directory,
+//! which ends with the boot too, until `ringfence uninstall` or an agent with `--flows off` restores it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the file in the run directory that has the former values, and the name under which it is written first.
+pub(crate) const FILE: &str = "conntrack-settings.json";
+pub(crate) const NEW: &str = "conntrack-settings.json.new";
+
+/// The value that both settings need.
+const ON: u32 = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Setting {
+    #[serde(rename = "nf_conntrack_acct")]
+    Counters,
+    #[serde(rename = "nf_conntrack_timestamp")]
+    Timestamps,
+}
+
+impl Setting {
+    pub(crate) const ALL: [Setting; 2] = [Setting::Counters, Setting::Timestamps];
+
+    /// Below `/proc/sys`. The kernel shows the network namespace of the thread that reads or writes.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Setting::Counters => "net/netfilter/nf_conntrack_acct",
+            Setting::Timestamps => "net/netfilter/nf_conntrack_timestamp",
+        }
+    }
+}
+
+/// As `sysctl` names it.
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Setting::Counters => "net.netfilter.nf_conntrack_acct",
+            Setting::Timestamps => "net.netfilter.nf_conntrack_timestamp",
+        })
+    }
+}
+
+/// The values before the agent set them to [`ON`]; of no setting that it did not change.
+type FormerValues = BTreeMap<Setting, u32>;
+
+/// The settings of the network namespace of the calling thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Accounting {
+    /// `/` but in tests.
+    root: PathBuf,
+    run_dir: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccountingError {
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("cannot write {}: {error}", path.display())]
+    Write { path: PathBuf, error: io::Error },
+    #[error("{} is damaged ({error}): set the settings by hand and remove the file", path.display())]
+    Damaged { path: PathBuf, error: serde_json::Error },
+    #[error("cannot restore {}", .0.join(" and "))]
+    Restore(Vec<String>),
+}
+
+impl Accounting {
+    pub(crate) fn of_node(run_dir: &Path) -> Accounting {
+        Accounting { root: "/".into(), run_dir: run_dir.to_owned() }
+    }
+
+    /// Switches both settings on. Returns why volumes and times of connections are not known, and what to do, a sentence
+    /// for each setting that is still off.
+    pub(crate) fn enable(&self) -> Vec<String> {
+        let mut former = match self.former() {
+            Ok(former) => former,
+            Err(error) => return self.missing(&error),
+        };
+        Setting::ALL.into_iter().filter_map(|setting| self.enable_one(setting, &mut former).err()).collect()
+    }
+
+    /// What stays off where the former values cannot be remembered.
+    fn missing(&self, error: &AccountingError) -> Vec<String> {
+        let is_off = |setting: &Setting| !matches!(self.value(*setting), Ok(ON));
+        Setting::ALL.into_iter().filter(is_off).map(|setting| advice(setting, &error.to_string())).collect()
+    }
+
+    fn enable_one(&self, setting: Setting, former: &mut FormerValues) -> Result<(), String> {
+        let value = match self.value(setting) {
+            Ok(ON) => return Ok(()),
+            Ok(value) => value,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(format!("{setting} does not exist: load the module nf_conntrack, or use a kernel with it"));
+            }
+            Err(error) => return Err(advice(setting, &error.to_string())),
+        };
+        // A value that is remembered from an earlier start is the one to restore.
+        if let Entry::Vacant(entry) = former.entry(setting) {
+            entry.insert(value);
+            if let Err(error) = self.remember(former) {
+                former.remove(&setting);
+                return Err(advice(setting, &error.to_string()));
+            }
+        }
+        let Err(error) = self.set(setting, ON) else { return Ok(()) };
+        // Otherwise a value that an operator sets later would be taken for ours.
+        former.remove(&setting);
+        Err(match self.remember(former) {
+            Ok(()) => advice(setting, &error.to_string()),
+            Err(unremembered) => advice(setting, &format!("{error}; {unremembered}")),
+        })
+    }
+
+    /// Gives the settings their former values where they still have ours, and forgets them. Returns what was restored.
+    pub(crate) fn restore(&self) -> Result<Vec<String>, AccountingError> {
+        let mut former = self.former()?;
+        let (mut restored, mut failed) = (Vec::new(), Vec::new());
+        for (setting, value) in former.clone() {
+            match self.value(setting) {
+                Ok(ON) => match self.set(setting, value) {
+                    Ok(()) => restored.push(format!("{setting} = {value}")),
+                    Err(error) => {
+                        failed.push(format!("{setting} ({error}): run sysctl -w {setting}={value} on the node"));
+                        continue;
+                    }
+                },
+                // Somebody else has set it since, or the module is gone.
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    failed.push(format!("{setting} ({error})"));
+                    continue;
+                }
+            }
+            former.remove(&setting);
+        }
+        self.remember(&former)?;
+        if failed.is_empty() { Ok(restored) } else { Err(AccountingError::Restore(failed)) }
+    }
+
+    /// Whether there is something to restore.
+    pub(crate) fn is_remembered(&self) -> bool {
+        self.file().symlink_metadata().is_ok()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.run_dir.join(FILE)
+    }
+
+    fn former(&self) -> Result<FormerValues, AccountingError> {
+        let path = self.file();
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| AccountingError::Damaged { path, error }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(FormerValues::new()),
+            Err(error) => Err(AccountingError::Read { path, error }),
+        }
+    }
+
+    /// Replaces the file as a whole; without values there is none.
+    fn remember(&self, former: &FormerValues) -> Result<(), AccountingError> {
+        let path = self.file();
+        let write = || -> io::Result<()> {
+            if former.is_empty() {
+                return match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                    Ok(()) | Err(_) => Ok(()),
+                };
+            }
+            let new = self.run_dir.join(NEW);
+            let mut file = File::create(&new)?;
+            file.write_all(&serde_json::to_vec(former)?)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)
+        };
+        write().map_err(|error| AccountingError::Write { path: path.clone(), error })
+    }
+
+    fn setting_path(&self, setting: Setting) -> PathBuf {
+        self.root.join("proc/sys").join(setting.path())
+    }
+
+    fn value(&self, setting: Setting) -> io::Result<u32> {
+        let text = std::fs::read_to_string(self.setting_path(setting))?;
+        text.trim().parse().map_err(|_| io::Error::other(format!("expected a number, got '{}'", text.trim())))
+    }
+
+    fn set(&self, setting: Setting, value: u32) -> io::Result<()> {
+        // Not created: outside of tests the folder is the kernel's.
+        let mut file = File::options().write(true).open(self.setting_path(setting))?;
+        file.write_all(format!("{value}\n").as_bytes())
+    }
+}
+
+fn advice(setting: Setting, why: &str) -> String {
+    format!("{setting} is off and cannot be set ({why}): run sysctl -w {setting}={ON} on the node")
+}
+
+#[cfg(test)]
+mod tests;

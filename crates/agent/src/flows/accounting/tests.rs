@@ -1,0 +1,140 @@
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::*;
+use crate::netns::in_new_namespace;
+
+fn of(run_dir: &Path) -> Accounting {
+    Accounting::of_node(run_dir)
+}
+
+/// Of the counters and of the timestamps.
+fn values(accounting: &Accounting) -> [u32; 2] {
+    Setting::ALL.map(|setting| accounting.value(setting).unwrap())
+}
+
+/// In a network namespace in which both settings have these values.
+fn in_namespace_with(before: [u32; 2], work: impl FnOnce(&Accounting) + Send) {
+    in_new_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let accounting = of(folder.path());
+        for (setting, value) in Setting::ALL.into_iter().zip(before) {
+            accounting.set(setting, value).unwrap();
+        }
+        work(&accounting);
+    });
+}
+
+/// For the rest of the thread's life.
+fn make_sysctls_read_only() {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    mount(Some("/proc/sys"), "/proc/sys", none, MsFlags::MS_BIND, none).unwrap();
+    mount(none, "/proc/sys", none, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, none).unwrap();
+}
+
+#[test]
+fn settings_are_set_and_restored() {
+    in_namespace_with([0, 0], |accounting| {
+        assert_eq!(accounting.enable(), [] as [String; 0]);
+        assert_eq!((values(accounting), accounting.is_remembered()), ([1, 1], true));
+        let restored = accounting.restore().unwrap();
+        assert_eq!(restored, ["net.netfilter.nf_conntrack_acct = 0", "net.netfilter.nf_conntrack_timestamp = 0"]);
+        assert_eq!((values(accounting), accounting.is_remembered()), ([0, 0], false));
+        assert_eq!(accounting.restore().unwrap(), [] as [String; 0]);
+    });
+}
+
+#[test]
+fn settings_of_the_operator_are_never_restored() {
+    in_namespace_with([1, 0], |accounting| {
+        assert_eq!(accounting.enable(), [] as [String; 0]);
+        accounting.restore().unwrap();
+        assert_eq!(values(accounting), [1, 0]);
+    });
+    in_namespace_with([1, 1], |accounting| {
+        accounting.enable();
+        assert!(!accounting.is_remembered());
+    });
+}
+
+#[test]
+fn restart_keeps_the_first_remembered_value() {
+    in_namespace_with([0, 0], |accounting| {
+        accounting.enable();
+        // A restart finds ours; another one finds that somebody has reset one.
+        accounting.enable();
+        accounting.set(Setting::Counters, 0).unwrap();
+        accounting.enable();
+        assert_eq!(values(accounting), [1, 1]);
+        accounting.restore().unwrap();
+        assert_eq!(values(accounting), [0, 0]);
+    });
+}
+
+#[test]
+fn value_that_is_no_longer_ours_stays() {
+    in_new_namespace(|| {
+        let (root, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let accounting = Accounting { root: root.path().into(), run_dir: run_dir.path().into() };
+        std::fs::create_dir_all(root.path().join("proc/sys/net/netfilter")).unwrap();
+        for setting in Setting::ALL {
+            std::fs::write(accounting.setting_path(setting), "0\n").unwrap();
+        }
+        assert_eq!(accounting.enable(), [] as [String; 0]);
+        // A kernel may come to have further values.
+        std::fs::write(accounting.setting_path(Setting::Counters), "2\n").unwrap();
+        std::fs::remove_file(accounting.setting_path(Setting::Timestamps)).unwrap();
+        assert_eq!(accounting.restore().unwrap(), [] as [String; 0]);
+        assert_eq!((accounting.value(Setting::Counters).unwrap(), accounting.is_remembered()), (2, false));
+    });
+}
+
+#[test]
+fn read_only_settings_are_named_and_forgotten() {
+    in_namespace_with([1, 0], |accounting| {
+        make_sysctls_read_only();
+        let missing = accounting.enable();
+        let expected = "net.netfilter.nf_conntrack_timestamp is off and cannot be set (Read-only file system (os error \
+                        30)): run sysctl -w net.netfilter.nf_conntrack_timestamp=1 on the node";
+        assert_eq!(missing, [expected]);
+        assert!(!accounting.is_remembered(), "an operator's later value would be taken for ours");
+    });
+}
+
+#[test]
+fn failed_restore_stays_remembered() {
+    in_namespace_with([0, 0], |accounting| {
+        accounting.enable();
+        make_sysctls_read_only();
+        let error = accounting.restore().unwrap_err().to_string();
+        assert!(error.contains("run sysctl -w net.netfilter.nf_conntrack_acct=0 on the node"), "{error}");
+        assert_eq!((values(accounting), accounting.is_remembered()), ([1, 1], true));
+    });
+}
+
+#[test]
+fn nothing_is_set_that_cannot_be_remembered() {
+    in_namespace_with([0, 0], |accounting| {
+        let nowhere = Accounting { run_dir: accounting.run_dir.join("missing"), ..accounting.clone() };
+        let missing = nowhere.enable();
+        assert!(missing.len() == 2 && missing[0].contains("cannot write"), "{missing:?}");
+        std::fs::write(accounting.file(), r#"{"nf_conntrack_acct""#).unwrap();
+        let missing = accounting.enable();
+        assert!(missing.len() == 2 && missing[0].contains("is damaged"), "{missing:?}");
+        assert!(accounting.restore().is_err());
+        assert_eq!(values(accounting), [0, 0]);
+    });
+}
+
+#[test]
+fn missing_settings_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let accounting = Accounting { root: folder.path().into(), run_dir: folder.path().into() };
+    let missing = accounting.enable();
+    assert!(
+        missing.len() == 2 && missing[0].starts_with("net.netfilter.nf_conntrack_acct does not exist"),
+        "{missing:?}"
+    );
+}

@@ -1,0 +1,15 @@
+//! The settings of connection tracking that an agent with `--flows on` has changed.
+
+use std::path::Path;
+
+use super::report::Report;
+use crate::flows::accounting::Accounting;
+
+pub(super) fn restore(report: &mut Report, run_dir: &Path) {
+    let accounting = Accounting::of_node(run_dir);
+    let what = "the agent's change of net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp";
+    match accounting.is_remembered() {
+        false => report.absent(what),
+        true => report.remove(what, || accounting.restore().map(|_| ())),
+    }
+}
