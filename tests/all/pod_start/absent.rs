@@ -9,7 +9,7 @@ use tests::prober::{Sent, arrivals, count_arrivals};
 use super::{
     ANSWERED_SECONDS, ISOLATED, NO, Network, Pod, Running, Site, TRY_AGAIN_LATER, YES, egress, pending, reaches,
 };
-use crate::stage::{ingress, namespace, set_all};
+use crate::stage::{NODE, ingress, namespace, set_all};
 
 /// What the first pod gets.
 const FIRST: &str = "10.1.0.2";
@@ -212,6 +212,52 @@ fn an_agent_that_hung_until_a_pod_was_isolated_takes_it_over() {
     site.assert_enforced(&objects(), &late.addresses);
     // While it was isolated nobody answered its ARP requests, which it repeats after a second.
     agent.until("it reaches its peer", |_| (reaches(&late, &db) == YES).then_some(()));
+    assert_eq!(reaches(&late, &other), NO);
+}
+
+/// Whether bridged packets pass the hooks of IP, without which policies between pods of a bridge are not enforced.
+fn call_hooks_on_bridges(site: &Site, value: &str) {
+    site.stage.lab.node_exec(NODE, || {
+        for family in ["iptables", "ip6tables"] {
+            std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"), value).unwrap();
+        }
+    });
+}
+
+#[test]
+fn refused_pod_stays_isolated_until_adds_succeed() {
+    let site = Site::with(&objects());
+    let agent = site.start_agent();
+    let runtime = site.runtime(Network::Bridged, json!({}));
+    let [db, other] = ["db", "other"].map(|name| Running::start(&runtime, name));
+    call_hooks_on_bridges(&site, "0");
+    let mut keys = isolating();
+    keys["timeoutSeconds"] = json!(ANSWERED_SECONDS);
+    let isolating = site.runtime(Network::Bridged, keys);
+    let late = Running::start(&isolating, "late");
+    // By the time that a second ADD is refused, the agent has seen the plugin's commit for the first one.
+    let later = Running::start(&isolating, "later");
+    assert!(site.stage.tables().contains(ISOLATED));
+    for pod in [&late, &later] {
+        assert_eq!([&db, &other].map(|to| reaches(pod, to)), [NO, NO]);
+    }
+    let unchecked = runtime.check(&db.pod.container).unwrap_err();
+    assert!(unchecked.details.contains("bridge cni0"), "{unchecked:?}");
+
+    drop(agent);
+    let mut command = site.agent();
+    command.args(["--resync-secs", "1"]);
+    let mut agent = site.stage.start(command);
+    agent.until("bridges alone keep it from being ready", |agent| {
+        agent.try_get("/readyz").ok().filter(|answer| answer.status == 503 && answer.body.contains("bridge cni0"))
+    });
+    assert_eq!([&db, &other].map(|to| reaches(&late, to)), [NO, NO]);
+    assert!(site.stage.tables().contains(ISOLATED));
+
+    call_hooks_on_bridges(&site, "1");
+    agent.until("it adopts the pods", |_| (!site.stage.tables().contains(ISOLATED)).then_some(()));
+    runtime.check(&db.pod.container).unwrap();
+    agent.until("the pod reaches its peer", |_| (reaches(&late, &db) == YES).then_some(()));
     assert_eq!(reaches(&late, &other), NO);
 }
 

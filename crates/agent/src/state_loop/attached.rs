@@ -51,10 +51,10 @@ impl StateLoop {
                 }
             },
             Call::Check(id, reply) => {
-                let outcome = match self.state.attachment(&id) {
-                    None => Outcome::Failed("the agent does not have the attachment".into()),
-                    Some(_) if !self.status.in_force => Outcome::Failed("the rules are not in force".into()),
-                    Some(attachment) => match standing(&self.state, attachment) {
+                let outcome = match (self.state.attachment(&id), self.add_obstacle()) {
+                    (None, _) => Outcome::Failed("the agent does not have the attachment".into()),
+                    (Some(_), Some(obstacle)) => Outcome::Failed(obstacle),
+                    (Some(attachment), None) => match standing(&self.state, attachment) {
                         Standing::Known => Outcome::Enforced,
                         Standing::Unknown => Outcome::Isolated(format!("pod {} not found", attachment.pod)),
                         Standing::Lost => Outcome::Failed("a later attachment has one of its addresses".into()),
@@ -143,10 +143,16 @@ impl StateLoop {
         self.read_attachments()
     }
 
-    /// Takes over pods that the plugin isolated while there was no agent to ask.
+    /// Adopts pods that the plugin isolated while there was no agent to ask. Until an ADD could succeed their packets
+    /// may bypass the rules, whatever these say: the plugin's tables stay.
     pub(super) fn release_isolated(&mut self) {
         self.release |= std::mem::take(&mut self.gate.failed);
-        if !self.release || !self.status.in_force {
+        if !self.release || self.add_obstacle().is_some() {
+            return;
+        }
+        // The node may have changed since the last resync.
+        self.examine_node();
+        if self.add_obstacle().is_some() {
             return;
         }
         match self.enforcer.release_isolated(&self.state) {
