@@ -10,7 +10,7 @@ use tests::kernel_table::{counted, load_text, nft};
 use tests::netns::in_new_namespace;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
-use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, neighbour};
+use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbour};
 use super::{Families, Place, Pod};
 
 const LIST: &str = "list table inet ringfence-isolated";
@@ -229,13 +229,40 @@ fn a_pod_that_cannot_be_cut_off_does_not_start() {
     assert_eq!(place.attachments(), []);
 }
 
+/// What a macvlan pod sends passes no hook of its node.
+#[test]
+fn pod_without_host_interface_is_not_isolated() {
+    let place = Place::new();
+    let result = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.7/32"}]}"#;
+    let runtime = place.runtime("1.0.0", &[place.stub(result), place.ours(isolating())]);
+    let refused = |reason: &str| {
+        let failed = runtime.add(&Pod::new("late").container).unwrap_err();
+        assert_eq!(failed.code, 11);
+        for words in [reason, "the host's side of its interface is not known", "use onTimeout: fail"] {
+            assert!(failed.details.contains(words), "{failed:?}");
+        }
+        assert_eq!(place.attachments(), []);
+        assert_eq!(runtime.on_node(|| nft("list tables")), "");
+    };
+    refused("cannot connect to the agent");
+    let _agent = FakeAgent::start(&place.socket(), |request| match request {
+        Request::Add { .. } => Reply::Answer(Response::Isolated { reason: "the pod is not known".into() }),
+        _ => Reply::Answer(Response::Ok),
+    });
+    refused("the pod is not known");
+}
+
 #[test]
 fn an_isolated_address_is_released_with_its_pod_unless_another_has_it_by_now() {
     let place = Place::new();
-    let result = |address: &str| format!(r#"{{"cniVersion":"1.0.0","ips":[{{"address":"{address}/32"}}]}}"#);
+    let result = |address: &str| {
+        let interfaces = r#"[{"name":"pod0"}]"#;
+        format!(r#"{{"cniVersion":"1.0.0","interfaces":{interfaces},"ips":[{{"address":"{address}/32"}}]}}"#)
+    };
     let chain = |address: &str| place.runtime("1.0.0", &[place.stub(&result(address)), place.ours(isolating())]);
     let [first, second] = ["first", "second"].map(Pod::new);
     let runtime = chain("10.1.0.7");
+    runtime.on_node(|| ip("link add pod0 type veth peer name pod1"));
     runtime.add(&first.container).unwrap();
     runtime.add(&second.container).unwrap();
     let listing = || runtime.on_node(|| nft(LIST));

@@ -13,6 +13,9 @@ use crate::plugin::{Code, Failure, say};
 use crate::protocol::{Request, Response};
 use crate::{Attachment, isolation, store};
 
+const UNKNOWN_INTERFACE: &str = "the host's side of its interface is not known, since prevResult names none, as that of \
+    macvlan and ipvlan; use onTimeout: fail";
+
 /// Gives the previous result, as it is.
 pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>, Failure> {
     let deadline = Instant::now() + config.timeout;
@@ -81,7 +84,7 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     let isolate = config.on_timeout == OnTimeout::Isolate;
     let reason = match ask_until(&config.agent_socket, request, deadline) {
         Ok(Response::Enforced) => return Ok(()),
-        Ok(Response::Isolated { reason }) if isolate => {
+        Ok(Response::Isolated { reason }) if isolate && attachment.host_interface.is_some() => {
             say(format_args!("pod {namespace}/{pod} starts isolated by the agent, with all traffic denied: {reason}"));
             return Ok(());
         }
@@ -92,7 +95,11 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     if !isolate {
         return Err(reason);
     }
-    isolation::add(&attachment.addresses, attachment.host_interface.as_deref())
+    // What such a pod sends may not pass the hooks of this node at all (macvlan, ipvlan, SR-IOV).
+    let Some(host_interface) = &attachment.host_interface else {
+        return Err(format!("{reason}; and the pod cannot be isolated: {UNKNOWN_INTERFACE}"));
+    };
+    isolation::add(&attachment.addresses, Some(host_interface))
         .map_err(|error| format!("{reason}; and the pod cannot be isolated: {error}"))?;
     say(format_args!(
         "pod {namespace}/{pod} starts isolated in table {}, with all traffic denied until the agent adopts it: \
