@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, Refusal, clear_marks};
 use nft::{Hook, Name, Operation, Ruleset, Table, TableFamily};
 use nix::net::if_::if_nametoindex;
@@ -441,6 +442,17 @@ impl Enforcer {
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
         self.translated_layout = self.translated_layout.clone().with_edge_hook(EdgeHook::Prerouting);
         *translation = self.translation();
+    }
+
+    /// Takes in the subnets of the node's interfaces. Returns whether they changed. Nothing is enforced by it yet.
+    pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) -> bool {
+        if self.layout.own_subnets() == subnets {
+            return false;
+        }
+        self.layout = self.layout.clone().in_subnets(subnets.clone());
+        self.translated_layout = self.translated_layout.clone().in_subnets(subnets.clone());
+        self.translator.set_own_subnets(subnets);
+        true
     }
 
     /// Where the packets of pods are checked.

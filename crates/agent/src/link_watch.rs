@@ -1,4 +1,5 @@
-//! Carries renames and ends of the node's interfaces to the loop, so that the rules of a pod follow its interface.
+//! Carries changes of the node's interfaces to the event loop: renames and deletions, so that the rules of a pod follow its
+//! interface, and addresses, which the rules about tunnels depend on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,8 +17,8 @@ use tokio::sync::mpsc;
 use crate::doctor::rtnetlink::{LinkChange, Rtnetlink, link_changes};
 use crate::state_loop::Event;
 
-/// `1 << (RTNLGRP_LINK - 1)`
-const LINK_GROUP: u32 = 1;
+/// `1 << (RTNLGRP_LINK - 1)`, and the same of `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
+const GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 
 /// Bytes of notifications that may wait unread. The kernel counts some 4 KB for one, so a thousand fit; when more are
 /// lost the attachments are looked at again.
@@ -32,6 +33,24 @@ const LOOK_MILLIS: u16 = 60_000;
 /// Wait after an error, so that one that stays is no busy loop. Until then the resync compares.
 const AFTER_ERROR: Duration = Duration::from_secs(5);
 
+/// What notifications are about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Noticed {
+    /// An interface that was there has another name or is gone.
+    links: bool,
+    addresses: bool,
+}
+
+impl Noticed {
+    /// Where notifications are lost.
+    const ANYTHING: Noticed = Noticed { links: true, addresses: true };
+
+    fn events(self) -> impl Iterator<Item = Event> {
+        let Noticed { links, addresses } = self;
+        [links.then_some(Event::Links), addresses.then_some(Event::Addresses)].into_iter().flatten()
+    }
+}
+
 /// The interfaces of the network namespace that it was opened in.
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
@@ -44,29 +63,35 @@ impl LinkWatch {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
         setsockopt(&socket, sockopt::RcvBuf, &WAITING)?;
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, LINK_GROUP))?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
         // After the subscription, so that no change is between the two.
         let names = Rtnetlink::open()?.links()?.into_iter().map(|link| (link.index, link.name)).collect();
         Ok(LinkWatch { socket, names, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Waits for notifications. Says whether an interface that was there has another name or is gone.
-    fn next(&mut self) -> io::Result<bool> {
+    /// Waits for notifications.
+    fn next(&mut self) -> io::Result<Noticed> {
         let mut descriptors = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut descriptors, PollTimeout::from(LOOK_MILLIS))?;
-        let mut changed = false;
+        let mut noticed = Noticed::default();
         loop {
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => {
                     for change in link_changes(&self.buffer[..length])? {
-                        changed |= take(&mut self.names, change);
+                        match change {
+                            LinkChange::Address => noticed.addresses = true,
+                            LinkChange::Present { index, name } => {
+                                noticed.links |= rename(&mut self.names, index, name);
+                            }
+                            LinkChange::Gone { index } => noticed.links |= self.names.remove(&index).is_some(),
+                        }
                     }
                 }
-                Err(Errno::EAGAIN) => return Ok(changed),
+                Err(Errno::EAGAIN) => return Ok(noticed),
                 Err(Errno::ENOBUFS) => {
                     let links = Rtnetlink::open()?.links()?;
                     self.names = links.into_iter().map(|link| (link.index, link.name)).collect();
-                    changed = true;
+                    noticed = Noticed::ANYTHING;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -74,30 +99,28 @@ impl LinkWatch {
     }
 }
 
-fn take(names: &mut BTreeMap<u32, String>, change: LinkChange) -> bool {
-    match change {
-        LinkChange::Present { index, name } => {
-            let renamed = names.get(&index).is_some_and(|known| *known != name);
-            names.insert(index, name);
-            renamed
-        }
-        LinkChange::Gone { index } => names.remove(&index).is_some(),
-    }
+/// Returns whether the interface had another name.
+fn rename(names: &mut BTreeMap<u32, String>, index: u32, name: String) -> bool {
+    let renamed = names.get(&index).is_some_and(|known| *known != name);
+    names.insert(index, name);
+    renamed
 }
 
 /// Blocks until nobody listens any more.
 pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
     while !events.is_closed() {
-        let changed = links.next().unwrap_or_else(|error| {
+        let noticed = links.next().unwrap_or_else(|error| {
             tracing::warn!(
-                "link notifications (rtnetlink) failed; renamed interfaces may go unnoticed until the next \
-                 resync: {error}"
+                "link notifications (rtnetlink) failed; renamed interfaces and new addresses may go unnoticed until \
+                 the next resync: {error}"
             );
             std::thread::sleep(AFTER_ERROR);
-            true
+            Noticed::ANYTHING
         });
-        if changed && events.blocking_send(Event::Links).is_err() {
-            return;
+        for event in noticed.events() {
+            if events.blocking_send(event).is_err() {
+                return;
+            }
         }
     }
 }
@@ -107,11 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renames_and_ends_of_known_links_are_changes() {
+    fn only_another_name_of_known_link_is_rename() {
         let mut names = BTreeMap::from([(2, "veth1".to_owned())]);
-        let present = |index, name: &str| LinkChange::Present { index, name: name.into() };
-        let changes = [present(2, "veth1"), present(3, "veth2"), present(2, "lan0"), LinkChange::Gone { index: 3 }];
-        assert_eq!(changes.map(|change| take(&mut names, change)), [false, false, true, true]);
-        assert!(!take(&mut names, LinkChange::Gone { index: 3 }), "it is gone already");
+        let links = [(2, "veth1"), (3, "veth2"), (2, "lan0")];
+        assert_eq!(links.map(|(index, name)| rename(&mut names, index, name.into())), [false, false, true]);
     }
 }

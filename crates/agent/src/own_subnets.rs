@@ -1,6 +1,7 @@
-//! The subnets of this node's interfaces. Read once at the start: they say at which broadcast and anycast addresses other
-//! nodes receive, which the rules about tunnels need.
+//! The subnets of this node's interfaces: they say at which broadcast and anycast addresses other nodes receive, which the
+//! rules about tunnels need. Read at the start, when an interface gets or loses an address, and at each resync.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
@@ -9,9 +10,10 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
-/// Each address of an interface other than loopback, with the length of its subnet.
+/// The subnets of the addresses of all interfaces other than loopback, each once and in order.
 pub(crate) fn own_subnets() -> io::Result<Vec<IpNet>> {
-    Ok(getifaddrs()?.filter_map(|interface| subnet(&interface)).collect())
+    let subnets: BTreeSet<IpNet> = getifaddrs()?.filter_map(|interface| subnet(&interface)).collect();
+    Ok(subnets.into_iter().collect())
 }
 
 fn subnet(interface: &InterfaceAddress) -> Option<IpNet> {
@@ -19,7 +21,7 @@ fn subnet(interface: &InterfaceAddress) -> Option<IpNet> {
         return None;
     }
     let address = ip(interface.address.as_ref()?)?;
-    IpNet::with_netmask(address, ip(interface.netmask.as_ref()?)?).ok()
+    IpNet::with_netmask(address, ip(interface.netmask.as_ref()?)?).ok().map(|subnet| subnet.trunc())
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {

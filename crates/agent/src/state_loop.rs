@@ -25,6 +25,7 @@ use crate::identities::Unidentified;
 use crate::latency::Pending;
 use crate::metrics::Metrics;
 use crate::metrics::labels::Watched;
+use crate::own_subnets::own_subnets;
 use crate::pod_lookup::Wanted;
 use crate::remote::News;
 use crate::reports::Observed;
@@ -41,6 +42,8 @@ pub(crate) enum Event {
     Cni(Call),
     /// Interfaces of the node were renamed or are gone.
     Links,
+    /// An interface of the node got or lost an address.
+    Addresses,
     /// Others have changed the kernel's ruleset.
     Kernel(Notification),
     /// What the API server says of a pod that was asked for.
@@ -241,6 +244,7 @@ impl StateLoop {
             if ticked {
                 tick = now + self.resync;
                 changed |= self.read_attachments();
+                changed |= self.read_own_subnets();
                 self.release |= self.unreleased;
                 self.examine_node();
             }
@@ -377,6 +381,7 @@ impl StateLoop {
                 }
             },
             Event::Links => self.read_attachments(),
+            Event::Addresses => self.read_own_subnets(),
             Event::Question(question) => {
                 self.reply(question);
                 false
@@ -400,6 +405,20 @@ impl StateLoop {
             self.pending.add(Watched::RemoteSet, at, &self.metrics);
         }
         changed
+    }
+
+    /// Returns whether the rules may have to change.
+    fn read_own_subnets(&mut self) -> bool {
+        match own_subnets() {
+            Ok(subnets) => self.enforcer.set_own_subnets(subnets),
+            Err(error) => {
+                tracing::warn!(
+                    "cannot read the addresses of this node's interfaces (getifaddrs), which the rules about tunnels \
+                     need; retrying at the next resync: {error}"
+                );
+                false
+            }
+        }
     }
 
     fn plan_heal(&mut self) {

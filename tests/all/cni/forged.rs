@@ -360,6 +360,30 @@ fn a_bridged_pod_sends_nothing_through_the_nodes_tunnel() {
     nothing_is_sent_through_the_nodes_tunnel(|place| place.bridge(Families::V4));
 }
 
+/// Other nodes on a bridge receive at its broadcast address. The bridge is made with the first pod, after the agent's start.
+#[test]
+fn broadcast_on_later_bridge_reaches_no_tunnel() {
+    let place = Place::new();
+    // While no node is known, every address counts as that of one.
+    let node_b = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.77"}]},
+    });
+    let plugins = [place.bridge(Families::V4), place.ours(json!({}))];
+    let node = Node::start_with(&place, &plugins, &[node_b], false, &[]);
+    let IpAddr::V4(own) = node.addresses["web"] else { panic!("an IPv4 address") };
+    let arrives = |port: u16| {
+        node.db.sandbox.run(|| super::edge::count_incoming(&format!("udp dport {port}")));
+        let packet = udp_packet(own.octets(), [10, 1, 255, 255], port, b"wrapped");
+        let frame = [&[0xff; 6][..], &hardware_address(&node.web), &[0x08, 0], &packet].concat();
+        node.web.sandbox.run(|| send_frame("eth0", &frame));
+        node.db.sandbox.run(super::edge::incoming) > 0
+    };
+    until("the broadcast address counts as a node's", || (!arrives(8472)).then_some(()));
+    assert!(arrives(9));
+    node.end();
+}
+
 pub(super) fn index_of_eth0() -> u32 {
     let shown = Command::new("ip").args(["-o", "link", "show", "eth0"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();

@@ -209,13 +209,19 @@ impl Rtnetlink {
 pub(crate) enum LinkChange {
     Present { index: u32, name: String },
     Gone { index: u32 },
+    /// An interface got or lost an address.
+    Address,
 }
 
-/// The interfaces that one datagram of the group `RTNLGRP_LINK` is about.
+/// The changes of interfaces that one datagram of rtnetlink's groups is about.
 pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
     let mut changes = Vec::new();
     for message in Messages(datagram) {
         let Message { kind, flags: _, body } = message?;
+        if kind == libc::RTM_NEWADDR || kind == libc::RTM_DELADDR {
+            changes.push(LinkChange::Address);
+            continue;
+        }
         if kind != libc::RTM_NEWLINK && kind != libc::RTM_DELLINK {
             continue;
         }

@@ -48,7 +48,7 @@ pub struct Layout {
     tunnel_ports: Vec<u16>,
     /// Addresses of nodes beside those that Node objects name.
     node_ranges: Vec<IpNet>,
-    /// The addresses of this node's interfaces with the lengths of their subnets.
+    /// The subnets of this node's interfaces.
     own_subnets: Vec<IpNet>,
     protected: bool,
     /// The group of nfnetlink_log that denied packets are logged to.

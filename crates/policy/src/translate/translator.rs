@@ -319,6 +319,12 @@ impl Translator {
         };
     }
 
+    /// Takes in that the node's interfaces have other subnets.
+    pub fn set_own_subnets(&mut self, subnets: Vec<IpNet>) {
+        self.layout = self.layout.clone().in_subnets(subnets);
+        tunnels::place_nodes(&mut self.ruleset, &self.layout, self.node_ranges.as_deref());
+    }
+
     /// Moves the check of what pods send to the prerouting hooks, for a kernel that refuses chains at interfaces.
     pub fn check_at_prerouting(&mut self) {
         self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
