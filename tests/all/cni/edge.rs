@@ -452,6 +452,55 @@ fn gateway_leads_to_no_link_local_address() {
     node.end();
 }
 
+/// A host behind the bridge's uplink, whose frames no interface of a pod checks, sends by the gateway's hardware address.
+#[test]
+fn gateway_leads_no_link_local_source_to_closed_pod() {
+    let place = Place::new();
+    let node = Node::start(&place, BRIDGE(&place), true, &[]);
+    let host: Ipv6Addr = "fe80::77".parse().unwrap();
+    let to = neighbour(&node.db, GATEWAY6.into());
+    let bridge = node.runtime.on_node(|| {
+        for words in [
+            "link add uplink0 type veth peer name host0",
+            "link set uplink0 master cni0 up",
+            "link set host0 addrgenmode none",
+            "link set host0 up",
+        ] {
+            assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+        }
+        nix::net::if_::if_nametoindex("cni0").unwrap()
+    });
+    let received = |pod: &Pod| pod.sandbox.run(incoming);
+    for (pod, passes) in [(&node.web, true), (&node.other, false)] {
+        let destination = link_local(pod);
+        let until_received = |from: &str, send: &(dyn Fn() + Sync)| {
+            pod.sandbox.run(|| count_incoming(&format!("{from} udp dport 9")));
+            until("a datagram arrives", || {
+                node.runtime.on_node(send);
+                (received(pod) > 0).then_some(())
+            });
+        };
+        // Then the node knows where the pod is.
+        until_received("", &|| {
+            let address = SocketAddrV6::new(destination, 9, 0, bridge);
+            UdpSocket::bind("[::]:0").unwrap().send_to(b"hello", address).unwrap();
+        });
+        let packet = udp_datagram(SocketAddr::new(host.into(), 40_000), SocketAddr::new(destination.into(), 9), b"x");
+        let frame = [&to[..], &[2, 0, 0, 0, 0, 0x77], &[0x86, 0xdd], &packet].concat();
+        let from_host = format!("ip6 saddr {host}");
+        if passes {
+            until_received(&from_host, &|| send_frame("host0", &frame));
+        } else {
+            pod.sandbox.run(|| count_incoming(&format!("{from_host} udp dport 9")));
+            node.runtime.on_node(|| (0..20).for_each(|_| send_frame("host0", &frame)));
+            assert_eq!(received(pod), 0);
+            let denied = node.runtime.on_node(|| counted("chain inet ringfence deny/destination"));
+            assert!(denied >= 20, "{denied}");
+        }
+    }
+    node.end();
+}
+
 #[test]
 fn renamed_interface_stays_guarded() {
     let place = Place::new();

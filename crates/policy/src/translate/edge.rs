@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Element, EtherType, Family, Field, HardwareAddress, Hook, IgmpType, InterfaceName,
+    Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, HardwareAddress, Hook, IgmpType, InterfaceName,
     Key, KeyType, Match, Name, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
@@ -93,6 +93,8 @@ fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Ad
 const DISCOVERY: &str = "discovery";
 const EDGE_DISCOVERY: &str = "edge-discovery";
 pub(super) const LINK_LOCAL: &str = "link-local6";
+/// Those of the pods that are isolated for ingress.
+pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
 const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
@@ -208,6 +210,27 @@ fn add_shared(ruleset: &mut Ruleset, layout: &Layout) {
     add_link_local_set(ruleset);
     let rules = discovery_rules(ruleset.table.family);
     ruleset.chains.insert(fixed(discovery_chain(ruleset.table.family)), Arc::new(Chain { hook: None, rules }));
+}
+
+/// Whether more elements of the set allow less.
+pub(super) fn restricts(set: &Name) -> bool {
+    set.as_str() == CLOSED_LINK_LOCAL
+}
+
+/// Names the link-local addresses of pods that are isolated for ingress, by which no program is found.
+pub(super) fn place_closed_link_local(ruleset: &mut Ruleset, ports: &[PodPort]) {
+    let closed = ports.iter().filter(|port| port.closed).flat_map(|port| &port.link_local);
+    let key = |address: &Ipv6Addr| Key::One(Datum::V6(*address));
+    let elements: Elements = closed.map(|address| (key(address), Element::default())).collect();
+    if elements.is_empty() {
+        ruleset.sets.remove(&fixed(CLOSED_LINK_LOCAL));
+        return;
+    }
+    let mut set = Set { elements, ..Set::of(&[KeyType::Ipv6Addr]) };
+    set.comment = Some(Comment::new("addresses of one link of pods that are isolated for ingress"));
+    if ruleset.sets.get(&fixed(CLOSED_LINK_LOCAL)).is_none_or(|placed| **placed != set) {
+        ruleset.sets.insert(fixed(CLOSED_LINK_LOCAL), Arc::new(set));
+    }
 }
 
 /// The addresses of a link (RFC 4291, section 2.5.6).

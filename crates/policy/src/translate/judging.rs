@@ -42,6 +42,7 @@ pub fn stamp(ruleset: &mut Ruleset, layout: &Layout) {
     let mut forward: Vec<Rule> = related::before_approval(ruleset).into_iter().chain([approved]).collect();
     forward.extend(to_source_route(&families));
     forward.extend(link_local_rule(&families));
+    forward.extend(closed_link_local_rule(ruleset));
     forward.extend(tunnels::forward_rules(ruleset));
     forward.extend(judging_rules(&families, ruleset));
     let approving = Direction::BOTH.map(|direction| approve_rules(ruleset, layout, direction));
@@ -109,9 +110,24 @@ fn link_local_rule(families: &BTreeSet<Family>) -> Option<Rule> {
     let set = || fixed(edge::LINK_LOCAL);
     let to_link = Match::InSet { fields: vec![Field::Destination(Family::V6)], set: set() };
     let from_elsewhere = Match::NotInSet { fields: vec![Field::Source(Family::V6)], set: set() };
-    let tracked = Match::State(vec![State::Invalid, State::Established, State::Related, State::New]);
-    let rule = Rule::new(vec![to_link, from_elsewhere, tracked], denied_for(Cause::OtherDestination));
+    let rule = Rule::new(vec![to_link, from_elsewhere, tracked()], denied_for(Cause::OtherDestination));
     (!families.is_empty()).then(|| rule.commented("no gateway leads to addresses of a link"))
+}
+
+/// Between link-local addresses, too, a packet may come over the gateway: where it leaves by the interface that it came in
+/// by, the kernel does not check its source (`ip6_forward`). Here it cannot be told from a bridged one.
+fn closed_link_local_rule(ruleset: &Ruleset) -> Option<Rule> {
+    let set = fixed(edge::CLOSED_LINK_LOCAL);
+    ruleset.sets.contains_key(&set).then(|| {
+        let to_closed = Match::InSet { fields: vec![Field::Destination(Family::V6)], set };
+        let rule = Rule::new(vec![to_closed, tracked()], denied_for(Cause::OtherDestination));
+        rule.commented("an isolated pod receives nothing at addresses of its link")
+    })
+}
+
+/// Discovery, which conntrack never tracks, does not match.
+fn tracked() -> Match {
+    Match::State(vec![State::Invalid, State::Established, State::Related, State::New])
 }
 
 /// nft finds a source route only as a sender has to write it; the kernel follows others too (`ip_options_compile`). So

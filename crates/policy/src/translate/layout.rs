@@ -450,7 +450,11 @@ pub fn narrows(old: &Ruleset, new: &Ruleset) -> bool {
 
 /// Whether more elements of the set allow less.
 fn restricts(name: &Name) -> bool {
-    is_of_pods(name) || unknown::restricts(name) || tunnels::restricts(name) || names::is_excluded(name)
+    is_of_pods(name)
+        || unknown::restricts(name)
+        || tunnels::restricts(name)
+        || edge::restricts(name)
+        || names::is_excluded(name)
 }
 
 fn elements_narrow(name: &Name, old: &Set, new: &Set) -> bool {

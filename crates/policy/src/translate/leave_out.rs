@@ -53,7 +53,8 @@ fn allows(set: &Name) -> bool {
     let names_isolated = Family::BOTH.map(self_set).contains(set);
     let guards = Direction::BOTH.iter().any(|d| Family::BOTH.map(|f| guard_set(*d, f)).contains(set));
     let names_checked = edge::is_edge_set(set) || tunnels::names_checked(set) || related::is_of_unchecked_pods(set);
-    !isolates && !guards && !names_isolated && !unknown::restricts(set) && !names_checked
+    let restricts = unknown::restricts(set) || edge::restricts(set);
+    !isolates && !guards && !names_isolated && !restricts && !names_checked
 }
 
 /// Whether the set is one of those that programs look at, rather than of the layout.

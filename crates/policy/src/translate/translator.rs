@@ -293,6 +293,7 @@ impl Translator {
         let checked: BTreeSet<IpAddr> = self.ports.iter().flat_map(|port| port.addresses.iter().copied()).collect();
         let unchecked = self.on_node.keys().filter(|address| !checked.contains(address)).copied().collect();
         related::place_unchecked_pods(&mut self.ruleset, &unchecked);
+        edge::place_closed_link_local(&mut self.ruleset, &self.ports);
         self.place_inet_ports();
         if changed {
             self.place_ports();
