@@ -130,7 +130,7 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
     let policy = match hook {
         Hook::Ingress(_) => Stop::Dropped,
-        Hook::Forward | Hook::Input | Hook::Prerouting | Hook::BridgeForward | Hook::RawPrerouting => Stop::Accepted,
+        Hook::Forward | Hook::Input | Hook::Prerouting | Hook::BridgeForward | Hook::EarlyPrerouting => Stop::Accepted,
     };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());

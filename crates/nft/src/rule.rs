@@ -442,8 +442,8 @@ pub enum Hook {
     Prerouting,
     /// Of a `bridge` table, at priority `filter` (-200): frames that pass from one port to another.
     BridgeForward,
-    /// Of an `inet` table, at priority `raw` (-300): packets as they come in, before connection tracking.
-    RawPrerouting,
+    /// Of an `inet` table, at priority -450: packets as they come in, before fragments are joined (-400) and connection tracking.
+    EarlyPrerouting,
     /// Of a `netdev` table, at priority -500: frames as they enter the interface. Its policy is `drop`.
     Ingress(InterfaceName),
 }
@@ -452,7 +452,7 @@ impl Hook {
     /// The family of the tables that can have the hook.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward | Hook::Input | Hook::RawPrerouting => TableFamily::Inet,
+            Hook::Forward | Hook::Input | Hook::EarlyPrerouting => TableFamily::Inet,
             Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
             Hook::Ingress(_) => TableFamily::Netdev,
         }

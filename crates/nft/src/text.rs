@@ -146,7 +146,7 @@ impl Display for HookText {
             Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
             Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
-            Hook::RawPrerouting => f.write_str("type filter hook prerouting priority raw; policy accept;"),
+            Hook::EarlyPrerouting => f.write_str("type filter hook prerouting priority -450; policy accept;"),
             Hook::Ingress(interface) => {
                 write!(f, "type filter hook ingress device \"{interface}\" priority -500; policy drop;")
             }

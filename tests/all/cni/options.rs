@@ -1,10 +1,14 @@
 use std::net::IpAddr;
 
+use tests::agent_process::until;
 use tests::frame::{send_frame, udp_packet, with_ipv4_options};
 
-use super::Place;
 use super::edge::{BRIDGE, CHECKS, GATEWAY4, Network, PTP, count_incoming, incoming, neighbour};
 use super::forged::{Node, hardware_address};
+use super::{Place, Pod};
+
+/// Of the flags and the offset of a fragment.
+const MORE_FRAGMENTS: u8 = 0x20;
 
 /// A source route that is finished with the victim (RFC 791), and a second one, which the kernel refuses: it answers with a
 /// parameter problem along the first, without asking whether source routes are accepted.
@@ -26,6 +30,41 @@ fn node_answers_nobody_along_options(network: Network) {
             let packet = with_ipv4_options(&plain, &refused_options(kind, victim.octets()));
             let frame = [&to[..], &from, &[0x08, 0], &packet].concat();
             node.web.sandbox.run(|| send_frame("eth0", &frame));
+        }
+        assert_eq!(node.other.sandbox.run(incoming) > 0, reflects, "{arguments:?}");
+        node.end();
+    }
+}
+
+/// Whoever joins fragments answers when the others do not come (RFC 792, time exceeded).
+#[test]
+fn node_reflects_no_fragment_of_routed_pod() {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, PTP(&place), false, arguments);
+        let (IpAddr::V4(own), IpAddr::V4(victim)) = (node.addresses["web"], node.addresses["other"]) else {
+            panic!("IPv4 addresses")
+        };
+        node.runtime.on_node(|| {
+            for (file, value) in [("ipfrag_time", "1"), ("icmp_ratelimit", "0")] {
+                std::fs::write(format!("/proc/sys/net/ipv4/{file}"), value).unwrap();
+            }
+        });
+        let (to, from) = (neighbour(&node.web, GATEWAY4.into()), hardware_address(&node.web));
+        for pod in [&node.web, &node.other] {
+            pod.sandbox.run(|| count_incoming("icmp type time-exceeded"));
+        }
+        // The pod's own fragment comes last, so that its answer is the last one.
+        for source in [victim, own] {
+            let mut packet = udp_packet(source.octets(), GATEWAY4.octets(), 9, b"reflected");
+            packet[6] = MORE_FRAGMENTS;
+            let frame = [&to[..], &from, &[0x08, 0], &with_ipv4_options(&packet, &[])].concat();
+            node.web.sandbox.run(|| send_frame("eth0", &frame));
+        }
+        let answered = |pod: &Pod| (pod.sandbox.run(incoming) > 0).then_some(());
+        until("the pod's own fragment is answered", || answered(&node.web));
+        if reflects {
+            until("the forged one is answered", || answered(&node.other));
         }
         assert_eq!(node.other.sandbox.run(incoming) > 0, reflects, "{arguments:?}");
         node.end();

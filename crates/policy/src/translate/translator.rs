@@ -306,7 +306,7 @@ impl Translator {
             EdgeHook::Ingress => {}
             EdgeHook::Prerouting => {
                 // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
-                edge::replace_prerouting(&mut self.ruleset, &self.layout, &self.ports, Hook::RawPrerouting);
+                edge::replace_prerouting(&mut self.ruleset, &self.layout, &self.ports, Hook::EarlyPrerouting);
             }
         }
     }
