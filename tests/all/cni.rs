@@ -10,6 +10,8 @@ mod isolation;
 mod forged;
 // What leaves a pod towards its node and its neighbours.
 mod edge;
+// Packets that tc redirects.
+mod redirected;
 // Checksums that the kernel completes after a packet was judged.
 mod checksum_offload;
 // IPv4 options, to which nodes answer along a route of the sender's.

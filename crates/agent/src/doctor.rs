@@ -15,6 +15,7 @@ pub(crate) mod rtnetlink;
 pub mod self_test;
 mod services;
 mod sysctl;
+mod tc_ingress;
 mod tunnels;
 
 use std::path::Path;
@@ -35,6 +36,7 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     let mut findings = kernel::findings(&kernel);
     let settings = Sysctls::read(root, Setting::ALL.map(Setting::path));
     findings.extend(flow_records::findings(enforcement.records_flows(), &settings, kernel.fill()));
+    findings.extend(tc_ingress::finding(&tc_ingress::gather(), &attachments));
     findings.extend(network::findings(&network::gather(root, attachments)));
     findings.extend(tunnels::finding(&tunnels::gather(), enforcement.tunnel_ports()));
     findings.extend(others::findings(&others::gather(root), &enforcement.table_name, enforcement.isolates_pods()));

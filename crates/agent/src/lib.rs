@@ -29,6 +29,7 @@ mod own_subnets;
 mod pod_lookup;
 mod port;
 mod protection;
+mod redirecting;
 pub mod remote;
 mod reports;
 mod run_dir;

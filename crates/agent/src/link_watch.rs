@@ -1,5 +1,5 @@
-//! Carries changes of the node's interfaces to the event loop: renames and deletions, so that the rules of a pod follow its
-//! interface, and addresses, which the rules about tunnels depend on.
+//! Carries changes of the node's interfaces to the event loop: renames, deletions and qdiscs at the ingress, so that the rules
+//! of a pod follow its interface, and addresses, which the rules about tunnels depend on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use crate::doctor::rtnetlink::{LinkChange, Rtnetlink, link_changes};
 use crate::state_loop::Event;
 
-/// `1 << (RTNLGRP_LINK - 1)`, and the same of `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
-const GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
+/// `1 << (RTNLGRP_LINK - 1)`, and the same of `RTNLGRP_TC`, `RTNLGRP_IPV4_IFADDR` and `RTNLGRP_IPV6_IFADDR`.
+const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 8;
 
 /// Bytes of notifications that may wait unread. The kernel counts some 4 KB for one, so a thousand fit; when more are
 /// lost the attachments are looked at again.
@@ -36,7 +36,7 @@ const AFTER_ERROR: Duration = Duration::from_secs(5);
 /// What notifications are about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Noticed {
-    /// An interface that was there has another name or is gone.
+    /// An interface that was there has another name or is gone, or a qdisc at the ingress of one came or went.
     links: bool,
     addresses: bool,
 }
@@ -80,6 +80,7 @@ impl LinkWatch {
                     for change in link_changes(&self.buffer[..length])? {
                         match change {
                             LinkChange::Address => noticed.addresses = true,
+                            LinkChange::IngressQdisc => noticed.links = true,
                             LinkChange::Present { index, name } => {
                                 noticed.links |= rename(&mut self.names, index, name);
                             }
@@ -111,8 +112,8 @@ pub(crate) fn run(mut links: LinkWatch, events: &mpsc::Sender<Event>) {
     while !events.is_closed() {
         let noticed = links.next().unwrap_or_else(|error| {
             tracing::warn!(
-                "link notifications (rtnetlink) failed; renamed interfaces and new addresses may go unnoticed until \
-                 the next resync: {error}"
+                "link notifications (rtnetlink) failed; renamed interfaces, new addresses and ingress qdiscs may go \
+                 unnoticed until the next resync: {error}"
             );
             std::thread::sleep(AFTER_ERROR);
             Noticed::ANYTHING

@@ -40,7 +40,7 @@ pub(crate) enum Event {
     /// What the context providers tell of other clusters' pods.
     Remote(News),
     Cni(Call),
-    /// Interfaces of the node were renamed or are gone.
+    /// Interfaces of the node were renamed or are gone, or tc may redirect packets at others than before.
     Links,
     /// An interface of the node got or lost an address.
     Addresses,
@@ -198,6 +198,7 @@ impl StateLoop {
             state_loop.note_remote(news);
         }
         state_loop.read_attachments();
+        state_loop.note_redirecting();
         state_loop.examine_node();
         (state_loop, receiver)
     }
@@ -250,6 +251,7 @@ impl StateLoop {
             }
             self.uncounted |= changed;
             if changed {
+                self.note_redirecting();
                 self.denied.keep_up(&self.state);
                 self.enforce();
             }

@@ -4,6 +4,7 @@
 mod counts;
 mod report;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,10 @@ pub(crate) struct Status {
     pub(crate) attachment_problems: Vec<String>,
     /// Pods that are not held to their own source addresses although their interfaces are known, and why not.
     pub(crate) unchecked: Vec<String>,
+    /// The host sides of pods' interfaces at which tc may redirect packets.
+    pub(crate) redirecting_ports: BTreeSet<String>,
+    /// Why it is not known at which interfaces tc may redirect packets.
+    pub(crate) qdisc_problem: Option<String>,
     /// Whether other programs can change the tables, and why they can.
     pub(crate) protected: bool,
     pub(crate) protection: String,
@@ -126,7 +131,7 @@ impl Status {
             let problems: Vec<String> = self.problems.iter().map(|p| p.problem.to_string()).collect();
             return Some(format!("some manifests are not in force:\n{}", problems.join("\n")));
         }
-        if let [finding, ..] = &self.unenforced[..] {
+        if let Some(finding) = self.unenforced.first().or(self.qdisc_problem.as_ref()) {
             return Some(finding.clone());
         }
         match (&self.trouble, self.in_force) {
@@ -165,7 +170,11 @@ impl Status {
             )
         });
         let unchecked = unchecked.iter().cloned();
-        let others = unchecked.chain(self.port_problem.clone()).chain(difference);
+        let redirecting = (self.source_check && !self.redirecting_ports.is_empty()).then(|| {
+            let interfaces = self.redirecting_ports.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            format!("tc may redirect packets of pods at {interfaces}: they are checked at the prerouting hooks, too")
+        });
+        let others = unchecked.chain(redirecting).chain(self.port_problem.clone()).chain(difference);
         problems.iter().map(note).chain(unserved).chain(others).collect()
     }
 }

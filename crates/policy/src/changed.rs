@@ -127,6 +127,11 @@ impl Changed {
         self.remote.extend(addresses);
     }
 
+    /// Something else is known of the interfaces of pods.
+    pub(crate) fn note_interfaces(&mut self) {
+        (self.any, self.attachments) = (true, true);
+    }
+
     pub(crate) fn note_attachment(&mut self, attachment: Option<&Attachment>) {
         if let Some(attachment) = attachment {
             self.attachments = true;

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use nft::InterfaceName;
+
 use crate::alike::Alike;
 use crate::budget::{Budgets, Switch};
 use crate::by_name::ByName;
@@ -33,6 +35,8 @@ pub struct ClusterState {
     tally: Tally,
     sums: Sums,
     budgets: Budgets,
+    /// Interfaces at whose ingress tc may redirect packets.
+    redirecting: BTreeSet<InterfaceName>,
 }
 
 impl ClusterState {
@@ -372,6 +376,26 @@ impl ClusterState {
             changed.join(self.attach(attachment));
         }
         changed
+    }
+
+    /// These are the interfaces of this node at whose ingress tc may redirect packets, past chains at the interface. Says
+    /// what is different now.
+    pub fn set_redirecting(&mut self, interfaces: BTreeSet<InterfaceName>) -> Changed {
+        let mut changed = Changed::default();
+        if self.redirecting != interfaces {
+            changed.note_interfaces();
+            self.redirecting = interfaces;
+        }
+        changed
+    }
+
+    pub(crate) fn is_redirecting(&self, interface: InterfaceName) -> bool {
+        self.redirecting.contains(&interface)
+    }
+
+    /// The host sides of attached pods' interfaces at whose ingress tc may redirect packets.
+    pub fn redirecting_ports(&self) -> impl Iterator<Item = InterfaceName> {
+        self.attachments().filter_map(|a| a.host_interface).filter(|name| self.is_redirecting(*name))
     }
 
     /// Takes a change of remote sets in; says what is different now.

@@ -49,6 +49,7 @@ pub enum Check {
     PodNetwork,
     ServiceProxy,
     TunnelPorts,
+    TcIngress,
     OtherTables,
     OtherEngines,
     Flowtables,
@@ -69,7 +70,7 @@ pub enum Check {
 
 impl Check {
     #[cfg(test)]
-    const ALL: [Check; 34] = [
+    const ALL: [Check; 35] = [
         Check::NfTables,
         Check::KernelFeatures,
         Check::Conntrack,
@@ -88,6 +89,7 @@ impl Check {
         Check::PodNetwork,
         Check::ServiceProxy,
         Check::TunnelPorts,
+        Check::TcIngress,
         Check::OtherTables,
         Check::OtherEngines,
         Check::Flowtables,
@@ -126,6 +128,7 @@ impl Check {
             Check::PodNetwork => "pod-network",
             Check::ServiceProxy => "service-proxy",
             Check::TunnelPorts => "tunnel-ports",
+            Check::TcIngress => "tc-ingress",
             Check::OtherTables => "other-tables",
             Check::OtherEngines => "other-engines",
             Check::Flowtables => "flowtables",

@@ -3,6 +3,7 @@
 //! A socket belongs to the namespace of the thread that opened it, unlike `/sys/class/net`, which shows the namespace
 //! of whoever mounted it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,8 @@ const LISTINGS: u32 = 10;
 /// Lengths of `struct nlmsghdr` and `struct ifinfomsg`.
 const HEADER: usize = 16;
 const INTERFACE_HEADER: usize = 16;
+/// Length of `struct tcmsg`.
+const QDISC_HEADER: usize = 20;
 /// The two upper bits of an attribute's type say that it is nested or in network order.
 const TYPE_MASK: u16 = 0x3fff;
 
@@ -33,6 +36,10 @@ const IFLA_BAREUDP_PORT: u16 = 1;
 const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
 const IFLA_GRE_ENCAP_DPORT: u16 = 17;
 const RTNH_F_ONLINK: u32 = 4;
+/// `linux/rtnetlink.h`: the kind of a qdisc.
+const TCA_KIND: u16 = 1;
+/// The qdiscs at the ingress of interfaces (`net/sched/sch_ingress.c`).
+const INGRESS_QDISCS: [&str; 2] = ["ingress", "clsact"];
 
 /// An interface that is up.
 const UP: u32 = libc::IFF_UP as u32;
@@ -89,8 +96,52 @@ impl Rtnetlink {
 
     /// None if links came or went meanwhile, so that some may be missing.
     fn list_links(&mut self) -> io::Result<Option<Vec<Link>>> {
-        let (mut links, mut interrupted) = (Vec::new(), false);
-        self.send(libc::RTM_GETLINK, libc::NLM_F_DUMP, &[0; INTERFACE_HEADER])?;
+        let mut links = Vec::new();
+        let is_whole = self.dump(libc::RTM_GETLINK, &[0; INTERFACE_HEADER], |message| {
+            if message.kind != libc::RTM_NEWLINK {
+                return Ok(());
+            }
+            if links.len() >= MOST_LINKS {
+                return Err(io::Error::other(format!("more than {MOST_LINKS} links")));
+            }
+            links.push(link(message.body)?);
+            Ok(())
+        })?;
+        Ok(is_whole.then_some(links))
+    }
+
+    /// The indices of the interfaces that have a qdisc at their ingress, whose filters may redirect packets. None on a
+    /// kernel without traffic control.
+    pub(crate) fn links_with_ingress_qdisc(&mut self) -> io::Result<BTreeSet<u32>> {
+        for _ in 0..LISTINGS {
+            let mut found = BTreeSet::new();
+            let listed = self.dump(libc::RTM_GETQDISC, &[0; QDISC_HEADER], |message| {
+                if message.kind == libc::RTM_NEWQDISC {
+                    found.extend(link_of_ingress_qdisc(message.body)?);
+                }
+                Ok(())
+            });
+            match listed {
+                Ok(true) => return Ok(found),
+                Ok(false) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(BTreeSet::new()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other(format!(
+            "the dump of qdiscs was interrupted (NLM_F_DUMP_INTR) in each of {LISTINGS} attempts"
+        )))
+    }
+
+    /// Returns whether the dump is whole: nothing that it lists changed meanwhile.
+    fn dump(
+        &mut self,
+        request: u16,
+        header: &[u8],
+        mut take: impl FnMut(&Message) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let mut interrupted = false;
+        self.send(request, libc::NLM_F_DUMP, header)?;
         let mut buffer = vec![0; DATAGRAM];
         loop {
             let datagram = self.receive(&mut buffer)?;
@@ -98,15 +149,9 @@ impl Rtnetlink {
                 let message = message?;
                 interrupted |= i32::from(message.flags) & libc::NLM_F_DUMP_INTR != 0;
                 match i32::from(message.kind) {
-                    libc::NLMSG_DONE => return Ok((!interrupted).then_some(links)),
+                    libc::NLMSG_DONE => return Ok(!interrupted),
                     libc::NLMSG_ERROR => message.acknowledged()?,
-                    kind if kind == i32::from(libc::RTM_NEWLINK) && links.len() < MOST_LINKS => {
-                        links.push(link(message.body)?);
-                    }
-                    kind if kind == i32::from(libc::RTM_NEWLINK) => {
-                        return Err(io::Error::other(format!("more than {MOST_LINKS} links")));
-                    }
-                    _ => {}
+                    _ => take(&message)?,
                 }
             }
         }
@@ -207,10 +252,17 @@ impl Rtnetlink {
 /// What a notification says of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkChange {
-    Present { index: u32, name: String },
-    Gone { index: u32 },
+    Present {
+        index: u32,
+        name: String,
+    },
+    Gone {
+        index: u32,
+    },
     /// An interface got or lost an address.
     Address,
+    /// An interface got or lost a qdisc at its ingress.
+    IngressQdisc,
 }
 
 /// The changes of interfaces that one datagram of rtnetlink's groups is about.
@@ -220,6 +272,10 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
         let Message { kind, flags: _, body } = message?;
         if kind == libc::RTM_NEWADDR || kind == libc::RTM_DELADDR {
             changes.push(LinkChange::Address);
+            continue;
+        }
+        if kind == libc::RTM_NEWQDISC || kind == libc::RTM_DELQDISC {
+            changes.extend(link_of_ingress_qdisc(body)?.map(|_| LinkChange::IngressQdisc));
             continue;
         }
         if kind != libc::RTM_NEWLINK && kind != libc::RTM_DELLINK {
@@ -238,6 +294,18 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
         });
     }
     Ok(changes)
+}
+
+/// The index of the interface if the qdisc is one at its ingress.
+fn link_of_ingress_qdisc(body: &[u8]) -> io::Result<Option<u32>> {
+    let (header, attributes) = body.split_at_checked(QDISC_HEADER).ok_or_else(malformed)?;
+    for attribute in Attributes(attributes) {
+        if let (TCA_KIND, kind) = attribute? {
+            let is_at_ingress = INGRESS_QDISCS.contains(&&*text(kind));
+            return Ok(is_at_ingress.then_some(number(&header[4..8])?));
+        }
+    }
+    Err(malformed())
 }
 
 fn link(body: &[u8]) -> io::Result<Link> {

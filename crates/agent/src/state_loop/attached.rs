@@ -1,5 +1,6 @@
 //! The loop's part in what the CNI plugin does: attachments, questions, and pods that it isolated by itself.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Call, StateLoop};
@@ -7,6 +8,7 @@ use crate::attachments;
 use crate::gate::{Outcome, Standing, Waiting, standing};
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
+use crate::redirecting::redirecting_interfaces;
 
 impl StateLoop {
     /// Says whether other attachments are known now.
@@ -26,7 +28,44 @@ impl StateLoop {
             tracing::error!("{problem}");
         }
         self.status.attachment_problems = problems;
-        changed
+        self.read_redirecting() || changed
+    }
+
+    /// Reads at which interfaces tc may redirect packets. Returns whether the rules may have to change. As long as that is
+    /// not known, ADDs are refused.
+    fn read_redirecting(&mut self) -> bool {
+        let interfaces = match redirecting_interfaces() {
+            Ok(interfaces) => interfaces,
+            Err(error) => {
+                let problem = format!("cannot list the qdiscs of this node's interfaces (rtnetlink): {error}");
+                if self.status.qdisc_problem.as_ref() != Some(&problem) {
+                    tracing::error!("{problem}");
+                }
+                self.status.qdisc_problem = Some(problem);
+                return false;
+            }
+        };
+        self.status.qdisc_problem = None;
+        // The rules name no interface of another name, and no pod is known by it.
+        let named = interfaces.iter().filter_map(|name| name.parse().ok()).collect();
+        let changed = self.state.set_redirecting(named);
+        self.keep_in_mind(changed)
+    }
+
+    /// Names in the status the pods' interfaces at which tc may redirect packets.
+    pub(super) fn note_redirecting(&mut self) {
+        let ports: BTreeSet<String> = self.state.redirecting_ports().map(|name| name.to_string()).collect();
+        if self.status.redirecting_ports == ports {
+            return;
+        }
+        if !ports.is_empty() && self.status.source_check {
+            let interfaces = ports.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            tracing::info!(
+                interfaces,
+                "tc may redirect packets of pods; checking these interfaces at the prerouting hooks, too"
+            );
+        }
+        self.status.redirecting_ports = ports;
     }
 
     /// Says whether the rules may have to change.
@@ -96,8 +135,9 @@ impl StateLoop {
             }
         }
         self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
-        let changed = self.state.attach(attachment.clone());
-        let changed = self.keep_in_mind(changed);
+        let attached = self.state.attach(attachment.clone());
+        let attached = self.keep_in_mind(attached);
+        let changed = self.read_redirecting() || attached;
         self.release |= self.unreleased;
         if changed && attachment.bridged {
             self.examine_node();
@@ -119,7 +159,7 @@ impl StateLoop {
     /// Why an ADD cannot be let through now; `None` if it can. STATUS asks for the same, so that it is never stricter
     /// than ADD: what else keeps the agent from being ready (an attachment file that cannot be read, say) stops no ADD.
     fn add_obstacle(&self) -> Option<String> {
-        match self.status.unenforced.first() {
+        match self.status.unenforced.first().or(self.status.qdisc_problem.as_ref()) {
             Some(finding) => Some(finding.clone()),
             None if self.status.in_force => None,
             None => Some(self.status.unready().unwrap_or_else(|| "the rules are not committed".into())),

@@ -11,7 +11,7 @@ use nft::{
     Set, Table, Verdict,
 };
 
-use super::edge::{EdgeHook, PodPort, add_prerouting};
+use super::edge::{PodPort, add_prerouting};
 use super::layout::{Layout, TABLE_COMMENT, address_type, fixed};
 use super::reporting::{Cause, add_deny_chain, denied_for};
 
@@ -38,7 +38,7 @@ fn add_set(ruleset: &mut Ruleset, name: Name, types: &[KeyType], comment: &str, 
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
 pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
-    let bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
+    let mut bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
     if bridged.is_empty() {
         return None;
     }
@@ -61,9 +61,9 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
-    match layout.edge_hook() {
-        EdgeHook::Ingress => {}
-        EdgeHook::Prerouting => add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting),
+    bridged.retain(|port| port.is_checked_at_prerouting(layout.edge_hook()));
+    if !bridged.is_empty() {
+        add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
     }
     Some(ruleset)
 }
@@ -100,10 +100,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Attachment, AttachmentId, Change, ClusterState, Enforcement, Kind, ObjectName, lower, translate};
+    use crate::{
+        Attachment, AttachmentId, Change, ClusterState, Enforcement, Kind, ObjectName, Translator, lower, translate,
+    };
 
-    /// The closed ports where a policy selects a pod on a bridge in both directions.
-    fn closed_ports(enforcement: Enforcement) -> usize {
+    /// A policy selects a pod on a bridge in both directions.
+    fn state(enforcement: Enforcement) -> ClusterState {
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         let pod = json!({"metadata": {"namespace": "shop", "name": "web"}});
@@ -127,8 +129,35 @@ mod tests {
             link_local: vec![],
             since: 1,
         });
-        let bridge = translate(&state, "node-a", &Layout::for_table("ringfence").unwrap()).bridge.unwrap();
+        state
+    }
+
+    fn layout() -> Layout {
+        Layout::for_table("ringfence").unwrap()
+    }
+
+    fn closed_ports(enforcement: Enforcement) -> usize {
+        let bridge = translate(&state(enforcement), "node-a", &layout()).bridge.unwrap();
         bridge.sets[&fixed(CLOSED)].elements.len()
+    }
+
+    #[test]
+    fn redirecting_port_is_checked_at_prerouting() {
+        let mut state = state(Enforcement::Enforce);
+        let mut translator = Translator::new("node-a", layout());
+        translator.begin(&state);
+        for (redirecting, checked) in [("eth0", false), ("veth0", true), ("eth0", false)] {
+            let changed = state.set_redirecting([nft::InterfaceName::new(redirecting).unwrap()].into());
+            translator.update(&state, &changed);
+            let (followed, fresh) = (translator.translation(), translate(&state, "node-a", &layout()));
+            assert_eq!((&followed.ruleset, &followed.bridge), (&fresh.ruleset, &fresh.bridge));
+            let edge = followed.edge.unwrap();
+            assert!(edge.chains.contains_key(&fixed("pod/veth0")), "the chain at the interface stays");
+            for ruleset in [followed.ruleset, followed.bridge.unwrap()] {
+                assert_eq!(ruleset.chains.contains_key(&fixed("pod/veth0")), checked, "{ruleset}");
+                assert_eq!(ruleset.validate(), vec![]);
+            }
+        }
     }
 
     #[test]

@@ -10,15 +10,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, HardwareAddress, Hook, IgmpType, InterfaceName,
-    Key, KeyType, Match, Name, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+    Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, HardwareAddress, Hook, IgmpType,
+    InterfaceName, Key, KeyType, Match, Name, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
 use super::Direction;
 use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
-use super::reporting::{Cause, add_deny_chain, denied_for};
+use super::reporting::{Cause, add_deny_chain, chain_of, denied_for};
 use super::room::room_for;
 use crate::{Attachment, ClusterState, ObjectName};
 
@@ -44,9 +44,21 @@ pub(super) struct PodPort {
     hardware: Option<HardwareAddress>,
     /// The pod's link-local addresses; empty where they are not known.
     link_local: Vec<Ipv6Addr>,
+    /// What tc redirects there passes by a chain at the interface.
+    redirecting: bool,
 }
 
 impl PodPort {
+    /// Whether it is checked at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
+    /// the ingress hook (`skb_skip_tc_classify`), as that of pods with limited egress bandwidth does. Such a port is checked
+    /// at both.
+    pub(super) fn is_checked_at_prerouting(&self, hook: EdgeHook) -> bool {
+        match hook {
+            EdgeHook::Ingress => self.redirecting,
+            EdgeHook::Prerouting => true,
+        }
+    }
+
     pub(super) fn addresses_of(&self, family: Family) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().copied().filter(move |address| Family::of(*address) == family)
     }
@@ -78,6 +90,7 @@ pub(super) fn pod_ports(state: &ClusterState, isolated: impl Fn(IpAddr, Directio
             addresses: own.collect(),
             hardware: attachment.hardware_address,
             link_local,
+            redirecting: state.is_redirecting(interface),
         }
     };
     latest.into_iter().map(port).collect()
@@ -104,6 +117,9 @@ const ICMP_OF: &str = "icmp/";
 const NEIGHBOURS: &str = "neighbours/";
 const CAUSES: [Cause; 5] =
     [Cause::ForgedSource, Cause::ForeignError, Cause::OtherProtocol, Cause::RouterAdvertisement, Cause::SourceRoute];
+
+/// Those of [`CAUSES`] that no other rule of the family `inet` has.
+const CAUSES_AT_PREROUTING: [Cause; 3] = [Cause::ForgedSource, Cause::OtherProtocol, Cause::RouterAdvertisement];
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -188,18 +204,18 @@ pub(super) fn add_prerouting<'a>(
     ruleset.chains.insert(fixed(PREROUTING), Arc::new(chain));
 }
 
-/// [`add_prerouting`], in the place of what was added for other ports.
-pub(super) fn replace_prerouting<'a>(
-    ruleset: &mut Ruleset,
-    layout: &Layout,
-    ports: impl IntoIterator<Item = &'a PodPort>,
-    hook: Hook,
-) {
-    let earlier: Vec<Name> = ruleset.chains.keys().filter(|name| is_edge_chain(name)).cloned().collect();
-    for chain in earlier {
-        ruleset.chains.remove(&chain);
+/// [`add_prerouting`], in the place of what was added for other ports; nothing without ports.
+pub(super) fn replace_prerouting(ruleset: &mut Ruleset, layout: &Layout, ports: &[&PodPort], hook: Hook) {
+    if ruleset.sets.remove(&fixed(PORTS)).is_some() {
+        let earlier: Vec<Name> = ruleset.chains.keys().filter(|name| is_edge_chain(name)).cloned().collect();
+        let denying = CAUSES_AT_PREROUTING.map(chain_of);
+        for chain in earlier.iter().chain(&denying) {
+            ruleset.chains.remove(chain);
+        }
     }
-    add_prerouting(ruleset, layout, ports, hook);
+    if !ports.is_empty() {
+        add_prerouting(ruleset, layout, ports.iter().copied(), hook);
+    }
 }
 
 /// What all interfaces have in common.

@@ -302,13 +302,10 @@ impl Translator {
 
     /// The part of the check that is in the table of family `inet`.
     fn place_inet_ports(&mut self) {
-        match self.layout.edge_hook() {
-            EdgeHook::Ingress => {}
-            EdgeHook::Prerouting => {
-                // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
-                edge::replace_prerouting(&mut self.ruleset, &self.layout, &self.ports, Hook::EarlyPrerouting);
-            }
-        }
+        let hook = self.layout.edge_hook();
+        // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
+        let ports: Vec<&PodPort> = self.ports.iter().filter(|port| port.is_checked_at_prerouting(hook)).collect();
+        edge::replace_prerouting(&mut self.ruleset, &self.layout, &ports, Hook::EarlyPrerouting);
     }
 
     /// The tables of the other families.
