@@ -45,6 +45,7 @@ impl Scene {
         scene.table("netdev ringfence", OURS);
         scene.table("inet ringfence-isolated", ISOLATED);
         scene.table("netdev ringfence-isolated", ISOLATED);
+        scene.table("bridge ringfence-isolated", ISOLATED);
         scene
     }
 
@@ -87,6 +88,7 @@ removed      table bridge ringfence
 removed      table netdev ringfence
 removed      table inet ringfence-isolated
 removed      table netdev ringfence-isolated
+removed      table bridge ringfence-isolated
 removed      the folder state with the state of other clusters
 removed      the agent's change of net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp
 removed      the folder RUN with its sockets, locks and attachment files
@@ -100,6 +102,7 @@ not there    table bridge ringfence
 not there    table netdev ringfence
 not there    table inet ringfence-isolated
 not there    table netdev ringfence-isolated
+not there    table bridge ringfence-isolated
 not there    the folder state with the state of other clusters
 not there    the agent's change of net.netfilter.nf_conntrack_acct and nf_conntrack_timestamp
 not there    the folder RUN
@@ -163,7 +166,7 @@ fn the_report_is_there_as_json() {
     let Ended { code, stdout, .. } = scene.uninstall(&["--output", "json", "--keep-plugin"]);
     let lines: Value = serde_json::from_str(&stdout).unwrap();
     let outcomes: Vec<&str> = lines.as_array().unwrap().iter().map(|l| l["outcome"].as_str().unwrap()).collect();
-    let expected = [["removed", "kept"].as_slice(), &["removed"; 8]].concat();
+    let expected = [["removed", "kept"].as_slice(), &["removed"; 9]].concat();
     assert_eq!((code, outcomes), (Some(0), expected), "{stdout}");
     assert!(scene.node.path("bin/ringfence-cni").exists());
 }

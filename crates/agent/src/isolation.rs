@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use cni::isolation::{SET4, SET6, TABLE};
+use cni::isolation::{SET4, SET6, TABLE, port_chains};
 use nfnetlink::{CommitError, Kernel, Observed};
 use nft::{Datum, Element, Key, KeyType, Name, NameError, Operation, Set, Table};
-use policy::ClusterState;
+use policy::{Attachment, ClusterState};
 
 /// Attempts in a row to which other programs' commits come first.
 const MOST_RACES: usize = 16;
@@ -22,10 +22,15 @@ pub(crate) struct Covered {
 impl Covered {
     pub(crate) fn of(state: &ClusterState) -> Covered {
         Covered {
-            addresses: state.attachments().flat_map(|a| a.addresses.iter().copied()).collect(),
+            addresses: state.attachments().flat_map(|a| all_addresses(a)).collect(),
             interfaces: state.attachments().filter_map(|a| a.host_interface).map(|name| name.to_string()).collect(),
         }
     }
+}
+
+/// With the link-local ones, as the plugin isolates them.
+fn all_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
+    attachment.addresses.iter().copied().chain(attachment.link_local.iter().copied().map(IpAddr::V6))
 }
 
 /// Result of releasing pods from the plugin's tables.
@@ -42,31 +47,33 @@ pub(crate) struct Release {
 /// # Errors
 /// If the tables cannot be read or changed; then the pods stay isolated.
 pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<Release> {
-    let (inet, netdev) = (Table::inet(Name::new(TABLE)?), Table::netdev(Name::new(TABLE)?));
+    let inet = Table::inet(Name::new(TABLE)?);
+    let of_ports = [inet.clone(), Table::netdev(Name::new(TABLE)?), Table::bridge(Name::new(TABLE)?)];
     for _ in 0..MOST_RACES {
-        let (of_addresses, of_interfaces) = (kernel.read(&inet)?, kernel.read(&netdev)?);
-        let generations: BTreeSet<u32> =
-            [&of_addresses, &of_interfaces].into_iter().flatten().map(|observed| observed.generation).collect();
+        let mut tables = Vec::new();
+        for table in &of_ports {
+            if let Some(observed) = kernel.read(table)? {
+                tables.push((table, observed));
+            }
+        }
+        let generations: BTreeSet<u32> = tables.iter().map(|(_, observed)| observed.generation).collect();
         let Some(generation) = generations.first() else { return Ok(Release::default()) };
         if generations.len() > 1 {
             continue;
         }
-        let held = of_addresses.iter().flat_map(|table| [SET4, SET6].into_iter().flat_map(|set| table.addresses(set)));
+        let of_addresses = tables.iter().find(|(table, _)| **table == inet);
+        let addresses = |(_, observed): &(_, Observed)| [SET4, SET6].map(|set| observed.addresses(set));
+        let held = of_addresses.into_iter().flat_map(addresses).flatten();
         let (released, kept): (Vec<IpAddr>, Vec<IpAddr>) = held.partition(|a| covered.addresses.contains(a));
         let release = Release { released: released.len(), kept: kept.len() };
         let operations: Vec<Operation> = match kept.is_empty() {
-            true => {
-                let tables = [(&inet, &of_addresses), (&netdev, &of_interfaces)].into_iter();
-                tables
-                    .filter(|(_, observed)| observed.is_some())
-                    .map(|(table, _)| Operation::DeleteTable { table: table.clone() })
-                    .collect()
-            }
+            true => tables.iter().map(|(table, _)| Operation::DeleteTable { table: (*table).clone() }).collect(),
             false => {
                 let addresses = released.iter().map(|address| removal(&inet, *address));
-                let chains = of_interfaces.iter().flat_map(|table| covered_chains(table, covered));
-                let chains =
-                    chains.map(|name| Ok(Operation::DeleteChain { table: netdev.clone(), chain: Name::new(name)? }));
+                let chains = tables.iter().flat_map(|(table, observed)| {
+                    covered_chains(observed, covered)
+                        .map(|name| Ok(Operation::DeleteChain { table: (*table).clone(), chain: Name::new(name)? }))
+                });
                 addresses.chain(chains).collect::<Result<_, NameError>>()?
             }
         };
@@ -82,10 +89,16 @@ pub(crate) fn release(kernel: &mut Kernel, covered: &Covered) -> anyhow::Result<
     anyhow::bail!("other programs keep changing the ruleset; find them with 'nft monitor'")
 }
 
+/// The chains of covered interfaces: one at an interface has it as its device, others are named after it.
 fn covered_chains<'a>(table: &'a Observed, covered: &'a Covered) -> impl Iterator<Item = &'a str> {
-    let device = |chain: &'a nfnetlink::ObservedChain| chain.hook.as_ref().and_then(|hook| hook.device.as_deref());
-    let is_covered = move |(_, chain): &(&String, &'a nfnetlink::ObservedChain)| {
-        device(chain).is_some_and(|device| covered.interfaces.contains(device))
+    let named: BTreeSet<String> = covered.interfaces.iter().flat_map(|interface| port_chains(interface)).collect();
+    let is_covered = move |(name, chain): &(&'a String, &'a nfnetlink::ObservedChain)| match chain
+        .hook
+        .as_ref()
+        .and_then(|hook| hook.device.as_deref())
+    {
+        Some(device) => covered.interfaces.contains(device),
+        None => named.contains(*name),
     };
     table.chains.iter().filter(is_covered).map(|(name, _)| name.as_str())
 }

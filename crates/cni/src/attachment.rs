@@ -156,6 +156,13 @@ impl Attachment {
     }
 }
 
+impl Attachment {
+    /// The pod's addresses and its link-local ones.
+    pub fn all_addresses(&self) -> Vec<IpAddr> {
+        self.addresses.iter().copied().chain(self.link_local.iter().copied().map(IpAddr::V6)).collect()
+    }
+}
+
 /// [`VERSION`], the only version that this program reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]

@@ -3,7 +3,9 @@
 //!
 //! The table of family `inet` drops what is forwarded from or to a pod's addresses. It sees neither packets with a forged
 //! source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev` drops all
-//! that enters the node by the pod's interface.
+//! that enters the node by the pod's interface. What a program of tc redirects there to another interface comes back
+//! behind that chain (`skb_skip_tc_classify`), so that chains at the prerouting hooks of `inet` and `bridge` drop it too.
+//! A chain of family `bridge` drops all that a bridge forwards to the pod.
 //!
 //! The batches are encoded by hand, so that the plugin needs no library but libc, and are idempotent: a second one leaves
 //! the same tables, also where another program has changed them. Messages, attributes and constants are those of the
@@ -17,7 +19,7 @@ use std::net::IpAddr;
 pub use commit::IsolationError;
 use encode::{Attributes, Batch, Family};
 
-/// The tables, of the families inet and netdev.
+/// The tables, of the families inet, netdev and bridge.
 pub const TABLE: &str = "ringfence-isolated";
 
 /// The comment of the tables.
@@ -29,36 +31,168 @@ pub const SET4: &str = "pods4";
 /// The set of isolated IPv6 addresses.
 pub const SET6: &str = "pods6";
 
-const CHAIN: &str = "forward";
+/// The chain of the addresses.
+const FORWARD: &str = "forward";
 
 /// In one message: an attribute that holds them is shorter than 64 KiB.
 const ELEMENTS: usize = 1000;
 
-/// Denies everything from and to the addresses, and all that enters by the host's side of the pod's interface, in the
-/// network namespace of this thread.
+/// The host's side of a pod's interface.
+#[derive(Debug, Clone, Copy)]
+pub struct HostPort<'a> {
+    pub interface: &'a str,
+    /// It is a port of a bridge.
+    pub is_bridged: bool,
+}
+
+/// Denies everything from and to the addresses and the host's side of the pod's interface, in the network namespace of this
+/// thread.
 ///
 /// # Errors
-/// If the kernel refuses, as one without chains of family netdev does. Then nothing has changed.
-pub fn add(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
-    commit::commit(&batch_to_add(addresses, host_interface))
+/// If the kernel refuses, as one without chains of family netdev does, and for a bridged pod one without those of family
+/// bridge. Then nothing has changed.
+pub fn add(addresses: &[IpAddr], port: Option<HostPort>) -> Result<(), IsolationError> {
+    commit::commit(&batch_to_add(addresses, port))
 }
 
 /// Removes the addresses and the interface from the tables. Where there are no tables there is nothing to do.
 ///
 /// # Errors
-/// If the kernel refuses. Then nothing has changed, or the interface alone is removed.
+/// If the kernel refuses. Then nothing has changed, or the addresses alone are removed, or some of the interface's chains.
 pub fn remove(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
-    if let Some(interface) = host_interface
-        && commit::is_there(&chain_question(interface))?
-    {
-        commit::commit(&batch_to_remove_interface(interface))?;
-    }
+    remove_chains(addresses, host_interface.into_iter().flat_map(PortChain::all))
+}
+
+/// [`remove`] for a pod that is deleted, without the chain at the interface itself, which the kernel removes with the
+/// interface: what the pod has queued until its neighbours answer would leave in the milliseconds before.
+///
+/// # Errors
+/// As [`remove`].
+pub fn remove_deleted(addresses: &[IpAddr], host_interface: Option<&str>) -> Result<(), IsolationError> {
+    let chains = host_interface.into_iter().flat_map(PortChain::all);
+    remove_chains(addresses, chains.filter(|chain| chain.family != Family::Netdev))
+}
+
+fn remove_chains<'a>(addresses: &[IpAddr], chains: impl Iterator<Item = PortChain<'a>>) -> Result<(), IsolationError> {
     // It is asked for, rather than found out by a commit that fails: undoing one costs the kernel 10 ms, and more where
     // there are large tables.
-    if addresses.is_empty() || !commit::is_there(&table_question())? {
-        return Ok(());
+    if !addresses.is_empty() && commit::is_there(&table_question())? {
+        commit::commit(&batch_to_remove(addresses))?;
     }
-    commit::commit(&batch_to_remove(addresses))
+    for chain in chains {
+        if commit::is_there(&chain.question())? {
+            commit::commit(&chain.batch_to_remove())?;
+        }
+    }
+    Ok(())
+}
+
+/// The names of the chains of an interface in the tables of the families inet and bridge.
+pub fn port_chains(interface: &str) -> [String; 2] {
+    [Drops::SentByPod, Drops::SentToPod].map(|drops| drops.chain_name(interface))
+}
+
+/// What a chain of an interface drops.
+#[derive(Debug, Clone, Copy)]
+enum Drops {
+    SentByPod,
+    SentToPod,
+}
+
+impl Drops {
+    /// Interfaces may have names with characters that nft does not read in the name of a chain.
+    fn chain_name(self, interface: &str) -> String {
+        let part = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
+            other => format!("_{other:02x}"),
+        };
+        let prefix = match self {
+            Drops::SentByPod => "pod",
+            Drops::SentToPod => "to-pod",
+        };
+        format!("{prefix}/{}", interface.bytes().map(part).collect::<String>())
+    }
+}
+
+/// One of the chains of an interface.
+#[derive(Debug, Clone, Copy)]
+struct PortChain<'a> {
+    family: Family,
+    drops: Drops,
+    interface: &'a str,
+}
+
+impl<'a> PortChain<'a> {
+    fn all(interface: &'a str) -> [PortChain<'a>; 4] {
+        let chain = |(family, drops)| PortChain { family, drops, interface };
+        [
+            (Family::Inet, Drops::SentByPod),
+            (Family::Netdev, Drops::SentByPod),
+            (Family::Bridge, Drops::SentByPod),
+            (Family::Bridge, Drops::SentToPod),
+        ]
+        .map(chain)
+    }
+
+    fn of(port: HostPort<'a>) -> impl Iterator<Item = PortChain<'a>> {
+        let is_wanted = move |chain: &PortChain| match chain.family {
+            Family::Inet | Family::Netdev => true,
+            Family::Bridge => port.is_bridged,
+        };
+        PortChain::all(port.interface).into_iter().filter(is_wanted)
+    }
+
+    fn attributes(&self) -> Attributes {
+        Attributes::new().text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, &self.drops.chain_name(self.interface))
+    }
+
+    fn question(&self) -> Vec<u8> {
+        encode::question(self.family, encode::GET_CHAIN, self.attributes())
+    }
+
+    fn push(&self, batch: &mut Batch) {
+        batch.push(self.family, "add chain", encode::NEW_CHAIN, encode::CREATE, self.base_chain());
+        let Some(key) = self.interface_key() else { return };
+        let chain = rules_of(&self.drops.chain_name(self.interface));
+        batch.push(self.family, "flush chain", encode::DELETE_RULE, 0, chain);
+        let rule = interface_rule(&self.drops.chain_name(self.interface), key, self.interface);
+        batch.push(self.family, "add rule", encode::NEW_RULE, encode::CREATE | encode::APPEND, rule);
+    }
+
+    fn batch_to_remove(&self) -> Batch {
+        let mut batch = Batch::new();
+        batch.push(self.family, "delete chain", encode::DELETE_CHAIN, 0, self.attributes());
+        batch.finish()
+    }
+
+    /// A chain of family netdev is at the interface alone, and drops by its policy.
+    fn interface_key(&self) -> Option<u32> {
+        const NFT_META_IIFNAME: u32 = 6;
+        const NFT_META_OIFNAME: u32 = 7;
+        match (self.family, self.drops) {
+            (Family::Netdev, _) => None,
+            (Family::Inet | Family::Bridge, Drops::SentByPod) => Some(NFT_META_IIFNAME),
+            (Family::Inet | Family::Bridge, Drops::SentToPod) => Some(NFT_META_OIFNAME),
+        }
+    }
+
+    fn base_chain(&self) -> Attributes {
+        const POLICY_DROP: u32 = 0;
+        // The priorities are before the agent's chains at the same hooks, and before the reassembly of fragments (-400).
+        const PRIORITY: i32 = -510;
+        const INGRESS_OR_PREROUTING: u32 = 0;
+        let (hook, policy) = match (self.family, self.drops) {
+            (Family::Netdev, _) => (INGRESS_OR_PREROUTING, POLICY_DROP),
+            (Family::Inet | Family::Bridge, Drops::SentByPod) => (INGRESS_OR_PREROUTING, POLICY_ACCEPT),
+            (Family::Inet | Family::Bridge, Drops::SentToPod) => (HOOK_FORWARD, POLICY_ACCEPT),
+        };
+        let hook = Attributes::new().number(HOOK_NUMBER, hook).number(HOOK_PRIORITY, PRIORITY.cast_unsigned());
+        let hook = match self.family {
+            Family::Netdev => hook.text(HOOK_DEVICE, self.interface),
+            Family::Inet | Family::Bridge => hook,
+        };
+        self.attributes().nested(CHAIN_HOOK, hook).number(CHAIN_POLICY, policy).text(CHAIN_TYPE, "filter")
+    }
 }
 
 /// One address family of the table.
@@ -97,7 +231,7 @@ impl Side {
     }
 }
 
-fn batch_to_add(addresses: &[IpAddr], host_interface: Option<&str>) -> Batch {
+fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     let mut batch = Batch::new();
     batch.push(Family::Inet, "add table", encode::NEW_TABLE, encode::CREATE, table());
     for side in &SIDES {
@@ -105,7 +239,7 @@ fn batch_to_add(addresses: &[IpAddr], host_interface: Option<&str>) -> Batch {
     }
     batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain());
     // Whatever rules are there, by an earlier start of a pod or by another program, are replaced.
-    batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules());
+    batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(FORWARD));
     for side in &SIDES {
         for offset in side.offsets {
             let flags = encode::CREATE | encode::APPEND;
@@ -113,16 +247,13 @@ fn batch_to_add(addresses: &[IpAddr], host_interface: Option<&str>) -> Batch {
         }
     }
     push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
-    if let Some(interface) = host_interface {
-        batch.push(Family::Netdev, "add table", encode::NEW_TABLE, encode::CREATE, table());
-        batch.push(Family::Netdev, "add chain", encode::NEW_CHAIN, encode::CREATE, ingress_chain(interface));
+    if let Some(port) = port {
+        let families = if port.is_bridged { &[Family::Netdev, Family::Bridge][..] } else { &[Family::Netdev] };
+        for family in families {
+            batch.push(*family, "add table", encode::NEW_TABLE, encode::CREATE, table());
+        }
+        PortChain::of(port).for_each(|chain| chain.push(&mut batch));
     }
-    batch.finish()
-}
-
-fn batch_to_remove_interface(interface: &str) -> Batch {
-    let mut batch = Batch::new();
-    batch.push(Family::Netdev, "delete chain", encode::DELETE_CHAIN, 0, chain_of(interface));
     batch.finish()
 }
 
@@ -137,10 +268,6 @@ fn batch_to_remove(addresses: &[IpAddr]) -> Batch {
 fn table_question() -> Vec<u8> {
     const NAME: u16 = 1;
     encode::question(Family::Inet, encode::GET_TABLE, Attributes::new().text(NAME, TABLE))
-}
-
-fn chain_question(interface: &str) -> Vec<u8> {
-    encode::question(Family::Netdev, encode::GET_CHAIN, chain_of(interface))
 }
 
 fn push_elements(batch: &mut Batch, operation: &'static str, message: u16, flags: u16, addresses: &[IpAddr]) {
@@ -192,77 +319,79 @@ const HOOK_NUMBER: u16 = 1;
 const HOOK_PRIORITY: u16 = 2;
 const HOOK_DEVICE: u16 = 3;
 
+const HOOK_FORWARD: u32 = 2;
+const POLICY_ACCEPT: u32 = 1;
+
 fn chain() -> Attributes {
-    const HOOK_FORWARD: u32 = 2;
     const PRIORITY_FILTER: u32 = 0;
-    const POLICY_ACCEPT: u32 = 1;
     let hook = Attributes::new().number(HOOK_NUMBER, HOOK_FORWARD).number(HOOK_PRIORITY, PRIORITY_FILTER);
     Attributes::new()
         .text(CHAIN_TABLE, TABLE)
-        .text(CHAIN_NAME, CHAIN)
+        .text(CHAIN_NAME, FORWARD)
         .nested(CHAIN_HOOK, hook)
         .number(CHAIN_POLICY, POLICY_ACCEPT)
         .text(CHAIN_TYPE, "filter")
-}
-
-/// The chain that drops what enters by the interface. It needs no rules.
-fn ingress_chain(interface: &str) -> Attributes {
-    const HOOK_INGRESS: u32 = 0;
-    /// Before the agent's chain at the same hook.
-    const PRIORITY: i32 = -510;
-    const POLICY_DROP: u32 = 0;
-    let hook = Attributes::new()
-        .number(HOOK_NUMBER, HOOK_INGRESS)
-        .number(HOOK_PRIORITY, PRIORITY.cast_unsigned())
-        .text(HOOK_DEVICE, interface);
-    chain_of(interface).nested(CHAIN_HOOK, hook).number(CHAIN_POLICY, POLICY_DROP).text(CHAIN_TYPE, "filter")
-}
-
-fn chain_of(interface: &str) -> Attributes {
-    Attributes::new().text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, &chain_name(interface))
-}
-
-/// Interfaces may have names with characters that nft does not read in the name of a chain.
-fn chain_name(interface: &str) -> String {
-    let part = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
-        other => format!("_{other:02x}"),
-    };
-    format!("pod/{}", interface.bytes().map(part).collect::<String>())
 }
 
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 
 /// All rules of the chain.
-fn rules() -> Attributes {
-    Attributes::new().text(RULE_TABLE, TABLE).text(RULE_CHAIN, CHAIN)
+fn rules_of(chain: &str) -> Attributes {
+    Attributes::new().text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain)
+}
+
+const REGISTER: u32 = 1;
+
+/// `iifname "veth1" drop`, or by the key `oifname`.
+fn interface_rule(chain: &str, key: u32, interface: &str) -> Attributes {
+    const NAME_BYTES: usize = 16;
+    let mut name = interface.as_bytes().to_vec();
+    name.resize(NAME_BYTES, 0);
+    // NFTA_META_DREG, NFTA_META_KEY
+    let meta = Attributes::new().number(1, REGISTER).number(2, key);
+    rule_of(chain, [("meta", meta), ("cmp", is_equal(&name)), ("immediate", drop_verdict())])
+}
+
+fn rule_of<const COUNT: usize>(chain: &str, expressions: [(&str, Attributes); COUNT]) -> Attributes {
+    const EXPRESSIONS: u16 = 4;
+    let list = Attributes::list(expressions.map(|(name, data)| expression(name, data)));
+    rules_of(chain).nested(EXPRESSIONS, list)
+}
+
+/// NFTA_CMP_SREG, NFTA_CMP_OP: NFT_CMP_EQ, NFTA_CMP_DATA
+fn is_equal(value: &[u8]) -> Attributes {
+    const VALUE: u16 = 1;
+    Attributes::new().number(1, REGISTER).number(2, 0).nested(3, Attributes::new().bytes(VALUE, value))
+}
+
+fn drop_verdict() -> Attributes {
+    const VERDICT_REGISTER: u32 = 0;
+    const VERDICT: u16 = 2;
+    const VERDICT_CODE: u16 = 1;
+    const NF_DROP: u32 = 0;
+    // NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA
+    let verdict = Attributes::new().nested(VERDICT, Attributes::new().number(VERDICT_CODE, NF_DROP));
+    Attributes::new().number(1, VERDICT_REGISTER).nested(2, verdict)
 }
 
 /// `ip saddr @pods4 drop` and its like.
 fn rule(side: &Side, offset: u32) -> Attributes {
-    const EXPRESSIONS: u16 = 4;
-    const REGISTER: u32 = 1;
-    const VERDICT_REGISTER: u32 = 0;
-    const VALUE: u16 = 1;
-    const VERDICT: u16 = 2;
-    const VERDICT_CODE: u16 = 1;
-    const NF_DROP: u32 = 0;
     // NFTA_META_DREG, NFTA_META_KEY: NFT_META_NFPROTO
     let family = Attributes::new().number(1, REGISTER).number(2, 15);
-    // NFTA_CMP_SREG, NFTA_CMP_OP: NFT_CMP_EQ, NFTA_CMP_DATA
-    let is_ours =
-        Attributes::new().number(1, REGISTER).number(2, 0).nested(3, Attributes::new().bytes(VALUE, &[side.protocol]));
     // NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE: NFT_PAYLOAD_NETWORK_HEADER, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
     let address = Attributes::new().number(1, REGISTER).number(2, 1).number(3, offset).number(4, side.key_bytes);
     // NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_SET_ID
     let is_isolated = Attributes::new().text(1, side.set).number(2, REGISTER).number(4, side.set_id);
-    // NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA
-    let verdict = Attributes::new().nested(VERDICT, Attributes::new().number(VERDICT_CODE, NF_DROP));
-    let drop = Attributes::new().number(1, VERDICT_REGISTER).nested(2, verdict);
-    let expressions =
-        [("meta", family), ("cmp", is_ours), ("payload", address), ("lookup", is_isolated), ("immediate", drop)];
-    rules().nested(EXPRESSIONS, Attributes::list(expressions.map(|(name, data)| expression(name, data))))
+    let is_ours = is_equal(&[side.protocol]);
+    let expressions = [
+        ("meta", family),
+        ("cmp", is_ours),
+        ("payload", address),
+        ("lookup", is_isolated),
+        ("immediate", drop_verdict()),
+    ];
+    rule_of(FORWARD, expressions)
 }
 
 fn expression(name: &str, data: Attributes) -> Attributes {
@@ -290,8 +419,8 @@ mod tests {
 
     #[test]
     fn chain_name_escapes_what_nft_cannot_read() {
-        assert_eq!(chain_name("veth1a-2.b"), "pod/veth1a-2.b");
-        assert_eq!(chain_name("a\"_b"), "pod/a_22_5fb");
+        assert_eq!(port_chains("veth1a-2.b"), ["pod/veth1a-2.b", "to-pod/veth1a-2.b"]);
+        assert_eq!(port_chains("a\"_b"), ["pod/a_22_5fb", "to-pod/a_22_5fb"]);
     }
 
     /// One message a line, as hexadecimal digits; the host's byte order is little.
@@ -301,12 +430,11 @@ mod tests {
         let addresses: Vec<IpAddr> =
             ["fd00:1::7", "10.1.0.7", "10.1.0.7"].iter().map(|address| address.parse().unwrap()).collect();
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let batches = [
-            batch_to_add(&addresses, Some("veth1")),
-            batch_to_remove(&addresses[..1]),
-            batch_to_remove_interface("veth1"),
-        ];
-        let questions = [table_question(), chain_question("veth1")];
+        let [_, at_ingress, _, to_pod] = PortChain::all("veth1");
+        let port = HostPort { interface: "veth1", is_bridged: true };
+        let batches =
+            [batch_to_add(&addresses, Some(port)), batch_to_remove(&addresses[..1]), to_pod.batch_to_remove()];
+        let questions = [table_question(), at_ingress.question()];
         let text = batches.map(|batch| format!("{batch}\n")).concat() + &questions.map(|q| hex(q) + "\n").concat();
         let golden = include_str!("isolation/golden.txt");
         assert_eq!(text, golden, "\n{text}");

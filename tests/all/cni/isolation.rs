@@ -6,11 +6,14 @@ use cni::protocol::{Request, Response};
 use cni::{Attachment, isolation};
 use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
+use tests::frame::{send_frame, udp_datagram, udp_packet};
 use tests::kernel_table::{counted, load_text, nft};
 use tests::netns::in_new_namespace;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
-use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbour};
+use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, ip, neighbour};
+use super::forged::{hardware_address, link_local};
+use super::redirected::bandwidth;
 use super::{Families, Place, Pod};
 
 const LIST: &str = "list table inet ringfence-isolated";
@@ -128,9 +131,11 @@ fn host_interface(place: &Place, pod: &Pod) -> Option<String> {
 }
 
 /// The interface is as if it were not there: no forged source is reflected by the node, and no tunnel is reached.
-fn interface_of_isolated_pod_receives_nothing(network: Network) {
+fn interface_of_isolated_pod_receives_nothing(network: Network, limited: Option<Value>) {
     let place = Place::new();
-    let runtime = place.runtime("1.0.0", &[network(&place), place.ours(isolating())]);
+    let plugins: Vec<Value> =
+        [Some(network(&place)), limited, Some(place.ours(isolating()))].into_iter().flatten().collect();
+    let runtime = place.runtime("1.0.0", &plugins);
     let late = Pod::new("late");
     let (own, _) = add(&runtime, &late, 0);
     let forged = IpAddr::from([10, 1, 0, 99]);
@@ -159,12 +164,61 @@ fn interface_of_isolated_pod_receives_nothing(network: Network) {
 
 #[test]
 fn routed_pod_without_agent_sends_nothing() {
-    interface_of_isolated_pod_receives_nothing(PTP);
+    interface_of_isolated_pod_receives_nothing(PTP, None);
+    // Redirected packets come back past the interface's ingress.
+    interface_of_isolated_pod_receives_nothing(PTP, Some(bandwidth()));
 }
 
 #[test]
 fn bridged_pod_without_agent_sends_nothing() {
-    interface_of_isolated_pod_receives_nothing(BRIDGE);
+    interface_of_isolated_pod_receives_nothing(BRIDGE, None);
+    interface_of_isolated_pod_receives_nothing(BRIDGE, Some(bandwidth()));
+}
+
+/// Frames reach a port of a bridge by their hardware address, whatever address the packets in them have, and with or without
+/// the hooks of IP.
+#[test]
+fn bridged_pod_without_agent_receives_nothing() {
+    let place = Place::new();
+    let chain = |more| place.runtime("1.0.0", &[BRIDGE(&place), place.ours(more)]);
+    let runtime = chain(json!({}));
+    let [db, late] = ["db", "late"].map(Pod::new);
+    let agent = FakeAgent::enforcing(&place.socket());
+    let (from, _) = add(&runtime, &db, 0);
+    drop(agent);
+    let (address, _) = add(&chain(isolating()), &late, 0);
+    let (IpAddr::V4(from), IpAddr::V4(own)) = (from, address) else { panic!("IPv4 addresses") };
+    let (source, to) = (hardware_address(&db), hardware_address(&late));
+    let v4 = |destination: [u8; 4]| (0x0800_u16, udp_packet(from.octets(), destination, 9, b"to the isolated"));
+    let link = [&db, &late].map(|pod| SocketAddr::new(link_local(pod).into(), 9));
+    let frames = [
+        (&to[..], v4(own.octets())),
+        (&[0xff; 6], v4([255; 4])),
+        (&to, v4([10, 1, 255, 255])),
+        (&[0x01, 0, 0x5e, 0, 0, 1], v4([224, 0, 0, 1])),
+        (&to, (0x86dd, udp_datagram(link[0], link[1], b"to the isolated"))),
+    ];
+    let arrived = |call_hooks: &str| {
+        runtime.on_node(|| {
+            for family in ["iptables", "ip6tables"] {
+                std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"), call_hooks).unwrap();
+            }
+        });
+        frames.each_ref().map(|(to, (kind, packet))| {
+            late.sandbox.run(|| count_incoming("udp dport 9"));
+            let frame = [to, &source[..], &kind.to_be_bytes(), packet].concat();
+            db.sandbox.run(|| send_frame("eth0", &frame));
+            late.sandbox.run(incoming)
+        })
+    };
+    assert_eq!(["0", "1"].map(arrived), [[0; 5]; 2]);
+    let attachment = place.attachments().into_iter().find(|attachment| attachment.pod == "late").unwrap();
+    runtime.on_node(|| isolation::remove(&attachment.all_addresses(), attachment.host_interface.as_deref())).unwrap();
+    assert_eq!(["0", "1"].map(arrived), [[1; 5]; 2]);
+    for family in ["netdev", "bridge"] {
+        let table = runtime.on_node(|| nft(&format!("list table {family} ringfence-isolated")));
+        assert!(!table.contains("pod/"), "{table}");
+    }
 }
 
 /// A third pod goes on reaching its peer; the one that started without the agent reaches nobody, and nobody it.
@@ -265,11 +319,14 @@ fn an_isolated_address_is_released_with_its_pod_unless_another_has_it_by_now() {
     runtime.on_node(|| ip("link add pod0 type veth peer name pod1"));
     runtime.add(&first.container).unwrap();
     runtime.add(&second.container).unwrap();
-    let listing = || runtime.on_node(|| nft(LIST));
-    assert_eq!(listing(), table("\t\telements = { 10.1.0.7 }\n", ""));
+    let is_isolated = || {
+        let listing = runtime.on_node(|| nft(LIST));
+        (listing.contains("elements = { 10.1.0.7 }"), listing.contains("chain pod/pod0"))
+    };
+    assert_eq!(is_isolated(), (true, true));
     runtime.delete(&first.container).unwrap();
-    assert_eq!(listing(), table("\t\telements = { 10.1.0.7 }\n", ""));
+    assert_eq!(is_isolated(), (true, true));
     runtime.delete(&first.container).unwrap();
     runtime.delete(&second.container).unwrap();
-    assert_eq!(listing(), table("", ""));
+    assert_eq!(is_isolated(), (false, false));
 }

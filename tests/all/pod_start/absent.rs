@@ -240,6 +240,7 @@ fn refused_pod_stays_isolated_until_adds_succeed() {
     assert!(site.stage.tables().contains(ISOLATED));
     for pod in [&late, &later] {
         assert_eq!([&db, &other].map(|to| reaches(pod, to)), [NO, NO]);
+        assert_eq!([&db, &other].map(|from| reaches(from, pod)), [NO, NO]);
     }
     let unchecked = runtime.check(&db.pod.container).unwrap_err();
     assert!(unchecked.details.contains("bridge cni0"), "{unchecked:?}");

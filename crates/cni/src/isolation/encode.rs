@@ -35,14 +35,16 @@ const FLAGS_AT: usize = 6;
 pub(super) enum Family {
     Inet,
     Netdev,
+    Bridge,
 }
 
 impl Family {
-    /// `NFPROTO_INET`, `NFPROTO_NETDEV`
+    /// `NFPROTO_INET`, `NFPROTO_NETDEV`, `NFPROTO_BRIDGE`
     fn number(self) -> u8 {
         match self {
             Family::Inet => 1,
             Family::Netdev => 5,
+            Family::Bridge => 7,
         }
     }
 }

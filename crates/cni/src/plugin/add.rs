@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::isolation::HostPort;
 use crate::plugin::agent::{ask_until, tell};
 use crate::plugin::checksum_offload;
 use crate::plugin::config::{ChecksumOffload, Config, OnTimeout};
@@ -99,7 +100,8 @@ fn protect(config: &Config, attachment: &Attachment, deadline: Instant) -> Resul
     let Some(host_interface) = &attachment.host_interface else {
         return Err(format!("{reason}; and the pod cannot be isolated: {UNKNOWN_INTERFACE}"));
     };
-    isolation::add(&attachment.addresses, Some(host_interface))
+    let port = HostPort { interface: host_interface, is_bridged: attachment.bridge.is_some() };
+    isolation::add(&attachment.all_addresses(), Some(port))
         .map_err(|error| format!("{reason}; and the pod cannot be isolated: {error}"))?;
     say(format_args!(
         "pod {namespace}/{pod} starts isolated in table {}, with all traffic denied until the agent adopts it: \

@@ -1,5 +1,6 @@
 //! DEL: a pod is gone. It always succeeds, needs no agent, and does what can still be done.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::plugin::agent::tell;
@@ -8,7 +9,7 @@ use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Failure, say};
 use crate::protocol::Request;
-use crate::{AttachmentId, isolation, store};
+use crate::{Attachment, AttachmentId, isolation, store};
 
 pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>) {
     let config = config.unwrap_or_else(|failure| {
@@ -31,7 +32,7 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
     let (addresses, host_interface) = match store::read(folder, id) {
-        Ok(Some(attachment)) => (attachment.addresses, attachment.host_interface),
+        Ok(Some(attachment)) => (attachment.all_addresses(), attachment.host_interface),
         Ok(None) => (Vec::new(), None),
         Err(error) => {
             say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
@@ -56,9 +57,10 @@ fn release(config: &Config, mut addresses: Vec<IpAddr>, host_interface: Option<S
     }
     let others = store::read_all(&config.state_dir)
         .map_err(|error| format!("cannot read {}: {error}", config.state_dir.display()))?;
-    addresses.retain(|address| !others.attachments.iter().any(|other| other.addresses.contains(address)));
+    let of_others: BTreeSet<IpAddr> = others.attachments.iter().flat_map(Attachment::all_addresses).collect();
+    addresses.retain(|address| !of_others.contains(address));
     let host_interface = host_interface
         .filter(|name| !others.attachments.iter().any(|other| other.host_interface.as_ref() == Some(name)));
-    isolation::remove(&addresses, host_interface.as_deref())
+    isolation::remove_deleted(&addresses, host_interface.as_deref())
         .map_err(|error| format!("addresses {addresses:?} may stay isolated: {error}"))
 }

@@ -14,13 +14,14 @@ const OWNED: i32 = rustix::io::Errno::PERM.raw_os_error();
 const MOST_RACES: usize = 16;
 
 /// The tables that we may have made, where the agent's are called so, and the comments by which they are known.
-fn ours(agents: &Name) -> Result<[(Table, &'static str); 5], NameError> {
+fn ours(agents: &Name) -> Result<[(Table, &'static str); 6], NameError> {
     Ok([
         (Table::inet(agents.clone()), TABLE_COMMENT),
         (Table::bridge(agents.clone()), TABLE_COMMENT),
         (Table::netdev(agents.clone()), TABLE_COMMENT),
         (Table::inet(Name::new(ISOLATION_TABLE)?), ISOLATION_COMMENT),
         (Table::netdev(Name::new(ISOLATION_TABLE)?), ISOLATION_COMMENT),
+        (Table::bridge(Name::new(ISOLATION_TABLE)?), ISOLATION_COMMENT),
     ])
 }
 
