@@ -31,6 +31,7 @@ mod regressions;
 mod kernel;
 // What a running agent says of a flow is what the kernel does with it, and what the oracle says.
 mod explained;
+mod flows;
 // The demo's expectation is what the policies of the example say.
 mod demo;
 // The agent and the provider of context compute the same identities.

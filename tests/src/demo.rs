@@ -9,6 +9,7 @@ mod change;
 mod conversation;
 mod denials;
 pub mod expected;
+mod flows;
 pub(crate) mod http;
 mod kept;
 mod matrix;
@@ -99,7 +100,11 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let faults = change::show(screen, &shop, &lab, &place)?;
     screen.check()?;
 
-    screen.heading(7, "The rules of a node");
+    screen.heading(7, "Who talked to whom, and by which rule");
+    let unrecorded = flows::print(screen, &shop, &agents)?;
+    screen.check()?;
+
+    screen.heading(8, "The rules of a node");
     rules::print(screen, &shop, &lab)?;
     screen.check()?;
 
@@ -108,6 +113,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     wrong.extend(wrong_after.iter().map(|cell| format!("after: {}", cell.name(&shop))));
     wrong.extend(disputed);
     wrong.extend(faults);
+    wrong.extend(unrecorded);
     let file = arguments.example.join(expected::FILE);
     let well = format!("All as {} says.", file.file_name().unwrap_or_default().to_string_lossy());
     let ends = outcome::conclude(screen, &wrong, well, begun);

@@ -6,6 +6,7 @@
 pub(crate) mod audit;
 pub(crate) mod client;
 pub(crate) mod denial;
+pub(crate) mod flows;
 pub(crate) mod identity;
 pub(crate) mod question;
 pub(crate) mod rules;
@@ -43,6 +44,12 @@ pub(crate) const DROPS: &str = "/v1/drops";
 
 /// `GET`: a [`denial::Coverage`].
 pub(crate) const COVERAGE: &str = "/v1/drops/coverage";
+
+/// `GET` with a [`flows::FlowsQuery`]: a [`flows::FlowLine`] of JSON each, the oldest first; with `follow=true` it goes on.
+pub(crate) const FLOWS: &str = "/v1/flows";
+
+/// `GET`: a [`flows::FlowCoverage`].
+pub(crate) const FLOW_COVERAGE: &str = "/v1/flows/coverage";
 
 /// `GET` with an [`audit::AuditQuery`]: an [`audit::AuditReport`].
 pub(crate) const AUDIT: &str = "/v1/audit";
@@ -102,6 +109,9 @@ pub(crate) struct Explained {
     /// Why the kernel may do otherwise.
     #[serde(default)]
     pub(crate) notes: Vec<String>,
+    /// Flows between the two addresses that the agent has records of; left out where it keeps none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<flows::SeenFlows>,
 }
 
 /// What every answer with a status of 400 or above carries.
@@ -163,6 +173,7 @@ mod tests {
                 source_identity: Some(EndIdentity::reserved(::identity::ReservedIdentity::World, None)),
                 destination_identity: None,
                 notes: vec!["a note".into()],
+                seen: None,
             }],
             expect![[
                 r#"[{"source":{"address":"192.0.2.1","pod":null,"node":null},"destination":{"address":"2001:db8::1","pod":null,"node":null},"traffic":"80/tcp","allowed":true,"egress":{"verdict":"not-a-pod"},"ingress":{"verdict":"not-a-pod"},"sourceIdentity":{"service":null,"sid":null,"num":2,"state":"world"},"destinationIdentity":null,"notes":["a note"]}]"#

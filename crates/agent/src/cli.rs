@@ -1,6 +1,7 @@
 //! The command line: flags, environment variables, help.
 
 mod agent;
+mod flows;
 mod identity;
 mod node;
 mod remote;
@@ -17,6 +18,7 @@ use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use agent::{AgentArguments, Switch};
+pub(crate) use flows::{FlowNameArguments, FlowOutput, FlowsArguments};
 pub(crate) use node::{
     ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, RulesArguments, StatusArguments,
     UninstallArguments,
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Probe(ProbeArguments),
     /// Show denied packets and the policies that denied them, and packets that audited policies would deny.
     Drops(DropsArguments),
+    /// Show flow records: which connections the pods of this node had, with whom, and which rule decided.
+    Flows(FlowsArguments),
     /// Summarise the flows that audited policies would have denied, or suggest policies that allow them.
     Audit(AuditArguments),
     /// Add the CNI plugin to the runtime's network configuration, so that no pod sends before its rules are in force.

@@ -1,5 +1,37 @@
-//! Flow records of this node (`--flows on`).
+//! Flow records of this node (docs/flows.md): which connections its pods had, between whom, and which rule decided.
+//!
+//! A thread of its own reads connection tracking ([`capture`]). It names the ends and the rules ([`attribution`]) with a
+//! copy of the cluster state that follows the event loop's ([`replica`], [`feed`]) and lags behind it on purpose: a
+//! change is applied only after every connection that began before its commit. So a connection is attributed to
+//! the policies that judged it, and the event loop does nothing for a flow. The crate `flow` counts
+//! them, and readers ask for them in [`store`].
 
 pub(crate) mod accounting;
-#[allow(dead_code, reason = "flow capture asks it")]
+mod attribution;
+mod capture;
+mod feed;
+mod replica;
 pub(crate) mod services;
+mod store;
+
+pub(crate) use attribution::Naming;
+pub(crate) use capture::{Capture, CaptureSettings};
+pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
+pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
+
+use flow::FlowKey;
+use nft::Protocol;
+
+/// IANA numbers.
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// What the connections of a record carry, in the words of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
+pub(crate) fn traffic(key: &FlowKey) -> String {
+    match (Protocol::from_number(key.protocol), key.port, key.protocol) {
+        (Some(protocol), Some(port), _) => format!("{port}/{protocol}"),
+        (Some(protocol), None, _) => protocol.to_string(),
+        (None, _, ICMP | ICMPV6) => "icmp".into(),
+        (None, _, number) => format!("protocol {number}"),
+    }
+}

@@ -71,7 +71,7 @@ impl Identities {
 pub(crate) fn explained(ends: &Ends, explanation: Explanation, notes: Vec<String>) -> Explained {
     let identity = |party: &Party| ends.identity(&ends.of_address(party.address));
     let (source_identity, destination_identity) = (identity(&explanation.source), identity(&explanation.destination));
-    Explained { explanation, source_identity, destination_identity, notes }
+    Explained { explanation, source_identity, destination_identity, notes, seen: None }
 }
 
 /// Computes the identity of a pod or an address, with the labels that it follows from.

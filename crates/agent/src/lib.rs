@@ -52,6 +52,7 @@ pub fn run() -> ExitCode {
         cli::Command::Explain(arguments) => verbs::explain(&arguments),
         cli::Command::Identity(arguments) => verbs::identity(&arguments),
         cli::Command::Drops(arguments) => verbs::drops(&arguments),
+        cli::Command::Flows(arguments) => verbs::flows(&arguments),
         cli::Command::Audit(arguments) => verbs::audit(&arguments),
         cli::Command::InstallCni(arguments) => verbs::install_cni(arguments),
         cli::Command::Probe(arguments) => verbs::probe(&arguments),

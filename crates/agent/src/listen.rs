@@ -1,5 +1,6 @@
 //! The agent's port (health, readiness, metrics) and its socket.
 
+mod flows;
 mod rules;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::api::identity::IdentityQuery;
 use crate::api::question::{self, BadQuestion, NoParameters, Parameters};
 use crate::api::status::StatusReport;
 use crate::api::{self, ApiError, ExplainQuery};
+use crate::flows::FlowStore;
 use crate::identities::Unidentified;
 use crate::metrics::Metrics;
 use crate::reports::{Followed, Stream, coverage};
@@ -44,6 +46,8 @@ pub(crate) struct Sources {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) drops: Arc<Stream>,
+    /// Flow records; `None` where the agent keeps none.
+    pub(crate) flows: Option<Arc<FlowStore>>,
     /// Bounds how many answers compare rules with the kernel at a time.
     comparisons: Arc<Semaphore>,
 }
@@ -55,7 +59,11 @@ impl Sources {
         events: mpsc::Sender<Event>,
         drops: Arc<Stream>,
     ) -> Sources {
-        Sources { status, metrics, events, drops, comparisons: rules::comparisons() }
+        Sources { status, metrics, events, drops, flows: None, comparisons: rules::comparisons() }
+    }
+
+    pub(crate) fn with_flows(self, flows: Option<Arc<FlowStore>>) -> Sources {
+        Sources { flows, ..self }
     }
 }
 
@@ -80,6 +88,8 @@ pub(crate) fn socket_routes(sources: Sources) -> Router {
         .route(api::RULES, get(rules::rules))
         .route(api::DROPS, get(drops))
         .route(api::COVERAGE, get(covered))
+        .route(api::FLOWS, get(flows::flows))
+        .route(api::FLOW_COVERAGE, get(flows::coverage))
         .route(api::AUDIT, get(audit))
         .route(api::SUGGESTION, get(suggestion))
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "not found: this agent has no such path".into()) })
@@ -157,7 +167,15 @@ async fn suggestion(State(sources): State<Sources>, Asked(query): Asked<Suggesti
 }
 
 async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuery>) -> Response {
-    ask(&sources, |reply| Question::Explain(query, reply)).await
+    match answer_of(&sources, |reply| Question::Explain(query, reply)).await {
+        Ok(mut explanations) => {
+            if let Some(store) = &sources.flows {
+                flows::add_seen(&mut explanations, store);
+            }
+            Json(explanations).into_response()
+        }
+        Err(refusal) => refusal,
+    }
 }
 
 async fn identity(State(sources): State<Sources>, Asked(query): Asked<IdentityQuery>) -> Response {

@@ -4,12 +4,14 @@
 //! are set from the status when scraped.
 
 mod drops;
+mod flows;
 pub(crate) mod labels;
 mod process;
 mod remote;
 mod services;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -22,9 +24,11 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::status::{Commits, Repairs};
+use crate::flows::FlowStore;
 use crate::memory::Stores;
 use crate::status::{Status, Totals};
 pub(crate) use drops::DropFigures;
+use flows::FlowCollector;
 use labels::{Listens, PolicyState, RepairCause, Watched};
 use remote::RemoteFigures;
 
@@ -167,6 +171,12 @@ impl Metrics {
             latency,
             gauges,
         }
+    }
+
+    /// Adds the figures of flow records.
+    pub(crate) fn with_flows(mut self, store: Arc<FlowStore>) -> Metrics {
+        self.registry.sub_registry_with_prefix("ringfence").register_collector(Box::new(FlowCollector(store)));
+        self
     }
 
     pub(crate) fn repaired(&self, cause: RepairCause) {

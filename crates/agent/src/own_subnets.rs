@@ -1,5 +1,6 @@
-//! The subnets of this node's interfaces: they say at which broadcast and anycast addresses other nodes receive, which the
-//! rules about tunnels need. Read at the start, when an interface gets or loses an address, and at each resync.
+//! Addresses and subnets of this node's interfaces. The subnets say at which broadcast and anycast addresses other nodes
+//! receive, which the rules about tunnels need. They are read at the start, when an interface gets or loses an address, and
+//! at each resync.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,6 +15,11 @@ use nix::sys::socket::SockaddrStorage;
 pub(crate) fn own_subnets() -> io::Result<Vec<IpNet>> {
     let subnets: BTreeSet<IpNet> = getifaddrs()?.filter_map(|interface| subnet(&interface)).collect();
     Ok(subnets.into_iter().collect())
+}
+
+/// The addresses of this node's interfaces, loopback included.
+pub(crate) fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    Ok(getifaddrs()?.filter_map(|interface| ip(interface.address.as_ref()?)).collect())
 }
 
 fn subnet(interface: &InterfaceAddress) -> Option<IpNet> {

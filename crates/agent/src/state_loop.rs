@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant as Tick, sleep_until};
 
 use crate::enforcer::Enforcer;
+use crate::flows::{FlowFeed, Mutation};
 use crate::gate::{Gate, Outcome, Waiting};
 use crate::identities::Unidentified;
 use crate::latency::Pending;
@@ -131,6 +132,8 @@ pub(crate) struct StateLoop {
     denied: Denied,
     /// Comparisons of the followed translation with a fresh one.
     checks: Schedule,
+    /// Where flow records are attributed; `None` without them.
+    flows: Option<FlowFeed>,
 }
 
 /// What the loop works with beside the enforcer.
@@ -144,6 +147,8 @@ pub(crate) struct Parts {
     /// Of policies of which nobody says whether they are enforced.
     pub(crate) enforcement: Enforcement,
     pub(crate) denied: Denied,
+    /// Where flow records are attributed; `None` without them.
+    pub(crate) flows: Option<FlowFeed>,
     /// The families of labels by which policies name pods of other clusters.
     pub(crate) prefixes: Vec<LabelPrefix>,
     /// What was known of them; none where nobody is asked.
@@ -161,7 +166,7 @@ impl StateLoop {
         let waiting_for = sync.missing().iter().map(ToString::to_string).collect();
         let status = Status { waiting_for, ..status };
         let (statuses, receiver) = watch::channel(Arc::new(status.clone()));
-        let Parts { run_dir, lookups, resync, checks, enforcement, denied, prefixes, remote } = parts;
+        let Parts { run_dir, lookups, resync, checks, enforcement, denied, flows, prefixes, remote } = parts;
         let mut state = ClusterState::new();
         state.set_default_enforcement(enforcement);
         state.set_remote_prefixes(prefixes);
@@ -193,6 +198,7 @@ impl StateLoop {
             measured: None,
             denied,
             checks,
+            flows,
         };
         if let Some(news) = remote {
             state_loop.note_remote(news);
@@ -266,6 +272,7 @@ impl StateLoop {
                 self.pending.settle(Instant::now(), &self.metrics);
             }
             self.settle();
+            self.publish_to_flows();
             self.release_isolated();
             if self.checks.is_due(now.into_std()) {
                 self.check_translation();
@@ -282,9 +289,16 @@ impl StateLoop {
             Some(reason) => self.wait_for_pods(reason),
             None => {
                 let began = Instant::now();
+                if let Some(flows) = &mut self.flows {
+                    flows.begin_commit();
+                }
                 self.follow();
                 let result = self.enforcer.enforce().map(Some);
+                if let Some(flows) = &mut self.flows {
+                    flows.end_commit();
+                }
                 self.note(result);
+                self.publish_to_flows();
                 self.attempt_took = began.elapsed();
             }
         }
@@ -301,6 +315,20 @@ impl StateLoop {
     /// Lets the enforcer know what has changed.
     fn follow(&mut self) {
         self.enforcer.follow(&self.state, &std::mem::take(&mut self.changed));
+    }
+
+    /// Records a change of the state for the attribution of flows.
+    fn record(&mut self, mutation: impl FnOnce() -> Mutation) {
+        if let Some(flows) = &mut self.flows {
+            flows.record(mutation());
+        }
+    }
+
+    /// Hands the state that is in force to the attribution of flows.
+    fn publish_to_flows(&mut self) {
+        if let Some(flows) = self.flows.as_mut().filter(|_| self.status.in_force) {
+            flows.publish(&self.state, self.enforcer.policy_generation());
+        }
     }
 
     /// Keeps in mind what has changed, for whoever follows the state. Says whether anything has.
@@ -324,6 +352,7 @@ impl StateLoop {
                 let mut changed = false;
                 for Told { change, at } in changes {
                     self.pending.add(Watched::of(&change), at, &self.metrics);
+                    self.record(|| Mutation::Object(change.clone()));
                     let applied = self.state.apply(change);
                     changed |= self.keep_in_mind(applied);
                 }
@@ -374,6 +403,7 @@ impl StateLoop {
                     if !asked || !self.gate.waits_for(&pod) || object.kind() != Kind::Pod {
                         return false;
                     }
+                    self.record(|| Mutation::Object(Change::Set(object.clone())));
                     let applied = self.state.apply(Change::Set(object));
                     self.keep_in_mind(applied)
                 }
@@ -400,6 +430,7 @@ impl StateLoop {
         self.status.remote = Some(Arc::new(standing));
         let mut changed = false;
         for change in changes {
+            self.record(|| Mutation::Remote(change.clone()));
             let applied = self.state.apply_remote(change);
             changed |= self.keep_in_mind(applied);
         }

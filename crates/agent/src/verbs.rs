@@ -4,6 +4,7 @@ mod agent;
 mod audit;
 mod doctor;
 mod drops;
+mod flows;
 mod identity;
 mod install_cni;
 mod manifests;
@@ -32,6 +33,7 @@ pub(crate) use agent::agent;
 pub(crate) use audit::audit;
 pub(crate) use doctor::doctor;
 pub(crate) use drops::drops;
+pub(crate) use flows::flows;
 pub(crate) use install_cni::install_cni;
 pub(crate) use probe::probe;
 pub(crate) use rules::rules;
@@ -133,13 +135,14 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> 
 }
 
 fn in_colour(explained: &Explained) -> String {
-    let Explained { explanation, source_identity, destination_identity, notes } = explained;
+    let Explained { explanation, source_identity, destination_identity, notes, seen } = explained;
     let text = explanation.to_string();
     let (style, verdict) = if explanation.allowed { (GOOD, "ALLOWED") } else { (BAD, "DENIED") };
     let notes: String = notes.iter().map(|note| format!("  {DOUBTFUL}note:{DOUBTFUL:#} {note}\n")).collect();
     let identities = identities(source_identity.as_ref(), destination_identity.as_ref());
     let identities: String = identities.into_iter().map(|words| format!("  {words}\n")).collect();
-    format!("{style}{verdict}{style:#}{}\n{identities}{notes}", text.strip_prefix(verdict).unwrap_or(&text))
+    let seen = seen.as_ref().map_or(String::new(), |seen| format!("  {}\n", flows::seen(seen)));
+    format!("{style}{verdict}{style:#}{}\n{identities}{seen}{notes}", text.strip_prefix(verdict).unwrap_or(&text))
 }
 
 /// The identities of both ends; `None` if neither is known.

@@ -49,8 +49,7 @@ pub struct Subject {
     pub generation: Option<u32>,
 }
 
-/// The connections of one key in one window. The test `record_has_this_json` shows the JSON form:
-/// numbers are integers up to 2^64 - 1, what is not known is `null`.
+/// The connections of one key in one window. The JSON form is in `flow/src/record.rs` (test `record_has_this_json`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowRecord {
@@ -98,7 +97,7 @@ impl FlowRecord {
 }
 
 /// Connections of a record within its window. For each key, `live` of a window is `live` of the window before
-/// plus `started` minus `ended` minus `lost`, unless observations were dropped ([`crate::DroppedRecords`]).
+/// + `started` − `ended` − `lost`, unless observations were dropped ([`crate::DroppedRecords`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
     /// Connections that began, or that the agent found when it started.

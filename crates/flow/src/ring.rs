@@ -13,9 +13,7 @@ use crate::{EndSample, FlowKey, FlowRecord};
 /// How long a record is kept, from the end of its window.
 pub const RING_AGE: SignedDuration = SignedDuration::from_mins(60);
 
-/// Memory that the records of a ring take by default. It holds an hour of 400 edges that are seen in every window and whose
-/// members do not change (256 bytes for each record), or 7,500 records that share nothing (4 KiB each, with three pods at
-/// either end); `tests/memory.rs` measures both.
+/// Memory that the records of a ring take by default.
 pub const RING_BYTES: usize = 32 << 20;
 
 /// Closed records of the last hour, oldest first, within a bound of estimated bytes. The oldest records leave first.

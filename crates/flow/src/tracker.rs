@@ -3,11 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::shared::ByAddress;
 use crate::windows::Observation;
 use crate::{Connection, ConnectionId, Subject, Volume, Windows};
+
+/// Two times of one id that are no further apart are of one connection: the event of its beginning has a time of its own,
+/// which the kernel takes a little later than that of the entry.
+const SAME_BEGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Listings in a row that miss a live connection until it counts as lost. The end event of a connection that the first one
 /// misses may still be in the socket's queue.
@@ -145,7 +149,8 @@ impl Tracker {
         let Connection { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
-            let reused = matches!((tracked.made, made), (Some(old), Some(new)) if old != *new);
+            let apart = |old: Timestamp, new: Timestamp| new.duration_since(old).abs();
+            let reused = matches!((tracked.made, made), (Some(old), Some(new)) if apart(old, *new) > SAME_BEGIN);
             if !reused {
                 tracked.made = tracked.made.or(*made);
                 if volume.is_some() {

@@ -18,6 +18,7 @@ fn figures() -> Vec<Family> {
     let known = json!({"epoch": 0, "seq": 0, "clusters": [{"cluster": "east", "reachable": false}], "sets": []});
     std::fs::write(state.path().join("remote-sets.json"), known.to_string()).unwrap();
     let mut command = stage.agent_on_manifests();
+    command.args(["--flows", "on"]);
     command.args(["--context-url", "http://127.0.0.1:9", "--state-dir"]).arg(state.path());
     let mut agent = stage.start(command);
     agent.until_ready();

@@ -14,9 +14,13 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 21] = [
+const ALLOWED: [(&str, &str); 25] = [
+    ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
+    ("agent/src/flows/capture.rs", "windows of flow records are aligned to it; records decide nothing"),
+    ("agent/src/flows/feed.rs", "when commits were, next to the kernel's times of connections in flow records"),
+    ("agent/src/listen/flows.rs", "which window of flow records is open, for who reads them"),
     (
         "agent/src/remote/following.rs",
         "as of when sets of other clusters were right, which outlives this process and the node's boot",

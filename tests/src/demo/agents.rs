@@ -64,7 +64,7 @@ impl Agents {
         for node in shop.nodes() {
             let manifests = place.manifests();
             screen.line(format_args!(
-                "   {node}   ringfence agent --node-name {node} --manifests {}",
+                "   {node}   ringfence agent --node-name {node} --flows on --manifests {}",
                 manifests.display()
             ));
         }
@@ -93,6 +93,18 @@ impl Agents {
             bail!("{}: {}", asked(), answer.body);
         }
         serde_json::from_str(&answer.body).with_context(asked)
+    }
+
+    /// The flow records of a node with this verdict, a line each.
+    pub(super) fn flows(&self, node: &str, verdict: &str) -> anyhow::Result<String> {
+        let agent = self.running.iter().find(|agent| agent.node == node).context("no agent on this node")?;
+        let run_dir = agent.socket.parent().context("the folder of a socket")?;
+        let mut command = Command::new(super::beside(super::AGENT)?);
+        let shown = command.args(["flows", "--verdict", verdict, "--run-dir"]).arg(run_dir).output()?;
+        if !shown.status.success() {
+            bail!("ringfence flows: {}", String::from_utf8_lossy(&shown.stderr));
+        }
+        Ok(String::from_utf8_lossy(&shown.stdout).into_owned())
     }
 
     /// Lets the agents outlive this process.
@@ -135,7 +147,9 @@ fn start(lab: &Lab, node: &str, program: &Path, place: &Place) -> anyhow::Result
     let log = place.log(node);
     let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
     let mut command = Command::new(program);
-    command.args(["agent", "--node-name", node, "--listen", PORT, "--manifests"]).arg(place.manifests());
+    command
+        .args(["agent", "--node-name", node, "--listen", PORT, "--flows", "on", "--manifests"])
+        .arg(place.manifests());
     command.arg("--run-dir").arg(&run_dir);
     // Only what stands in the command counts, whatever the environment says.
     for (name, _) in std::env::vars_os() {

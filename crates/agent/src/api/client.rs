@@ -12,13 +12,14 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::audit::{AuditQuery, AuditReport, SuggestionQuery, SuggestionReport};
-use super::denial::{Coverage, DropsQuery, Line};
+use super::denial::{Coverage, DropsQuery};
+use super::flows::{FlowCoverage, FlowsQuery};
 use super::identity::{IdentityQuery, IdentityReport};
 use super::rules::{KERNEL_HEADER, KernelMatch, RulesQuery};
 use super::status::StatusReport;
 use super::{
-    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, IDENTITY, RULES, STATUS, SUGGESTION,
-    TableVerdict, VERIFY,
+    AUDIT, ApiError, COVERAGE, DROPS, EXPLAIN, ExplainQuery, Explained, FLOW_COVERAGE, FLOWS, IDENTITY, RULES, STATUS,
+    SUGGESTION, TableVerdict, VERIFY,
 };
 use crate::run_dir::socket_path;
 
@@ -91,6 +92,18 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, U
     Ok(Lines { body, unread: Vec::new() })
 }
 
+pub(crate) async fn flow_coverage(run_dir: &Path) -> Result<FlowCoverage, Unanswered> {
+    get(run_dir, FLOW_COVERAGE).await
+}
+
+pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<Lines, Unanswered> {
+    let follow = [("follow", query.follow.then_some("true"))];
+    let given = query.given.iter().map(|(name, text)| (*name, Some(text.as_str())));
+    let parameters: Vec<(&str, Option<&str>)> = follow.into_iter().chain(given).collect();
+    let body = ask(run_dir, &target(FLOWS, &parameters)).await?.into_body();
+    Ok(Lines { body, unread: Vec::new() })
+}
+
 pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, Unanswered> {
     let RulesQuery { family } = query;
     let response = ask(run_dir, &target(RULES, &[("family", family.map(nft::TableFamily::word))])).await?;
@@ -137,7 +150,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// None at the end of the answer.
-    pub(crate) async fn next(&mut self) -> Result<Option<Line>, Unanswered> {
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();

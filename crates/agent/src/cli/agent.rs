@@ -12,7 +12,9 @@ use ipnet::IpNet;
 use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
-use super::{Cli, EnforcementArguments, RemoteArguments, ReportingArguments, SchemeArguments, TableArguments};
+use super::{
+    Cli, EnforcementArguments, FlowNameArguments, RemoteArguments, ReportingArguments, SchemeArguments, TableArguments,
+};
 use crate::own_subnets::own_subnets;
 use crate::protection::protection;
 
@@ -103,6 +105,9 @@ pub(crate) struct AgentArguments {
     /// translation; 0 switches it off.
     #[arg(long, env = "RINGFENCE_TRANSLATION_CHECK_SECS", value_name = "SECONDS", default_value_t = 600)]
     translation_check_secs: u32,
+
+    #[command(flatten)]
+    pub(crate) flow_names: FlowNameArguments,
 
     #[command(flatten)]
     pub(crate) log: LogArguments,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{Call, StateLoop};
 use crate::attachments;
+use crate::flows::Mutation;
 use crate::gate::{Outcome, Standing, Waiting, standing};
 use crate::metrics::labels::Watched;
 use crate::pod_lookup::Wanted;
@@ -15,6 +16,7 @@ impl StateLoop {
     pub(super) fn read_attachments(&mut self) -> bool {
         let (changed, problems, unchecked) = match attachments::read(&attachments::folder(&self.run_dir)) {
             Ok(attached) => {
+                self.record(|| Mutation::ReplaceAttachments(attached.attachments.clone()));
                 let changed = self.state.replace_attachments(attached.attachments);
                 (self.keep_in_mind(changed), attached.problems, attached.unchecked)
             }
@@ -77,6 +79,7 @@ impl StateLoop {
                 Ok(None) => {
                     self.gate.withdraw(&id);
                     self.pending.add(Watched::Attachment, at, &self.metrics);
+                    self.record(|| Mutation::Detach(id.clone()));
                     let changed = self.state.detach(&id);
                     self.keep_in_mind(changed)
                 }
@@ -135,6 +138,7 @@ impl StateLoop {
             }
         }
         self.pending.add(Watched::Attachment, waiting.since, &self.metrics);
+        self.record(|| Mutation::Attach(attachment.clone()));
         let attached = self.state.attach(attachment.clone());
         let attached = self.keep_in_mind(attached);
         let changed = self.read_redirecting() || attached;

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 
 use super::StateLoop;
 use crate::api::denial::{Denial, End};
+use crate::flows::DeniedPackets;
 use crate::identities::Identities;
-use crate::reports::{Ends, Ledger, Observed, Place, Stream, name};
+use crate::reports::{Carried, Ends, Ledger, Observed, Place, Stream, name};
 
 /// Names are given for so long in one turn of the loop, so that no pod waits for its rules. The others wait in their
 /// queue, and what does not fit there is counted.
@@ -58,6 +59,12 @@ impl StateLoop {
         ledger.note(observation, &denial, *at);
         if let Some(service) = denial.service_of_node(&place.node) {
             self.metrics.drops.note_event(service, denial.verdict, denial.count);
+        }
+        if denial.verdict == Judgement::Denied
+            && let Carried::Flow(flow) = observation.seen.carried
+            && let Some(flows) = &mut self.flows
+        {
+            flows.denied(DeniedPackets::new(&denial, flow, observation.icmp, *at));
         }
         let denial = denial.shortened();
         log(&denial);

@@ -46,6 +46,7 @@ fn enforcing(checks: Schedule, run_dir: &std::path::Path) -> (StateLoop, watch::
         checks,
         enforcement: Enforcement::Enforce,
         denied: Denied::new(place, Arc::new(Stream::new()), identities),
+        flows: None,
         prefixes: vec![],
         remote: None,
     };

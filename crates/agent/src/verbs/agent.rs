@@ -14,6 +14,8 @@ use crate::cli::{AgentArguments, Switch};
 use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
+use crate::flows::services::{ServiceSource, watch_services};
+use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed};
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -57,7 +59,12 @@ pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
 async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let metrics = Arc::new(Metrics::new());
+    let flow_store = (arguments.flows == Switch::On).then(|| Arc::new(FlowStore::new(&arguments.node_name)));
+    let metrics = match &flow_store {
+        Some(store) => Metrics::new().with_flows(store.clone()),
+        None => Metrics::new(),
+    };
+    let metrics = Arc::new(metrics);
     let probed = probe();
     if let Err(unsupported) = kernel_support::check(&probed, Release::of_kernel()) {
         match arguments.kernel_check {
@@ -66,6 +73,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         }
     }
     let uncounted_flows = switch_accounting(&arguments);
+    let flow_problems = uncounted_flows.clone().unwrap_or_default();
     let (layout, protection) = arguments.layout(&probed)?;
     let status = Status {
         node: arguments.node_name.clone(),
@@ -91,6 +99,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (observations, observed) = mpsc::channel(OBSERVATIONS_QUEUED);
     let drops = Arc::new(Stream::new());
     let reports = Watch::start(log, tables, observations, metrics.clone())?;
+    let flow_layout = layout.clone();
     let enforcer = Enforcer::start(&arguments.node_name, layout, metrics.clone())?;
     let claimed = enforcer.claimed;
     let notifications = enforcer.notifications()?;
@@ -112,13 +121,29 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         remote: arguments.remote_cidr.clone(),
         pod_cidrs: arguments.pod_cidr.clone(),
     };
+    let identities = arguments.scheme.identities(arguments.manifests.as_deref());
+    let flows = match &flow_store {
+        Some(store) => {
+            let naming = arguments.flow_names.naming(place.clone(), identities.clone());
+            Some(
+                start_flows(
+                    &arguments,
+                    store.clone(),
+                    CaptureSettings { naming, layout: flow_layout, problems: flow_problems },
+                )
+                .await?,
+            )
+        }
+        None => None,
+    };
     let parts = Parts {
         run_dir: arguments.run_dir.clone(),
         lookups,
         resync: arguments.resync_secs,
         checks: Schedule::new(arguments.translation_check()),
         enforcement: arguments.enforcement.by_default(),
-        denied: Denied::new(place, drops.clone(), arguments.scheme.identities(arguments.manifests.as_deref())),
+        denied: Denied::new(place, drops.clone(), identities),
+        flows,
         prefixes: arguments.remote.remote_label_prefix.clone(),
         remote,
     };
@@ -126,7 +151,7 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let (watched, followed) = (events.clone(), events.clone());
     let mut remote = following.map(|following| tokio::spawn(following.run(events.clone())));
     let mut cni_socket = tokio::spawn(cni_socket::serve(cni_socket, events.clone()));
-    let sources = Sources::new(statuses, metrics.clone(), events.clone(), drops);
+    let sources = Sources::new(statuses, metrics.clone(), events.clone(), drops).with_flows(flow_store);
     let mut port = tokio::spawn(port::serve(arguments.listen, port_routes(sources.clone()), events, metrics.clone()));
     let refused = move || metrics.refuse_connection(Listens::Socket);
     let mut socket = tokio::spawn(listener::serve(socket, socket_routes(sources), SOCKET_LIMITS, refused));
@@ -232,6 +257,28 @@ async fn start_source(arguments: &AgentArguments, events: mpsc::Sender<Event>) -
         }
     });
     Ok(source)
+}
+
+/// Starts the thread that makes flow records.
+async fn start_flows(
+    arguments: &AgentArguments,
+    store: Arc<FlowStore>,
+    settings: CaptureSettings,
+) -> anyhow::Result<FlowFeed> {
+    let (flows, messages) = feed(store.clone());
+    let source = match &arguments.manifests {
+        Some(folder) => ServiceSource::Manifests(folder.clone()),
+        None => ServiceSource::Cluster(cluster::connect(arguments.kubeconfig.as_deref()).await?),
+    };
+    let (updates, services) = mpsc::channel(REPORTS_QUEUED);
+    tokio::spawn(async move {
+        if let Err(error) = watch_services(source, updates).await {
+            tracing::warn!("flow records have no Services: {error}");
+        }
+    });
+    let capture = Capture::new(store, messages, services, settings);
+    std::thread::Builder::new().name("flows".into()).spawn(move || capture.run())?;
+    Ok(flows)
 }
 
 /// Never, without a task.

@@ -32,7 +32,7 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
     }
     let mut lines = client::drops(run_dir, &query).await?;
     let mut any = false;
-    while let Some(line) = lines.next().await? {
+    while let Some(line) = lines.next::<Line>().await? {
         any = true;
         let text = match output {
             Output::Json => serde_json::to_string(&line)? + "\n",

@@ -98,10 +98,14 @@ fn is_of_group(version: &str, group: &str) -> bool {
 /// Kinds of the API group of policies that say nothing about who may talk to whom.
 const HARMLESS: [&str; 5] = ["Ingress", "IngressList", "IngressClass", "IPAddress", "ServiceCIDR"];
 
+const POLICY: &str = "NetworkPolicy";
+
 /// A misspelt policy must not be taken for something else: that would leave its pods open, and nobody told.
 fn meaning_of_other<O: Watched>(kind: &str, version: Option<&str>) -> Meaning<O::Kind> {
     let misspelt = O::KINDS.iter().any(|known| known.to_string().eq_ignore_ascii_case(kind));
-    let of_policies = version.is_some_and(|v| v.starts_with("networking.k8s.io/")) && !HARMLESS.contains(&kind);
+    let of_policies = O::KINDS.iter().any(|known| known.to_string() == POLICY)
+        && version.is_some_and(|v| v.starts_with("networking.k8s.io/"))
+        && !HARMLESS.contains(&kind);
     if misspelt || of_policies {
         return Meaning::Wrong("unknown kind; expected for example 'kind: NetworkPolicy'".into());
     }

@@ -72,10 +72,18 @@ fn duplicate_events_count_once() {
 fn reused_id_loses_the_connection_before() {
     let (mut tracker, mut windows) = new();
     tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
-    tracker.begin(&connection(1, Some(at(5))), subject(1), None, at(5), &mut windows);
+    tracker.begin(&connection(1, Some(at(5_000))), subject(1), None, at(5_000), &mut windows);
     let ledger = tracker.ledger();
     assert_eq!(ledger, Ledger { started: 2, ended: 0, live: 1, lost: 1, untracked: 0 });
     assert_eq!(open(&windows, &tracker).connections, Connections { started: 2, ended: 0, live: 1, lost: 1 });
+}
+
+#[test]
+fn listed_connection_whose_event_follows_counts_once() {
+    let (mut tracker, mut windows) = new();
+    tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
+    tracker.begin(&connection(1, Some(at(1))), subject(1), None, at(1), &mut windows);
+    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 0 });
 }
 
 #[test]

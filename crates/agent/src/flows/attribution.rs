@@ -1,0 +1,236 @@
+//! Says what a connection is about: both ends by name, the Service that was asked for, and the rules that decided.
+
+mod ends;
+mod traces;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flow::{Connection, FlowKey, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict};
+use jiff::Timestamp;
+use nft::Protocol;
+use policy::{Cause, Direction, Layout, Traffic, explain_side};
+
+use super::feed::DeniedPackets;
+use super::replica::Replica;
+use super::services::ServiceDirectory;
+pub(crate) use ends::Naming;
+use ends::{Named, Role};
+use traces::{denied_by, of_verdict};
+
+/// Subjects that are kept for further connections between the same ends. One takes about a kilobyte.
+const MOST_CACHED: usize = 8192;
+
+/// The Service of the API servers.
+const API_SERVICE: (&str, &str) = ("default", "kubernetes");
+
+/// Attributes connections to ends and rules, as of one state of the cluster.
+pub(crate) struct Attribution {
+    naming: Naming,
+    /// Reads the generation out of connection marks.
+    layout: Layout,
+    cached: HashMap<CacheKey, Arc<Subject>>,
+    /// What the cached subjects follow from.
+    revision: (u64, u64),
+}
+
+/// All of a connection that its subject depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct CacheKey {
+    source: IpAddr,
+    asked: (IpAddr, Option<u16>),
+    answering: (IpAddr, Option<u16>),
+    protocol: u8,
+    icmp_type: Option<u8>,
+    generation: Option<u32>,
+}
+
+impl Attribution {
+    pub(crate) fn new(naming: Naming, layout: Layout) -> Attribution {
+        Attribution { naming, layout, cached: HashMap::new(), revision: (0, 0) }
+    }
+
+    pub(crate) fn services(&mut self) -> &mut ServiceDirectory {
+        self.revision.1 = self.revision.1.wrapping_add(1);
+        self.cached.clear();
+        &mut self.naming.services
+    }
+
+    /// Reads what the names depend on beside the cluster.
+    pub(crate) fn refresh(&mut self) {
+        if self.naming.read_own_addresses() {
+            self.cached.clear();
+        }
+    }
+
+    /// The subject of a connection that passed; `None` if neither end is a pod of this node.
+    ///
+    /// The replica advances to the state that judged the connection, which began at that time.
+    pub(crate) fn of_connection(
+        &mut self,
+        replica: &mut Replica,
+        connection: &Connection,
+        began: Timestamp,
+    ) -> Option<Arc<Subject>> {
+        let generation = self.layout.at_mark(connection.mark).map(|layout| layout.generation());
+        replica.advance_to(began);
+        if let Some(generation) = generation {
+            replica.advance_to_generation(generation);
+        }
+        let subject = self.subject(replica, connection, generation)?;
+        // A connection that passed was not denied: a commit was under way, and the rules after it judged the flow.
+        if is_denied(&subject) && replica.advance_within_commit(began) {
+            return self.subject(replica, connection, generation);
+        }
+        Some(subject)
+    }
+
+    fn subject(&mut self, replica: &Replica, connection: &Connection, generation: Option<u32>) -> Option<Arc<Subject>> {
+        let revision = (replica.revision(), self.revision.1);
+        if self.revision != revision || self.cached.len() >= MOST_CACHED {
+            self.cached.clear();
+            self.revision = revision;
+        }
+        let (asked, reply) = (&connection.id.original, &connection.reply);
+        let key = CacheKey {
+            source: asked.source,
+            asked: (asked.destination, asked.destination_port),
+            answering: (reply.source, reply.source_port),
+            protocol: asked.protocol,
+            icmp_type: asked.icmp_type,
+            generation,
+        };
+        if let Some(subject) = self.cached.get(&key) {
+            return Some(subject.clone());
+        }
+        let subject = self.passed(replica, asked, reply, generation)?;
+        self.cached.insert(key, subject.clone());
+        Some(subject)
+    }
+
+    fn passed(
+        &mut self,
+        replica: &Replica,
+        asked: &Tuple,
+        reply: &Tuple,
+        generation: Option<u32>,
+    ) -> Option<Arc<Subject>> {
+        self.naming.follow(replica);
+        let (from, to) = (asked.source, reply.source);
+        let port = reply.source_port;
+        let service = self.service(replica, asked);
+        let of_api_service = service.as_ref().is_some_and(|s| (&*s.namespace, &*s.name) == API_SERVICE);
+        let source = self.naming.end(replica, from, Role::Source);
+        let destination = self.naming.end(replica, to, Role::Destination { of_api_service });
+        if !source.is_local && !destination.is_local {
+            return None;
+        }
+        let traffic = traffic(asked.protocol, port);
+        let side = |named: &Named, direction| {
+            of_verdict(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
+        };
+        let known = generation.is_none() || generation == replica.generation();
+        let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
+        for trace in [&mut egress, &mut ingress] {
+            // Approved by rules that are not known any more, or denied by the rules that are.
+            if trace.enforced_here && (!known || trace.verdict == TraceVerdict::Denied) && trace.is_judged() {
+                *trace = traces::unknown(trace.enforced_here);
+            }
+        }
+        let would_deny = [&egress, &ingress].iter().any(|t| t.enforced_here && t.verdict == TraceVerdict::WouldDeny);
+        let key = FlowKey {
+            source: source.endpoint,
+            destination: destination.endpoint,
+            protocol: asked.protocol,
+            port,
+            icmp_type: asked.icmp_type,
+            service,
+            verdict: if would_deny { Verdict::WouldDeny } else { Verdict::Allowed },
+            drop_cause: None,
+            egress,
+            ingress,
+        };
+        let (source, destination) = (source.member, destination.member);
+        Some(Arc::new(Subject { key: Arc::new(key), source, destination, generation }))
+    }
+
+    /// The subject of denied packets; `None` if neither end is a pod of this node.
+    pub(crate) fn of_denied(&mut self, replica: &Replica, packets: &DeniedPackets) -> Option<Subject> {
+        self.naming.follow(replica);
+        let flow = packets.flow;
+        let source = self.naming.end(replica, flow.source, Role::Source);
+        let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service: false });
+        // Where the addresses cannot be believed the drop event names the pod of the interface.
+        let source = self.naming.corrected(replica, source, &packets.source);
+        let destination = self.naming.corrected(replica, destination, &packets.destination);
+        if !source.is_local && !destination.is_local {
+            return None;
+        }
+        let traffic = traffic(flow.protocol, flow.port);
+        let side = |named: &Named, direction| match packets.direction {
+            Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
+            // The packets did not get as far as the rules of the other side, or belong to no flow.
+            Some(_) | None => {
+                let verdict = explain_side(replica.state(), flow.source, flow.destination, traffic, direction);
+                of_verdict(verdict, false)
+            }
+        };
+        let (egress, ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
+        let drop_cause = match packets.cause {
+            Cause::Egress | Cause::Ingress => None,
+            cause => Some(Arc::from(cause.word())),
+        };
+        let key = FlowKey {
+            source: source.endpoint,
+            destination: destination.endpoint,
+            protocol: flow.protocol,
+            port: flow.port,
+            icmp_type: packets.icmp_type,
+            service: None,
+            verdict: Verdict::Denied,
+            drop_cause,
+            egress,
+            ingress,
+        };
+        let (source, destination) = (source.member, destination.member);
+        Some(Subject { key: Arc::new(key), source, destination, generation: replica.generation() })
+    }
+
+    fn service(&self, replica: &Replica, asked: &Tuple) -> Option<ServicePort> {
+        let is_node = self.naming.is_node(replica, asked.destination);
+        self.naming.services.service_port(asked.destination, is_node, asked.protocol, asked.destination_port?)
+    }
+}
+
+fn is_denied(subject: &Subject) -> bool {
+    [&subject.key.egress, &subject.key.ingress]
+        .iter()
+        .any(|trace| trace.enforced_here && trace.verdict == TraceVerdict::Unknown)
+}
+
+fn traffic(protocol: u8, port: Option<u16>) -> Traffic {
+    match (Protocol::from_number(protocol), port) {
+        (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
+        (Some(_) | None, _) => Traffic::Portless,
+    }
+}
+
+/// Whether policies judge the side at all.
+trait Judged {
+    fn is_judged(&self) -> bool;
+}
+
+impl Judged for SideTrace {
+    fn is_judged(&self) -> bool {
+        match self.verdict {
+            TraceVerdict::Allowed
+            | TraceVerdict::Denied
+            | TraceVerdict::WouldAllow
+            | TraceVerdict::WouldDeny
+            | TraceVerdict::Unreadable
+            | TraceVerdict::Unknown => true,
+            TraceVerdict::NotAPod | TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => false,
+        }
+    }
+}

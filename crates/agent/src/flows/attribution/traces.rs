@@ -1,0 +1,58 @@
+//! Policy traces: what the explanation of a side says, in the words of flow records.
+
+use std::sync::Arc;
+
+use flow::{PolicyAction, PolicyHit, SideTrace, TraceVerdict};
+use policy::{RuleName, SideVerdict};
+
+/// Policies that one side names. A pod may be selected by many.
+const MOST_HITS: usize = 16;
+
+pub(super) fn of_verdict(verdict: SideVerdict, enforced_here: bool) -> SideTrace {
+    let plain = |verdict| SideTrace { verdict, enforced_here, enforced: vec![], pending: vec![] };
+    match verdict {
+        SideVerdict::NotAPod => plain(TraceVerdict::NotAPod),
+        SideVerdict::NotIsolated => plain(TraceVerdict::NotIsolated),
+        SideVerdict::Itself => plain(TraceVerdict::Itself),
+        SideVerdict::OwnNode => plain(TraceVerdict::OwnNode),
+        SideVerdict::Unreadable { .. } => plain(TraceVerdict::Unreadable),
+        SideVerdict::Allowed { isolated_by: _, rule } => {
+            SideTrace { enforced: vec![allowing(&rule)], ..plain(TraceVerdict::Allowed) }
+        }
+        SideVerdict::Denied { isolated_by, closest: _, would_allow } => SideTrace {
+            enforced: isolating(&isolated_by),
+            pending: would_allow.iter().take(MOST_HITS).map(allowing).collect(),
+            ..plain(TraceVerdict::Denied)
+        },
+        SideVerdict::WouldAllow { audited_by: _, rule } => {
+            SideTrace { pending: vec![allowing(&rule)], ..plain(TraceVerdict::WouldAllow) }
+        }
+        SideVerdict::WouldDeny { audited_by, closest: _ } => {
+            SideTrace { pending: isolating(&audited_by), ..plain(TraceVerdict::WouldDeny) }
+        }
+    }
+}
+
+/// The trace of packets that these policies, `namespace/name`, denied.
+pub(super) fn denied_by(policies: &[String], enforced_here: bool) -> SideTrace {
+    SideTrace { verdict: TraceVerdict::Denied, enforced_here, enforced: isolating(policies), pending: vec![] }
+}
+
+/// The rules that decided are not known any more.
+pub(super) fn unknown(enforced_here: bool) -> SideTrace {
+    SideTrace { verdict: TraceVerdict::Unknown, enforced_here, enforced: vec![], pending: vec![] }
+}
+
+fn allowing(rule: &RuleName) -> PolicyHit {
+    PolicyHit { rule: Some(rule.field.as_str().into()), action: PolicyAction::Allow, ..of_policy(&rule.policy) }
+}
+
+fn isolating(policies: &[String]) -> Vec<PolicyHit> {
+    policies.iter().take(MOST_HITS).map(|policy| of_policy(policy)).collect()
+}
+
+fn of_policy(policy: &str) -> PolicyHit {
+    let (namespace, name) = policy.split_once('/').unwrap_or(("", policy));
+    let kind = Arc::from("NetworkPolicy");
+    PolicyHit { kind, namespace: namespace.into(), name: name.into(), rule: None, action: PolicyAction::Deny }
+}

@@ -1,0 +1,180 @@
+//! What the event loop tells the flow thread: changes of the cluster state, commits and denied packets.
+//!
+//! The loop never waits for the thread. What does not fit into the queue is kept up to a bound; beyond it the whole state
+//! is sent once there is room again.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use policy::remote::RemoteChange;
+use policy::{Attachment, AttachmentId, Cause, Change, ClusterState, Direction};
+
+use super::store::FlowStore;
+use crate::api::denial::{Denial, End};
+use crate::reports::Flow;
+
+/// Messages in the queue: some seconds of a busy node.
+const MESSAGES_QUEUED: usize = 1024;
+
+/// Changes that wait for room in the queue. Beyond it a copy of the whole state is cheaper.
+const MOST_MUTATIONS: usize = 16_384;
+
+/// A copy of the whole state takes some milliseconds where the cluster is large.
+const WHOLE_STATES_APART: Duration = Duration::from_secs(1);
+
+/// One change of the cluster state.
+#[derive(Debug, Clone)]
+pub(crate) enum Mutation {
+    Object(Change),
+    Remote(RemoteChange),
+    Attach(Attachment),
+    Detach(AttachmentId),
+    ReplaceAttachments(Vec<Attachment>),
+}
+
+/// The difference between two states, or a whole one.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    State(Box<ClusterState>),
+    Mutations(Vec<Mutation>),
+}
+
+/// A state that is in force.
+#[derive(Debug)]
+pub(crate) struct Update {
+    pub(crate) progress: Progress,
+    /// The generation of its approvals.
+    pub(crate) generation: u32,
+    /// Just before and just after the commit. Flows that began between the two were judged by either state.
+    pub(crate) before: Timestamp,
+    pub(crate) after: Timestamp,
+}
+
+/// Denied packets of one flow, as a drop event has them.
+#[derive(Debug)]
+pub(crate) struct DeniedPackets {
+    pub(crate) source: End,
+    pub(crate) destination: End,
+    pub(crate) flow: Flow,
+    pub(crate) icmp_type: Option<u8>,
+    pub(crate) cause: Cause,
+    pub(crate) direction: Option<Direction>,
+    /// Policies that isolate the pod, `namespace/name`.
+    pub(crate) policies: Vec<String>,
+    pub(crate) count: u64,
+    pub(crate) at: Timestamp,
+}
+
+impl DeniedPackets {
+    pub(crate) fn new(denial: &Denial, flow: Flow, icmp_type: Option<u8>, at: Timestamp) -> DeniedPackets {
+        DeniedPackets {
+            source: denial.source.clone(),
+            destination: denial.destination.clone(),
+            flow,
+            icmp_type,
+            cause: denial.cause,
+            direction: denial.direction,
+            policies: denial.policies.clone(),
+            count: denial.count,
+            at,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Message {
+    Update(Box<Update>),
+    Denied(Box<DeniedPackets>),
+}
+
+/// The event loop's end of the queue.
+pub(crate) struct FlowFeed {
+    sender: SyncSender<Message>,
+    mutations: Vec<Mutation>,
+    /// The thread needs the whole state: at the beginning, and after changes were dropped.
+    whole: bool,
+    /// Generation of the last update that was sent.
+    generation: Option<u32>,
+    /// Just before the oldest commit that has not been sent, and just after the newest one.
+    before: Option<Timestamp>,
+    after: Option<Timestamp>,
+    /// The queue had no room for the whole state, which is not copied again before.
+    whole_not_before: Option<Instant>,
+    store: Arc<FlowStore>,
+}
+
+pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<Message>) {
+    let (sender, receiver) = sync_channel(MESSAGES_QUEUED);
+    let feed = FlowFeed {
+        sender,
+        mutations: vec![],
+        whole: true,
+        generation: None,
+        before: None,
+        after: None,
+        whole_not_before: None,
+        store,
+    };
+    (feed, receiver)
+}
+
+impl FlowFeed {
+    /// Records a change of the state, which the next update carries.
+    pub(crate) fn record(&mut self, mutation: Mutation) {
+        if self.whole {
+            return;
+        }
+        self.mutations.push(mutation);
+        if self.mutations.len() > MOST_MUTATIONS {
+            (self.mutations, self.whole) = (vec![], true);
+        }
+    }
+
+    /// A commit is about to be made.
+    pub(crate) fn begin_commit(&mut self) {
+        self.before.get_or_insert_with(Timestamp::now);
+    }
+
+    /// The kernel has answered.
+    pub(crate) fn end_commit(&mut self) {
+        self.after = Some(Timestamp::now());
+    }
+
+    /// The state is in force. Sends what has changed since the last update, if there is room.
+    pub(crate) fn publish(&mut self, state: &ClusterState, generation: u32) {
+        if !self.whole && self.mutations.is_empty() && self.generation == Some(generation) {
+            (self.before, self.after) = (None, None);
+            return;
+        }
+        if self.whole && self.whole_not_before.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        let progress = match self.whole {
+            true => Progress::State(Box::new(state.clone())),
+            false => Progress::Mutations(std::mem::take(&mut self.mutations)),
+        };
+        let after = self.after.take().unwrap_or_else(Timestamp::now);
+        let update = Update { progress, generation, before: self.before.take().unwrap_or(after), after };
+        match self.sender.try_send(Message::Update(Box::new(update))) {
+            Ok(()) => (self.whole, self.generation) = (false, Some(generation)),
+            Err(TrySendError::Full(Message::Update(update))) => {
+                (self.before, self.after) = (Some(update.before), Some(update.after));
+                match update.progress {
+                    Progress::State(_) => self.whole_not_before = Some(Instant::now() + WHOLE_STATES_APART),
+                    Progress::Mutations(mutations) => self.mutations = mutations,
+                }
+            }
+            // The thread has ended; it said why.
+            Err(TrySendError::Full(Message::Denied(_)) | TrySendError::Disconnected(_)) => self.whole = true,
+        }
+    }
+
+    pub(crate) fn denied(&mut self, packets: DeniedPackets) {
+        let count = packets.count;
+        if self.sender.try_send(Message::Denied(Box::new(packets))).is_err() {
+            self.store.drop_denials(count);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A copy of the cluster state that lags behind the event loop's, so that connections meet the policies that judged them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use policy::{ClusterState, Kind, Object};
+
+use super::feed::{Mutation, Progress, Update};
+
+/// Updates that wait for the connections before them. A thread that is further behind applies the oldest early.
+const MOST_WAITING: usize = 4096;
+
+/// The state as of some moment.
+#[derive(Default)]
+pub(crate) struct Replica {
+    state: ClusterState,
+    generation: Option<u32>,
+    /// Addresses of Node objects.
+    nodes: BTreeMap<IpAddr, Arc<str>>,
+    waiting: VecDeque<Update>,
+    /// Counts the updates that were applied.
+    revision: u64,
+}
+
+impl Replica {
+    pub(crate) fn state(&self) -> &ClusterState {
+        &self.state
+    }
+
+    /// The generation of approvals at that moment; `None` before the first update.
+    pub(crate) fn generation(&self) -> Option<u32> {
+        self.generation
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The node whose object has the address.
+    pub(crate) fn node_with(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.nodes.get(&address)
+    }
+
+    /// An update that is applied when its time has come.
+    pub(crate) fn enqueue(&mut self, update: Update) {
+        self.waiting.push_back(update);
+        if self.waiting.len() > MOST_WAITING {
+            self.apply_next();
+        }
+    }
+
+    /// Applies what was in force by that time.
+    pub(crate) fn advance_to(&mut self, time: Timestamp) {
+        while self.waiting.front().is_some_and(|update| update.after <= time) {
+            self.apply_next();
+        }
+    }
+
+    /// Updates that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Applies updates until so many wait. Other than times, their number does not depend on a clock that is set.
+    pub(crate) fn advance_until_waiting(&mut self, left: usize) {
+        while self.waiting.len() > left {
+            self.apply_next();
+        }
+    }
+
+    /// Applies updates up to the first one of the generation, if there is one.
+    pub(crate) fn advance_to_generation(&mut self, generation: u32) {
+        if self.generation != Some(generation)
+            && let Some(at) = self.waiting.iter().position(|update| update.generation == generation)
+        {
+            (0..=at).for_each(|_| self.apply_next());
+        }
+    }
+
+    /// Applies the next update if its commit had begun by that time. Says whether it has.
+    pub(crate) fn advance_within_commit(&mut self, time: Timestamp) -> bool {
+        let begun = self.waiting.front().is_some_and(|update| update.before <= time);
+        if begun {
+            self.apply_next();
+        }
+        begun
+    }
+
+    fn apply_next(&mut self) {
+        let Some(Update { progress, generation, .. }) = self.waiting.pop_front() else { return };
+        let mut nodes_changed = false;
+        match progress {
+            Progress::State(state) => (self.state, nodes_changed) = (*state, true),
+            Progress::Mutations(mutations) => {
+                for mutation in mutations {
+                    nodes_changed |= concerns_nodes(&mutation);
+                    self.apply(mutation);
+                }
+            }
+        }
+        if nodes_changed {
+            let addresses = |node: &Arc<policy::Node>| {
+                let name = node.name.name.clone();
+                node.addresses.iter().map(move |address| (address, name.clone())).collect::<Vec<_>>()
+            };
+            self.nodes = self.state.nodes().flat_map(addresses).collect();
+        }
+        self.generation = Some(generation);
+        self.revision += 1;
+    }
+
+    fn apply(&mut self, mutation: Mutation) {
+        // Nothing is derived from what changed: attributions are computed again where the revision differs.
+        drop(match mutation {
+            Mutation::Object(change) => self.state.apply(change),
+            Mutation::Remote(change) => self.state.apply_remote(change),
+            Mutation::Attach(attachment) => self.state.attach(attachment),
+            Mutation::Detach(id) => self.state.detach(&id),
+            Mutation::ReplaceAttachments(attachments) => self.state.replace_attachments(attachments),
+        });
+    }
+}
+
+fn concerns_nodes(mutation: &Mutation) -> bool {
+    match mutation {
+        Mutation::Object(policy::Change::Set(object)) => matches!(object, Object::Node(_)),
+        Mutation::Object(policy::Change::Remove(kind, _) | policy::Change::Replace(kind, _)) => *kind == Kind::Node,
+        Mutation::Remote(_) | Mutation::Attach(_) | Mutation::Detach(_) | Mutation::ReplaceAttachments(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Change, ObjectName, lower};
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    fn update(name: &str, generation: u32, before: i64, after: i64) -> Update {
+        let object = lower(Kind::Namespace, &json!({"metadata": {"name": name}})).unwrap();
+        let progress = Progress::Mutations(vec![Mutation::Object(Change::Set(object))]);
+        Update { progress, generation, before: at(before), after: at(after) }
+    }
+
+    fn names(replica: &Replica) -> Vec<String> {
+        replica.state().namespaces().map(|namespace| namespace.name.name.to_string()).collect()
+    }
+
+    #[test]
+    fn updates_apply_when_their_commit_is_past() {
+        let mut replica = Replica::default();
+        replica.enqueue(update("a", 1, 10, 20));
+        replica.enqueue(update("b", 1, 30, 40));
+        replica.advance_to(at(19));
+        assert_eq!((names(&replica), replica.generation()), (vec![], None));
+        replica.advance_to(at(20));
+        assert_eq!((names(&replica), replica.generation()), (vec!["a".into()], Some(1)));
+        assert!(!replica.advance_within_commit(at(29)));
+        assert!(replica.advance_within_commit(at(30)));
+        assert_eq!(names(&replica), ["a", "b"]);
+    }
+
+    #[test]
+    fn connection_mark_advances_to_its_generation() {
+        let mut replica = Replica::default();
+        for (name, generation) in [("a", 1), ("b", 2), ("c", 2), ("d", 3)] {
+            replica.enqueue(update(name, generation, 10, 20));
+        }
+        replica.advance_to_generation(2);
+        assert_eq!((names(&replica), replica.generation()), (vec!["a".into(), "b".into()], Some(2)));
+        replica.advance_to_generation(9);
+        assert_eq!(replica.generation(), Some(2));
+    }
+
+    #[test]
+    fn addresses_of_nodes_follow_their_objects() {
+        let mut replica = Replica::default();
+        let node = |address: &str| {
+            let object = json!({
+                "metadata": {"name": "node-b"},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+            });
+            lower(Kind::Node, &object).unwrap()
+        };
+        let mutations = |changes: Vec<Change>| Update {
+            progress: Progress::Mutations(changes.into_iter().map(Mutation::Object).collect()),
+            generation: 1,
+            before: at(0),
+            after: at(0),
+        };
+        let (old, new) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        replica.enqueue(mutations(vec![Change::Set(node("192.0.2.1"))]));
+        replica.advance_to(at(0));
+        assert_eq!(replica.node_with(old).map(|name| &**name), Some("node-b"));
+        replica.enqueue(mutations(vec![Change::Set(node("192.0.2.2"))]));
+        replica.advance_to(at(0));
+        assert_eq!((replica.node_with(old), replica.node_with(new).is_some()), (None, true));
+        replica.enqueue(mutations(vec![Change::Remove(Kind::Node, ObjectName::new("", "node-b"))]));
+        replica.advance_to(at(0));
+        assert_eq!(replica.node_with(new), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The records of the node, for readers: those of the last hour, those of the window that is open, and new ones as they
+//! are closed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flow::{FlowFilter, FlowRecord, Ledger, Ring, Tracker, Windows};
+use jiff::Timestamp;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Records that may wait for a reader. One that is further behind loses the oldest.
+const BEHIND: usize = 8192;
+
+/// Readers that follow, at a time.
+const FOLLOWERS: usize = 16;
+
+/// Live connections that are tracked: as many as the usual `nf_conntrack_max` of a large node.
+const MOST_CONNECTIONS: usize = 1 << 20;
+
+/// Records of one window.
+const MOST_RECORDS: usize = 16_384;
+
+/// What the flow thread writes and readers read.
+pub(crate) struct FlowStore {
+    core: Mutex<Core>,
+    sender: Sender<Arc<FlowRecord>>,
+    followers: Arc<Semaphore>,
+    /// Packets of drop events for which the queue to the flow thread had no room.
+    dropped_denials: AtomicU64,
+}
+
+pub(crate) struct Core {
+    pub(super) tracker: Tracker,
+    pub(super) windows: Windows,
+    pub(super) ring: Ring,
+    pub(super) health: Health,
+}
+
+/// How complete the records are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// When the thread began to follow connection tracking; `None` while it does not.
+    pub(crate) since: Option<Timestamp>,
+    /// Times that the kernel dropped events for want of room in the socket (`ENOBUFS`).
+    pub(crate) lost_events: u64,
+    /// Connections found in a listing of which no event was received.
+    pub(crate) found_late: u64,
+    /// Whether the kernel keeps the end of connections until it is delivered.
+    pub(crate) reliable: bool,
+    /// Times that this was given up, since connection tracking was nearly full.
+    pub(crate) reliability_given_up: u64,
+    /// What is wrong; empty if nothing is.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Figures of one moment, which are consistent with each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlowFigures {
+    pub(crate) ledger: Ledger,
+    pub(crate) health: Health,
+    /// Every record since then is kept; `None` while there are none.
+    pub(crate) kept_since: Option<Timestamp>,
+    pub(crate) records: usize,
+    pub(crate) ring_bytes: usize,
+    /// Records that left the ring before their hour was over, since it is bounded in bytes.
+    pub(crate) evicted_records: u64,
+    /// Observations that no record has, since a window has a bounded number of them.
+    pub(crate) dropped_observations: u64,
+    /// Packets of drop events that are in no record, since the queue to the flow thread was full.
+    pub(crate) dropped_denials: u64,
+}
+
+/// What a reader has still to get.
+pub(crate) struct FollowedFlows {
+    filter: FlowFilter,
+    past: VecDeque<Arc<FlowRecord>>,
+    coming: Option<Receiver<Arc<FlowRecord>>>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// One line for a reader.
+pub(crate) enum FlowLine {
+    Record(Arc<FlowRecord>),
+    /// So many records were skipped, since the reader was too slow.
+    Lost(u64),
+}
+
+impl FlowStore {
+    pub(crate) fn new(node: &str) -> FlowStore {
+        let (sender, _) = channel(BEHIND);
+        let core = Core {
+            tracker: Tracker::new(MOST_CONNECTIONS),
+            windows: Windows::new(node.into(), MOST_RECORDS),
+            ring: Ring::new(flow::RING_BYTES),
+            health: Health::default(),
+        };
+        FlowStore {
+            core: Mutex::new(core),
+            sender,
+            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            dropped_denials: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the windows that are over, and hands their records to those who follow.
+    pub(super) fn close(&self, core: &mut Core, now: Timestamp) {
+        let closed = core.windows.close(now, &core.tracker);
+        for record in &closed {
+            // It fails if nobody follows.
+            drop(self.sender.send(record.clone()));
+        }
+        core.ring.push(closed);
+        core.ring.expire(now);
+    }
+
+    /// The records that the filter admits, those of the open window last, and new ones if `follow`. `None` if too many
+    /// follow already.
+    pub(crate) fn read(&self, filter: FlowFilter, follow: bool, now: Timestamp) -> Option<FollowedFlows> {
+        let place = match follow {
+            true => Some(self.followers.clone().try_acquire_owned().ok()?),
+            false => None,
+        };
+        let core = self.core();
+        let coming = follow.then(|| self.sender.subscribe());
+        let mut past: VecDeque<Arc<FlowRecord>> =
+            core.ring.records().filter(|record| filter.admits(record)).cloned().collect();
+        // Who follows gets the open window once it is closed.
+        if !follow {
+            let open = core.windows.open_records(now, &core.tracker);
+            past.extend(open.into_iter().filter(|record| filter.admits(record)).map(Arc::new));
+        }
+        Some(FollowedFlows { filter, past, coming, _place: place })
+    }
+
+    /// Counts packets that are in no record. Never waits.
+    pub(super) fn drop_denials(&self, packets: u64) {
+        self.dropped_denials.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(crate) fn figures(&self) -> FlowFigures {
+        let core = self.core();
+        let dropped = core.windows.dropped_records();
+        FlowFigures {
+            ledger: core.tracker.ledger(),
+            health: core.health.clone(),
+            kept_since: core.ring.since(),
+            records: core.ring.records().len(),
+            ring_bytes: core.ring.bytes(),
+            evicted_records: core.ring.counts().left_by_bytes,
+            dropped_observations: dropped.connection_observations + dropped.denial_observations,
+            dropped_denials: self.dropped_denials.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl FollowedFlows {
+    /// The next line; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<FlowLine> {
+        if let Some(record) = self.past.pop_front() {
+            return Some(FlowLine::Record(record));
+        }
+        let coming = self.coming.as_mut()?;
+        loop {
+            match coming.recv().await {
+                Ok(record) if self.filter.admits(&record) => return Some(FlowLine::Record(record)),
+                Ok(_) => {}
+                Err(RecvError::Lagged(lost)) => return Some(FlowLine::Lost(lost)),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// The records that are there now.
+    pub(crate) fn present(self) -> impl Iterator<Item = Arc<FlowRecord>> {
+        self.past.into_iter()
+    }
+}

@@ -1,0 +1,103 @@
+//! The routes of flow records.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use flow::{FlowFilter, FlowRecord, Volume};
+use jiff::Timestamp;
+
+use super::{Asked, Sources, refuse};
+use crate::api::Explained;
+use crate::api::flows::{FlowCoverage, FlowLine, FlowsQuery, SeenFlows};
+use crate::api::question::NoParameters;
+use crate::flows::{self, FlowFigures, FlowStore, FollowedFlows, traffic};
+use crate::reports::written;
+
+const SWITCHED_OFF: &str = "this agent keeps no flow records; start it with --flows on";
+
+/// The body has a line as soon as there is one, and the reader takes it.
+pub(super) async fn flows(State(sources): State<Sources>, Asked(query): Asked<FlowsQuery>) -> Response {
+    let Some(store) = &sources.flows else { return refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()) };
+    let Some(followed) = store.read(query.filter, query.follow, Timestamp::now()) else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
+    };
+    let lines = futures::stream::unfold(followed, async |mut followed: FollowedFlows| {
+        let line = match followed.next().await? {
+            flows::FlowLine::Record(record) => FlowLine::Record(Box::new(FlowRecord::clone(&record))),
+            flows::FlowLine::Lost(lost) => FlowLine::Lost { lost },
+        };
+        let text = serde_json::to_string(&line).map(|text| text + "\n");
+        Some((text, followed))
+    });
+    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+pub(super) async fn coverage(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Response {
+    match &sources.flows {
+        Some(store) => Json(coverage_of(&store.figures())).into_response(),
+        None => refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()),
+    }
+}
+
+fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
+    let FlowFigures { ledger, health, kept_since, .. } = figures;
+    FlowCoverage {
+        since: health.since.map(written),
+        kept_since: kept_since.map(written),
+        started: ledger.started,
+        ended: ledger.ended,
+        live: ledger.live,
+        lost: ledger.lost,
+        untracked: ledger.untracked,
+        lost_events: health.lost_events,
+        reliable: health.reliable,
+        problems: health.problems.clone(),
+    }
+}
+
+/// Adds what was seen of the flows that are explained.
+pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
+    let now = Timestamp::now();
+    for explained in explanations {
+        let explanation = &explained.explanation;
+        let (source, destination) = (explanation.source.address, explanation.destination.address);
+        let is_between = |record: &FlowRecord| {
+            record.sources.addresses.contains(&source)
+                && record.destinations.addresses.contains(&destination)
+                && traffic(&record.key) == explanation.traffic
+        };
+        let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
+        let mut seen = SeenFlows {
+            kept_since: store.figures().kept_since.map(written),
+            started: 0,
+            live: 0,
+            sent: None,
+            received: None,
+            denied_packets: 0,
+            last: None,
+        };
+        let mut last: Option<&Timestamp> = None;
+        let records: Vec<_> = records.present().filter(|record| is_between(record)).collect();
+        for record in &records {
+            seen.started += record.connections.started;
+            seen.sent = plus(seen.sent, record.sent);
+            seen.received = plus(seen.received, record.received);
+            seen.denied_packets += record.denied_packets;
+            last = last.max(Some(&record.last));
+        }
+        // A connection that is open is in the records of every window, the open one included.
+        seen.live = records.iter().filter(|r| now < r.window_end()).map(|r| r.connections.live).sum();
+        seen.last = last.copied().map(written);
+        explained.seen = Some(seen);
+    }
+}
+
+fn plus(sum: Option<Volume>, more: Option<Volume>) -> Option<Volume> {
+    match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (sum, more) => sum.or(more),
+    }
+}

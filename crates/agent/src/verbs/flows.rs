@@ -1,0 +1,241 @@
+//! `ringfence flows`: who talked to whom, and which rule decided.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use console::output::{self, Reader};
+use console::{BAD, DOUBTFUL, GOOD, YES};
+use flow::{Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, ServicePort, SideTrace};
+use flow::{TraceVerdict, Verdict, Volume, group};
+use nft::Protocol;
+
+use super::runtime;
+use crate::api::client;
+use crate::api::flows::{FlowCoverage, FlowLine, SeenFlows};
+use crate::cli::{FlowOutput, FlowsArguments};
+use crate::flows::traffic;
+
+pub(crate) fn flows(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(async {
+        tokio::select! {
+            outcome = show(arguments) => outcome,
+            // Whoever stops it has seen enough.
+            stopped = tokio::signal::ctrl_c() => Ok(stopped.map(|()| YES)?),
+        }
+    })
+}
+
+async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
+    let query = arguments.query()?;
+    let run_dir = &arguments.run_dir;
+    let coverage = client::flow_coverage(run_dir).await?;
+    for problem in &coverage.problems {
+        anstream::eprintln!("{DOUBTFUL}note:{DOUBTFUL:#} {problem}");
+    }
+    let mut lines = client::flows(run_dir, &query).await?;
+    let mut records = Vec::new();
+    let mut printed = 0;
+    while let Some(line) = lines.next::<FlowLine>().await? {
+        match line {
+            FlowLine::Record(record) if !arguments.by.is_empty() => records.push(*record),
+            line => {
+                printed += 1;
+                if output::print(&as_text(&line, arguments.output)?)? == Reader::Gone {
+                    return Ok(YES);
+                }
+            }
+        }
+    }
+    if arguments.follow {
+        bail!("the agent closed the connection");
+    }
+    for group in group(&records, &arguments.by) {
+        printed += 1;
+        let text = match arguments.output {
+            FlowOutput::Json => serde_json::to_string(&group)? + "\n",
+            FlowOutput::Table => of_group(&group),
+        };
+        if output::print(&text)? == Reader::Gone {
+            return Ok(YES);
+        }
+    }
+    if printed == 0 {
+        eprintln!("{}", none_found(&coverage));
+    }
+    Ok(YES)
+}
+
+/// Nothing was seen only as far as records go back.
+fn none_found(coverage: &FlowCoverage) -> String {
+    match (&coverage.since, &coverage.kept_since) {
+        (None, _) => "the agent does not follow connection tracking yet".into(),
+        (Some(since), None) => format!("no matching flow since {since}"),
+        (Some(_), Some(kept)) => format!("no matching flow in the records since {kept}"),
+    }
+}
+
+fn as_text(line: &FlowLine, output: FlowOutput) -> anyhow::Result<String> {
+    Ok(match (line, output) {
+        (line, FlowOutput::Json) => serde_json::to_string(line)? + "\n",
+        (FlowLine::Record(record), FlowOutput::Table) => of_record(record),
+        (FlowLine::Lost { lost }, FlowOutput::Table) => {
+            format!("({lost} records skipped: this client reads too slowly)\n")
+        }
+    })
+}
+
+/// A line for the record.
+fn of_record(record: &FlowRecord) -> String {
+    let key = &record.key;
+    let service = key.service.as_ref().map_or(String::new(), |service| format!(" via {}", of_service(service)));
+    let cause = key.drop_cause.as_ref().map_or(String::new(), |cause| format!(" ({cause})"));
+    let verdict = key.verdict.word();
+    let style = match key.verdict {
+        Verdict::Allowed => GOOD,
+        Verdict::WouldDeny => DOUBTFUL,
+        Verdict::Denied => BAD,
+    };
+    let amounts = match key.verdict {
+        Verdict::Denied => format!("{} packets", record.denied_packets),
+        Verdict::Allowed | Verdict::WouldDeny => {
+            let connections = record.connections;
+            let sent = amount(record.sent.as_ref());
+            let received = amount(record.received.as_ref());
+            format!(
+                "+{} -{} ={}  {sent} sent  {received} received",
+                connections.started, connections.ended, connections.live
+            )
+        }
+    };
+    format!(
+        "{}  {} -> {}{service}  {}  {style}{verdict}{style:#}{cause}  {amounts}{}\n",
+        record.window.strftime("%H:%M:%S"),
+        name(&key.source, record.sources.addresses.iter().next()),
+        name(&key.destination, record.destinations.addresses.iter().next()),
+        traffic(key),
+        by(&key.egress, &key.ingress),
+    )
+}
+
+fn of_group(group: &FlowGroup) -> String {
+    let values: Vec<String> = group.by.iter().map(of_value).collect();
+    format!(
+        "{}  {} connections  {} sent  {} received  {} packets denied\n",
+        values.join("  "),
+        group.connections.started,
+        amount(group.sent.as_ref()),
+        amount(group.received.as_ref()),
+        group.denied_packets,
+    )
+}
+
+fn of_value(value: &GroupValue) -> String {
+    match value {
+        GroupValue::Source(endpoint) => format!("src={}", name(endpoint, None)),
+        GroupValue::Destination(endpoint) => format!("dst={}", name(endpoint, None)),
+        GroupValue::Port(port) => port.map_or("port=-".into(), |port| format!("port={port}")),
+        GroupValue::Protocol(number) => match Protocol::from_number(*number) {
+            Some(protocol) => format!("protocol={protocol}"),
+            None => format!("protocol={number}"),
+        },
+        GroupValue::Service(service) => match service {
+            Some(service) => format!("service={}", of_service(service)),
+            None => "service=-".into(),
+        },
+        GroupValue::Verdict(verdict) => format!("verdict={}", verdict.word()),
+        GroupValue::Policy(policies) if policies.is_empty() => "policy=-".into(),
+        GroupValue::Policy(policies) => {
+            format!("policy={}", policies.iter().map(|p| policy::plain(p)).collect::<Vec<_>>().join(","))
+        }
+        GroupValue::Node(node) => format!("node={}", policy::plain(node)),
+    }
+}
+
+fn of_service(service: &ServicePort) -> String {
+    let port = service.port_name.as_deref().map_or(service.port.to_string(), String::from);
+    format!("{}/{}:{}", policy::plain(&service.namespace), policy::plain(&service.name), policy::plain(&port))
+}
+
+/// The rules that decided.
+fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
+    let side = |word: &str, trace: &SideTrace| {
+        let hits = match trace.verdict {
+            TraceVerdict::WouldAllow | TraceVerdict::WouldDeny => &trace.pending,
+            _ => &trace.enforced,
+        };
+        let named: Vec<String> = hits
+            .iter()
+            .map(|hit| {
+                let policy = format!("{}/{}", policy::plain(&hit.namespace), policy::plain(&hit.name));
+                hit.rule.as_ref().map_or(policy.clone(), |rule| format!("{policy} {rule}"))
+            })
+            .collect();
+        match (named.is_empty(), trace.verdict) {
+            (false, _) => Some(format!("{word}: {}", named.join(", "))),
+            (true, TraceVerdict::Unknown) => Some(format!("{word}: rules of an earlier generation")),
+            (true, _) => None,
+        }
+    };
+    let sides: Vec<String> = [side("egress", egress), side("ingress", ingress)].into_iter().flatten().collect();
+    if sides.is_empty() { String::new() } else { format!("  by {}", sides.join("; ")) }
+}
+
+fn name(endpoint: &Endpoint, address: Option<&std::net::IpAddr>) -> String {
+    let Endpoint { kind, namespace, name, service: _, cluster, network } = endpoint;
+    let plain = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(policy::plain);
+    let (namespace, name, cluster) = (plain(namespace), plain(name), plain(cluster));
+    let named = [namespace, name].into_iter().flatten().collect::<Vec<String>>().join("/");
+    let address = address.map_or(String::new(), |address| format!(" ({address})"));
+    match kind {
+        EndpointKind::Pod => named,
+        EndpointKind::Node => format!("node {named}"),
+        EndpointKind::KubeApiserver => "kube-apiserver".into(),
+        EndpointKind::RemoteCluster => format!("cluster {} {named}", cluster.unwrap_or_default()).trim_end().to_owned(),
+        EndpointKind::UnknownPod => format!("unknown pod {named}").trim_end().to_owned() + &address,
+        EndpointKind::World => match network {
+            Some(Network::Private) => format!("private{address}"),
+            Some(Network::Public) | None => format!("world{address}"),
+        },
+    }
+}
+
+/// Bytes with a decimal prefix; `?` if they are unknown.
+fn amount(volume: Option<&Volume>) -> String {
+    let Some(Volume { bytes, .. }) = volume else { return "?".into() };
+    let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    match units.into_iter().find(|(size, _)| bytes >= size) {
+        Some((size, unit)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// What the agent has seen of an explained flow.
+pub(super) fn seen(seen: &SeenFlows) -> String {
+    let since = seen.kept_since.as_ref().map_or(String::new(), |since| format!(" since {since}"));
+    match &seen.last {
+        None => format!("seen: never{since}"),
+        Some(last) => format!(
+            "seen: {} connections{since}, {} open, {} sent, {} received, {} packets denied; last at {last}",
+            seen.started,
+            seen.live,
+            amount(seen.sent.as_ref()),
+            amount(seen.received.as_ref()),
+            seen.denied_packets,
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_one_decimal_and_unknown_ones_none() {
+        for (bytes, expected) in
+            [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_950, "1.9 kB"), (12_345_678, "12.3 MB")]
+        {
+            assert_eq!(amount(Some(&Volume { packets: 1, bytes })), expected);
+        }
+        assert_eq!(amount(None), "?");
+    }
+}

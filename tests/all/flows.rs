@@ -1,0 +1,214 @@
+//! Flow records of a real agent with real packets: every connection with both ends by name, the rule that decided at that
+//! time, and volumes to the byte.
+
+// Policies that change while connections begin.
+mod changes;
+// Lost events, restarts, many connections.
+mod complete;
+// `ringfence flows`, and what `explain` says of flows.
+mod verb;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, ask_socket};
+
+use crate::drops::{DB, OTHER, OUTSIDE, WEB, send_datagrams, stage};
+use crate::stage::{NODE, Stage, pod, policy};
+
+/// Port that the policy of `db` allows.
+const PORT: u16 = 5432;
+
+fn start(stage: &Stage) -> AgentProcess<'_> {
+    let mut command = stage.agent_on_manifests();
+    command.args(["--flows", "on"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    agent.until("the agent follows connection tracking", |_| coverage(stage)["since"].is_string().then_some(()));
+    agent
+}
+
+fn coverage(stage: &Stage) -> Value {
+    serde_json::from_str(&ask_socket(&stage.run_dir(), "/v1/flows/coverage").body).unwrap()
+}
+
+/// The records that the agent has, with these parameters.
+fn records(stage: &Stage, parameters: &str) -> Vec<Value> {
+    let answer = ask_socket(&stage.run_dir(), &format!("/v1/flows{parameters}"));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let lines = answer.body.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn sum(records: &[Value], pointer: &str) -> u64 {
+    records.iter().map(|record| record.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)).sum()
+}
+
+/// A server that reads whatever each client sends and answers with as many bytes, in a thread of its own.
+fn serve(stage: &Stage, address: &str, port: u16) {
+    let address: IpAddr = address.parse().unwrap();
+    let listener = stage.lab.in_namespace_of(address, || TcpListener::bind((address, port)).unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let mut received = Vec::new();
+            if client.read_to_end(&mut received).is_ok() {
+                // A client that is gone has seen enough.
+                drop(client.write_all(&received));
+            }
+        }
+    });
+}
+
+/// Exchanges the bytes with the server over one connection.
+fn exchange(stage: &Stage, from: &str, to: &str, port: u16, bytes: usize) {
+    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    stage.lab.in_namespace_of(from, || {
+        let mut client = TcpStream::connect_timeout(&SocketAddr::new(to, port), Duration::from_secs(10)).unwrap();
+        client.write_all(&vec![7; bytes]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer.len(), bytes);
+    });
+}
+
+#[test]
+fn connections_have_both_ends_by_name_and_their_rule() {
+    let stage = stage();
+    let mut agent = start(&stage);
+    for family in [0, 1] {
+        serve(&stage, DB[family], PORT);
+        serve(&stage, OTHER[family], 80);
+        exchange(&stage, WEB[family], DB[family], PORT, 1000);
+        exchange(&stage, OUTSIDE[family], OTHER[family], 80, 10);
+        send_datagrams(&stage, OTHER[family], DB[family], 53, 3);
+    }
+
+    let allowed = agent.until("the allowed connections", |_| {
+        let found = records(&stage, "?peer=shop/db&workload=shop/web");
+        (sum(&found, "/connections/started") == 2).then_some(found)
+    });
+    let first = &allowed[0];
+    let end = |name: &str| json!({"kind": "pod", "namespace": "shop", "name": name, "service": "shop", "cluster": null, "network": null});
+    assert_eq!((&first["source"], &first["destination"]), (&end("web"), &end("db")));
+    assert_eq!((&first["protocol"], &first["port"], &first["verdict"]), (&json!(6), &json!(PORT), &json!("allowed")));
+    let rule = json!([{
+        "kind": "NetworkPolicy", "namespace": "shop", "name": "db", "rule": "spec.ingress[0]", "action": "allow",
+    }]);
+    let ingress = json!({"verdict": "allowed", "enforcedHere": true, "enforced": rule, "pending": []});
+    assert_eq!(first["ingress"], ingress, "{first:#}");
+    assert_eq!((&first["egress"]["verdict"], &first["node"]), (&json!("not-isolated"), &json!(NODE)));
+    assert!(first["generation"].is_u64(), "{first:#}");
+    assert_eq!(allowed.iter().filter(|r| r["sources"]["pods"] == json!(["shop/web"])).count(), allowed.len());
+
+    // Nobody selects `other` for ingress.
+    let unselected = agent.until("connections to a pod without policies", |_| {
+        let found = records(&stage, "?peer=world&workload=other");
+        (sum(&found, "/connections/started") == 2).then_some(found)
+    });
+    let from = |record: &Value| (record["source"]["kind"].clone(), record["source"]["network"].clone());
+    assert!(unselected.iter().all(|r| from(r) == (json!("world"), json!("public"))), "{unselected:#?}");
+    assert!(unselected.iter().all(|r| r["ingress"]["verdict"] == "not-isolated" && r["generation"].is_null()));
+
+    let denied = agent.until("the denied packets", |_| {
+        let found = records(&stage, "?verdict=denied");
+        (sum(&found, "/deniedPackets") == 6).then_some(found)
+    });
+    for record in &denied {
+        assert_eq!((&record["source"], &record["destination"]), (&end("other"), &end("db")));
+        assert_eq!((&record["ingress"]["verdict"], &record["sent"]), (&json!("denied"), &Value::Null));
+        assert_eq!(record["ingress"]["enforced"][0]["name"], "db", "{record:#}");
+    }
+}
+
+#[test]
+fn volumes_equal_the_counters_of_the_rules() {
+    let stage = stage();
+    stage.nft("add table inet observer");
+    stage.nft("add chain inet observer forward { type filter hook forward priority 300; policy accept; }");
+    stage.nft("add rule inet observer forward ip protocol tcp counter");
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    for bytes in [1, 1_000, 200_000] {
+        exchange(&stage, WEB[0], DB[0], PORT, bytes);
+    }
+    // The counter is read once no packet is on its way.
+    let counted = agent.until("the last packets are counted", |_| {
+        let text = stage.nft("list chain inet observer forward");
+        let bytes: u64 = text.split("bytes ").nth(1)?.split_whitespace().next()?.parse().ok()?;
+        let found = records(&stage, "?protocol=tcp");
+        (sum(&found, "/sent/bytes") + sum(&found, "/received/bytes") == bytes).then_some(bytes)
+    });
+    assert!(counted > 400_000, "{counted}");
+}
+
+#[test]
+fn service_connections_have_the_service_and_its_backend() {
+    let stage = stage();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "database"},
+        "spec": {"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+                 "ports": [{"name": "postgres", "port": 15432, "protocol": "TCP", "targetPort": 5432}]},
+    });
+    stage.write_objects("services.json", &[service]);
+    stage.nft("add table ip services");
+    stage.nft("add chain ip services prerouting { type nat hook prerouting priority -100; }");
+    stage.nft(&format!("add rule ip services prerouting ip daddr 10.96.0.10 tcp dport 15432 dnat to {}:{PORT}", DB[0]));
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], "10.96.0.10", 15432, 10);
+    let found = agent.until("the connection through the Service", |_| {
+        let found = records(&stage, "?port=15432");
+        (!found.is_empty()).then_some(found)
+    });
+    let expected = json!({"namespace": "shop", "name": "database", "portName": "postgres", "port": 15432});
+    assert_eq!((&found[0]["service"], &found[0]["port"]), (&expected, &json!(PORT)));
+    assert_eq!(found[0]["destination"]["name"], "db");
+}
+
+#[test]
+fn audited_policies_are_pending_in_traces() {
+    let stage = stage();
+    let mut audited = policy("nobody", "app=other", json!({"policyTypes": ["Ingress"]}));
+    audited["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
+    stage.write_objects("audited.json", &[audited]);
+    let mut agent = start(&stage);
+    serve(&stage, OTHER[0], 80);
+    exchange(&stage, WEB[0], OTHER[0], 80, 10);
+    let found = agent.until("the connection that would be denied", |_| {
+        let found = records(&stage, "?verdict=would-deny");
+        (!found.is_empty()).then_some(found)
+    });
+    assert_eq!(sum(&found, "/connections/started"), 1);
+    let ingress = &found[0]["ingress"];
+    assert_eq!((&ingress["verdict"], &ingress["pending"][0]["name"]), (&json!("would-deny"), &json!("nobody")));
+    assert_eq!(ingress["enforced"], json!([]));
+}
+
+#[test]
+fn agent_without_flows_says_how_to_switch_them_on() {
+    let stage = stage();
+    let _agent = stage.start_on_manifests();
+    let answer = ask_socket(&stage.run_dir(), "/v1/flows");
+    assert_eq!(answer.status, 404);
+    assert!(answer.body.contains("--flows on"), "{}", answer.body);
+}
+
+#[test]
+fn pods_on_the_host_network_are_their_node() {
+    let stage = stage();
+    let mut proxy = pod("proxy", "node-b", "app=proxy", &[OUTSIDE[0]]);
+    proxy["spec"]["hostNetwork"] = json!(true);
+    stage.write_objects("proxy.json", &[proxy]);
+    let mut agent = start(&stage);
+    serve(&stage, OTHER[0], 80);
+    exchange(&stage, OUTSIDE[0], OTHER[0], 80, 10);
+    let found = agent.until("the connection of the node", |_| {
+        let found = records(&stage, "?peer=node-b");
+        (!found.is_empty()).then_some(found)
+    });
+    assert_eq!((&found[0]["source"]["kind"], &found[0]["source"]["name"]), (&json!("node"), &json!("node-b")));
+}

@@ -1,0 +1,116 @@
+use std::io::Write as _;
+
+use serde_json::Value;
+
+use super::{PORT, coverage, exchange, records, serve, start, sum};
+use crate::drops::{DB, WEB, stage};
+
+fn balances(coverage: &Value) -> bool {
+    let figure = |name: &str| coverage[name].as_u64().unwrap();
+    figure("started") == figure("ended") + figure("live") + figure("lost")
+}
+
+#[test]
+fn connections_during_a_standstill_are_recorded() {
+    let stage = stage();
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], DB[0], PORT, 100);
+    agent.hang();
+    for _ in 0..200 {
+        exchange(&stage, WEB[0], DB[0], PORT, 100);
+    }
+    agent.go_on();
+    agent.until("all connections are recorded", |_| {
+        let figures = coverage(&stage);
+        assert!(balances(&figures), "{figures}");
+        (figures["started"] == 201).then_some(())
+    });
+    let found = records(&stage, "?protocol=tcp");
+    assert_eq!(sum(&found, "/connections/started"), 201);
+    assert!(found.iter().all(|record| record["ingress"]["enforced"][0]["name"] == "db"), "{found:#?}");
+}
+
+/// Connections of each family, and how many of them while the agent stands still.
+const MANY: usize = 1500;
+const DURING_STANDSTILL: std::ops::Range<usize> = 500..1000;
+
+#[test]
+fn sums_of_many_connections_equal_the_counters() {
+    let stage = stage();
+    stage.nft("add table inet observer");
+    stage.nft("add chain inet observer forward { type filter hook forward priority 300; policy accept; }");
+    stage.nft("add rule inet observer forward meta l4proto tcp counter");
+    stage.nft("add chain inet observer nat { type nat hook prerouting priority -100; }");
+    stage.nft(&format!("add rule inet observer nat ip daddr 10.96.0.10 tcp dport 15432 dnat ip to {}:{PORT}", DB[0]));
+    let mut agent = start(&stage);
+    let targets = [("10.96.0.10", 15432), (DB[1], PORT)];
+    for (family, (to, port)) in targets.into_iter().enumerate() {
+        serve(&stage, DB[family], PORT);
+        for round in 0..MANY {
+            if round == DURING_STANDSTILL.start {
+                agent.hang();
+            }
+            if round == DURING_STANDSTILL.end {
+                agent.go_on();
+            }
+            exchange(&stage, WEB[family], to, port, 10 + round % 7);
+        }
+    }
+    let total = (targets.len() * MANY) as u64;
+    let found = agent.until("the sums equal the counter", |_| {
+        let text = stage.nft("list chain inet observer forward");
+        let bytes: u64 = text.split("bytes ").nth(1)?.split_whitespace().next()?.parse().ok()?;
+        let found = records(&stage, "?protocol=tcp");
+        let recorded = sum(&found, "/sent/bytes") + sum(&found, "/received/bytes");
+        (recorded == bytes && sum(&found, "/connections/started") == total).then_some(found)
+    });
+    assert_eq!(sum(&found, "/connections/lost"), 0);
+    let figures = coverage(&stage);
+    assert!(balances(&figures), "{figures}");
+    assert_eq!((&figures["started"], &figures["lostEvents"]), (&total.into(), &0.into()));
+}
+
+#[test]
+fn restarted_agent_follows_open_connections() {
+    let stage = stage();
+    let agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    let (from, to) = (WEB[0].parse().unwrap(), (DB[0], PORT));
+    let mut client = stage.lab.in_namespace_of(from, || std::net::TcpStream::connect(to).unwrap());
+    client.write_all(&[7; 5_000]).unwrap();
+    agent.stop();
+    let mut agent = start(&stage);
+    agent.until("the open connection is found", |_| (coverage(&stage)["live"] == 1).then_some(()));
+    client.write_all(&[7; 3_000]).unwrap();
+    drop(client);
+    // What was sent before the restart is not counted again.
+    let bytes = agent.until("what was sent since is recorded", |_| {
+        let bytes = sum(&records(&stage, ""), "/sent/bytes");
+        (bytes >= 3_000).then_some(bytes)
+    });
+    assert!(bytes < 5_000, "{bytes}");
+    assert!(balances(&coverage(&stage)));
+}
+
+#[test]
+fn metrics_balance_in_every_scrape() {
+    let stage = stage();
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    for _ in 0..20 {
+        exchange(&stage, WEB[0], DB[0], PORT, 100);
+        let text = agent.get("/metrics").body;
+        let figure = |name: &str| -> u64 {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        let started = figure("ringfence_flow_connections_started_total");
+        let ended = figure("ringfence_flow_connections_ended_total");
+        let (live, lost) = (figure("ringfence_flow_connections_live"), figure("ringfence_flow_connections_lost_total"));
+        assert_eq!(started, ended + live + lost);
+    }
+    agent.until("all are counted", |agent| {
+        (agent.metric("ringfence_flow_connections_started_total") == 20).then_some(())
+    });
+}
