@@ -171,6 +171,7 @@ fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
             })
             .collect();
         match (named.is_empty(), trace.verdict) {
+            (false, _) if !trace.enforced_here => Some(format!("{word} on another node: {}", named.join(", "))),
             (false, _) => Some(format!("{word}: {}", named.join(", "))),
             (true, TraceVerdict::Unknown) => Some(format!("{word}: rules of an earlier generation")),
             (true, _) => None,
