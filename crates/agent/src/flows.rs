@@ -1,7 +1,7 @@
 //! Flow records of this node (docs/flows.md): which connections its pods had, between whom, and which rule decided.
 //!
 //! A thread of its own reads connection tracking ([`capture`]). It names the ends and the rules ([`attribution`]) with a
-//! copy of the cluster state that follows the event loop's ([`replica`], [`feed`]) and lags behind it on purpose: a
+//! copy of the cluster state that follows the event loop's ([`replica`], [`mod@feed`]) and lags behind it on purpose: a
 //! change is applied only after every connection that began before its commit. So a connection is attributed to
 //! the policies that judged it, and the event loop does nothing for a flow. The crate `flow` counts
 //! them, and readers ask for them in [`store`].

@@ -8,7 +8,7 @@
 //! [`Member`] at each end. Connections of one key within one window are one [`FlowRecord`].
 //!
 //! A [`Tracker`] has the live connections and their [`Ledger`]; what it observes goes into [`Windows`]; closed windows go
-//! into a [`Ring`]; a [`FlowFilter`] and [`group`] read records.
+//! into a [`Ring`]; a [`FlowFilter`] and [`group()`] read records.
 
 mod connection;
 mod endpoint;
