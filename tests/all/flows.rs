@@ -104,6 +104,12 @@ fn connections_have_both_ends_by_name_and_their_rule() {
     assert!(first["generation"].is_u64(), "{first:#}");
     assert_eq!(allowed.iter().filter(|r| r["sources"]["pods"] == json!(["shop/web"])).count(), allowed.len());
 
+    for sample in ["sources", "destinations"] {
+        let identities = first[sample]["identities"].as_array().unwrap();
+        assert_eq!(identities.len(), 1, "{first:#}");
+        assert!(identities[0]["service"] == "shop" && identities[0]["sid"].is_string(), "{first:#}");
+    }
+
     // Nobody selects `other` for ingress.
     let unselected = agent.until("connections to a pod without policies", |_| {
         let found = records(&stage, "?peer=world&workload=other");

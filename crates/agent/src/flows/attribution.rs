@@ -1,6 +1,8 @@
 //! Says what a connection is about: both ends by name, the Service that was asked for, and the rules that decided.
 
 mod ends;
+#[cfg(test)]
+mod tests;
 mod traces;
 
 use std::collections::HashMap;

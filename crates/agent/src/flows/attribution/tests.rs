@@ -1,0 +1,128 @@
+use flow::{Connection, ConnectionId, TraceVerdict, Tuple};
+use identity::LabelFilter;
+use jiff::Timestamp;
+use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::flows::feed::{Mutation, Progress, Update};
+use crate::identities::{ClusterName, Identities};
+use crate::reports::Place;
+
+fn at(milliseconds: i64) -> Timestamp {
+    Timestamp::from_millisecond(milliseconds).unwrap()
+}
+
+fn set(kind: Kind, object: Value) -> Change {
+    Change::Set(lower(kind, &object).unwrap())
+}
+
+/// Allows connections to `db`, at this port.
+fn allowing(name: &str, port: u16) -> Change {
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": name},
+        "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"ports": [{"port": port}]}]},
+    });
+    set(Kind::NetworkPolicy, object)
+}
+
+fn update(changes: Vec<Change>, generation: u32, before: i64, after: i64) -> Update {
+    let progress = Progress::Mutations(changes.into_iter().map(Mutation::Object).collect());
+    Update { progress, generation, before: at(before), after: at(after) }
+}
+
+fn replacing(old: &str, new: Change) -> Vec<Change> {
+    vec![Change::Remove(Kind::NetworkPolicy, ObjectName::new("shop", old)), new]
+}
+
+fn layout(generation: u32) -> Layout {
+    // The first generation is one more than the number.
+    Layout::for_table("ringfence").unwrap().starting_at(generation - 1)
+}
+
+fn begin() -> (Attribution, Replica) {
+    let place = Place { node: "node-a".into(), ..Place::default() };
+    let identities = Identities::new(ClusterName::Configured("c".into()), LabelFilter::default());
+    let naming = Naming::new(place, identities, Default::default(), vec!["app".into()]);
+    let mut replica = Replica::default();
+    let pod = |name: &str, address: &str| {
+        let metadata = json!({"namespace": "shop", "name": name, "labels": {"app": name}});
+        let status = json!({"phase": "Running", "podIP": address});
+        set(Kind::Pod, json!({"metadata": metadata, "spec": {"nodeName": "node-a"}, "status": status}))
+    };
+    let objects = vec![pod("web", "10.1.0.1"), pod("db", "10.1.0.2"), allowing("first", 80)];
+    let mut state = ClusterState::new();
+    objects.into_iter().for_each(|change| drop(state.apply(change)));
+    replica.enqueue(Update { progress: Progress::State(Box::new(state)), generation: 7, before: at(0), after: at(0) });
+    replica.advance_to(at(0));
+    (Attribution::new(naming, layout(7)), replica)
+}
+
+fn connection(port: u16, generation: Option<u32>) -> Connection {
+    let (source, destination) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
+    let tuple = |source, destination, source_port, destination_port| Tuple {
+        source,
+        destination,
+        protocol: 6,
+        source_port: Some(source_port),
+        destination_port: Some(destination_port),
+        icmp_type: None,
+    };
+    Connection {
+        id: ConnectionId { id: 1, zone: 0, original: tuple(source, destination, 1024, port) },
+        reply: tuple(destination, source, port, 1024),
+        mark: generation.map_or(0, |generation| layout(generation).mark()),
+        volume: None,
+        started: None,
+    }
+}
+
+/// The policy by which the ingress of the destination is explained.
+fn policy_of(subject: &Subject) -> String {
+    subject.key.ingress.enforced.iter().map(|hit| hit.name.to_string()).collect()
+}
+
+#[test]
+fn connection_has_the_policy_of_its_time() {
+    let (mut attribution, mut replica) = begin();
+    replica.enqueue(update(replacing("first", allowing("second", 80)), 7, 100, 110));
+    let mut policy =
+        |began| policy_of(&attribution.of_connection(&mut replica, &connection(80, Some(7)), at(began)).unwrap());
+    assert_eq!((policy(50), policy(99), policy(110)), ("first".into(), "first".into(), "second".into()));
+}
+
+#[test]
+fn mark_decides_within_a_commit() {
+    let (mut attribution, mut replica) = begin();
+    replica.enqueue(update(replacing("first", allowing("second", 80)), 8, 100, 110));
+    let old = attribution.of_connection(&mut replica, &connection(80, Some(7)), at(105)).unwrap();
+    let new = attribution.of_connection(&mut replica, &connection(80, Some(8)), at(105)).unwrap();
+    assert_eq!((policy_of(&old), policy_of(&new)), ("first".into(), "second".into()));
+    assert_eq!((old.generation, new.generation), (Some(7), Some(8)));
+}
+
+#[test]
+fn passed_connection_belongs_to_the_rules_that_allow_it() {
+    let (mut attribution, mut replica) = begin();
+    replica.enqueue(update(vec![allowing("second", 443)], 7, 100, 110));
+    let subject = attribution.of_connection(&mut replica, &connection(443, Some(7)), at(105)).unwrap();
+    assert_eq!(policy_of(&subject), "second");
+}
+
+#[test]
+fn generation_that_is_gone_has_no_policy() {
+    let (mut attribution, mut replica) = begin();
+    let subject = attribution.of_connection(&mut replica, &connection(80, Some(3)), at(50)).unwrap();
+    assert_eq!(subject.key.ingress.verdict, TraceVerdict::Unknown);
+    assert_eq!(policy_of(&subject), "");
+}
+
+#[test]
+fn connections_of_other_nodes_have_no_subject() {
+    let (mut attribution, mut replica) = begin();
+    let mut elsewhere = connection(80, None);
+    (elsewhere.id.original.source, elsewhere.reply.source) =
+        ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+    assert_eq!(attribution.of_connection(&mut replica, &elsewhere, at(50)), None);
+}
