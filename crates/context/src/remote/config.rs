@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cluster::Elsewhere;
-use policy::ObjectName;
 use policy::remote::LabelPrefix;
+use policy::{ObjectName, plain};
 use serde::Deserialize;
 
 use super::limits::{Amounts, Limits};
@@ -129,8 +129,9 @@ pub fn parse_clusters(text: &str) -> Result<Vec<ClusterConfig>, String> {
         let name = entry.name.clone();
         if !is_cluster_name(&name) {
             return Err(format!(
-                "invalid cluster name '{name}': expected up to {LONGEST_NAME} lower-case letters, digits and '-', \
-                 with a letter or digit at both ends"
+                "invalid cluster name '{}': expected up to {LONGEST_NAME} lower-case letters, digits and '-', \
+                 with a letter or digit at both ends",
+                plain(&name)
             ));
         }
         if !names.insert(name.clone()) {
@@ -205,11 +206,11 @@ fn is_cluster_name(text: &str) -> bool {
 
 /// A token is shown to the one whom it is for.
 fn is_safe(url: &str, has_ca: bool) -> Result<(), String> {
-    let parsed: reqwest::Url = url.parse().map_err(|e| format!("url '{url}': {e}"))?;
+    let parsed: reqwest::Url = url.parse().map_err(|e| format!("url '{}': {e}", plain(url)))?;
     let is_here = match parsed.host_str() {
         Some("localhost") => true,
         Some(host) => host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
-        None => return Err(format!("url '{url}' has no host")),
+        None => return Err(format!("url '{}' has no host", plain(url))),
     };
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err("url must not contain a user name or password; use tokenFile".into());
@@ -220,7 +221,7 @@ fn is_safe(url: &str, has_ca: bool) -> Result<(), String> {
         ("http", false) if is_here => Ok(()),
         ("http", true) => Err("caFile has no effect with http://; remove it or use https://HOST:PORT".into()),
         ("http", false) => Err("http:// would send the token unencrypted; use https://HOST:PORT".into()),
-        _ => Err(format!("invalid url '{url}': expected https://HOST:PORT")),
+        _ => Err(format!("invalid url '{}': expected https://HOST:PORT", plain(url))),
     }
 }
 
@@ -303,6 +304,18 @@ mod tests {
         ] {
             let error = parse_clusters(&format!("clusters: [{entry}]")).unwrap_err();
             assert!(error.contains(says), "{entry}: {error}");
+        }
+        for entry in [
+            r#"{name: "a\nb", kubeconfig: k}"#,
+            r#"{name: a, kubeconfig: k, labelPrefixes: ["a\nb"]}"#,
+            r#"{name: a, url: "no\nurl", tokenFile: t}"#,
+            r#"{name: a, url: "data:\nx", tokenFile: t}"#,
+            r#"{name: a, url: "ftp:\n//a", tokenFile: t}"#,
+            r#"{name: a, "kube\nconfig": k}"#,
+            r#"{name: a, kubeconfig: k, accept: [{"a\nb": c}]}"#,
+        ] {
+            let error = parse_clusters(&format!("clusters: [{entry}]")).unwrap_err();
+            assert_eq!(error.lines().count(), 1, "{error:?}");
         }
         for text in ["", "7", "[]", "clusters:", "clusters: {}", "clusters: []\nmore: 1"] {
             assert!(parse_clusters(text).is_err(), "{text:?}");

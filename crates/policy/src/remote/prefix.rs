@@ -61,7 +61,7 @@ impl std::str::FromStr for LabelPrefix {
         };
         match text.len() <= LONGEST_SUBDOMAIN && text.split('.').all(is_label) {
             true => Ok(LabelPrefix(text.into())),
-            false => Err(NotALabelPrefix(text.into())),
+            false => Err(NotALabelPrefix(crate::plain(text))),
         }
     }
 }
@@ -86,5 +86,7 @@ mod tests {
         for text in ["", ".", "a.", "a/b", "Example.com", "-a", "a-.b", "a b", &long, &longer] {
             assert!(text.parse::<LabelPrefix>().is_err(), "{text}");
         }
+        let error = "a\n\nb.c".parse::<LabelPrefix>().unwrap_err().to_string();
+        assert!(error.starts_with("invalid label prefix 'a??b.c'"), "{error}");
     }
 }
