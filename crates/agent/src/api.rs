@@ -45,7 +45,8 @@ pub(crate) const DROPS: &str = "/v1/drops";
 /// `GET`: a [`denial::Coverage`].
 pub(crate) const COVERAGE: &str = "/v1/drops/coverage";
 
-/// `GET` with a [`flows::FlowsQuery`]: a [`flows::FlowLine`] of JSON each, the oldest first; with `follow=true` it goes on.
+/// `GET` with a [`flows::FlowsQuery`]: flow records as NDJSON, a [`flows::FlowLine`] each, the oldest first; with
+/// `follow=true` also those of windows that are closed later.
 pub(crate) const FLOWS: &str = "/v1/flows";
 
 /// `GET`: a [`flows::FlowCoverage`].

@@ -15,7 +15,7 @@ pub(crate) mod services;
 mod store;
 
 pub(crate) use attribution::Naming;
-pub(crate) use capture::{Capture, CaptureSettings};
+pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
 pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
 
@@ -26,7 +26,7 @@ use nft::Protocol;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// What the connections of a record carry, in the words of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
+/// The traffic of the connections of a record, in the words of `ringfence explain`: `80/tcp`, `icmp`, `protocol 47`.
 pub(crate) fn traffic(key: &FlowKey) -> String {
     match (Protocol::from_number(key.protocol), key.port, key.protocol) {
         (Some(protocol), Some(port), _) => format!("{port}/{protocol}"),

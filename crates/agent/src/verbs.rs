@@ -170,6 +170,16 @@ fn or_manifests(error: Unanswered) -> anyhow::Error {
     }
 }
 
+/// Runs a verb that prints until it has ended or SIGINT interrupts it, which is no error.
+fn until_interrupted(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(async {
+        tokio::select! {
+            outcome = verb => outcome,
+            interrupted = tokio::signal::ctrl_c() => Ok(interrupted.map(|()| YES)?),
+        }
+    })
+}
+
 /// For verbs that wait for one thing at a time.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()

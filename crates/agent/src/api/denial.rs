@@ -7,7 +7,7 @@ use identity::EndIdentity;
 use policy::{Cause, Direction, Judgement, NearMiss, RuleName};
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question, single_name};
+use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
 
 /// A line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,8 +151,6 @@ impl Question for DropsQuery {
     const PARAMETERS: &'static [&'static str] = &["follow", "namespace", "pod", "verdict"];
 
     fn read(parameters: &Parameters) -> Result<DropsQuery, BadQuestion> {
-        let follow =
-            |text: &str| text.parse::<bool>().map_err(|_| format!("invalid value '{text}': expected true or false"));
         let pod = |text: &str| match text.split_once('/').unwrap_or((text, text)) {
             (namespace, name) if single_name(namespace).is_ok() && single_name(name).is_ok() => Ok(text.to_owned()),
             _ => Err(format!("invalid pod '{text}': expected NAME or NAMESPACE/NAME")),
@@ -163,7 +161,7 @@ impl Question for DropsQuery {
             found.ok_or_else(|| format!("invalid verdict '{text}': expected denied or would-deny"))
         };
         Ok(DropsQuery {
-            follow: parameters.read("follow", follow)?.is_some_and(|follow| follow),
+            follow: parameters.read("follow", boolean)?.is_some_and(|follow| follow),
             namespace: parameters.read("namespace", single_name)?,
             pod: parameters.read("pod", pod)?,
             verdict: parameters.read("verdict", verdict)?,

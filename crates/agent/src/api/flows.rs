@@ -4,7 +4,7 @@ use flow::{FilterError, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::question::{BadQuestion, Parameters, Question};
+use super::question::{BadQuestion, Parameters, Question, boolean};
 
 /// A line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub(crate) struct FlowCoverage {
     pub(crate) lost_events: u64,
     /// Whether the kernel keeps ends of connections until they are delivered.
     pub(crate) reliable: bool,
-    /// What is wrong, in sentences.
+    /// Problems, as sentences for people.
     pub(crate) problems: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct SeenFlows {
     pub(crate) last: Option<String>,
 }
 
-/// What is asked for.
+/// Parameters of the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FlowsQuery {
     /// Go on with records as their windows are closed.
@@ -87,9 +87,7 @@ impl Question for FlowsQuery {
         &["follow", "since", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
     fn read(parameters: &Parameters) -> Result<FlowsQuery, BadQuestion> {
-        let follow =
-            |text: &str| text.parse::<bool>().map_err(|_| format!("invalid value '{text}': expected true or false"));
-        let follow = parameters.read("follow", follow)?.is_some_and(|follow| follow);
+        let follow = parameters.read("follow", boolean)?.is_some_and(|follow| follow);
         let mut query = FlowsQuery { follow, ..FlowsQuery::default() };
         let now = Timestamp::now();
         for field in FlowFilter::FIELDS {

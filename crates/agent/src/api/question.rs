@@ -59,6 +59,10 @@ impl Parameters {
     }
 }
 
+pub(crate) fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("invalid value '{text}': expected true or false"))
+}
+
 /// A name of one object, which has no slash.
 pub(crate) fn single_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains('/') {

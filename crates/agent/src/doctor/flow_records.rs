@@ -3,10 +3,8 @@
 use super::finding::{Check, Finding};
 use super::kernel::TableFill;
 use super::sysctl::Sysctls;
+use crate::flows::GIVE_UP_AT as MOST_FILLED_PERCENT;
 use crate::flows::accounting::Setting;
-
-/// From here on the kernel keeps no entries for the agent until it has read their ends: such entries would fill the table.
-const MOST_FILLED_PERCENT: u64 = 70;
 
 pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<TableFill>) -> Vec<Finding> {
     if !records_flows {

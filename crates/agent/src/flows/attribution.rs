@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use flow::{Connection, FlowKey, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict};
 use jiff::Timestamp;
-use nft::Protocol;
-use policy::{Cause, Direction, Layout, Traffic, explain_side};
+use policy::{Cause, Direction, Layout, explain_side};
 
 use super::feed::DeniedPackets;
 use super::replica::Replica;
 use super::services::ServiceDirectory;
+use crate::reports::traffic_of;
 pub(crate) use ends::Naming;
 use ends::{Named, Role};
 use traces::{denied_by, of_verdict};
@@ -33,7 +33,7 @@ pub(crate) struct Attribution {
     /// Reads the generation out of connection marks.
     layout: Layout,
     cached: HashMap<CacheKey, Arc<Subject>>,
-    /// What the cached subjects follow from.
+    /// Revisions of the cluster state and of the Services from which the cached subjects were computed.
     revision: (u64, u64),
 }
 
@@ -82,7 +82,7 @@ impl Attribution {
         }
         let subject = self.subject(replica, connection, generation)?;
         // A connection that passed was not denied: a commit was under way, and the rules after it judged the flow.
-        if is_denied(&subject) && replica.advance_within_commit(began) {
+        if is_unexplained(&subject) && replica.advance_within_commit(began) {
             return self.subject(replica, connection, generation);
         }
         Some(subject)
@@ -128,7 +128,7 @@ impl Attribution {
         if !source.is_local && !destination.is_local {
             return None;
         }
-        let traffic = traffic(asked.protocol, port);
+        let traffic = traffic_of(asked.protocol, port);
         let side = |named: &Named, direction| {
             of_verdict(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
         };
@@ -136,7 +136,7 @@ impl Attribution {
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         for trace in [&mut egress, &mut ingress] {
             // Approved by rules that are not known any more, or denied by the rules that are.
-            if trace.enforced_here && (!known || trace.verdict == TraceVerdict::Denied) && trace.is_judged() {
+            if trace.enforced_here && (!known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);
             }
         }
@@ -169,7 +169,7 @@ impl Attribution {
         if !source.is_local && !destination.is_local {
             return None;
         }
-        let traffic = traffic(flow.protocol, flow.port);
+        let traffic = traffic_of(flow.protocol, flow.port);
         let side = |named: &Named, direction| match packets.direction {
             Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
             // The packets did not get as far as the rules of the other side, or belong to no flow.
@@ -205,34 +205,22 @@ impl Attribution {
     }
 }
 
-fn is_denied(subject: &Subject) -> bool {
+/// Whether the policies that are known do not explain why the connection passed.
+fn is_unexplained(subject: &Subject) -> bool {
     [&subject.key.egress, &subject.key.ingress]
         .iter()
         .any(|trace| trace.enforced_here && trace.verdict == TraceVerdict::Unknown)
 }
 
-fn traffic(protocol: u8, port: Option<u16>) -> Traffic {
-    match (Protocol::from_number(protocol), port) {
-        (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
-        (Some(_) | None, _) => Traffic::Portless,
-    }
-}
-
 /// Whether policies judge the side at all.
-trait Judged {
-    fn is_judged(&self) -> bool;
-}
-
-impl Judged for SideTrace {
-    fn is_judged(&self) -> bool {
-        match self.verdict {
-            TraceVerdict::Allowed
-            | TraceVerdict::Denied
-            | TraceVerdict::WouldAllow
-            | TraceVerdict::WouldDeny
-            | TraceVerdict::Unreadable
-            | TraceVerdict::Unknown => true,
-            TraceVerdict::NotAPod | TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => false,
-        }
+fn is_judged(trace: &SideTrace) -> bool {
+    match trace.verdict {
+        TraceVerdict::Allowed
+        | TraceVerdict::Denied
+        | TraceVerdict::WouldAllow
+        | TraceVerdict::WouldDeny
+        | TraceVerdict::Unreadable
+        | TraceVerdict::Unknown => true,
+        TraceVerdict::NotAPod | TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => false,
     }
 }

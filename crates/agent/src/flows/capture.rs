@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use flow::{Connection, ConnectionId, Subject, Tuple, Volume, WINDOW_SECONDS};
+use flow::{Connection, ConnectionId, Tuple, Volume, WINDOW_SECONDS};
 use jiff::{SignedDuration, Timestamp};
 use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, TrackedFlow, TrackedTuple, count_flows, list_flows};
 use policy::Layout;
@@ -21,9 +21,6 @@ use super::store::{Core, FlowStore};
 
 /// Bytes of events that may wait in the socket: some 40,000 of them, each of which the kernel counts with its overhead.
 const RECEIVE_BUFFER: usize = 32 << 20;
-
-/// The wait for the first state that is in force is ended so often, to see whether it is in force by now.
-const FIRST_STATE_WAIT: Duration = Duration::from_millis(50);
 
 /// Events are read so often. A thread that waits for each of them would be woken by the first packet of every connection,
 /// which costs that packet more than all rules (docs/performance.md).
@@ -40,7 +37,7 @@ const CLOSED_AFTER_END: SignedDuration = SignedDuration::from_millis(500);
 
 /// Fill of the connection tracking table at which the kernel no longer keeps ends of connections for this listener, and at
 /// which it does so again, in percent: entries that wait for their delivery count towards the limit.
-const GIVE_UP_AT: u64 = 70;
+pub(crate) const GIVE_UP_AT: u64 = 70;
 const TAKE_UP_AT: u64 = 50;
 
 /// Failures of one kind are logged at most this often.
@@ -108,12 +105,9 @@ impl Capture {
     pub(crate) fn run(mut self) {
         // Nothing can be named before the first state is in force.
         while self.replica.generation().is_none() {
-            match self.messages.recv_timeout(FIRST_STATE_WAIT) {
-                Ok(message) => self.take(message),
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
-            }
-            self.replica.advance_to(Timestamp::now());
+            let Ok(message) = self.messages.recv() else { return };
+            self.take(message);
+            self.replica.advance_until_waiting(0);
         }
         let mut monitor = None;
         loop {
@@ -222,7 +216,7 @@ impl Capture {
                 Ok(None) => return (events, true),
                 Err(error) => {
                     self.report(&format!("cannot receive conntrack events: {error}"));
-                    // Whatever is wrong with the socket, a new one begins with a listing.
+                    // A new socket begins with a listing.
                     *monitor = None;
                     self.relist = true;
                     return (events, true);
@@ -310,11 +304,8 @@ impl Capture {
             return;
         }
         let began = listed.started.unwrap_or(now);
-        let Some(subject): Option<Arc<Subject>> = self.attribution.of_connection(&mut self.replica, listed, began)
-        else {
-            return;
-        };
-        // What went over it before this process listened was not observed, or was reported by an earlier process.
+        let Some(subject) = self.attribution.of_connection(&mut self.replica, listed, began) else { return };
+        // Packets from before this process listened were not observed, or were reported by an earlier process.
         let is_older = listed.started.is_none_or(|began| Some(began) < self.opened);
         let base = listed.volume.filter(|_| is_older);
         if !is_older {

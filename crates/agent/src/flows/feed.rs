@@ -1,4 +1,4 @@
-//! What the event loop tells the flow thread: changes of the cluster state, commits and denied packets.
+//! Messages of the event loop to the flow thread: changes of the cluster state, commits and denied packets.
 //!
 //! The loop never waits for the thread. What does not fit into the queue is kept up to a bound; beyond it the whole state
 //! is sent once there is room again.

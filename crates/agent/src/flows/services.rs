@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// load balancer; but whoever may write Services may give one external address to any number of them.
 const MOST_VISITED: usize = 64;
 
-/// What is known of Services and of the API servers. What it takes in memory is proportional to the objects: an address
+/// Services by address and node port, and the addresses of API servers. Its memory is proportional to the objects: an address
 /// refers to its Services, and the ports are in these.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceDirectory {
@@ -172,7 +172,7 @@ pub(crate) enum ServiceSource {
     Manifests(PathBuf),
 }
 
-/// What [`watch_services`] sends.
+/// A message of [`watch_services`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum ServiceUpdate {
     Changes(Vec<Change<ServiceObject>>),
@@ -218,7 +218,7 @@ pub(crate) async fn watch_services(
                 break;
             }
         }
-        // The watch ends when nobody listens.
+        // Closing the channel ends the watch.
         incoming.close();
     };
     tokio::join!(watch, forward).0

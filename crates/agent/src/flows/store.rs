@@ -23,7 +23,7 @@ const MOST_CONNECTIONS: usize = 1 << 20;
 /// Records of one window.
 const MOST_RECORDS: usize = 16_384;
 
-/// What the flow thread writes and readers read.
+/// Flow records, written by the flow thread and read by clients of the API.
 pub(crate) struct FlowStore {
     core: Mutex<Core>,
     sender: Sender<Arc<FlowRecord>>,
@@ -52,7 +52,7 @@ pub(crate) struct Health {
     pub(crate) reliable: bool,
     /// Times that this was given up, since connection tracking was nearly full.
     pub(crate) reliability_given_up: u64,
-    /// What is wrong; empty if nothing is.
+    /// Problems, as sentences for people.
     pub(crate) problems: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct FlowFigures {
     pub(crate) dropped_denials: u64,
 }
 
-/// What a reader has still to get.
+/// Records that a reader has not received yet.
 pub(crate) struct FollowedFlows {
     filter: FlowFilter,
     past: VecDeque<Arc<FlowRecord>>,
@@ -113,7 +113,7 @@ impl FlowStore {
     pub(super) fn close(&self, core: &mut Core, now: Timestamp) {
         let closed = core.windows.close(now, &core.tracker);
         for record in &closed {
-            // It fails if nobody follows.
+            // Sending fails if there is no subscriber.
             drop(self.sender.send(record.clone()));
         }
         core.ring.push(closed);

@@ -61,6 +61,9 @@ fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
 /// Adds what was seen of the flows that are explained.
 pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
     let now = Timestamp::now();
+    let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
+    let records: Vec<_> = records.present().collect();
+    let kept_since = store.figures().kept_since.map(written);
     for explained in explanations {
         let explanation = &explained.explanation;
         let (source, destination) = (explanation.source.address, explanation.destination.address);
@@ -69,9 +72,8 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
                 && record.destinations.addresses.contains(&destination)
                 && traffic(&record.key) == explanation.traffic
         };
-        let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
         let mut seen = SeenFlows {
-            kept_since: store.figures().kept_since.map(written),
+            kept_since: kept_since.clone(),
             started: 0,
             live: 0,
             sent: None,
@@ -80,16 +82,17 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
             last: None,
         };
         let mut last: Option<&Timestamp> = None;
-        let records: Vec<_> = records.present().filter(|record| is_between(record)).collect();
-        for record in &records {
+        for record in records.iter().filter(|record| is_between(record)) {
+            // A connection that is open is in the records of every window, the open one included.
+            if now < record.window_end() {
+                seen.live += record.connections.live;
+            }
             seen.started += record.connections.started;
             seen.sent = plus(seen.sent, record.sent);
             seen.received = plus(seen.received, record.received);
             seen.denied_packets += record.denied_packets;
             last = last.max(Some(&record.last));
         }
-        // A connection that is open is in the records of every window, the open one included.
-        seen.live = records.iter().filter(|r| now < r.window_end()).map(|r| r.connections.live).sum();
         seen.last = last.copied().map(written);
         explained.seen = Some(seen);
     }

@@ -100,7 +100,12 @@ fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
 }
 
 pub(super) fn carried_traffic(flow: &Flow) -> Traffic {
-    match (Protocol::from_number(flow.protocol), flow.port) {
+    traffic_of(flow.protocol, flow.port)
+}
+
+/// The traffic of an IANA protocol number and a destination port, as policies judge it.
+pub(crate) fn traffic_of(protocol: u8, port: Option<u16>) -> Traffic {
+    match (Protocol::from_number(protocol), port) {
         (Some(protocol), Some(port)) => Traffic::Port(protocol, port),
         (Some(_) | None, _) => Traffic::Portless,
     }

@@ -6,20 +6,14 @@ use anyhow::bail;
 use console::{BAD, DOUBTFUL, Output, YES};
 use policy::Judgement;
 
-use super::{identities, runtime};
+use super::{identities, until_interrupted};
 use crate::api::client;
 use crate::api::denial::{Coverage, Denial, DropsQuery, Line};
 use crate::cli::DropsArguments;
 use console::output::{self, Reader};
 
 pub(crate) fn drops(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
-    runtime()?.block_on(async {
-        tokio::select! {
-            outcome = show(arguments) => outcome,
-            // Whoever stops it has seen enough.
-            stopped = tokio::signal::ctrl_c() => Ok(stopped.map(|()| YES)?),
-        }
-    })
+    until_interrupted(show(arguments))
 }
 
 async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {

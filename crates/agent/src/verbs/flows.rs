@@ -9,20 +9,14 @@ use flow::{Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, S
 use flow::{TraceVerdict, Verdict, Volume, group};
 use nft::Protocol;
 
-use super::runtime;
+use super::until_interrupted;
 use crate::api::client;
 use crate::api::flows::{FlowCoverage, FlowLine, SeenFlows};
 use crate::cli::{FlowOutput, FlowsArguments};
 use crate::flows::traffic;
 
 pub(crate) fn flows(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
-    runtime()?.block_on(async {
-        tokio::select! {
-            outcome = show(arguments) => outcome,
-            // Whoever stops it has seen enough.
-            stopped = tokio::signal::ctrl_c() => Ok(stopped.map(|()| YES)?),
-        }
-    })
+    until_interrupted(show(arguments))
 }
 
 async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
@@ -152,8 +146,7 @@ fn of_value(value: &GroupValue) -> String {
 }
 
 fn of_service(service: &ServicePort) -> String {
-    let port = service.port_name.as_deref().map_or(service.port.to_string(), String::from);
-    format!("{}/{}:{}", policy::plain(&service.namespace), policy::plain(&service.name), policy::plain(&port))
+    policy::plain(&service.to_string())
 }
 
 /// The rules that decided.
@@ -210,7 +203,7 @@ fn amount(volume: Option<&Volume>) -> String {
     }
 }
 
-/// What the agent has seen of an explained flow.
+/// The records of an explained flow, in one line.
 pub(super) fn seen(seen: &SeenFlows) -> String {
     let since = seen.kept_since.as_ref().map_or(String::new(), |since| format!(" since {since}"));
     match &seen.last {

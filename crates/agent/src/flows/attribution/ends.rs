@@ -15,7 +15,7 @@ use crate::identities::Identities;
 use crate::own_subnets::own_addresses;
 use crate::reports::{Ends, Place};
 
-/// What names follow from beside the cluster state.
+/// Inputs of the names other than the cluster state.
 pub(crate) struct Naming {
     place: Place,
     identities: Identities,
