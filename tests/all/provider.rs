@@ -22,6 +22,8 @@ mod asking;
 mod remote;
 // Addresses that no pod has for itself.
 mod reserved;
+// Records of the world and of health checks.
+mod ranges;
 // TLS, authentication and grants.
 mod secured;
 // The certificates that the provider makes for itself.

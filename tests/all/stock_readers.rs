@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use context::mmdb::{DatabaseType, Description, Value, read::Database, write, write_as};
@@ -221,7 +221,7 @@ fn stock_readers_open_databases_of_numbers() {
 
 #[test]
 fn all_read_the_same_in_the_file_that_build_writes() {
-    let records = read_built(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop"));
+    let records = read_built(SHOP);
     assert!(records.keys().any(IpAddr::is_ipv4) && records.keys().any(IpAddr::is_ipv6));
 }
 
@@ -281,17 +281,84 @@ fn all_read_records_of_addresses_without_pod() {
     assert_eq!(said, expected);
 }
 
+#[test]
+fn stock_readers_find_ranges_where_no_address_is() {
+    let out = tempfile::TempDir::new().unwrap();
+    let flags =
+        ["--world-records", "--world-except", "10.0.0.0/8,fd00::/8", "--health-cidr", "35.191.0.0/16,2001:db8:1::/64"];
+    let (file, latest) = build(SHOP, out.path(), &flags);
+    let plain = tempfile::TempDir::new().unwrap();
+    let (_, without) = build(SHOP, plain.path(), &[]);
+    assert_eq!(latest["count"], without["count"], "ranges are no addresses");
+    assert_ne!(latest["version"], without["version"]);
+    let asked: Vec<(IpAddr, Option<(&str, u64)>)> = [
+        ("10.1.0.2", Some(("web", 5_273_870))),
+        ("fd00:1::2", Some(("web", 5_273_870))),
+        ("10.1.0.99", None),
+        ("fd00:1::99", None),
+        ("203.0.113.5", Some(("world", 2))),
+        ("0.0.0.0", Some(("world", 2))),
+        ("255.255.255.255", Some(("world", 2))),
+        ("2606:4700::1111", Some(("world", 2))),
+        ("35.191.3.4", Some(("health", 4))),
+        ("35.192.0.0", Some(("world", 2))),
+        ("2001:db8:1::7", Some(("health", 4))),
+    ]
+    .map(|(text, found)| (address(text), found))
+    .into();
+    let said = |record: &Json| Some((record["workload"].as_str()?.to_owned(), record["num"].as_u64()?));
+    let database = Database::open(std::fs::read(&file).unwrap()).unwrap();
+    database.verify().unwrap();
+    let answers = python(&file, &asked.iter().map(|(address, _)| (*address, None)).collect::<Vec<_>>());
+    for (address, found) in asked {
+        let found = found.map(|(workload, num)| (workload.to_owned(), num));
+        assert_eq!(database.lookup::<Json>(address).unwrap().as_ref().and_then(said), found, "{address}");
+        assert_eq!(mmdblookup(&file, address).as_ref().and_then(said), found, "{address}");
+        for answers in &answers {
+            assert_eq!(said(&answers["found"][address.to_string()]), found, "{address}");
+        }
+    }
+    let database = Database::open(std::fs::read(&file).unwrap()).unwrap();
+    let pieces = database.entries::<Json>().unwrap().map(|entry| entry.unwrap());
+    let workloads = pieces.filter(|(_, record)| record["state"].is_null()).count();
+    assert_eq!(latest["count"], workloads, "every address is listed once among the pieces of ranges");
+}
+
+#[test]
+fn verdict_of_an_unknown_address_is_the_same_with_world_records() {
+    let verdict = |flags: &[&str], asked: [&str; 3]| {
+        let out = tempfile::TempDir::new().unwrap();
+        build(SHOP, out.path(), flags);
+        let ended = run([&["verdict"], &asked[..], &["--from", out.path().to_str().unwrap()]].concat());
+        (ended.code, ended.stdout)
+    };
+    for asked in
+        [["203.0.113.5", "shop/web", "8080"], ["203.0.113.5", "data/db", "5432"], ["shop/web", "8.8.8.8", "53"]]
+    {
+        assert_eq!(verdict(&["--world-records"], asked), verdict(&[], asked), "{asked:?}");
+    }
+}
+
+const SHOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shop");
+
+/// Runs `build` on a folder of manifests; the identity database and what `latest.json` says of it.
+fn build(manifests: &str, out: &Path, flags: &[&str]) -> (PathBuf, Json) {
+    let words = ["build", "--manifests", manifests, "--out", out.to_str().unwrap()];
+    let built = run([&words[..], flags].concat());
+    assert_eq!(built.code, Some(0), "{built:?}");
+    let folder = out.join("identity");
+    let latest: Json = serde_json::from_slice(&std::fs::read(folder.join("latest.json")).unwrap()).unwrap();
+    (folder.join(latest["objects"][0]["object"].as_str().unwrap()), latest)
+}
+
 /// What `build` makes of a folder of manifests, which every reader reads alike.
 fn read_built(manifests: &str) -> BTreeMap<IpAddr, Json> {
     let out = tempfile::TempDir::new().unwrap();
-    let built = run(["build", "--manifests", manifests, "--out", out.path().to_str().unwrap()]);
-    assert_eq!(built.code, Some(0), "{built:?}");
-    let folder = out.path().join("identity");
-    let latest: Json = serde_json::from_slice(&std::fs::read(folder.join("latest.json")).unwrap()).unwrap();
-    let file = folder.join(latest["objects"][0]["object"].as_str().unwrap());
+    let (file, latest) = build(manifests, out.path(), &[]);
     let bytes = std::fs::read(&file).unwrap();
     let database = Database::open(&bytes).unwrap();
-    let records: BTreeMap<IpAddr, Json> = database.entries().unwrap().map(|entry| entry.unwrap()).collect();
+    let entries = database.entries().unwrap().map(|entry| entry.unwrap());
+    let records: BTreeMap<IpAddr, Json> = entries.map(|(network, record)| (network.addr(), record)).collect();
     assert_eq!(latest["count"], records.len());
     let nobody = ["10.1.0.99", "203.0.113.1", "fd00:1::99", "::"].map(|text| (address(text), None));
     let asked: Vec<(IpAddr, Option<Json>)> =

@@ -16,10 +16,12 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use console::Output;
 use feed::Access;
+use ipnet::IpNet;
 
 use crate::directory::{AgentSelector, Settings};
 use crate::edges::Form;
 use crate::history::{PastTime, PastTimeError};
+use crate::ranges::{MOST_RANGES, RangeRecords, parse_range};
 pub(crate) use init_tls::InitTlsArguments;
 pub(crate) use serve::{ExportForm, ServeArguments, StoreUrl};
 pub(crate) use source::Source;
@@ -88,6 +90,22 @@ pub(crate) struct TableArguments {
     #[arg(long, env = "RINGFENCE_OWN_NODE", value_name = "NODE", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) own_node: Option<String>,
 
+    /// Add records of the world: an address that nobody is known to have is found, with the number 2. Consumers must not take
+    /// every address that is found for one of the cluster. Default: such an address is not found.
+    #[arg(long, env = "RINGFENCE_WORLD_RECORDS")]
+    pub(crate) world_records: bool,
+
+    /// Range without a record of the world, as that of the cluster's pods: an address in it is not found until somebody has
+    /// it. Repeatable, or separated by commas.
+    #[arg(long, env = "RINGFENCE_WORLD_EXCEPT", value_name = "CIDR", value_delimiter = ',', value_parser = parse_range,
+        requires = "world_records")]
+    pub(crate) world_except: Vec<IpNet>,
+
+    /// Range that health checks come from, as those of a cloud's load balancers: an address in it that nobody is known to
+    /// have is found, with the number 4. Repeatable, or separated by commas.
+    #[arg(long, env = "RINGFENCE_HEALTH_CIDR", value_name = "CIDR", value_delimiter = ',', value_parser = parse_range)]
+    pub(crate) health_cidr: Vec<IpNet>,
+
     /// Format of the declared edges: compatible has plain ports; extended has protocols, ranges and blocks.
     #[arg(long, env = "RINGFENCE_EDGES", value_enum, default_value_t = EdgesForm::Compatible)]
     pub(crate) edges: EdgesForm,
@@ -104,6 +122,19 @@ impl TableArguments {
             node: self.own_node.as_deref().map(Arc::from),
             numbers: Space::STANDARD,
         }
+    }
+
+    /// The records of ranges.
+    ///
+    /// # Errors
+    /// If there are more ranges than a provider takes.
+    pub(crate) fn ranges(&self) -> anyhow::Result<Arc<RangeRecords>> {
+        for (flag, ranges) in [("--world-except", &self.world_except), ("--health-cidr", &self.health_cidr)] {
+            let given = ranges.len();
+            anyhow::ensure!(given <= MOST_RANGES, "{flag}: expected at most {MOST_RANGES} ranges, got {given}");
+        }
+        let world = self.world_records.then_some(self.world_except.as_slice());
+        Ok(Arc::new(RangeRecords::new(world, &self.health_cidr)))
     }
 }
 

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::channel::{Baseline, Encode, Part, Unencodable};
 use crate::directory::{Changes, Identity, Snapshot};
 use crate::labels::bounded;
-use crate::mmdb::{self, Description, Value};
+use crate::mmdb::{self, DatabaseType, Description, Value};
+use crate::ranges::RangeRecords;
 use crate::record::{Detail, Record};
 
 /// The name of the feed.
@@ -330,19 +331,30 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 }
 
 /// The version of a table.
-pub(crate) fn version(snapshot: &Snapshot) -> String {
-    format!("id-{:016x}", snapshot.sum.version())
+fn version(snapshot: &Snapshot, ranges: &RangeRecords) -> String {
+    let mut sum = snapshot.sum;
+    if let Some(digest) = ranges.digest() {
+        sum.add(digest);
+    }
+    format!("id-{:016x}", sum.version())
 }
 
-/// The baseline of a table that was published up to the position.
-pub(crate) fn baseline(snapshot: Snapshot, exceptions: Vec<Exception>, position: Position) -> Baseline {
-    let (version, count) = (version(&snapshot), snapshot.table.len());
+/// The baseline of a table that was published up to the position, with the records of ranges.
+pub(crate) fn baseline(
+    snapshot: Snapshot,
+    exceptions: Vec<Exception>,
+    ranges: Arc<RangeRecords>,
+    position: Position,
+) -> Baseline {
+    let (version, count) = (version(&snapshot, &ranges), snapshot.table.len());
     let Snapshot { table, ids, .. } = snapshot;
-    let numbers = number_form::part(table.clone());
+    let numbers = number_form::part(table.clone(), ranges.clone());
     let database: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
         let entries = table.iter().map(|(address, record)| (address, &**record));
-        mmdb::write(entries, &description, value).map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
+        let database = DatabaseType::Identities;
+        let written = mmdb::write_with_networks(database, entries, ranges.iter(), &description, value);
+        written.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     let identities: Encode = Box::new(move |position, version| {
         let reserved = ReservedRow::all();

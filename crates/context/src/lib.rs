@@ -29,6 +29,7 @@ mod pki;
 mod port;
 mod publisher;
 mod push;
+pub mod ranges;
 pub mod record;
 pub mod remote;
 mod status;

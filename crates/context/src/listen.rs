@@ -29,6 +29,7 @@ use crate::guard::{self, Session};
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::port::PortSecurity;
+use crate::ranges::RangeRecords;
 use crate::remote;
 use crate::status::{HistoryReport, Published, Status};
 
@@ -51,6 +52,7 @@ pub(crate) struct Sources {
     pub(crate) feeds: Arc<[Served]>,
     /// `None` if none is kept.
     pub(crate) history: Option<SharedHistory>,
+    pub(crate) ranges: Arc<RangeRecords>,
     /// None where no other clusters are watched.
     pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
     pub(crate) security: PortSecurity,

@@ -1,8 +1,8 @@
 //! MaxMind DB 2.0 (<https://maxmind.github.io/MaxMind-DB/>): addresses and what is known of each, as a file that any
 //! stock reader opens. Knows nothing of what a record says.
 //!
-//! A table has one entry per address, /32 or /128, and finds nothing else. IPv4 lies at ::/96, where readers look for
-//! it. The aliases that geographic databases have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do
+//! A table has one entry per address, /32 or /128. Beside them it may have records of networks, for addresses without an entry;
+//! without such it finds nothing else. IPv4 lies at ::/96, where readers look for it. The aliases that geographic databases have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do
 //! not need them, whoever lists a table would meet each entry several times, and an address that is not a pod's would
 //! be found. Who has a mapped address from a socket takes the IPv4 address out of it first, as [`read::Database`] does.
 
@@ -11,17 +11,19 @@ pub mod read;
 mod tree;
 mod value;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use feed::Position;
+use ipnet::IpNet;
 
 pub use self::value::Value;
 use crate::epoch::begun_seconds;
 use data::{Data, control, text, unsigned};
-use tree::Tree;
+use tree::{Leaf, Tree};
 
 /// What the records of a database say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,15 +121,49 @@ pub fn write_as<'t, R: Eq + Hash + 't>(
     description: &Description,
     encode: impl Fn(&'t R) -> Value<'t>,
 ) -> Result<Vec<u8>, WriteError> {
+    write_with_networks(database_type, entries, std::iter::empty(), description, encode)
+}
+
+/// As [`write_as()`], with records for the addresses that have no entry: the longest network with such an address decides. A
+/// network without a record is an exception of a wider one.
+///
+/// Networks of one family leave the other alone: `::/0` does not contain IPv4, neither at ::/96 nor mapped.
+///
+/// # Errors
+/// If the format cannot hold it.
+pub fn write_with_networks<'t, R: Eq + Hash + 't>(
+    database_type: DatabaseType,
+    entries: impl Iterator<Item = (IpAddr, &'t R)>,
+    networks: impl Iterator<Item = (IpNet, Option<&'t R>)>,
+    description: &Description,
+    encode: impl Fn(&'t R) -> Value<'t>,
+) -> Result<Vec<u8>, WriteError> {
     let mut data = Data::new();
-    let mut leaves: Vec<(u128, u32)> = vec![];
+    let mut leaves: Vec<Leaf> = vec![];
     for (address, record) in entries {
-        leaves.push((bits(address), data.record(record, &encode)?));
+        leaves.push(Leaf::of_address(bits(address), data.record(record, &encode)?));
     }
-    if !leaves.is_sorted_by_key(|(address, _)| *address) {
-        leaves.sort_by_key(|(address, _)| *address);
+    let mut records = BTreeMap::new();
+    for (network, record) in networks {
+        let leaf = Leaf { first: bits(network.network()), length: prefix_length(network), data: None };
+        records.extend(record.map(|record| (leaf.place(), record)));
+        leaves.push(leaf);
     }
-    leaves.dedup_by_key(|(address, _)| *address);
+    if !records.is_empty() {
+        leaves.extend(IPV4_IN_IPV6.map(|first| Leaf { first, length: FAMILY_LENGTH, data: None }));
+    }
+    // Stable: of leaves at one place the first counts.
+    if !leaves.is_sorted_by_key(Leaf::place) {
+        leaves.sort_by_key(Leaf::place);
+    }
+    leaves.dedup_by_key(|leaf| leaf.place());
+    for (place, record) in records {
+        let Ok(i) = leaves.binary_search_by_key(&place, Leaf::place) else { continue };
+        // Readers that check a file reject records to which nothing leads.
+        if leaves[i].data.is_none() && tree::is_reached(&leaves, i) {
+            leaves[i].data = Some(data.record(record, &encode)?);
+        }
+    }
 
     let data = data.into_bytes();
     let tree = Tree::of(&leaves, data.len())?;
@@ -146,6 +182,18 @@ fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The networks of IPv6 that hold IPv4 addresses, as they are and mapped.
+const IPV4_IN_IPV6: [u128; 2] = [0, 0xffff << 32];
+const FAMILY_LENGTH: u8 = 96;
+
+/// The length of the network's prefix in the tree.
+fn prefix_length(network: IpNet) -> u8 {
+    match network {
+        IpNet::V4(network) => FAMILY_LENGTH + network.prefix_len(),
+        IpNet::V6(network) => network.prefix_len(),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Facts {
 pub enum Role {
     ControlPlane,
     InternetExposed,
+    /// Outside of the cluster: the world, and ranges of health checks.
+    External,
     Internal,
 }
 
@@ -57,7 +59,8 @@ pub struct Detail {
     pub host_workloads: Vec<Arc<str>>,
 }
 
-/// The reserved identities that records have. No object names the addresses of the others.
+/// The reserved identities that records of single addresses have. The others are of ranges that settings name
+/// ([`crate::ranges`]).
 pub const RECORDED: [ReservedIdentity; 7] = [
     ReservedIdentity::Host,
     ReservedIdentity::Unmanaged,
@@ -73,6 +76,7 @@ impl Role {
         match self {
             Role::ControlPlane => "control-plane",
             Role::InternetExposed => "internet-exposed",
+            Role::External => "external",
             Role::Internal => "internal",
         }
     }
@@ -80,9 +84,11 @@ impl Role {
 
 impl Facts {
     pub fn role(&self) -> Role {
+        let is_external = matches!(self.state, Some(ReservedIdentity::World | ReservedIdentity::Health));
         match (self.control_plane, self.internet_exposed) {
             (true, _) => Role::ControlPlane,
             (false, true) => Role::InternetExposed,
+            (false, false) if is_external => Role::External,
             (false, false) => Role::Internal,
         }
     }

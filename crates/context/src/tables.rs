@@ -18,6 +18,7 @@ use crate::directory::{Applied, Directory, Settings};
 use crate::edges::{Difference, Form};
 use crate::identity::{self, Exception, Reader};
 use crate::object::Object;
+use crate::ranges::RangeRecords;
 use crate::record::Record;
 
 /// Addresses with their identities, and declared edges.
@@ -25,6 +26,7 @@ pub struct Tables {
     directory: Directory,
     edges: Edges,
     lists: Lists,
+    ranges: Arc<RangeRecords>,
     /// What the edges have not been told of yet; nothing before they take in everything.
     applied: Applied,
     begun: bool,
@@ -48,6 +50,7 @@ impl Tables {
             directory: Directory::new(settings),
             edges: Edges::new(),
             lists: Lists::new(form),
+            ranges: Arc::default(),
             applied: Applied::default(),
             begun: false,
             ledger: 0,
@@ -64,6 +67,11 @@ impl Tables {
     pub fn set_remote_prefixes(&mut self, prefixes: Vec<LabelPrefix>) {
         let applied = self.directory.set_remote_prefixes(prefixes);
         self.join(applied);
+    }
+
+    /// The records of ranges in every baseline; none before this is called.
+    pub fn set_ranges(&mut self, ranges: Arc<RangeRecords>) {
+        self.ranges = ranges;
     }
 
     /// Takes a change of remote sets in.
@@ -130,8 +138,8 @@ impl Tables {
     /// The baseline of what deltas have told of addresses and identities.
     pub(crate) fn identities(&self) -> impl FnOnce(Position) -> Baseline + use<> {
         let exceptions = self.directory.exceptions().map(|(sid, num)| Exception { sid, num }).collect();
-        let snapshot = self.directory.published().clone();
-        move |at| identity::baseline(snapshot, exceptions, at)
+        let (snapshot, ranges) = (self.directory.published().clone(), self.ranges.clone());
+        move |at| identity::baseline(snapshot, exceptions, ranges, at)
     }
 
     /// Another one if and only if something is said otherwise in a list of edges, be it in the extended form alone.

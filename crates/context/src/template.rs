@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use ::identity::{API_SERVER, Component, app_name, service_identity};
+use ::identity::{API_SERVER, Component, ReservedIdentity, app_name, service_identity};
 use policy::Labels;
 use policy::remote::RemoteSet;
 
@@ -82,6 +82,11 @@ impl Template {
     /// Where Ingresses and Gateways take traffic from outside.
     pub(crate) fn of_ingress() -> Template {
         Template::of_name(Arc::default(), &INGRESS.into())
+    }
+
+    /// A range of addresses that goes by the name of its reserved identity.
+    pub(crate) fn of_range(state: ReservedIdentity) -> Template {
+        Template::of_name(Arc::default(), &state.text().into())
     }
 
     /// The pods of another cluster in a set.

@@ -33,7 +33,8 @@ impl Table {
             Table::Identity(_) => {
                 let database = Database::open(baseline).unwrap();
                 database.verify().unwrap();
-                Table::Identity(database.entries().unwrap().map(|entry| entry.unwrap()).collect())
+                let records = database.entries().unwrap().map(|entry| entry.unwrap());
+                Table::Identity(records.map(|(network, record)| (network.addr(), record)).collect())
             }
             Table::Numbers(_) => {
                 let database = Database::open(baseline).unwrap();
@@ -43,7 +44,7 @@ impl Table {
                     assert!(record.keys().eq(["num"]), "{record:?}");
                     u64::from(record["num"])
                 };
-                Table::Numbers(records.map(|(address, record)| (address, only(record))).collect())
+                Table::Numbers(records.map(|(network, record)| (network.addr(), only(record))).collect())
             }
             Table::Edges(_) => {
                 let text = std::str::from_utf8(baseline).unwrap();

@@ -22,8 +22,9 @@ pub fn records(bytes: &[u8]) {
     }
     let Ok(entries) = database.entries::<Who<'_>>() else { return };
     // An IPv4 address that is written as an IPv6 one is looked up as the former.
+    let entries = entries.take(ENTRIES).filter_map(Result::ok).map(|(network, record)| (network.addr(), record));
     let plain = |(address, _): &(IpAddr, _)| *address == address.to_canonical();
-    for (address, record) in entries.take(ENTRIES).filter_map(Result::ok).filter(plain) {
+    for (address, record) in entries.filter(plain) {
         let found = database.lookup::<Who<'_>>(address);
         assert!(found.as_ref().is_ok_and(|found| found.as_ref() == Some(&record)), "{address}: {found:?}");
     }

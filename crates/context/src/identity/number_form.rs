@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ::identity::Sid;
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::{Chunk, MEDIA_TYPE, Row};
 use crate::channel::{Encode, FeedForm, Part, Unencodable};
 use crate::directory::Table;
 use crate::mmdb::{self, DatabaseType, Description, Value};
+use crate::ranges::RangeRecords;
 use crate::record::Record;
 
 /// The JSON of a delta. Rows stand before the addresses that have their numbers.
@@ -76,12 +78,13 @@ pub(crate) fn nothing(at: Position) -> Vec<u8> {
 }
 
 /// The baseline: a database whose records have the field `num` alone.
-pub(super) fn part(table: Table) -> Part {
+pub(super) fn part(table: Table, ranges: Arc<RangeRecords>) -> Part {
     let encode: Encode = Box::new(move |position, version| {
         let description = Description { position, version: version.to_owned() };
         let entries = table.iter().map(|(address, record)| (address, number(record)));
         let value = |num: &u32| Value::Map(vec![("num", Value::Uint32(*num))]);
-        let database = mmdb::write_as(DatabaseType::Numbers, entries, &description, value);
+        let networks = ranges.iter().map(|(range, record)| (range, record.map(number)));
+        let database = mmdb::write_with_networks(DatabaseType::Numbers, entries, networks, &description, value);
         database.map(Bytes::from).map_err(|e| Unencodable(e.to_string()))
     });
     Part { what: FeedForm::NUMBERS, extension: "numbers.mmdb", media_type: MEDIA_TYPE, encode }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::{Refusal, Sources, published, refuse};
 use crate::history::{Clock, History, HistoryGap, HistoryLimit, LookupAnswer, PastTime, PastTimeError};
 use crate::identity::{self, Who};
+use crate::ranges::RangeRecords;
 
 const USAGE: &str = "expected /identity/lookup?ip=ADDRESS&at=TIME";
 
@@ -39,11 +40,17 @@ pub(super) async fn lookup(
     let ip = query.ip.ok_or_else(|| bad(format!("missing parameter ip: {USAGE}")))?;
     let ip: IpAddr = ip.parse().map_err(|_| bad(format!("invalid parameter ip: {USAGE}")))?;
     let time = query.at.map(|text| text.parse()).transpose().map_err(|e: PastTimeError| bad(e.to_string()))?;
-    let answer = answer(&history.lock(), ip, time, Clock::now())?;
+    let answer = answer(&history.lock(), &sources.ranges, ip, time, Clock::now())?;
     Ok(([(CACHE_CONTROL, "no-store")], answer).into_response())
 }
 
-fn answer(history: &History, ip: IpAddr, time: Option<PastTime>, clock: Clock) -> Result<Response, Refusal> {
+fn answer(
+    history: &History,
+    ranges: &RangeRecords,
+    ip: IpAddr,
+    time: Option<PastTime>,
+    clock: Clock,
+) -> Result<Response, Refusal> {
     let now = clock.instant;
     let moment = time.map_or(Some(now), |time| time.instant(clock));
     let found = || {
@@ -57,7 +64,7 @@ fn answer(history: &History, ip: IpAddr, time: Option<PastTime>, clock: Clock) -
     let answer = LookupAnswer {
         ip,
         at: text(moment),
-        record: past.record.as_deref().map(Who::from),
+        record: past.record.as_ref().or_else(|| ranges.get(ip)).map(|record| Who::from(&**record)),
         from: past.from.map(text),
         until: past.until.map(text),
         oldest: text(usage.oldest),

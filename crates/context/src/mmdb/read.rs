@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use serde::Deserialize;
 
@@ -22,8 +23,8 @@ pub enum ReadError {
     OtherType(String),
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    #[error("invalid record at {0}: expected a record of one address")]
-    NotOneAddress(String),
+    #[error("invalid prefix length of {0}")]
+    PrefixLength(String),
 }
 
 impl<S: AsRef<[u8]>> Database<S> {
@@ -54,22 +55,22 @@ impl<S: AsRef<[u8]>> Database<S> {
         Ok(self.reader.lookup(address.to_canonical())?.decode()?)
     }
 
-    /// Every address with its record, in order, IPv4 first.
+    /// Every entry with its record, in order, IPv4 first: an address is a network of one. A record of a wider network comes in
+    /// many pieces, between the addresses.
     ///
     /// # Errors
     /// As for a single one, each for itself.
     pub fn entries<'d, T: Deserialize<'d>>(
         &'d self,
-    ) -> Result<impl Iterator<Item = Result<(IpAddr, T), ReadError>>, ReadError> {
+    ) -> Result<impl Iterator<Item = Result<(IpNet, T), ReadError>>, ReadError> {
         let found = self.reader.networks(WithinOptions::default())?;
         Ok(found.filter_map(|entry| {
             let read = || {
                 let entry = entry?;
-                let network = entry.network()?;
-                let is_one = network.prefix() == if network.is_ipv4() { 32 } else { 128 };
-                let address =
-                    is_one.then(|| network.ip()).ok_or_else(|| ReadError::NotOneAddress(network.to_string()))?;
-                Ok(entry.decode()?.map(|record| (address, record)))
+                let found = entry.network()?;
+                let network = IpNet::new(found.ip(), found.prefix());
+                let network = network.map_err(|_| ReadError::PrefixLength(found.to_string()))?;
+                Ok(entry.decode()?.map(|record| (network, record)))
             };
             read().transpose()
         }))

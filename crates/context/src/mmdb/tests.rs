@@ -58,7 +58,7 @@ fn check(table: &Table, others: &[IpAddr]) {
     let listed: Vec<(u128, String)> = database
         .entries()
         .unwrap()
-        .map(|entry| entry.map(|(address, record)| (bits(address), record)).unwrap())
+        .map(|entry| entry.map(|(network, record)| (bits(network.addr()), record)).unwrap())
         .collect();
     assert_eq!(listed, wanted.into_iter().map(|(place, record)| (place, record.clone())).collect::<Vec<_>>());
 }
@@ -228,8 +228,105 @@ fn any_address() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
+/// Networks of either family, many of which hold one another and the addresses.
+fn any_network() -> impl Strategy<Value = IpNet> {
+    (any_address(), 0_u8..=128).prop_map(|(address, length)| {
+        let length = if address.is_ipv4() { length % 33 } else { length };
+        IpNet::new(address, length).unwrap().trunc()
+    })
+}
+
+/// The record of the address, else that of the longest network of its family.
+fn expected<'t>(table: &'t Table, networks: &'t BTreeMap<IpNet, Option<String>>, asked: IpAddr) -> Option<&'t String> {
+    let asked = asked.to_canonical();
+    let holding = networks.iter().filter(|(network, _)| network.contains(&asked));
+    let longest = holding.max_by_key(|(network, _)| network.prefix_len());
+    table.get(&asked).or_else(|| longest.and_then(|(_, record)| record.as_ref()))
+}
+
+/// IPv6 addresses and networks within ::/96 or ::ffff:0:0/96 belong to IPv4 in the format.
+fn is_plain(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => !IPV4_IN_IPV6.contains(&(v6.to_bits() >> 32 << 32)),
+    }
+}
+
+fn file_with_networks(table: &Table, networks: &BTreeMap<IpNet, Option<String>>) -> Vec<u8> {
+    let entries = table.iter().map(|(address, record)| (*address, record));
+    let networks = networks.iter().map(|(network, record)| (*network, record.as_ref()));
+    write_with_networks(DatabaseType::Identities, entries, networks, &description(), |record: &String| {
+        Value::text(record.as_str())
+    })
+    .unwrap()
+}
+
+#[test]
+fn world_networks_answer_for_addresses_without_record() {
+    let table = Table::from([(address("10.0.0.4"), "v4".into()), (address("fd00::1"), "v6".into())]);
+    let world = |text: &str| (text.parse::<IpNet>().unwrap(), Some("world".to_owned()));
+    let networks = BTreeMap::from([world("0.0.0.0/0"), world("::/0"), ("10.0.0.0/24".parse().unwrap(), None)]);
+    let file = file_with_networks(&table, &networks);
+    let database = Database::open(&file).unwrap();
+    database.verify().unwrap();
+    for (asked, record) in [
+        ("10.0.0.4", Some("v4")),
+        ("10.0.0.5", None),
+        ("10.0.1.0", Some("world")),
+        ("::ffff:10.0.0.4", Some("v4")),
+        ("::ffff:10.0.1.0", Some("world")),
+        ("fd00::1", Some("v6")),
+        ("fd00::2", Some("world")),
+    ] {
+        assert_eq!(database.lookup::<&str>(address(asked)).unwrap(), record, "{asked}");
+    }
+    let reader = maxminddb::Reader::from_source(&file).unwrap();
+    let mapped = reader.lookup(address("::ffff:10.0.1.0")).unwrap();
+    assert!(!mapped.has_data(), "a reader that does not map the address finds nothing, and nothing wrong");
+    let of_v6_alone = file_with_networks(&table, &BTreeMap::from([world("::/0")]));
+    let database = Database::open(&of_v6_alone).unwrap();
+    assert_eq!(database.lookup::<&str>(address("192.0.2.1")).unwrap(), None);
+    assert_eq!(database.lookup::<&str>(address("2001:db8::1")).unwrap(), Some("world"));
+}
+
+#[test]
+fn record_of_a_covered_network_is_left_out() {
+    let table = Table::from([(address("10.0.0.4"), "a".into()), (address("10.0.0.5"), "b".into())]);
+    for network in ["10.0.0.4/31", "10.0.0.4/32"] {
+        let networks = BTreeMap::from([(network.parse().unwrap(), Some("covered".to_owned()))]);
+        let file = file_with_networks(&table, &networks);
+        Database::open(&file).unwrap().verify().unwrap();
+        assert!(!file.windows(7).any(|bytes| bytes == b"covered"), "{network}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn longest_network_answers_where_no_address_does(
+        table in prop::collection::btree_map(any_address(), "[a-d]{0,9}", 0..40),
+        networks in prop::collection::btree_map(any_network(), prop::option::of("[e-h]{1,3}"), 0..20),
+        others in prop::collection::vec(any_address(), 50),
+    ) {
+        let table: Table = table.into_iter().filter(|(address, _)| is_plain(*address)).collect();
+        let networks: BTreeMap<IpNet, Option<String>> =
+            networks.into_iter().filter(|(network, _)| network.prefix_len() < 96 || is_plain(network.addr())).collect();
+        let file = file_with_networks(&table, &networks);
+        let database = Database::open(&file).unwrap();
+        database.verify().unwrap();
+        let near = table.keys().copied().chain(networks.keys().map(IpNet::addr)).flat_map(next_to);
+        let edges = networks.keys().flat_map(|network| [network.addr(), network.broadcast()]);
+        let asked = near.chain(edges).chain(table.keys().copied()).chain(others);
+        for asked in asked.filter(|asked| is_plain(*asked)) {
+            let found: Option<String> = database.lookup(asked).unwrap();
+            assert_eq!(found.as_ref(), expected(&table, &networks, asked), "{asked}");
+        }
+        for entry in database.entries::<String>().unwrap() {
+            let (network, record) = entry.unwrap();
+            assert_eq!(Some(&record), expected(&table, &networks, network.addr()), "{network}");
+        }
+    }
+
     #[test]
     fn random_tables_are_read_back(
         table in prop::collection::btree_map(any_address(), "[a-d]{0,9}", 0..100),

@@ -1,4 +1,4 @@
-//! The search tree: a node for each bit of an address, down to the last.
+//! The search tree: a node for each bit of an address, down to the last, or to that of a network.
 
 use super::{RECORD_BITS, SEPARATOR, WriteError};
 
@@ -11,51 +11,114 @@ pub(super) struct Tree {
     pub(super) bytes: Vec<u8>,
 }
 
+/// Where the tree ends: at an address, or at a network that has no leaf of its own below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leaf {
+    /// The address, or the first of the network.
+    pub(super) first: u128,
+    /// Of the prefix, in bits.
+    pub(super) length: u8,
+    /// Where its record is in the data section; `None` if there is nothing.
+    pub(super) data: Option<u32>,
+}
+
+impl Leaf {
+    pub(super) fn of_address(address: u128, data: u32) -> Leaf {
+        Leaf { first: address, length: DEPTH as u8, data: Some(data) }
+    }
+
+    /// Leaves are in this order: a network before what it contains.
+    pub(super) fn place(&self) -> (u128, u8) {
+        (self.first, self.length)
+    }
+
+    fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    fn last(&self) -> u128 {
+        self.first | u128::MAX.checked_shr(u32::from(self.length)).unwrap_or(0)
+    }
+}
+
+/// Whether an address of the leaf is in none of those after it. The leaves are in order.
+pub(super) fn is_reached(leaves: &[Leaf], i: usize) -> bool {
+    let last = leaves[i].last();
+    let mut uncovered = leaves[i].first;
+    for within in leaves[i + 1..].iter().take_while(|leaf| leaf.first <= last) {
+        if within.first > uncovered {
+            return true;
+        }
+        match within.last().checked_add(1) {
+            Some(after) => uncovered = uncovered.max(after),
+            None => return false,
+        }
+    }
+    uncovered <= last
+}
+
 impl Tree {
-    /// Leads from each address to where its record is in the data section.
+    /// Leads from each address to where the record of the longest leaf is in the data section.
     ///
-    /// The addresses are in order, each once. Those with the same beginning are next to each other, so that the nodes of
-    /// one are those of the one before it as far as they agree, and new ones from there.
-    pub(super) fn of(leaves: &[(u128, u32)], data_bytes: usize) -> Result<Tree, WriteError> {
-        let new_below = |i: usize| DEPTH as u64 - 1 - agreed(leaves, i) as u64;
+    /// The leaves are in order, shorter ones first, each once. Those with the same beginning are next to each other, so that
+    /// the nodes of one are those of the one before it as far as they agree, and new ones from there. A new node begins with
+    /// what its place led to before, on both sides: a network is passed on to what is below it.
+    pub(super) fn of(leaves: &[Leaf], data_bytes: usize) -> Result<Tree, WriteError> {
+        let (whole, leaves) = match leaves {
+            [whole, rest @ ..] if whole.length == 0 => (Some(whole), rest),
+            _ => (None, leaves),
+        };
+        let new_below = |i: usize| (leaves[i].length() - 1 - agreed(leaves, i)) as u64;
         let count: u64 = 1 + (0..leaves.len()).map(new_below).sum::<u64>();
         let addressable = count + (SEPARATOR.len() + data_bytes) as u64;
         let nodes = match u32::try_from(count) {
             Ok(nodes) if addressable <= 1 << RECORD_BITS => nodes,
             Ok(_) | Err(_) => return Err(WriteError::TooLarge { nodes: count, data: data_bytes as u64 }),
         };
+        // That there is nothing is said by the number of nodes.
+        let target = |leaf: &Leaf| leaf.data.map_or(nodes, |offset| nodes + SEPARATOR.len() as u32 + offset);
 
-        let mut bytes = nothing_below(nodes).repeat(nodes as usize);
+        let mut bytes = vec![0; nodes as usize * NODE_BYTES];
+        fill(&mut bytes, 0, whole.map_or(nodes, target));
         let mut path = [0; DEPTH];
         let mut next = 1;
-        for (i, (address, offset)) in leaves.iter().enumerate() {
-            let side = |depth: usize| (address >> (DEPTH - 1 - depth)) & 1 == 1;
-            for depth in agreed(leaves, i)..DEPTH - 1 {
+        for (i, leaf) in leaves.iter().enumerate() {
+            let side = |depth: usize| (leaf.first >> (DEPTH - 1 - depth)) & 1 == 1;
+            let last = leaf.length() - 1;
+            for depth in agreed(leaves, i)..last {
+                let before = led(&bytes, path[depth], side(depth));
+                fill(&mut bytes, next, before);
                 lead(&mut bytes, path[depth], side(depth), next);
                 path[depth + 1] = next;
                 next += 1;
             }
-            lead(&mut bytes, path[DEPTH - 1], side(DEPTH - 1), nodes + SEPARATOR.len() as u32 + offset);
+            lead(&mut bytes, path[last], side(last), target(leaf));
         }
         assert_eq!(next, nodes, "every node that was counted is there");
         Ok(Tree { nodes, bytes })
     }
 }
 
-/// How many of its first bits an address has in common with the one before it.
-fn agreed(leaves: &[(u128, u32)], i: usize) -> usize {
-    match i.checked_sub(1) {
-        Some(before) => (leaves[before].0 ^ leaves[i].0).leading_zeros() as usize,
-        None => 0,
-    }
+/// The depth of the last node that the leaf has in common with the one before it.
+fn agreed(leaves: &[Leaf], i: usize) -> usize {
+    let Some(before) = i.checked_sub(1).map(|before| &leaves[before]) else { return 0 };
+    let bits = (before.first ^ leaves[i].first).leading_zeros() as usize;
+    bits.min(before.length() - 1)
 }
 
-/// A node both of whose sides say that there is nothing, which is the number of nodes.
-fn nothing_below(nodes: u32) -> [u8; NODE_BYTES] {
-    let mut node = [0; NODE_BYTES];
-    lead(&mut node, 0, false, nodes);
-    lead(&mut node, 0, true, nodes);
-    node
+/// Both sides of a node lead there.
+fn fill(bytes: &mut [u8], node: u32, to: u32) {
+    lead(bytes, node, false, to);
+    lead(bytes, node, true, to);
+}
+
+/// Where a side of a node leads.
+fn led(bytes: &[u8], node: u32, right: bool) -> u32 {
+    let node = &bytes[node as usize * NODE_BYTES..][..NODE_BYTES];
+    match right {
+        true => u32::from_be_bytes([node[3] & 0x0f, node[4], node[5], node[6]]),
+        false => u32::from_be_bytes([node[3] >> 4, node[0], node[1], node[2]]),
+    }
 }
 
 /// Each side has three bytes of its own, at the ends, and the upper or lower half of the byte between for its highest
@@ -82,6 +145,7 @@ mod tests {
         lead(&mut node, 0, false, 0x0123_4567);
         lead(&mut node, 0, true, 0x0fed_cba9);
         assert_eq!(node, [0x23, 0x45, 0x67, 0x1f, 0xed, 0xcb, 0xa9]);
+        assert_eq!([led(&node, 0, false), led(&node, 0, true)], [0x0123_4567, 0x0fed_cba9]);
         lead(&mut node, 0, false, 0x0aaa_aaaa);
         assert_eq!(node, [0xaa, 0xaa, 0xaa, 0xaf, 0xed, 0xcb, 0xa9]);
     }
@@ -89,7 +153,7 @@ mod tests {
     #[test]
     fn addresses_share_the_nodes_of_what_they_have_in_common() {
         let nodes = |addresses: &[u128]| {
-            let leaves: Vec<(u128, u32)> = addresses.iter().map(|a| (*a, 0)).collect();
+            let leaves: Vec<Leaf> = addresses.iter().map(|a| Leaf::of_address(*a, 0)).collect();
             Tree::of(&leaves, 1).unwrap().nodes
         };
         assert_eq!(nodes(&[]), 1);
@@ -100,10 +164,40 @@ mod tests {
     }
 
     #[test]
+    fn networks_end_the_tree_early() {
+        let nodes = |leaves: &[Leaf]| Tree::of(leaves, 1).unwrap().nodes;
+        let network = |first, length| Leaf { first, length, data: Some(0) };
+        assert_eq!(nodes(&[network(0, 0)]), 1);
+        assert_eq!(nodes(&[network(0, 8)]), 8);
+        assert_eq!(nodes(&[network(0, 0), network(0, 8), network(0, 9)]), 9);
+        assert_eq!(nodes(&[network(0, 8), Leaf::of_address(5, 0)]), 128);
+    }
+
+    #[test]
+    fn network_is_reached_unless_others_cover_it() {
+        let of = |leaves: &[(u128, u8)]| {
+            let leaves: Vec<Leaf> =
+                leaves.iter().map(|(first, length)| Leaf { first: *first, length: *length, data: None }).collect();
+            is_reached(&leaves, 0)
+        };
+        let half = 1 << 127;
+        assert!(of(&[(0, 0)]));
+        assert!(of(&[(0, 0), (0, 1)]));
+        assert!(of(&[(0, 0), (half, 1)]));
+        assert!(!of(&[(0, 0), (0, 1), (half, 1)]));
+        assert!(!of(&[(0, 0), (0, 1), (0, 2), (half, 1)]));
+        assert!(of(&[(0, 0), (0, 2), (half, 1)]));
+        assert!(!of(&[(4, 127), (4, 128), (5, 128)]));
+        assert!(of(&[(4, 127), (5, 128), (6, 128)]));
+        assert!(of(&[(4, 128), (5, 128)]));
+    }
+
+    #[test]
     fn what_28_bits_cannot_address_is_refused() {
         let room = (1 << RECORD_BITS) - SEPARATOR.len() - 128;
-        assert!(Tree::of(&[(5, 0)], room).is_ok());
+        let leaf = Leaf::of_address(5, 0);
+        assert!(Tree::of(&[leaf], room).is_ok());
         let error = WriteError::TooLarge { nodes: 128, data: room as u64 + 1 };
-        assert_eq!(Tree::of(&[(5, 0)], room + 1).err(), Some(error));
+        assert_eq!(Tree::of(&[leaf], room + 1).err(), Some(error));
     }
 }

@@ -18,6 +18,7 @@ use crate::{declared, identity};
 pub(crate) fn build(arguments: &BuildArguments) -> anyhow::Result<ExitCode> {
     let folder = cluster::read_folder::<Object>(&arguments.manifests)?;
     let mut tables = Tables::new(arguments.table.settings(&arguments.cluster_id), arguments.table.edges.into());
+    tables.set_ranges(arguments.table.ranges()?);
     for change in folder.changes() {
         tables.apply(change, Instant::now());
     }

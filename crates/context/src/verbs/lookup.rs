@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
+use ::identity::ReservedIdentity;
 use anyhow::Context;
 use bytes::Bytes;
 use console::{DOUBTFUL, GOOD, NO, Output, YES, output};
@@ -37,26 +38,32 @@ pub(crate) fn lookup(arguments: &LookupArguments) -> anyhow::Result<ExitCode> {
     let bytes = runtime()?.block_on(consumer::read(&arguments.from, identity::FEED, "baseline"))?;
     let database = Database::open(bytes).context("the baseline of identities")?;
     match database.database_type() {
-        DatabaseType::Identities => answer(arguments, &database, |who: &Who| lines(who)),
-        DatabaseType::Numbers => answer(arguments, &database, |number: &Number| number.num.to_string()),
+        DatabaseType::Identities => answer(arguments, &database, |who: &Who| (who.num, lines(who))),
+        DatabaseType::Numbers => answer(arguments, &database, |number: &Number| (number.num, number.num.to_string())),
     }
 }
 
 fn answer<'d, R: Serialize + Deserialize<'d>>(
     arguments: &LookupArguments,
     database: &'d Database<Bytes>,
-    lines: impl Fn(&R) -> String,
+    shown: impl Fn(&R) -> (u32, String),
 ) -> anyhow::Result<ExitCode> {
     let mut answers: Vec<Answer<R>> = Vec::new();
     for ip in &arguments.addresses {
         answers.push(Answer { ip: *ip, record: database.lookup(*ip)? });
     }
-    let text = |answer: &Answer<R>| headed(answer.ip, answer.record.as_ref().map(&lines)) + "\n";
+    let text = |answer: &Answer<R>| headed(answer.ip, answer.record.as_ref().map(&shown)) + "\n";
+    let is_known = |answer: &Answer<R>| answer.record.as_ref().is_some_and(|record| is_holder(shown(record).0));
     let text = match arguments.from.output {
         Output::Json => output::json(&answers)?,
         Output::Text => answers.iter().map(text).collect(),
     };
-    output::answer(&text, if answers.iter().all(|answer| answer.record.is_some()) { YES } else { NO })
+    output::answer(&text, if answers.iter().all(is_known) { YES } else { NO })
+}
+
+/// Whether the number says that somebody is known to have the address: `world` says that nobody is.
+fn is_holder(num: u32) -> bool {
+    num != ReservedIdentity::World.num()
 }
 
 /// Asks the history of a provider.
@@ -73,13 +80,15 @@ fn lookup_past(arguments: &LookupArguments, at: &str) -> anyhow::Result<ExitCode
         Output::Json => output::json(&answers)?,
         Output::Text => answers.iter().map(past_text).collect(),
     };
-    output::answer(&text, if answers.iter().all(|answer| answer.record.is_some()) { YES } else { NO })
+    let is_known = |answer: &LookupAnswer| answer.record.as_ref().is_some_and(|record| is_holder(record.num));
+    output::answer(&text, if answers.iter().all(is_known) { YES } else { NO })
 }
 
 /// An address, and who has it.
-fn headed(ip: IpAddr, lines: Option<String>) -> String {
-    match lines {
-        Some(lines) => format!("{GOOD}{ip}{GOOD:#}  {lines}"),
+fn headed(ip: IpAddr, shown: Option<(u32, String)>) -> String {
+    match shown {
+        Some((num, lines)) if is_holder(num) => format!("{GOOD}{ip}{GOOD:#}  {lines}"),
+        Some((_, lines)) => format!("{DOUBTFUL}{ip}{DOUBTFUL:#}  {lines}"),
         None => format!("{DOUBTFUL}{ip}{DOUBTFUL:#}  not found"),
     }
 }
@@ -90,7 +99,7 @@ fn past_text(answer: &LookupAnswer) -> String {
     let until = until.as_deref().unwrap_or("now");
     let lines = [("at", at.clone()), ("valid", format!("{from} to {until}")), ("history", format!("since {started}"))];
     let lines: String = lines.iter().map(|(name, value)| format!("\n  {name:<10} {value}")).collect();
-    headed(*ip, record.as_ref().map(self::lines)) + &lines + "\n"
+    headed(*ip, record.as_ref().map(|record| (record.num, self::lines(record)))) + &lines + "\n"
 }
 
 fn lines(who: &Who) -> String {
@@ -134,7 +143,7 @@ mod tests {
         });
         whole.as_object_mut().unwrap().extend(record.as_object().unwrap().clone());
         let record: Who = serde_json::from_value(whole).unwrap();
-        let text = headed("192.0.2.1".parse().unwrap(), Some(super::lines(&record)));
+        let text = headed("192.0.2.1".parse().unwrap(), Some((record.num, super::lines(&record))));
         let plain = anstream::adapter::strip_str(&text).to_string();
         plain.lines().map(str::trim).map(String::from).collect()
     }

@@ -103,7 +103,9 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
     let history = arguments.history.bounds().map(SharedHistory::new);
+    let ranges = arguments.table.ranges()?;
     let sources = Sources {
+        ranges: ranges.clone(),
         status: statuses,
         metrics: metrics.clone(),
         history: history.clone(),
@@ -149,6 +151,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let [identity, declared] = ways;
     let mut tables = Tables::new(arguments.table.settings(&cluster), arguments.table.edges.into());
     tables.set_remote_prefixes(arguments.remote_label_prefix.clone());
+    tables.set_ranges(ranges);
     let parts = Parts {
         tables,
         identity,

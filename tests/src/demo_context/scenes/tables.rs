@@ -44,8 +44,8 @@ pub(super) struct Addresses(BTreeMap<IpAddr, Who>);
 impl Addresses {
     pub(super) fn of(baseline: &[u8]) -> anyhow::Result<Addresses> {
         let database = Database::open(baseline).context("the baseline of identities")?;
-        let entries = database.entries::<Who>()?.collect::<Result<_, _>>()?;
-        Ok(Addresses(entries))
+        let entries = database.entries::<Who>()?.map(|entry| entry.map(|(network, who)| (network.addr(), who)));
+        Ok(Addresses(entries.collect::<Result<_, _>>()?))
     }
 
     pub(super) fn apply(&mut self, delta: &IdentityDelta) {

@@ -2,6 +2,7 @@ use std::time::Instant;
 
 use ::identity::{LabelFilter, Space};
 use cluster::Watched;
+use ipnet::IpNet;
 use policy::{Change, Interner};
 use serde_json::{Value as Json, json};
 
@@ -10,7 +11,7 @@ use crate::directory::{Changes, Settings, Snapshot};
 use crate::edges::Form;
 use crate::frame::{Coding, Frame};
 use crate::identity::chunks;
-use crate::mmdb::read::Database;
+use crate::mmdb::read::{Database, ReadError};
 use crate::object::{Kind, Object};
 use crate::tables::Tables;
 
@@ -204,6 +205,11 @@ fn number_delta_names_rows_before_addresses() {
     assert!(text.find("\"ids\"").unwrap() < text.find("10.9.0.1").unwrap(), "{text}");
 }
 
+fn one(entry: Result<(IpNet, Json), ReadError>) -> (IpAddr, Json) {
+    let (network, record) = entry.unwrap();
+    (network.addr(), record)
+}
+
 #[tokio::test]
 async fn number_baseline_has_numbers_of_whole_baseline() {
     let cluster = Cluster::new();
@@ -214,9 +220,9 @@ async fn number_baseline_has_numbers_of_whole_baseline() {
     numbers.verify().unwrap();
     assert_eq!([whole.database_type(), numbers.database_type()], [DatabaseType::Identities, DatabaseType::Numbers]);
     assert_eq!(numbers.description(), whole.description());
-    let all: BTreeMap<IpAddr, Json> = whole.entries().unwrap().map(|entry| entry.unwrap()).collect();
+    let all: BTreeMap<IpAddr, Json> = whole.entries().unwrap().map(one).collect();
     let wanted = all.into_iter().map(|(address, record)| (address, json!({"num": record["num"]})));
-    let got: BTreeMap<IpAddr, Json> = numbers.entries().unwrap().map(|entry| entry.unwrap()).collect();
+    let got: BTreeMap<IpAddr, Json> = numbers.entries().unwrap().map(one).collect();
     assert_eq!(got, wanted.collect());
     assert!(baseline.parts().all(|(what, _)| what != FeedForm::NUMBERS), "stores do not encode it");
 }
