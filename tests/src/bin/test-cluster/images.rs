@@ -73,6 +73,11 @@ impl Images {
         cluster.image(PODS, &self.pods, "/test-cluster")
     }
 
+    /// The program `ringfence-context` of the tested image, for hosts outside of pods.
+    pub(crate) fn context_program(&self) -> String {
+        self.current.join("usr/local/bin/ringfence-context").display().to_string()
+    }
+
     /// The program of the test's pods, for hosts outside of the cluster.
     pub(crate) fn pod_program(&self) -> String {
         self.pods.join("test-cluster").display().to_string()

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use serde_json::json;
 
 use crate::Stage;
@@ -53,6 +53,7 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
     cluster.pods_ready(NAMESPACE, "app=db", POD_START)?;
 
     install_provider(cluster, east)?;
+    let refused = strangers_are_refused(stage, &db)?;
     let targets = cluster.addresses(&db)?.map(|address| at(&address, 8080));
     let get = |name: &str, target: &str| {
         east.exec(&PodName::new(NAMESPACE, name), &["/test-cluster", "pod", "get", "tcp", target])
@@ -68,7 +69,66 @@ pub(crate) fn provider_admits_pods_of_another_cluster(stage: &Stage) -> anyhow::
     }
     remove_provider(cluster)?;
     east.down()?;
-    Ok("both families".to_owned())
+    Ok(format!("both families over TLS; {refused} strangers refused"))
+}
+
+/// The provider's port is read over TLS with a token of an agent's account, and by nobody else. Returns how many were refused.
+fn strangers_are_refused(stage: &Stage, pod: &PodName) -> anyhow::Result<usize> {
+    let (cluster, work) = (stage.cluster, work_folder().join("provider"));
+    let authority = ["--namespace", "ringfence", "get", "configmap", "ringfence-context-ca", "--output"];
+    let authority = cluster.kubectl(&[&authority[..], &["jsonpath={.data.ca\\.crt}"]].concat())?;
+    fs::write(work.join("ca.crt"), authority)?;
+    for (file, namespace, account, audience) in [
+        ("agent.token", "ringfence", "ringfence", Some("--audience=ringfence-context")),
+        ("stranger.token", NAMESPACE, "default", Some("--audience=ringfence-context")),
+        ("api.token", "ringfence", "ringfence", None),
+    ] {
+        let words = ["--namespace", namespace, "create", "token", account];
+        fs::write(work.join(file), cluster.kubectl(&[&words[..], audience.as_slice()].concat())?)?;
+    }
+    // From a node, whose addresses the NetworkPolicy of the provider admits: what refuses is the provider itself.
+    let [address, _] = cluster.addresses(pod)?;
+    let program = stage.images.context_program();
+    let file = |name: &str| work.join(name).display().to_string();
+    let lookup = |scheme: &str, authority: &str, token: Option<&str>| {
+        let (from, authority) = (format!("{scheme}://{PROVIDER}:9471"), file(authority));
+        let token = token.map(|name| format!("--token-file={}", file(name)));
+        let mut words = vec![program.as_str(), "lookup", &address, "--from", &from, "--ca-file", &authority];
+        words.extend(token.as_deref());
+        cluster.on_node(1, &words)
+    };
+    let answer = lookup("https", "ca.crt", Some("agent.token"))?;
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    ensure!(answer.contains(&name), "the record of {address} is not that of {name}: {answer}");
+    let strangers = [
+        ("no token", "https", "ca.crt", None, "401"),
+        ("a token for the API server", "https", "ca.crt", Some("api.token"), "401"),
+        ("an account without a grant", "https", "ca.crt", Some("stranger.token"), "403"),
+        ("a CA that did not sign the certificate", "https", "east.crt", Some("agent.token"), "certificate"),
+        ("no TLS", "http", "ca.crt", None, "error"),
+    ];
+    for (who, scheme, authority, token, says) in strangers {
+        match lookup(scheme, authority, token) {
+            Ok(answer) => bail!("with {who} the provider answered: {answer}"),
+            Err(error) => ensure!(format!("{error:#}").contains(says), "with {who}, expected {says}: {error:#}"),
+        }
+    }
+    // A pod that is no consumer does not even connect.
+    let port = format!("{PROVIDER}:9471");
+    let connect = || cluster.exec(pod, &["/test-cluster", "pod", "get", "tcp", &port]);
+    let is_dropped = || connect().is_err_and(|error| format!("{error:#}").contains("timed out"));
+    ensure!(is_dropped(), "{name} is no consumer and connects to the provider");
+    // The control: with the label of a consumer it gets as far as TLS, which it does not speak.
+    cluster.kubectl(&[
+        "--namespace",
+        &pod.namespace,
+        "label",
+        "pod",
+        &pod.name,
+        "ringfence.io/context-consumer=true",
+    ])?;
+    wait_for("a consumer connects to the provider", IN_FORCE, || Ok((!is_dropped()).then_some(())))?;
+    Ok(strangers.len() + 1)
 }
 
 /// The components of `deploy/` for the provider, with the account that docs/remote-clusters.md makes over there.
