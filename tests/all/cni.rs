@@ -18,6 +18,8 @@ mod checksum_offload;
 mod options;
 // ICMP errors and fragments that leave a pod.
 mod icmp;
+// Headers that change behind the check.
+mod shared_memory;
 // DEL, CHECK, GC and STATUS.
 mod lifecycle;
 // Pods that reach themselves.

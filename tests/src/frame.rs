@@ -52,10 +52,23 @@ pub fn send_frame_with_checksum_at(interface: &str, frame: &[u8], start: u16) {
 /// # Panics
 /// If it cannot be. That needs root.
 pub fn switch_checksum_offload_off(interface: &str) {
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
     const ETHTOOL_STXCSUM: u32 = 0x17;
+    switch_off(interface, ETHTOOL_STXCSUM);
+}
+
+/// Switches the joining of received packets (GRO) at an interface of this thread's network namespace off, as `ethtool -K` does.
+///
+/// # Panics
+/// If it cannot be. That needs root.
+pub fn switch_receive_offload_off(interface: &str) {
+    const ETHTOOL_SGRO: u32 = 0x2c;
+    switch_off(interface, ETHTOOL_SGRO);
+}
+
+fn switch_off(interface: &str, command: u32) {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
     // struct ethtool_value: the command, and the value.
-    let mut value = [ETHTOOL_STXCSUM, 0];
+    let mut value = [command, 0];
     // SAFETY: an ifreq is a plain structure of the C library, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {

@@ -24,5 +24,6 @@ pub mod oracle;
 pub mod prober;
 pub mod provider_process;
 pub mod scale;
+pub mod shared_memory;
 pub mod threads;
 pub mod two_clusters;

@@ -62,6 +62,8 @@ pub(crate) fn observed_hook(hook: Hook) -> ObservedHook {
         // NF_INET_FORWARD and NF_INET_LOCAL_IN at priority `filter`
         Hook::Forward => (2, 0, NF_ACCEPT, None),
         Hook::Input => (1, 0, NF_ACCEPT, None),
+        // NF_INET_LOCAL_OUT at priority `filter`
+        Hook::Output => (3, 0, NF_ACCEPT, None),
         // NF_INET_PRE_ROUTING before the defragmentation (NF_IP_PRI_CONNTRACK_DEFRAG, -400), which answers for fragments
         Hook::EarlyPrerouting => (0, -450, NF_ACCEPT, None),
         // NF_BR_FORWARD at priority `filter` of bridges

@@ -202,6 +202,13 @@ pub enum Expression {
         length: u32,
         to: Register,
     },
+    /// Writes what the register holds into the packet, and corrects no checksum.
+    PayloadSet {
+        base: Base,
+        offset: u32,
+        length: u32,
+        from: Register,
+    },
     /// One byte of an IPv6 extension header (`nft_exthdr`).
     HeaderByte {
         kind: u8,

@@ -130,7 +130,9 @@ fn walk(ruleset: &Ruleset, packet: &Packet, hook: Hook, mut meet: impl FnMut(&Na
     let base = ruleset.chains.iter().find(|(_, c)| c.hook == Some(hook));
     let policy = match hook {
         Hook::Ingress(_) => Stop::Dropped,
-        Hook::Forward | Hook::Input | Hook::Prerouting | Hook::BridgeForward | Hook::EarlyPrerouting => Stop::Accepted,
+        Hook::Forward | Hook::Input | Hook::Output | Hook::Prerouting | Hook::BridgeForward | Hook::EarlyPrerouting => {
+            Stop::Accepted
+        }
     };
     let Some((name, chain)) = base else { return Evaluation { stop: Stop::Accepted, mark, path } };
     path.push(name.clone());
@@ -208,7 +210,12 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::Family(family) => Family::of(packet.source) == *family,
         Match::Protocol(protocol) => packet.protocol == protocol.number(),
         Match::NotProtocol(protocol) => packet.protocol != protocol.number(),
-        Match::Icmpv6Type(first, last) => packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t)),
+        Match::Icmpv6Type(first, last) | Match::PlainIcmpv6Type(first, last) => {
+            packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t))
+        }
+        Match::OnLinkIcmpv6Type(first, last) => {
+            packet.hop_limit == 255 && packet.icmpv6_type.is_some_and(|t| (*first..=*last).contains(&t))
+        }
         Match::HopLimit(limit) => packet.source.is_ipv6() && packet.hop_limit == *limit,
         Match::FlowPort(first, last) => match read(Field::FlowPort, packet) {
             Some(Datum::Port(port)) => (*first..=*last).contains(&port),
@@ -229,9 +236,13 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::EtherType(kind) => kind.family() == Some(Family::of(packet.source)),
         Match::NotEtherType(kind) => kind.family() != Some(Family::of(packet.source)),
         Match::SourceIs(address) => packet.source == *address,
+        Match::Ipv4Protocol(number) => packet.source.is_ipv4() && packet.protocol == *number,
         Match::NotIpProtocol(number) => packet.source.is_ipv4() && packet.protocol != *number,
         Match::NextHeader(number) => packet.source.is_ipv6() && packet.protocol == *number,
         Match::NotFragment(family) => Family::of(packet.source) == *family,
+        Match::FirstFragment => packet.source.is_ipv4(),
+        // Packets here have all the bytes that rules ask for.
+        Match::PrivateBytes(_) => true,
         // Packets here have no link header (as if their sender's were the expected one), are never ARP or fragments, and
         // show no more of ICMP than the type of ICMPv6.
         Match::NotFromHardware(_)
@@ -240,14 +251,18 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         | Match::ArpTarget(_)
         | Match::NotArpSenderHardware(_)
         | Match::IcmpType(..)
-        | Match::IgmpType(_)
+        | Match::IgmpType(..)
+        | Match::ListenerReport(..)
+        | Match::FragmentedIcmpv6Type(..)
         | Match::Fragment(_)
         | Match::FragmentOfOther(_)
         | Match::QuotedDestination(_)
+        | Match::QuotedWithoutOptions
+        | Match::NotQuotedProtocol(_)
+        | Match::QuotedNextHeader(_)
         | Match::NotQuotedNextHeader(_)
         | Match::RouterAlert
         | Match::MulticastFrame
-        | Match::HopByHopOptions
         | Match::NeighbourTarget(_) => false,
     }
 }

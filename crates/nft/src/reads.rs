@@ -41,18 +41,27 @@ impl Match {
             | Match::NotProtocol(_)
             | Match::IpProtocol(_)
             | Match::MulticastFrame
+            | Match::PrivateBytes(_)
             | Match::DestinationPort(..) => of(Source::Packet, None),
             Match::IcmpType(..)
-            | Match::IgmpType(_)
+            | Match::IgmpType(..)
+            | Match::QuotedWithoutOptions
+            | Match::NotQuotedProtocol(_)
+            | Match::Ipv4Protocol(_)
+            | Match::FirstFragment
             | Match::Ipv4HeaderWords(_)
             | Match::NotIpv4HeaderWords(_)
             | Match::RouterAlert
             | Match::NotRouterAlert
             | Match::NotIpProtocol(_) => of(Source::Packet, Some(Family::V4)),
             Match::Icmpv6Type(..)
+            | Match::PlainIcmpv6Type(..)
+            | Match::OnLinkIcmpv6Type(..)
+            | Match::ListenerReport(..)
+            | Match::FragmentedIcmpv6Type(..)
             | Match::HopLimit(_)
-            | Match::HopByHopOptions
             | Match::NeighbourTarget(_)
+            | Match::QuotedNextHeader(_)
             | Match::NotQuotedNextHeader(_)
             | Match::NextHeader(_)
             | Match::FragmentOfOther(_) => of(Source::Packet, Some(Family::V6)),
@@ -96,15 +105,17 @@ impl Match {
     pub(crate) fn is_icmp_type_of(&self, family: Family) -> bool {
         match family {
             Family::V4 => matches!(self, Match::IcmpType(..)),
-            Family::V6 => matches!(self, Match::Icmpv6Type(..)),
+            Family::V6 => matches!(self, Match::PlainIcmpv6Type(..) | Match::OnLinkIcmpv6Type(..)),
         }
     }
 
     /// The family of the ICMP message whose body it reads.
     pub(crate) fn reads_icmp_body(&self) -> Option<Family> {
         match self {
-            Match::NeighbourTarget(_) | Match::NotQuotedNextHeader(_) => Some(Family::V6),
-            Match::QuotedDestination(IpAddr::V4(_)) => Some(Family::V4),
+            Match::NeighbourTarget(_) | Match::QuotedNextHeader(_) | Match::NotQuotedNextHeader(_) => Some(Family::V6),
+            Match::QuotedDestination(IpAddr::V4(_)) | Match::QuotedWithoutOptions | Match::NotQuotedProtocol(_) => {
+                Some(Family::V4)
+            }
             Match::QuotedDestination(IpAddr::V6(_)) => Some(Family::V6),
             _ => None,
         }

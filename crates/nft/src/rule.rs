@@ -135,16 +135,6 @@ impl IgmpType {
             IgmpType::ReportV3 => 0x22,
         }
     }
-
-    /// The word of nft's grammar.
-    pub fn word(self) -> &'static str {
-        match self {
-            IgmpType::ReportV1 => "membership-report-v1",
-            IgmpType::ReportV2 => "membership-report-v2",
-            IgmpType::Leave => "leave-group",
-            IgmpType::ReportV3 => "membership-report-v3",
-        }
-    }
 }
 
 /// Parts of an IP header by which a router on the path replaces the destination address. Connection tracking records
@@ -209,16 +199,34 @@ pub enum Match {
     Protocol(Protocol),
     /// The packet has another transport protocol than this one.
     NotProtocol(Protocol),
-    /// An ICMP type (IPv4) in a range, both ends included.
+    /// An ICMP type (IPv4) in a range, both ends included, where the header has no options. What follows a header of
+    /// 20 bytes is read at its place in the packet, as in [`Match::PlainIcmpv6Type`].
     IcmpType(u8, u8),
-    IgmpType(IgmpType),
-    /// An ICMPv6 type in a range, both ends included.
+    /// The IGMP message behind an IPv4 header of this length in words of 4 bytes.
+    IgmpType(u8, IgmpType),
+    /// An ICMPv6 type in a range, both ends included, wherever the kernel has found the ICMPv6 header.
     Icmpv6Type(u8, u8),
-    /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after a
-    /// condition on the ICMP type.
+    /// An ICMPv6 type in a range, both ends included, right behind the IPv6 header. It is read at its place in the
+    /// packet: where the transport header is, and which, the kernel finds out before the first rule of a base chain
+    /// (`nft_set_pktinfo_ipv6`), thus before [`Match::PrivateBytes`].
+    PlainIcmpv6Type(u8, u8),
+    /// [`Match::PlainIcmpv6Type`] of a packet that no router has passed on: its hop limit is 255.
+    OnLinkIcmpv6Type(u8, u8),
+    /// An ICMPv6 type in a range, both ends included, behind hop-by-hop options of 8 bytes, which is the length of the
+    /// router alert. The hop limit is 1 (RFC 3810, section 5).
+    ListenerReport(u8, u8),
+    /// An ICMPv6 type in a range, both ends included, in the first fragment of a packet.
+    FragmentedIcmpv6Type(u8, u8),
+    /// The packet that an ICMP error quotes was sent to this address (RFC 792; RFC 4443, section 3). It comes after
+    /// [`Match::IcmpType`] or [`Match::PlainIcmpv6Type`], as the other conditions on ICMP messages.
     QuotedDestination(IpAddr),
-    /// The IPv6 header of the packet that an ICMPv6 error quotes announces another header than this. It comes after a
-    /// condition on the ICMPv6 type.
+    /// The IPv4 packet that an ICMP error quotes has no options.
+    QuotedWithoutOptions,
+    /// The packet that an ICMP error quotes carries something else than this.
+    NotQuotedProtocol(u8),
+    /// The IPv6 header of the packet that an ICMPv6 error quotes announces this.
+    QuotedNextHeader(u8),
+    /// The IPv6 header of the packet that an ICMPv6 error quotes announces another header than this.
     NotQuotedNextHeader(u8),
     /// The IPv6 hop limit of this packet. 255 says that no router has passed it on: one takes 1 off before its forward
     /// hook, a bridge does not.
@@ -236,8 +244,6 @@ pub enum Match {
     NotIpv4HeaderWords(u8),
     /// The packet was sent to a multicast address of the link layer.
     MulticastFrame,
-    /// The IPv6 packet has a hop-by-hop options header.
-    HopByHopOptions,
     /// The first option of the IPv4 header is the router alert (RFC 2113).
     RouterAlert,
     /// The IPv4 header has a first option other than the router alert.
@@ -261,6 +267,13 @@ pub enum Match {
     NotEtherType(EtherType),
     /// The packet's source address is this one.
     SourceIs(IpAddr),
+    /// The packet has as many bytes as this, from its network header on, and from here on they are in memory that
+    /// only the kernel can write to: a sender may have left them in pages that it still maps (`splice`), and change them
+    /// behind the conditions that have read them. For that the last of them is written back (`skb_ensure_writable`). It
+    /// comes after a condition on what the frame carries, and before those whose fields are to stay.
+    PrivateBytes(u16),
+    /// The IPv4 packet carries this protocol.
+    Ipv4Protocol(u8),
     /// The IPv4 packet carries something else than this protocol.
     NotIpProtocol(u8),
     /// This header follows the IPv6 header at once, without extension headers between.
@@ -269,6 +282,8 @@ pub enum Match {
     Fragment(Family),
     /// The packet is no fragment.
     NotFragment(Family),
+    /// The IPv4 packet is no fragment, or the first one.
+    FirstFragment,
     /// The packet is a fragment of an IPv6 packet whose part behind the fragment header begins with another header than
     /// this one.
     FragmentOfOther(u8),
@@ -282,8 +297,7 @@ pub enum Match {
     ArpTarget(Ipv4Addr),
     /// The ARP packet's sender hardware address is another one than this.
     NotArpSenderHardware(HardwareAddress),
-    /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4). It
-    /// comes after a condition on the ICMPv6 type.
+    /// The target of a neighbour solicitation or advertisement is this address (RFC 4861, sections 4.3 and 4.4).
     NeighbourTarget(Ipv6Addr),
 }
 
@@ -444,6 +458,8 @@ pub enum Hook {
     BridgeForward,
     /// Of an `inet` table, at priority -450: packets as they come in, before fragments are joined (-400) and connection tracking.
     EarlyPrerouting,
+    /// Of an `inet` table, at priority `filter` (0): packets that the node itself sends.
+    Output,
     /// Of a `netdev` table, at priority -500: frames as they enter the interface. Its policy is `drop`.
     Ingress(InterfaceName),
 }
@@ -452,7 +468,7 @@ impl Hook {
     /// The family of the tables that can have the hook.
     pub fn family(self) -> TableFamily {
         match self {
-            Hook::Forward | Hook::Input | Hook::EarlyPrerouting => TableFamily::Inet,
+            Hook::Forward | Hook::Input | Hook::Output | Hook::EarlyPrerouting => TableFamily::Inet,
             Hook::Prerouting | Hook::BridgeForward => TableFamily::Bridge,
             Hook::Ingress(_) => TableFamily::Netdev,
         }

@@ -144,6 +144,7 @@ impl Display for HookText {
         match self.0 {
             Hook::Forward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Input => f.write_str("type filter hook input priority filter; policy accept;"),
+            Hook::Output => f.write_str("type filter hook output priority filter; policy accept;"),
             Hook::BridgeForward => f.write_str("type filter hook forward priority filter; policy accept;"),
             Hook::Prerouting => f.write_str("type filter hook prerouting priority -300; policy accept;"),
             Hook::EarlyPrerouting => f.write_str("type filter hook prerouting priority -450; policy accept;"),
@@ -180,11 +181,24 @@ impl Display for Match {
             Match::Family(Family::V6) => f.write_str("meta nfproto ipv6"),
             Match::Protocol(protocol) => write!(f, "meta l4proto {protocol}"),
             Match::NotProtocol(protocol) => write!(f, "meta l4proto != {protocol}"),
-            Match::IcmpType(first, last) if first == last => write!(f, "icmp type {first}"),
-            Match::IcmpType(first, last) => write!(f, "icmp type {first}-{last}"),
-            Match::Icmpv6Type(first, last) if first == last => write!(f, "icmpv6 type {first}"),
-            Match::Icmpv6Type(first, last) => write!(f, "icmpv6 type {first}-{last}"),
-            Match::IgmpType(kind) => write!(f, "igmp type {}", kind.word()),
+            // nft has words for what follows the IP header only where the kernel has found it. At its place it is behind
+            // 20 or 40 bytes, and behind 8 more if there is an extension header.
+            Match::IcmpType(first, last) => write!(f, "ip protocol 1 @nh,160,8 {}", Span(*first, *last)),
+            Match::PlainIcmpv6Type(first, last) => write!(f, "ip6 nexthdr 58 @nh,320,8 {}", Span(*first, *last)),
+            Match::OnLinkIcmpv6Type(first, last) => {
+                write!(f, "ip6 nexthdr 58 ip6 hoplimit 255 @nh,320,8 {}", Span(*first, *last))
+            }
+            Match::ListenerReport(first, last) => {
+                write!(f, "ip6 nexthdr 0 ip6 hoplimit 1 @nh,320,16 0x3a00 @nh,384,8 {}", Span(*first, *last))
+            }
+            Match::FragmentedIcmpv6Type(first, last) => {
+                let span = Span(*first, *last);
+                write!(f, "ip6 nexthdr 44 @nh,320,8 58 @nh,336,16 & 0xfff8 == 0 @nh,384,8 {span}")
+            }
+            Match::Icmpv6Type(first, last) => write!(f, "icmpv6 type {}", Span(*first, *last)),
+            Match::IgmpType(words, kind) => {
+                write!(f, "ip protocol 2 ip hdrlength {words} @nh,{},8 {:#04x}", u16::from(*words) * 32, kind.number())
+            }
             Match::HopLimit(limit) => write!(f, "ip6 hoplimit {limit}"),
             Match::Rerouting(rerouting) => f.write_str(rerouting.condition()),
             Match::FlowPort(first, last) if first == last => write!(f, "{} {first}", Field::FlowPort),
@@ -192,7 +206,6 @@ impl Display for Match {
             Match::FlowSourcePort(first, last) => write!(f, "{} {first}-{last}", Field::FlowSourcePort),
             Match::DestinationPort(first, last) => write!(f, "{} {first}-{last}", Field::DestinationPort),
             Match::MulticastFrame => f.write_str("meta pkttype multicast"),
-            Match::HopByHopOptions => f.write_str("exthdr hbh exists"),
             Match::Ipv4HeaderWords(words) => write!(f, "ip hdrlength {words}"),
             Match::NotIpv4HeaderWords(words) => write!(f, "ip hdrlength != {words}"),
             // nft has no word for the first option, which stands behind the header's 20 bytes.
@@ -205,12 +218,18 @@ impl Display for Match {
             Match::NotEtherType(kind) => write!(f, "ether type != {}", kind.word()),
             Match::SourceIs(IpAddr::V4(address)) => write!(f, "ip saddr {address}"),
             Match::SourceIs(IpAddr::V6(address)) => write!(f, "ip6 saddr {address}"),
+            Match::PrivateBytes(bytes) => {
+                let last = u32::from(*bytes).saturating_sub(1) * 8;
+                write!(f, "@nh,{last},8 set @nh,{last},8")
+            }
+            Match::Ipv4Protocol(number) => write!(f, "ip protocol {number}"),
             Match::NotIpProtocol(number) => write!(f, "ip protocol != {number}"),
             Match::NextHeader(number) => write!(f, "ip6 nexthdr {number}"),
             Match::Fragment(Family::V4) => f.write_str("ip frag-off & 0x3fff != 0"),
             Match::Fragment(Family::V6) => f.write_str("exthdr frag exists"),
             Match::NotFragment(Family::V4) => f.write_str("ip frag-off & 0x3fff == 0"),
             Match::NotFragment(Family::V6) => f.write_str("exthdr frag missing"),
+            Match::FirstFragment => f.write_str("ip frag-off & 0x1fff == 0"),
             Match::FragmentOfOther(number) => write!(f, "frag nexthdr != {number}"),
             Match::NotFromHardware(address) => write!(f, "ether saddr != {address}"),
             Match::ArpRequest => f.write_str("arp operation request"),
@@ -219,12 +238,25 @@ impl Display for Match {
             Match::NotArpSenderHardware(address) => write!(f, "arp saddr ether != {address}"),
             // nft has no word for the quoted packet. It stands behind the 64 bits of the ICMP header, its destination
             // behind 16 bytes of it (IPv4) or 24 (IPv6).
-            Match::QuotedDestination(IpAddr::V4(address)) => write!(f, "@th,192,32 {:#010x}", u32::from(*address)),
-            Match::QuotedDestination(IpAddr::V6(address)) => write!(f, "@th,256,128 {:#034x}", u128::from(*address)),
-            Match::NotQuotedNextHeader(number) => write!(f, "@th,112,8 != {number}"),
-            // nft 1.0.6 has no word for the target: it stands behind the 64 bits of the ICMPv6 header.
-            Match::NeighbourTarget(address) => write!(f, "@th,64,128 {:#034x}", u128::from(*address)),
+            Match::QuotedDestination(IpAddr::V4(address)) => write!(f, "@nh,352,32 {:#010x}", u32::from(*address)),
+            Match::QuotedDestination(IpAddr::V6(address)) => write!(f, "@nh,576,128 {:#034x}", u128::from(*address)),
+            Match::QuotedWithoutOptions => f.write_str("@nh,224,8 0x45"),
+            Match::NotQuotedProtocol(number) => write!(f, "@nh,296,8 != {number}"),
+            Match::QuotedNextHeader(number) => write!(f, "@nh,432,8 {number}"),
+            Match::NotQuotedNextHeader(number) => write!(f, "@nh,432,8 != {number}"),
+            // The target stands behind the 64 bits of the ICMPv6 header.
+            Match::NeighbourTarget(address) => write!(f, "@nh,384,128 {:#034x}", u128::from(*address)),
         }
+    }
+}
+
+/// One number, or a range of them.
+struct Span(u8, u8);
+
+impl Display for Span {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Span(first, last) = self;
+        if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
     }
 }
 

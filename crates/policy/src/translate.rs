@@ -18,6 +18,7 @@ mod leave_out;
 mod names;
 mod peer_sets;
 mod plan;
+mod private_headers;
 mod programs;
 mod related;
 mod reporting;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use tests::frame::{icmpv6_packet, ip_packet, send_frame, udp_datagram, unreachable_packet};
+use tests::frame::{icmpv6_packet, ip_packet, send_frame, udp_datagram, unreachable_packet, with_ipv4_options};
 use tests::kernel_table::{counted, load_text};
 
 use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, ip, neighbour, six};
@@ -104,6 +104,43 @@ fn bridged_pod_quotes_no_extension_header() {
     errors_quote_no_extension_header(BRIDGE);
 }
 
+/// A node that takes tunnels in hands an error about one of its packets on to the source of the packet inside, which the
+/// pod has written. Behind IPv4 options the quoted ports are not where rules look.
+fn errors_quote_no_tunnel(network: Network) {
+    for (arguments, passes) in CHECKS {
+        for v6 in [false, true] {
+            let place = Place::new();
+            let node = Node::start(&place, network(&place), v6, arguments);
+            node.runtime.on_node(|| load_text(ERRORS));
+            let (own, other, gateway) = (node.addresses["web"], node.addresses["other"], gateway(v6));
+            let inside = udp_datagram(SocketAddr::new(other, 9), SocketAddr::new(own, 9), b"inside");
+            let mut quotes: Vec<(String, Vec<u8>)> = [4, 41, 47]
+                .map(|number| (format!("protocol {number}"), ip_packet(gateway, own, number, &inside)))
+                .into();
+            if !v6 {
+                let plain = udp_datagram(SocketAddr::new(gateway, 9), SocketAddr::new(own, 9), b"requests");
+                quotes.push(("options".into(), with_ipv4_options(&plain, &[1, 1, 1, 1])));
+            }
+            for (name, quoted) in quotes {
+                let before = errors(&node);
+                send(&node, &[unreachable_packet(own, gateway, &quoted)]);
+                assert_eq!(errors(&node) > before, passes, "{name} of {own}, {arguments:?}");
+            }
+            node.end();
+        }
+    }
+}
+
+#[test]
+fn routed_pod_quotes_no_tunnel() {
+    errors_quote_no_tunnel(PTP);
+}
+
+#[test]
+fn bridged_pod_quotes_no_tunnel() {
+    errors_quote_no_tunnel(BRIDGE);
+}
+
 /// The kernel takes an error about an echo reply without asking whether one was sent (`icmp_err`).
 fn path_mtu_of_other_hosts_stays(network: Network) {
     for (arguments, is_lowered) in CHECKS {
@@ -200,6 +237,36 @@ fn fragments_of_routed_pod_show_their_protocol() {
         assert_eq!(errors(&node), u64::from(hidden_pass), "{arguments:?}");
         node.end();
     }
+}
+
+/// What follows an extension header is not where rules look.
+fn extension_headers_leave_no_pod(network: Network) {
+    const HEADERS: &str = "table inet seen {\nchain input {\ntype filter hook input priority filter + 10;\n\
+                           udp dport 11 counter\n}\n}\n";
+    for (arguments, passes) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, network(&place), true, arguments);
+        node.runtime.on_node(|| load_text(HEADERS));
+        let own = node.addresses["web"];
+        let datagram = udp_datagram(SocketAddr::new(own, 40_000), SocketAddr::new(gateway(true), 11), b"hidden");
+        let options = [17, 0, 1, 4, 0, 0, 0, 0];
+        for number in [0, 60] {
+            let before = errors(&node);
+            send(&node, &[ip_packet(own, gateway(true), number, &[&options, &datagram[40..]].concat())]);
+            assert_eq!(errors(&node) > before, passes, "header {number}, {arguments:?}");
+        }
+        node.end();
+    }
+}
+
+#[test]
+fn routed_pod_sends_no_extension_header() {
+    extension_headers_leave_no_pod(PTP);
+}
+
+#[test]
+fn bridged_pod_sends_no_extension_header() {
+    extension_headers_leave_no_pod(BRIDGE);
 }
 
 /// For rules a packet ends at the authentication header, and conntrack goes on behind it.

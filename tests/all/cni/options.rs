@@ -1,9 +1,9 @@
 use std::net::IpAddr;
 
 use tests::agent_process::until;
-use tests::frame::{send_frame, udp_packet, with_ipv4_options};
+use tests::frame::{ip_packet, ipv4_packet, send_frame, udp_packet, with_ipv4_options};
 
-use super::edge::{BRIDGE, CHECKS, GATEWAY4, Network, PTP, count_incoming, incoming, neighbour};
+use super::edge::{BRIDGE, CHECKS, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, neighbour};
 use super::forged::{Node, hardware_address};
 use super::{Place, Pod};
 
@@ -66,6 +66,64 @@ fn node_reflects_no_fragment_of_routed_pod() {
         if reflects {
             until("the forged one is answered", || answered(&node.other));
         }
+        assert_eq!(node.other.sandbox.run(incoming) > 0, reflects, "{arguments:?}");
+        node.end();
+    }
+}
+
+/// What comes first of two fragments of the same place counts: that of a pod which writes another's address into it.
+#[test]
+fn forged_fragment_joins_no_datagram_of_others() {
+    const ROOM: usize = 24;
+    for (arguments, joins) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, PTP(&place), false, arguments);
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (node.addresses["other"], node.addresses["db"]) else {
+            panic!("IPv4 addresses")
+        };
+        let fragments = |letter: u8| {
+            let whole = udp_packet(from.octets(), to.octets(), 9, &[letter; 40]);
+            let part = |offset: usize, more: u8, data: &[u8]| {
+                let mut fragment = ipv4_packet(from.octets(), to.octets(), 17, data);
+                (fragment[6], fragment[7]) = (more, u8::try_from(offset / 8).expect("a small offset"));
+                with_ipv4_options(&fragment, &[])
+            };
+            let (first, second) = whole[20..].split_at(ROOM);
+            [part(0, MORE_FRAGMENTS, first), part(ROOM, 0, second)]
+        };
+        // The first letter behind the two headers.
+        let first_with = |letter: u8| {
+            let condition = format!("ip saddr {from} ip frag-off & 0x1fff == 0 @nh,224,8 {letter:#x}");
+            node.db.sandbox.run(|| count_incoming(&condition));
+            for (pod, letter, count) in [(&node.web, b'E', 1), (&node.other, b'g', 2)] {
+                let (to, from) = (neighbour(pod, GATEWAY4.into()), hardware_address(pod));
+                pod.sandbox.run(|| {
+                    for fragment in fragments(letter).iter().take(count) {
+                        send_frame("eth0", &[&to[..], &from, &[0x08, 0], fragment].concat());
+                    }
+                });
+            }
+            node.db.sandbox.run(incoming) > 0
+        };
+        assert_eq!(first_with(b'E'), joins, "{arguments:?}");
+        assert_eq!(first_with(b'g'), !joins, "{arguments:?}");
+        node.end();
+    }
+}
+
+/// A hop-by-hop option that says that whoever does not know it answers (RFC 8200, section 4.2).
+#[test]
+fn node_answers_nobody_about_ipv6_options() {
+    for (arguments, reflects) in CHECKS {
+        let place = Place::new();
+        let node = Node::start(&place, PTP(&place), true, arguments);
+        let victim = node.addresses["other"];
+        let (to, from) = (neighbour(&node.web, GATEWAY6.into()), hardware_address(&node.web));
+        let options = [59, 0, 0x9e, 4, 0, 0, 0, 0];
+        let packet = ip_packet(victim, GATEWAY6.into(), 0, &options);
+        let frame = [&to[..], &from, &[0x86, 0xdd], &packet].concat();
+        node.other.sandbox.run(|| count_incoming("icmpv6 type parameter-problem"));
+        node.web.sandbox.run(|| (0..5).for_each(|_| send_frame("eth0", &frame)));
         assert_eq!(node.other.sandbox.run(incoming) > 0, reflects, "{arguments:?}");
         node.end();
     }

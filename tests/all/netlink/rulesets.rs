@@ -276,7 +276,19 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::NotIpv4HeaderWords(5)], vec![accept()]),
         Rule::new(vec![Match::Ipv4HeaderWords(6), Match::RouterAlert], vec![accept()]),
         Rule::new(vec![Match::NotRouterAlert], vec![accept()]),
-        Rule::new(vec![Match::Family(V6), Match::MulticastFrame, Match::HopByHopOptions], vec![accept()]),
+        Rule::new(vec![Match::Family(V6), Match::MulticastFrame, Match::ListenerReport(131, 132)], vec![accept()]),
+        Rule::new(vec![Match::ListenerReport(143, 143)], vec![accept()]),
+        Rule::new(vec![Match::Family(V6), Match::OnLinkIcmpv6Type(133, 133)], vec![accept()]),
+        Rule::new(vec![Match::OnLinkIcmpv6Type(135, 136), Match::NeighbourTarget("fd00::5".parse().unwrap())], vec![]),
+        Rule::new(vec![Match::SourceIs(ip("fd00::5")), Match::FragmentedIcmpv6Type(130, 137)], vec![accept()]),
+        Rule::new(vec![Match::FragmentedIcmpv6Type(143, 143)], vec![accept()]),
+        Rule::new(vec![Match::PlainIcmpv6Type(4, 4), Match::QuotedNextHeader(0)], vec![accept()]),
+        Rule::new(vec![Match::Family(V4), Match::PrivateBytes(56)], vec![]),
+        Rule::new(
+            vec![Match::Family(V4), Match::PrivateBytes(34), Match::SourceIs(ip("10.1.0.5")), Match::NotIpProtocol(1)],
+            vec![accept()],
+        ),
+        Rule::new(vec![Match::Family(V6), Match::PrivateBytes(40), Match::NextHeader(6)], vec![accept()]),
         Rule::new(vec![udp(), Match::DestinationPort(4789, 8472)], vec![accept()]),
         Rule::new([Protocol::Tcp, Protocol::Udp].map(Match::NotProtocol).into(), vec![accept()]),
         Rule::new(
@@ -358,6 +370,8 @@ pub(crate) fn every_rule() -> Ruleset {
     ];
     let drops = vec![Rule::new(vec![], vec![Action::Verdict(Verdict::Drop)])];
     let ruleset = with_chain(every_set(), "forward", Some(Hook::Forward), rules);
+    let answers = vec![Rule::new(vec![Match::PlainIcmpv6Type(4, 4)], vec![Action::Counter])];
+    let ruleset = with_chain(ruleset, "output", Some(Hook::Output), answers);
     with_chain(with_chain(ruleset, "program/a", None, drops), "program/empty", None, vec![])
 }
 
@@ -378,12 +392,17 @@ pub(crate) fn every_bridge_rule() -> Ruleset {
         Rule::new(vec![Match::EtherType(EtherType::Ipv6), of_ports(), Match::Icmpv6Type(130, 136)], drop()),
         Rule::new(vec![Match::EtherType(EtherType::Ipv4), of_ports()], drop()),
         Rule::new(vec![Match::EtherType(EtherType::Arp)], drop()),
+        Rule::new(vec![Match::EtherType(EtherType::Arp), Match::PrivateBytes(28)], vec![]),
+        Rule::new(vec![ipv4(), Match::PrivateBytes(1), Match::Ipv4Protocol(103)], drop()),
+        Rule::new(vec![ipv4(), Match::IgmpType(6, IgmpType::ReportV3), Match::FirstFragment], drop()),
+        Rule::new(vec![Match::IgmpType(5, IgmpType::ReportV1)], drop()),
         Rule::new(vec![ipv4(), Match::IcmpType(3, 5), Match::QuotedDestination(ip("10.1.0.5"))], drop()),
+        Rule::new(vec![Match::IcmpType(3, 3), Match::QuotedWithoutOptions, Match::NotQuotedProtocol(41)], drop()),
         Rule::new(vec![Match::NotFragment(V4), Match::IcmpType(11, 11)], drop()),
         Rule::new(vec![Match::Fragment(V4)], drop()),
-        Rule::new(vec![ipv6(), Match::Icmpv6Type(0, 127), Match::QuotedDestination(ip("fd00::5"))], drop()),
+        Rule::new(vec![ipv6(), Match::PlainIcmpv6Type(0, 127), Match::QuotedDestination(ip("fd00::5"))], drop()),
         Rule::new(vec![ipv6(), Match::NotFragment(V6), Match::Icmpv6Type(1, 1)], drop()),
-        Rule::new(vec![ipv6(), Match::Icmpv6Type(1, 1), Match::NotQuotedNextHeader(43)], drop()),
+        Rule::new(vec![ipv6(), Match::PlainIcmpv6Type(1, 1), Match::NotQuotedNextHeader(43)], drop()),
         Rule::new(vec![ipv6(), Match::Fragment(V6), Match::FragmentOfOther(6), Match::FragmentOfOther(17)], drop()),
         Rule::new(vec![Match::NextHeader(6)], drop()),
         Rule::new(vec![Match::SourceIs(ip("fd00::5")), Match::NextHeader(17)], drop()),

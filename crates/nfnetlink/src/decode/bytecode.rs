@@ -47,6 +47,7 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let base = Base::ALL.into_iter().find(|b| b.number() == base);
             Ok(base.map(|base| Expression::Payload { base, offset, length, to: Register(to) }))
         }
+        "payload" if f.has_only(&[2, 3, 4, 5, 6, 7, 8]) => payload_set(&f),
         "exthdr" if f.has_only(&[1, 2, 3, 4, 5, 6]) => header(&f),
         "cmp" if f.has_only(&[1, 2, 3]) => {
             let (Some(from), Some(operator), Some(data)) = (f.number(1)?, f.number(2)?, f.get(3)) else {
@@ -106,6 +107,19 @@ fn record(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
     };
     let set: String = set.text()?.into();
     Ok(counts_and_limits.map(|limit| Expression::Record { set, from: Register(from), limit }))
+}
+
+/// `NFTA_PAYLOAD_*`; a write that corrects no checksum.
+fn payload_set(f: &Fields<'_>) -> Result<Option<Expression>, DecodeError> {
+    let (Some(base), Some(offset), Some(length), Some(from)) = (f.number(2)?, f.number(3)?, f.number(4)?, f.number(5)?)
+    else {
+        return Ok(None);
+    };
+    if f.number(6)?.unwrap_or(0) != 0 || f.number(8)?.unwrap_or(0) != 0 {
+        return Ok(None);
+    }
+    let base = Base::ALL.into_iter().find(|b| b.number() == base);
+    Ok(base.map(|base| Expression::PayloadSet { base, offset, length, from: Register(from) }))
 }
 
 /// `NFTA_EXTHDR_*`; the presence of a whole header or option, or one byte of an IPv6 extension header.

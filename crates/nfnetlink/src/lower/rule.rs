@@ -18,6 +18,10 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 /// `IPPROTO_HOPOPTS`
 const HOP_BY_HOP: u8 = 0;
+/// Bytes of headers: IPv4 without options; IPv6, and with one extension header of 8 bytes.
+const IPV4_HEADER: u32 = 20;
+const IPV6_HEADER: u32 = 40;
+const EXTENDED_HEADER: u32 = IPV6_HEADER + 8;
 /// `PACKET_MULTICAST` of `if_packet.h`
 const PACKET_MULTICAST: u8 = 2;
 /// `IPPROTO_FRAGMENT`
@@ -85,14 +89,39 @@ impl Code {
                 self.meta(MetaKey::L4proto, Register::FIRST);
                 self.compare(Compare::NotEqual, &[protocol.number()]);
             }
-            Match::IcmpType(first, last) => self.icmp_type(Family::V4, ICMP, (*first, *last)),
-            Match::Icmpv6Type(first, last) => self.icmp_type(Family::V6, ICMPV6, (*first, *last)),
-            Match::IgmpType(kind) => {
-                self.require_family(Family::V4);
-                self.settle_protocol(IGMP);
+            Match::IcmpType(first, last) => {
+                self.ipv4_protocol(Compare::Equal, ICMP);
+                self.byte_in_range(IPV4_HEADER, (*first, *last));
+            }
+            Match::Icmpv6Type(first, last) => self.icmpv6_type((*first, *last)),
+            Match::PlainIcmpv6Type(first, last) => {
+                self.next_header(ICMPV6);
+                self.byte_in_range(IPV6_HEADER, (*first, *last));
+            }
+            Match::OnLinkIcmpv6Type(first, last) => {
+                self.next_header_and_hop_limit(ICMPV6, 255);
+                self.byte_in_range(IPV6_HEADER, (*first, *last));
+            }
+            Match::ListenerReport(first, last) => {
+                self.next_header_and_hop_limit(HOP_BY_HOP, 1);
+                // RFC 8200, section 4.3: the next header, and how many times 8 bytes follow the first 8.
+                self.payload(Base::Network, IPV6_HEADER, 2, Register::FIRST);
+                self.compare(Compare::Equal, &[ICMPV6, 0]);
+                self.byte_in_range(EXTENDED_HEADER, (*first, *last));
+            }
+            Match::FragmentedIcmpv6Type(first, last) => {
+                // RFC 8200, section 4.5: the next header, and the offset in the upper 13 bits of the third and fourth byte.
+                self.next_header(FRAGMENT);
+                self.byte_in_range(IPV6_HEADER, (ICMPV6, ICMPV6));
+                self.payload(Base::Network, IPV6_HEADER + 2, 2, Register::FIRST);
+                self.masked(0xfff8, Compare::Equal);
+                self.byte_in_range(EXTENDED_HEADER, (*first, *last));
+            }
+            Match::IgmpType(words, kind) => {
+                self.ipv4_protocol(Compare::Equal, IGMP);
+                self.ipv4_header_words(Compare::Equal, *words);
                 // RFC 2236, section 2: the first byte.
-                self.payload(Base::Transport, 0, 1, Register::FIRST);
-                self.compare(Compare::Equal, &[kind.number()]);
+                self.byte_in_range(u32::from(*words) * 4, (kind.number(), kind.number()));
             }
             Match::HopLimit(limit) => {
                 self.require_family(Family::V6);
@@ -115,12 +144,6 @@ impl Code {
             Match::MulticastFrame => {
                 self.meta(MetaKey::PacketType, Register::FIRST);
                 self.compare(Compare::Equal, &[PACKET_MULTICAST]);
-            }
-            Match::HopByHopOptions => {
-                self.require_family(Family::V6);
-                let (kind, to) = (HOP_BY_HOP, Register::FIRST);
-                self.expressions.push(Expression::HeaderPresent { family: Family::V6, kind, to });
-                self.compare(Compare::Equal, &[1]);
             }
             Match::Ipv4HeaderWords(words) => self.ipv4_header_words(Compare::Equal, *words),
             Match::NotIpv4HeaderWords(words) => self.ipv4_header_words(Compare::NotEqual, *words),
@@ -154,22 +177,21 @@ impl Code {
                 self.load(Field::Source(family), Register::FIRST);
                 self.compare_address(address);
             }
-            Match::NotIpProtocol(number) => {
-                self.require_family(Family::V4);
-                // RFC 791: the tenth byte.
-                self.payload(Base::Network, 9, 1, Register::FIRST);
-                self.compare(Compare::NotEqual, &[*number]);
+            Match::PrivateBytes(bytes) => {
+                let (base, offset, length) = (Base::Network, u32::from(*bytes).saturating_sub(1), 1);
+                self.payload(base, offset, length, Register::FIRST);
+                self.expressions.push(Expression::PayloadSet { base, offset, length, from: Register::FIRST });
             }
-            Match::NextHeader(number) => {
-                self.require_family(Family::V6);
-                // RFC 8200, section 3: the seventh byte.
-                self.payload(Base::Network, 6, 1, Register::FIRST);
-                self.compare(Compare::Equal, &[*number]);
-                // To nft this settles the protocol of the packet.
-                self.protocol = Some(*number);
-            }
+            Match::Ipv4Protocol(number) => self.ipv4_protocol(Compare::Equal, *number),
+            Match::NotIpProtocol(number) => self.ipv4_protocol(Compare::NotEqual, *number),
+            Match::NextHeader(number) => self.next_header(*number),
             Match::Fragment(family) => self.fragment(*family, true),
             Match::NotFragment(family) => self.fragment(*family, false),
+            Match::FirstFragment => {
+                self.require_family(Family::V4);
+                self.payload(Base::Network, 6, 2, Register::FIRST);
+                self.masked(0x1fff, Compare::Equal);
+            }
             Match::FragmentOfOther(number) => {
                 self.require_family(Family::V6);
                 self.expressions.push(Expression::HeaderByte { kind: FRAGMENT, offset: 0, to: Register::FIRST });
@@ -203,18 +225,17 @@ impl Code {
             }
             Match::QuotedDestination(address) => {
                 match address {
-                    IpAddr::V4(_) => self.payload(Base::Transport, 24, 4, Register::FIRST),
-                    IpAddr::V6(_) => self.payload(Base::Transport, 32, 16, Register::FIRST),
+                    IpAddr::V4(_) => self.quoted(IPV4_HEADER, 16, 4),
+                    IpAddr::V6(_) => self.quoted(IPV6_HEADER, 24, 16),
                 }
                 self.compare_address(address);
             }
-            Match::NotQuotedNextHeader(number) => {
-                // The seventh byte of the IPv6 header behind the 8 bytes of the error's own.
-                self.payload(Base::Transport, 14, 1, Register::FIRST);
-                self.compare(Compare::NotEqual, &[*number]);
-            }
+            Match::QuotedWithoutOptions => self.quoted_byte(IPV4_HEADER, 0, Compare::Equal, 0x45),
+            Match::NotQuotedProtocol(number) => self.quoted_byte(IPV4_HEADER, 9, Compare::NotEqual, *number),
+            Match::QuotedNextHeader(number) => self.quoted_byte(IPV6_HEADER, 6, Compare::Equal, *number),
+            Match::NotQuotedNextHeader(number) => self.quoted_byte(IPV6_HEADER, 6, Compare::NotEqual, *number),
             Match::NeighbourTarget(address) => {
-                self.payload(Base::Transport, 8, 16, Register::FIRST);
+                self.payload(Base::Network, IPV6_HEADER + 8, 16, Register::FIRST);
                 self.compare(Compare::Equal, &address.octets());
             }
         }
@@ -235,10 +256,56 @@ impl Code {
         self.compare(operator, &option.to_be_bytes());
     }
 
-    fn icmp_type(&mut self, family: Family, protocol: u8, (first, last): (u8, u8)) {
-        self.require_family(family);
-        if self.protocol != Some(protocol) {
-            self.settle_protocol(protocol);
+    /// RFC 791: the tenth byte.
+    fn ipv4_protocol(&mut self, operator: Compare, number: u8) {
+        self.require_family(Family::V4);
+        self.payload(Base::Network, 9, 1, Register::FIRST);
+        self.compare(operator, &[number]);
+    }
+
+    /// RFC 8200, section 3: the seventh byte.
+    fn next_header(&mut self, number: u8) {
+        self.require_family(Family::V6);
+        self.payload(Base::Network, 6, 1, Register::FIRST);
+        self.compare(Compare::Equal, &[number]);
+        // To nft this settles the protocol of the packet.
+        self.protocol = Some(number);
+    }
+
+    /// nft makes one comparison of two that are about neighbouring bytes.
+    fn next_header_and_hop_limit(&mut self, number: u8, limit: u8) {
+        self.require_family(Family::V6);
+        self.payload(Base::Network, 6, 2, Register::FIRST);
+        self.compare(Compare::Equal, &[number, limit]);
+        self.protocol = Some(number);
+    }
+
+    fn byte_in_range(&mut self, offset: u32, (first, last): (u8, u8)) {
+        self.payload(Base::Network, offset, 1, Register::FIRST);
+        self.compare_range(&[first], &[last]);
+    }
+
+    /// Compares bits of the two bytes in the register with 0.
+    fn masked(&mut self, mask: u16, operator: Compare) {
+        let (from, to) = (Register::FIRST, Register::FIRST);
+        self.expressions.push(Expression::Bitwise { from, to, mask: mask.to_be_bytes().to_vec(), xor: vec![0; 2] });
+        self.compare(operator, &[0; 2]);
+    }
+
+    /// Loads a part of the packet that an ICMP error quotes, behind the error's own headers, of which ICMP's has 8 bytes.
+    fn quoted(&mut self, own_header: u32, offset: u32, length: u32) {
+        self.payload(Base::Network, own_header + 8 + offset, length, Register::FIRST);
+    }
+
+    fn quoted_byte(&mut self, own_header: u32, offset: u32, operator: Compare, value: u8) {
+        self.quoted(own_header, offset, 1);
+        self.compare(operator, &[value]);
+    }
+
+    fn icmpv6_type(&mut self, (first, last): (u8, u8)) {
+        self.require_family(Family::V6);
+        if self.protocol != Some(ICMPV6) {
+            self.settle_protocol(ICMPV6);
         }
         self.payload(Base::Transport, 0, 1, Register::FIRST);
         self.compare_range(&[first], &[last]);
@@ -251,10 +318,7 @@ impl Code {
         match family {
             Family::V4 => {
                 self.payload(Base::Network, 6, 2, Register::FIRST);
-                let mask = 0x3fffu16.to_be_bytes().to_vec();
-                let (from, to) = (Register::FIRST, Register::FIRST);
-                self.expressions.push(Expression::Bitwise { from, to, mask, xor: vec![0; 2] });
-                self.compare(if wanted { Compare::NotEqual } else { Compare::Equal }, &[0; 2]);
+                self.masked(0x3fff, if wanted { Compare::NotEqual } else { Compare::Equal });
             }
             Family::V6 => {
                 let (kind, to) = (FRAGMENT, Register::FIRST);
@@ -490,6 +554,19 @@ mod tests {
         assert_eq!(bare[5..], [cmp(Compare::AtLeast, &[133]), cmp(Compare::AtMost, &[137])]);
         let settled = lower_rule(&Rule::new(vec![Match::Family(Family::V6), kinds], vec![]), TableFamily::Inet);
         assert_eq!(settled, bare);
+    }
+
+    #[test]
+    fn private_bytes_write_last_byte_back() {
+        let conditions = vec![Match::EtherType(EtherType::Ipv4), Match::PrivateBytes(34)];
+        let (base, offset, length) = (Base::Network, 33, 1);
+        assert_eq!(
+            lower_rule(&Rule::new(conditions, vec![]), TableFamily::Netdev)[2..],
+            [
+                Expression::Payload { base, offset, length, to: Register::FIRST },
+                Expression::PayloadSet { base, offset, length, from: Register::FIRST },
+            ]
+        );
     }
 
     #[test]

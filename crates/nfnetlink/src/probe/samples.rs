@@ -147,6 +147,7 @@ pub(super) fn interface_ingress() -> Ruleset {
         drop_if(Match::NotEtherType(EtherType::Arp)),
         drop_if(Match::ArpSender(std::net::Ipv4Addr::LOCALHOST)),
         drop_if(Match::SourceIs(std::net::Ipv6Addr::LOCALHOST.into())),
+        Rule::new(vec![Match::EtherType(EtherType::Ipv4), Match::PrivateBytes(20)], vec![]),
     ];
     with_chain(empty(Table::netdev), "pod/lo", Some(Hook::Ingress(interface)), rules)
 }

@@ -353,6 +353,14 @@ impl ExpressionObject {
                 .number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number())
                 .number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, *offset)
                 .number(sys::NFTNL_EXPR_PAYLOAD_LEN, *length),
+            Expression::PayloadSet { base, offset, length, from } => ExpressionObject::new("payload")
+                .number(sys::NFTNL_EXPR_PAYLOAD_SREG, from.0)
+                .number(sys::NFTNL_EXPR_PAYLOAD_BASE, base.number())
+                .number(sys::NFTNL_EXPR_PAYLOAD_OFFSET, *offset)
+                .number(sys::NFTNL_EXPR_PAYLOAD_LEN, *length)
+                // NFT_PAYLOAD_CSUM_NONE
+                .number(sys::NFTNL_EXPR_PAYLOAD_CSUM_TYPE, 0)
+                .number(sys::NFTNL_EXPR_PAYLOAD_CSUM_OFFSET, 0),
             Expression::HeaderByte { kind, offset, to } => ExpressionObject::new("exthdr")
                 .number(sys::NFTNL_EXPR_EXTHDR_DREG, to.0)
                 .byte(sys::NFTNL_EXPR_EXTHDR_TYPE, *kind)

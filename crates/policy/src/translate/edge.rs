@@ -4,6 +4,9 @@
 //! from. So the check stands where packets leave the pod: in a table of family `netdev`, with one base chain at the
 //! ingress of each pod's interface. Where the kernel has no such hook, the same rules stand at the prerouting hooks of
 //! the families `inet` and `bridge`, in one chain per interface.
+//!
+//! A pod may send packets whose headers are in pages that it still writes to. So rules read nothing before
+//! [`Match::PrivateBytes`] has the kernel copy it, and only at fixed places in the packet.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +21,8 @@ use super::Direction;
 use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
-use super::reporting::{Cause, add_deny_chain, chain_of, denied_for};
+use super::private_headers::{self, ARP_PACKET};
+use super::reporting::{Cause, add_deny_chain, chain_of, counted_drop, denied_for};
 use super::room::room_for;
 use crate::{Attachment, ClusterState, ObjectName};
 
@@ -111,6 +115,7 @@ pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
 const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
+const OUTPUT: &str = "output";
 /// Begins the names of the chains of one interface.
 const POD: &str = "pod/";
 const ICMP_OF: &str = "icmp/";
@@ -127,6 +132,8 @@ const PIM: u8 = 103;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const AUTHENTICATION_HEADER: u8 = 51;
+const HOP_BY_HOP_OPTIONS: u8 = 0;
+const DESTINATION_OPTIONS: u8 = 60;
 /// What fragments of IPv6 packets may carry: TCP, UDP, ESP, ICMPv6, SCTP, UDP-Lite.
 const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
 /// ICMP errors: destination unreachable, source quench and redirect; time exceeded and parameter problem
@@ -134,14 +141,20 @@ const FRAGMENTED: [u8; 6] = [TCP, UDP, 50, ICMPV6, 132, 136];
 const ICMP_ERRORS: [(u8, u8); 2] = [(3, 5), (11, 12)];
 /// RFC 4443, section 2.1.
 const ICMPV6_ERRORS: (u8, u8) = (0, 127);
+const PARAMETER_PROBLEM: u8 = 4;
 /// Extension headers behind which the kernel looks for the flow that an error is about (`ipv6_ext_hdr`), and mobility.
 /// Errors that quote a segment routing header are for the flow to its last segment (`seg6_icmp_srh`).
-const EXTENSION_HEADERS: [u8; 6] = [0, 43, 44, 51, 60, 135];
+const EXTENSION_HEADERS: [u8; 6] = [HOP_BY_HOP_OPTIONS, 43, 44, AUTHENTICATION_HEADER, DESTINATION_OPTIONS, 135];
+/// IPv4, IPv6 and GRE in IP. A node that takes such tunnels in passes an error about one of its packets on to the source
+/// of the packet inside (`ip6ip6_err`, `ipip6_err_gen_icmpv6_unreach`), which the sender of the error has written.
+const TUNNELS: [u8; 3] = [4, 41, 47];
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+/// Discovery of neighbours, listeners and routers, which nobody sends in fragments (RFC 6980).
+const DISCOVERY_MESSAGES: [(u8, u8); 3] = [(130, REDIRECT), (143, 143), (151, 153)];
 /// Reports of listeners: RFC 2710, section 3, and RFC 3810, section 5.2.
 const LISTENER_REPORTS: [(u8, u8); 2] = [(131, 132), (143, 143)];
 
@@ -153,7 +166,7 @@ const MULTICAST_LISTENERS: [(u8, u8); 3] = [(130, 132), (143, 143), (151, 153)];
 pub(super) fn is_edge_chain(chain: &Name) -> bool {
     let name = chain.as_str();
     let of_port = [POD, ICMP_OF, NEIGHBOURS].iter().any(|prefix| name.starts_with(prefix));
-    of_port || [PREROUTING, EDGE_DISCOVERY].contains(&name)
+    of_port || [PREROUTING, OUTPUT, EDGE_DISCOVERY].contains(&name)
 }
 
 /// Whether the set is looked up for every packet, approved or not.
@@ -202,6 +215,19 @@ pub(super) fn add_prerouting<'a>(
     let dispatch = Action::VerdictMap { field: Field::InInterface, map: fixed(PORTS) };
     let chain = Chain { hook: Some(hook), rules: vec![Rule::new(vec![], vec![dispatch])] };
     ruleset.chains.insert(fixed(PREROUTING), Arc::new(chain));
+    if hook.family() == TableFamily::Inet {
+        let chain = Chain { hook: Some(Hook::Output), rules: vec![option_answer_rule()] };
+        ruleset.chains.insert(fixed(OUTPUT), Arc::new(chain));
+    }
+}
+
+/// A node that does not know a hop-by-hop option answers before any hook but the one at the interface
+/// (`ipv6_parse_hopopts`), to a source that nothing has checked.
+fn option_answer_rule() -> Rule {
+    let is_problem = Match::PlainIcmpv6Type(PARAMETER_PROBLEM, PARAMETER_PROBLEM);
+    let matches = vec![Match::Family(Family::V6), is_problem, Match::QuotedNextHeader(HOP_BY_HOP_OPTIONS)];
+    let rule = Rule { matches, ..counted_drop() };
+    rule.commented("answers to options go to sources that are not checked yet")
 }
 
 /// [`add_prerouting`], in the place of what was added for other ports; nothing without ports.
@@ -290,12 +316,8 @@ fn of_family(table: TableFamily, family: Family) -> Match {
 /// expire. Advertisements of neighbours go to a chain of the pod.
 fn discovery_rules(table: TableFamily) -> Vec<Rule> {
     let is_v6 = || of_family(table, Family::V6);
-    let solicitation = |kind| accept(vec![is_v6(), Match::HopLimit(255), Match::Icmpv6Type(kind, kind)]);
-    let report = |(first, last)| {
-        let sent_to_group = [Match::HopLimit(1), Match::HopByHopOptions, Match::MulticastFrame];
-        let kind = Match::Icmpv6Type(first, last);
-        accept([is_v6()].into_iter().chain(sent_to_group).chain([kind]).collect())
-    };
+    let solicitation = |kind| accept(vec![is_v6(), Match::OnLinkIcmpv6Type(kind, kind)]);
+    let report = |(first, last)| accept(vec![is_v6(), Match::MulticastFrame, Match::ListenerReport(first, last)]);
     let mut rules: Vec<Rule> = [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION].map(solicitation).into();
     rules.extend(LISTENER_REPORTS.map(report));
     rules.push(deny(vec![], Cause::ForgedSource));
@@ -306,7 +328,7 @@ fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
     let table = ruleset.table.family;
     let neighbours = Chain { hook: None, rules: neighbour_rules(port, table) };
     ruleset.chains.insert(chain_name(NEIGHBOURS, port.interface), Arc::new(neighbours));
-    let icmp = Chain { hook: None, rules: icmp_rules(port, ruleset.table.family) };
+    let icmp = Chain { hook: None, rules: icmp_rules(port, table) };
     ruleset.chains.insert(chain_name(ICMP_OF, port.interface), Arc::new(icmp));
     let chain = Chain { hook, rules: port_rules(port, table) };
     ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
@@ -323,18 +345,26 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     if port.bridged && sees_frames {
         rules.extend(frame_rules(port));
     }
-    let plain =
-        |address, conditions: &[Match]| accept([&[Match::SourceIs(address)], conditions].concat()).commented(&pod);
+    let plain = |bytes, address, conditions: &[Match]| {
+        let family = Family::of(address);
+        let own = [of_family(table, family), Match::PrivateBytes(bytes), Match::SourceIs(address)];
+        accept(own.into_iter().chain(conditions.iter().cloned()).collect()).commented(&pod)
+    };
     // A bridge listens to the IGMP and PIM of its ports.
     let checked: &[u8] = if port.bridged { &[ICMP, IGMP, PIM] } else { &[ICMP] };
     let unchecked: Vec<Match> =
         checked.iter().copied().map(Match::NotIpProtocol).chain([Match::Ipv4HeaderWords(IPV4_HEADER_WORDS)]).collect();
-    rules.extend(port.addresses_of(Family::V4).map(|address| plain(address, &unchecked)));
-    for next in [TCP, UDP] {
-        rules.extend(port.addresses_of(Family::V6).map(|address| plain(address, &[Match::NextHeader(next)])));
+    for bytes in private_headers::OF_TRANSPORT_V4 {
+        rules.extend(port.addresses_of(Family::V4).map(|address| plain(bytes, address, &unchecked)));
+    }
+    for (next, bytes) in [(TCP, private_headers::OF_TCP_V6), (UDP, private_headers::OF_UDP_V6)] {
+        rules.extend(port.addresses_of(Family::V6).map(|address| plain(bytes, address, &[Match::NextHeader(next)])));
     }
     if sees_frames {
         rules.extend(arp_rules(port));
+    }
+    for (family, bytes) in private_headers::of_others() {
+        rules.push(Rule::new(vec![of_family(table, family), Match::PrivateBytes(bytes)], vec![]));
     }
     let to_icmp = |address| Rule::new(vec![Match::SourceIs(address)], goto_chain(ICMP_OF, port));
     let forged = |family| deny(vec![of_family(table, family)], Cause::ForgedSource);
@@ -346,6 +376,7 @@ fn port_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     rules.extend(router_rules(table));
     let routing_header = vec![of_family(table, Family::V6), Match::Rerouting(Rerouting::RoutingHeader)];
     rules.push(deny(routing_header, Cause::SourceRoute).commented("nodes may forward along a routing header"));
+    rules.extend(extension_header_rules(port, table));
     rules.extend(port.addresses_of(Family::V6).map(to_icmp));
     rules.extend(discovery_of(port, table));
     rules.push(forged(Family::V6).commented("a pod sends with its own addresses only"));
@@ -363,7 +394,7 @@ fn goto_chain(prefix: &str, port: &PodPort) -> Vec<Action> {
 fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let report = |address| {
         let alert = [Match::Ipv4HeaderWords(IPV4_HEADER_WORDS + 1), Match::RouterAlert];
-        let matches = [Match::SourceIs(address), Match::IpProtocol(IGMP)].into_iter().chain(alert).collect();
+        let matches = [Match::SourceIs(address), Match::Ipv4Protocol(IGMP)].into_iter().chain(alert).collect();
         Rule::new(matches, goto_chain(ICMP_OF, port))
     };
     let mut rules: Vec<Rule> = port.addresses_of(Family::V4).map(report).collect();
@@ -375,7 +406,7 @@ fn option_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 /// For rules an IPv6 packet ends at the authentication header (RFC 4302), behind which conntrack goes on: it would find an
 /// ICMP error there, or a tunnel.
 fn authentication_rule(table: TableFamily) -> Rule {
-    let matches = vec![of_family(table, Family::V6), Match::IpProtocol(AUTHENTICATION_HEADER)];
+    let matches = vec![of_family(table, Family::V6), Match::NextHeader(AUTHENTICATION_HEADER)];
     deny(matches, Cause::OtherProtocol).commented("an authentication header hides what follows")
 }
 
@@ -383,19 +414,31 @@ fn authentication_rule(table: TableFamily) -> Rule {
 /// that: a packet can be longer than it says. So nothing passes here of which the first fragment does not show the
 /// transport header at its place, and no fragmented discovery (RFC 6980).
 fn fragment_rules(table: TableFamily) -> Vec<Rule> {
-    let fragment = || vec![of_family(table, Family::V6), Match::Fragment(Family::V6)];
-    let other = fragment().into_iter().chain(FRAGMENTED.map(Match::FragmentOfOther));
-    let discovery = Match::Icmpv6Type(ROUTER_SOLICITATION, REDIRECT);
-    vec![
-        deny(other.collect(), Cause::ForgedSource).commented("extension headers behind the fragment header"),
-        deny(fragment().into_iter().chain([discovery]).collect(), Cause::ForgedSource)
-            .commented("fragmented discovery"),
-    ]
+    let fragment = [of_family(table, Family::V6), Match::Fragment(Family::V6)];
+    let other = deny(fragment.into_iter().chain(FRAGMENTED.map(Match::FragmentOfOther)).collect(), Cause::ForgedSource);
+    let discovery = DISCOVERY_MESSAGES.map(|(first, last)| {
+        let message = vec![of_family(table, Family::V6), Match::FragmentedIcmpv6Type(first, last)];
+        deny(message, Cause::ForgedSource).commented("fragmented discovery")
+    });
+    std::iter::once(other.commented("extension headers behind the fragment header")).chain(discovery).collect()
+}
+
+/// Extension headers move what follows to a place where rules do not read, and nobody but a listener, whose link-local
+/// address is not among these, needs one. Behind destination options there could be any other.
+fn extension_header_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
+    let deny = |source, number| {
+        let rule = deny(vec![source, Match::NextHeader(number)], Cause::OtherProtocol);
+        rule.commented("extension headers hide what follows")
+    };
+    let own = port.addresses_of(Family::V6).map(Match::SourceIs);
+    let mut rules: Vec<Rule> = own.map(|source| deny(source, HOP_BY_HOP_OPTIONS)).collect();
+    rules.push(deny(of_family(table, Family::V6), DESTINATION_OPTIONS));
+    rules
 }
 
 fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
     [ROUTER_ADVERTISEMENT, REDIRECT].into_iter().map(move |kind| {
-        let of_router = vec![of_family(table, Family::V6), Match::Icmpv6Type(kind, kind)];
+        let of_router = vec![of_family(table, Family::V6), Match::PlainIcmpv6Type(kind, kind)];
         deny(of_router, Cause::RouterAdvertisement).commented("a pod is no router")
     })
 }
@@ -405,32 +448,38 @@ fn router_rules(table: TableFamily) -> impl Iterator<Item = Rule> {
 /// to the quoted destination may be. Errors are small, so that none is fragmented.
 fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let mut check = |family: Family, error: Match| {
+    let mut check = |family: Family, error: Match, fragment: &[Match]| {
         let is_error = || vec![of_family(table, family), error.clone()];
-        let without_extension_headers: &[Match] = match family {
-            Family::V4 => &[],
-            Family::V6 => &EXTENSION_HEADERS.map(Match::NotQuotedNextHeader),
+        let quoted: Vec<Match> = match family {
+            Family::V4 => [Match::NotFragment(family), Match::QuotedWithoutOptions]
+                .into_iter()
+                .chain(TUNNELS.map(Match::NotQuotedProtocol))
+                .collect(),
+            Family::V6 => EXTENSION_HEADERS.into_iter().chain(TUNNELS).map(Match::NotQuotedNextHeader).collect(),
         };
         for address in port.addresses_of(family) {
-            let quoted = [Match::NotFragment(family), Match::QuotedDestination(address)];
-            rules.push(accept(is_error().iter().chain(&quoted).chain(without_extension_headers).cloned().collect()));
+            let destination = Match::QuotedDestination(address);
+            rules.push(accept(is_error().into_iter().chain([destination]).chain(quoted.clone()).collect()));
         }
-        let foreign = deny(is_error(), Cause::ForeignError);
+        let foreign = deny([is_error(), fragment.to_vec()].concat(), Cause::ForeignError);
         rules.push(foreign.commented("a pod reports errors of its own flows only"));
     };
     if port.addresses_of(Family::V4).next().is_some() {
         for (first, last) in ICMP_ERRORS {
-            check(Family::V4, Match::IcmpType(first, last));
+            check(Family::V4, Match::IcmpType(first, last), &[Match::FirstFragment]);
         }
     }
     if port.addresses_of(Family::V6).next().is_some() {
-        check(Family::V6, Match::Icmpv6Type(ICMPV6_ERRORS.0, ICMPV6_ERRORS.1));
+        let (first, last) = ICMPV6_ERRORS;
+        check(Family::V6, Match::PlainIcmpv6Type(first, last), &[]);
+        let fragmented = vec![of_family(table, Family::V6), Match::FragmentedIcmpv6Type(first, last)];
+        rules.push(deny(fragmented, Cause::ForeignError).commented("errors are not fragmented"));
         if port.bridged {
             // Nobody but the node sees what a routed pod advertises, and the node asks it for its own addresses only.
             let advertisement = vec![of_family(table, Family::V6), neighbour_advertisement()];
             rules.push(Rule::new(advertisement, goto_chain(NEIGHBOURS, port)));
             for (first, last) in MULTICAST_LISTENERS {
-                let listener = vec![of_family(table, Family::V6), Match::Icmpv6Type(first, last)];
+                let listener = vec![of_family(table, Family::V6), Match::PlainIcmpv6Type(first, last)];
                 let rule = deny(listener, Cause::RouterAdvertisement);
                 rules.push(rule.commented("listeners report with link-local addresses"));
             }
@@ -447,19 +496,22 @@ fn icmp_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 /// all multicast (`br_multicast_ipv4_rcv`): a pod reports what it listens to, and no more. What is fragmented shows a bridge
 /// another type than the rules. Frames to no group suppress the reports of other listeners, unseen by the bridge.
 fn multicast_router_rules(table: TableFamily) -> Vec<Rule> {
-    let of_listener = |kind| {
+    let of_listener = |(words, kind)| {
         let whole = Match::NotFragment(Family::V4);
-        accept(vec![of_family(table, Family::V4), whole, Match::MulticastFrame, Match::IgmpType(kind)])
+        accept(vec![of_family(table, Family::V4), whole, Match::MulticastFrame, Match::IgmpType(words, kind)])
     };
     let of_router = |protocol| {
-        let matches = vec![of_family(table, Family::V4), Match::IpProtocol(protocol)];
+        let matches = vec![of_family(table, Family::V4), Match::Ipv4Protocol(protocol)];
         deny(matches, Cause::RouterAdvertisement).commented("a pod is no router")
     };
-    IgmpType::ALL.map(of_listener).into_iter().chain([IGMP, PIM].map(of_router)).collect()
+    // With the router alert and, in the first version, without.
+    let lengths = [IPV4_HEADER_WORDS + 1, IPV4_HEADER_WORDS];
+    let reports = lengths.into_iter().flat_map(|words| IgmpType::ALL.map(|kind| (words, kind)));
+    reports.map(of_listener).chain([IGMP, PIM].map(of_router)).collect()
 }
 
 fn neighbour_advertisement() -> Match {
-    Match::Icmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT)
+    Match::PlainIcmpv6Type(NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT)
 }
 
 /// A bridge learns where to send frames from the hardware addresses of their senders, and passes tagged frames on by all
@@ -479,7 +531,7 @@ fn frame_rules(port: &PodPort) -> Vec<Rule> {
 /// address keeps that one from using it.
 fn arp_rules(port: &PodPort) -> Vec<Rule> {
     let is_arp = || Match::EtherType(EtherType::Arp);
-    let mut rules = Vec::new();
+    let mut rules = vec![Rule::new(vec![is_arp(), Match::PrivateBytes(ARP_PACKET)], vec![])];
     if let Some(own) = port.hardware.filter(|_| port.bridged) {
         rules.push(deny(vec![is_arp(), Match::NotArpSenderHardware(own)], Cause::ForgedSource));
     }
@@ -507,7 +559,7 @@ fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
         rules.push(Rule::new(vec![own], goto(discovery_chain(table))));
     }
     let nobody = || Match::SourceIs(Ipv6Addr::UNSPECIFIED.into());
-    let asks = Match::Icmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_SOLICITATION);
+    let asks = Match::PlainIcmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_SOLICITATION);
     rules.push(Rule::new(vec![nobody(), asks], goto_chain(NEIGHBOURS, port)).commented("whether its address is free"));
     rules.push(Rule::new(vec![nobody()], goto(discovery_chain(table))).commented("a pod without an address yet"));
     rules
@@ -517,8 +569,8 @@ fn discovery_of(port: &PodPort, table: TableFamily) -> Vec<Rule> {
 /// for another's address keeps that one from using it.
 fn neighbour_rules(port: &PodPort, table: TableFamily) -> Vec<Rule> {
     let speaks = |more: Option<Match>| {
-        let kinds = Match::Icmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);
-        let conditions = [of_family(table, Family::V6), Match::HopLimit(255), kinds];
+        let kinds = Match::OnLinkIcmpv6Type(NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT);
+        let conditions = [of_family(table, Family::V6), kinds];
         accept(conditions.into_iter().chain(more).collect())
     };
     let own = port.addresses.iter().filter_map(|address| match address {
