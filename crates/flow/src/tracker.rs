@@ -1,5 +1,7 @@
 //! Live connections, and the ledger of all that began.
 
+mod recent_ends;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::shared::ByAddress;
 use crate::windows::Observation;
 use crate::{Connection, ConnectionId, Subject, Volume, Windows};
+use recent_ends::RecentEnds;
 
 /// Two times of one id that are no further apart are of one connection: the event of its beginning has a time of its own,
 /// which the kernel takes a little later than that of the entry.
@@ -68,6 +71,7 @@ pub struct Tracker {
     ended_in_listing: HashSet<ConnectionId>,
     /// Whether there were more. Then a line of a connection that is not tracked may be one of those.
     more_ended_in_listing: bool,
+    recent_ends: RecentEnds,
 }
 
 #[derive(Debug)]
@@ -124,6 +128,7 @@ impl Tracker {
             listing_runs: false,
             ended_in_listing: HashSet::new(),
             more_ended_in_listing: false,
+            recent_ends: RecentEnds::default(),
         }
     }
 
@@ -148,6 +153,7 @@ impl Tracker {
     ) {
         let Connection { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
+        self.recent_ends.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
             let apart = |old: Timestamp, new: Timestamp| new.duration_since(old).abs();
             let reused = matches!((tracked.made, made), (Some(old), Some(new)) if apart(old, *new) > SAME_BEGIN);
@@ -183,7 +189,7 @@ impl Tracker {
     }
 
     /// A connection of which only the end is known: its NEW event was lost, or it was not tracked because the tracker was
-    /// full. It counts as started and ended.
+    /// full. It counts as started and ended. False if its end was counted already, and this is a duplicate.
     pub fn record_ended(
         &mut self,
         connection: &Connection,
@@ -191,9 +197,12 @@ impl Tracker {
         base: Option<[Volume; 2]>,
         at: Timestamp,
         windows: &mut Windows,
-    ) {
+    ) -> bool {
         if self.end(&connection.id, connection.volume, at, windows) {
-            return;
+            return true;
+        }
+        if self.recent_ends.contains(&connection.id) {
+            return false;
         }
         let volume = connection.volume.map(|volume| {
             let base = base.unwrap_or_default();
@@ -209,6 +218,7 @@ impl Tracker {
         self.started += 1;
         self.ended += 1;
         self.remember_end(connection.id);
+        true
     }
 
     /// Counters of a line of a listing: what was added since the last report goes into the window of `at`. False if the
@@ -328,6 +338,7 @@ impl Tracker {
     }
 
     fn remember_end(&mut self, id: ConnectionId) {
+        self.recent_ends.insert(&id);
         if !self.listing_runs {
             return;
         }

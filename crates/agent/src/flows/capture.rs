@@ -64,6 +64,8 @@ pub(crate) struct Capture {
     opened: Option<Timestamp>,
     next_listing: Timestamp,
     next_close: Timestamp,
+    /// When the events that have been handled were read: those of younger connections are still to come.
+    events_read: Timestamp,
     /// Events were lost: a listing has to find what they said.
     relist: bool,
     last_logged: Option<Timestamp>,
@@ -96,6 +98,7 @@ impl Capture {
             opened: None,
             next_listing: now,
             next_close: now,
+            events_read: now,
             relist: false,
             last_logged: None,
         }
@@ -139,6 +142,7 @@ impl Capture {
     /// Takes in what there is, and does what is due.
     fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
+        self.events_read = Timestamp::now();
         let (events, drained) = self.receive(monitor);
         let received = Timestamp::now();
         let known = self.replica.waiting();
@@ -178,6 +182,7 @@ impl Capture {
                 }
                 ServiceUpdate::Problems(problems) => {
                     self.service_problems = problems.iter().map(ToString::to_string).collect();
+                    self.store.core().health.problems = self.problems();
                 }
             }
         }
@@ -267,8 +272,8 @@ impl Capture {
         // The event of its beginning was lost. One that is older than the listener was never counted as live.
         let Some(began) = ended.started.filter(|began| Some(*began) >= self.opened) else { return };
         if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began) {
-            health.found_late += 1;
-            tracker.record_ended(ended, &subject, None, at, windows);
+            // A duplicate is no connection that was found.
+            health.found_late += u64::from(tracker.record_ended(ended, &subject, None, at, windows));
         }
     }
 
@@ -304,6 +309,10 @@ impl Capture {
             return;
         }
         let began = listed.started.unwrap_or(now);
+        // The update of the commit that allowed it may not be here yet. A time after now is of a clock that was set back.
+        if listed.started.is_some() && (self.events_read..=Timestamp::now()).contains(&began) {
+            return;
+        }
         let Some(subject) = self.attribution.of_connection(&mut self.replica, listed, began) else { return };
         // Packets from before this process listened were not observed, or were reported by an earlier process.
         let is_older = listed.started.is_none_or(|began| Some(began) < self.opened);

@@ -12,7 +12,7 @@ use crate::{Connection, ConnectionId, Ledger};
 
 const SUBJECTS: u8 = 4;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     Lost,
     Once,
@@ -180,7 +180,7 @@ impl World {
         let connection = Connection { volume, ..self.entries[index].connection.clone() };
         let number = self.entries[index].subject;
         let subject = Arc::clone(&self.subjects[usize::from(number)]);
-        self.tracker.record_ended(&connection, &subject, None, now, &mut self.windows);
+        assert!(self.tracker.record_ended(&connection, &subject, None, now, &mut self.windows));
         self.histories.push(History { subject: number, base: Default::default(), reported: volume, ended: true });
     }
 
@@ -188,14 +188,22 @@ impl World {
         self.entries[index].lives = false;
         let is_tracked = self.tracker.subject(&self.entries[index].connection.id).is_some();
         match event {
-            Delivery::Lost => {}
+            Delivery::Lost => return,
             Delivery::Once | Delivery::Twice if !is_tracked => self.record_ended(index),
-            Delivery::Once => self.end(index),
-            Delivery::Twice => {
-                self.end(index);
-                self.end(index);
-            }
+            Delivery::Once | Delivery::Twice => self.end(index),
         }
+        if event == Delivery::Twice {
+            self.end(index);
+            self.repeat_end(index);
+        }
+    }
+
+    /// What looks like the end of a connection without a beginning.
+    fn repeat_end(&mut self, index: usize) {
+        let (volume, now) = (self.counters(index), self.now());
+        let connection = Connection { volume, ..self.entries[index].connection.clone() };
+        let subject = Arc::clone(&self.subjects[usize::from(self.entries[index].subject)]);
+        assert!(!self.tracker.record_ended(&connection, &subject, None, now, &mut self.windows));
     }
 
     fn list(&mut self, ends: &[usize], finishes: bool) {
