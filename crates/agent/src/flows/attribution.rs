@@ -134,7 +134,12 @@ impl Attribution {
         };
         let known = generation.is_none() || generation == replica.generation();
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
-        for trace in [&mut egress, &mut ingress] {
+        for (trace, peer) in [(&mut egress, &destination), (&mut ingress, &source)] {
+            // Objects do not name every address of the node, such as that of a bridge; no rule judges what it exchanges with
+            // its pods.
+            if trace.enforced_here && self.naming.is_own_node(peer) {
+                *trace = traces::own_node();
+            }
             // Approved by rules that are not known any more, or denied by the rules that are.
             if trace.enforced_here && (!known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);

@@ -94,6 +94,12 @@ impl Naming {
             || replica.state().nodes_with(address).next().is_some()
     }
 
+    /// Whether the end is this node, by whichever of its addresses.
+    pub(super) fn is_own_node(&self, named: &Named) -> bool {
+        let is_node = matches!(named.endpoint.kind, EndpointKind::Node | EndpointKind::KubeApiserver);
+        is_node && named.member.node.as_ref() == Some(&self.node)
+    }
+
     /// Who has the address, which is the source of a flow or what kind of destination.
     pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> Named {
         match replica.state().holder(address) {

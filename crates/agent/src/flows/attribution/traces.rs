@@ -38,6 +38,11 @@ pub(super) fn denied_by(policies: &[String], enforced_here: bool) -> SideTrace {
     SideTrace { verdict: TraceVerdict::Denied, enforced_here, enforced: isolating(policies), pending: vec![] }
 }
 
+/// A pod of this node and the node itself.
+pub(super) fn own_node() -> SideTrace {
+    SideTrace { verdict: TraceVerdict::OwnNode, enforced_here: true, enforced: vec![], pending: vec![] }
+}
+
 /// The rules that decided are not known any more.
 pub(super) fn unknown(enforced_here: bool) -> SideTrace {
     SideTrace { verdict: TraceVerdict::Unknown, enforced_here, enforced: vec![], pending: vec![] }
