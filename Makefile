@@ -1,7 +1,7 @@
 # Everything a person runs. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help packages build plugin test test-cluster alerts demo demo-context demo-remote bench lint deny docs fuzz manifests install clean
+.PHONY: help packages build plugin test soak-flows test-cluster alerts demo demo-context demo-remote bench lint deny docs fuzz manifests install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -17,6 +17,10 @@ plugin: ## build the CNI plugin for release, without shared libraries
 
 test: build ## run every test, as root
 	./scripts/test
+
+soak-flows: build ## flow records of 200,000 connections against counters and ulogd2, as root: minutes (FLOW_CONNECTIONS=N)
+	@./scripts/packages ulogd
+	FLOW_CONNECTIONS=$${FLOW_CONNECTIONS:-200000} cargo test --package tests --test all -- --nocapture flows::totals
 
 test-cluster: packages ## run the tests on a real cluster of two nodes, as root (KUBE_BIN=DIR; ARGS='--help' says more)
 	./scripts/test-cluster $(ARGS)

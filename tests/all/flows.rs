@@ -3,13 +3,24 @@
 
 // Policies that change while connections begin.
 mod changes;
-// Lost events, restarts, many connections.
+// Lost events and restarts.
 mod complete;
+// Nodes, Services, API servers, other clusters and the world as ends.
+mod ends;
+// Every protocol.
+mod protocols;
+// The watch of Services, and an API server that fails.
+mod services;
+// Many connections: their sums equal the counters of the rules, and those of another program.
+mod totals;
+// ulogd2, which logs connections too.
+mod ulogd;
 // `ringfence flows`, and what `explain` says of flows.
 mod verb;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -36,7 +47,11 @@ fn coverage(stage: &Stage) -> Value {
 
 /// The records that the agent has, with these parameters.
 fn records(stage: &Stage, parameters: &str) -> Vec<Value> {
-    let answer = ask_socket(&stage.run_dir(), &format!("/v1/flows{parameters}"));
+    listed(&stage.run_dir(), parameters)
+}
+
+fn listed(run_dir: &Path, parameters: &str) -> Vec<Value> {
+    let answer = ask_socket(run_dir, &format!("/v1/flows{parameters}"));
     assert_eq!(answer.status, 200, "{}", answer.body);
     let lines = answer.body.lines().filter(|line| line.starts_with('{'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()

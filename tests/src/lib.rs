@@ -5,6 +5,7 @@ pub mod backlog;
 pub mod bench;
 pub mod certificates;
 pub mod cni_runtime;
+pub mod connection_load;
 pub mod demo;
 pub mod demo_context;
 pub mod demo_remote;

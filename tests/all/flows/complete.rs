@@ -31,46 +31,6 @@ fn connections_during_a_standstill_are_recorded() {
     assert!(found.iter().all(|record| record["ingress"]["enforced"][0]["name"] == "db"), "{found:#?}");
 }
 
-/// Connections of each family, and how many of them while the agent stands still.
-const MANY: usize = 1500;
-const DURING_STANDSTILL: std::ops::Range<usize> = 500..1000;
-
-#[test]
-fn sums_of_many_connections_equal_the_counters() {
-    let stage = stage();
-    stage.nft("add table inet observer");
-    stage.nft("add chain inet observer forward { type filter hook forward priority 300; policy accept; }");
-    stage.nft("add rule inet observer forward meta l4proto tcp counter");
-    stage.nft("add chain inet observer nat { type nat hook prerouting priority -100; }");
-    stage.nft(&format!("add rule inet observer nat ip daddr 10.96.0.10 tcp dport 15432 dnat ip to {}:{PORT}", DB[0]));
-    let mut agent = start(&stage);
-    let targets = [("10.96.0.10", 15432), (DB[1], PORT)];
-    for (family, (to, port)) in targets.into_iter().enumerate() {
-        serve(&stage, DB[family], PORT);
-        for round in 0..MANY {
-            if round == DURING_STANDSTILL.start {
-                agent.hang();
-            }
-            if round == DURING_STANDSTILL.end {
-                agent.go_on();
-            }
-            exchange(&stage, WEB[family], to, port, 10 + round % 7);
-        }
-    }
-    let total = (targets.len() * MANY) as u64;
-    let found = agent.until("the sums equal the counter", |_| {
-        let text = stage.nft("list chain inet observer forward");
-        let bytes: u64 = text.split("bytes ").nth(1)?.split_whitespace().next()?.parse().ok()?;
-        let found = records(&stage, "?protocol=tcp");
-        let recorded = sum(&found, "/sent/bytes") + sum(&found, "/received/bytes");
-        (recorded == bytes && sum(&found, "/connections/started") == total).then_some(found)
-    });
-    assert_eq!(sum(&found, "/connections/lost"), 0);
-    let figures = coverage(&stage);
-    assert!(balances(&figures), "{figures}");
-    assert_eq!((&figures["started"], &figures["lostEvents"]), (&total.into(), &0.into()));
-}
-
 #[test]
 fn restarted_agent_follows_open_connections() {
     let stage = stage();

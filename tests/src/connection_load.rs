@@ -1,0 +1,96 @@
+//! Many short TCP connections, one after the other by one thread: it has the sockets of both ends, so that no connection
+//! waits for another thread to be scheduled.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+};
+
+use crate::lab::Lab;
+
+/// A connection whose packets the kernel's backlog lost is repeated by TCP within seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Requests and answers have so many bytes or less.
+const MOST_BYTES: usize = 64;
+
+/// Between which addresses there are connections. Each has a source port of its own.
+pub struct ConnectionLoad {
+    client: IpAddr,
+    /// Where the client connects to.
+    target: SocketAddr,
+    listener: TcpListener,
+}
+
+impl ConnectionLoad {
+    /// A server listens at `server`; for a client at `client` it is at `target`, which may be translated.
+    ///
+    /// # Panics
+    /// If an address is nobody's in the lab, or the server's is taken.
+    pub fn new(lab: &Lab, client: IpAddr, target: SocketAddr, server: SocketAddr) -> ConnectionLoad {
+        let listener = lab.in_namespace_of(server.ip(), || TcpListener::bind(server).expect("an address of the lab"));
+        ConnectionLoad { client, target, listener }
+    }
+
+    /// One connection from each of the source ports: a request, an answer, and an end in good form.
+    ///
+    /// # Panics
+    /// If one of them fails.
+    pub fn exchange(&self, lab: &Lab, source_ports: Range<u16>) {
+        lab.in_namespace_of(self.client, || {
+            for port in source_ports {
+                self.exchange_one(port);
+            }
+        });
+    }
+
+    fn exchange_one(&self, source_port: u16) {
+        let socket = bound(SocketAddr::new(self.client, source_port), SockFlag::SOCK_CLOEXEC);
+        connect(socket.as_raw_fd(), &SockaddrStorage::from(self.target)).expect("the server listens");
+        let mut client = TcpStream::from(socket);
+        let (mut server, _) = self.listener.accept().expect("a connection");
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        }
+        // Volumes that are swapped or shifted between connections have other sums.
+        let request = 1 + usize::from(source_port) % MOST_BYTES;
+        let answer = 1 + usize::from(source_port / 3) % MOST_BYTES;
+        let mut bytes = [7; MOST_BYTES];
+        client.write_all(&bytes[..request]).expect("a request");
+        server.read_exact(&mut bytes[..request]).expect("the request");
+        server.write_all(&bytes[..answer]).expect("an answer");
+        client.read_exact(&mut bytes[..answer]).expect("the answer");
+        client.shutdown(Shutdown::Write).expect("an end");
+        assert_eq!(server.read(&mut bytes).expect("the end"), 0);
+        drop(server);
+        assert_eq!(client.read(&mut bytes).expect("the end"), 0);
+    }
+}
+
+/// Begins a connection from each of the source ports, and gives it up after its first packet.
+///
+/// # Panics
+/// If nobody in the lab has the address.
+pub fn send_first_packets(lab: &Lab, client: IpAddr, target: SocketAddr, source_ports: Range<u16>) {
+    lab.in_namespace_of(client, || {
+        for port in source_ports {
+            let socket = bound(SocketAddr::new(client, port), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+            let begun = connect(socket.as_raw_fd(), &SockaddrStorage::from(target));
+            assert_eq!(begun, Err(Errno::EINPROGRESS));
+        }
+    });
+}
+
+fn bound(source: SocketAddr, flags: SockFlag) -> OwnedFd {
+    let family = if source.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Stream, flags, None).expect("a socket");
+    setsockopt(&socket, sockopt::ReuseAddr, &true).expect("a socket option");
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).expect("a free port");
+    socket
+}
