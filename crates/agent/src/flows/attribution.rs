@@ -59,6 +59,11 @@ impl Attribution {
         &mut self.naming.services
     }
 
+    /// The generation that approved a connection with this mark.
+    pub(crate) fn generation(&self, mark: u32) -> Option<u32> {
+        self.layout.at_mark(mark).map(|layout| layout.generation())
+    }
+
     /// Reads what the names depend on beside the cluster.
     pub(crate) fn refresh(&mut self) {
         if self.naming.read_own_addresses() {
@@ -75,7 +80,7 @@ impl Attribution {
         connection: &Connection,
         began: Timestamp,
     ) -> Option<Arc<Subject>> {
-        let generation = self.layout.at_mark(connection.mark).map(|layout| layout.generation());
+        let generation = self.generation(connection.mark);
         replica.advance_to(began);
         if let Some(generation) = generation {
             replica.advance_to_generation(generation);

@@ -26,6 +26,10 @@ const RECEIVE_BUFFER: usize = 32 << 20;
 /// which costs that packet more than all rules (docs/performance.md).
 const READ_EVERY: Duration = Duration::from_millis(20);
 
+/// Reads without events after which the update of a commit is no longer awaited, half a second: the event loop sends it just
+/// after the commit, but may be slow on busy processors.
+const MOST_READS_AWAITING_UPDATE: usize = 25;
+
 /// Datagrams that are sorted and handled together.
 const MOST_DATAGRAMS: usize = 1024;
 
@@ -146,9 +150,14 @@ impl Capture {
         let (events, drained) = self.receive(monitor);
         let received = Timestamp::now();
         let known = self.replica.waiting();
-        std::thread::sleep(READ_EVERY);
         // The update of a commit is sent just after it, and connections may be faster.
-        self.take_messages()?;
+        for _ in 0..MOST_READS_AWAITING_UPDATE {
+            std::thread::sleep(READ_EVERY);
+            self.take_messages()?;
+            if !self.awaits_update(&events) {
+                break;
+            }
+        }
         let later = self.replica.waiting().saturating_sub(known);
         self.handle(events, received);
         if drained {
@@ -171,6 +180,15 @@ impl Capture {
             store.close(&mut store.core(), now);
         }
         Ok(())
+    }
+
+    /// Whether a connection was approved by a generation of which no update has come.
+    fn awaits_update(&self, events: &[FlowEvent]) -> bool {
+        let mut generations = events.iter().filter_map(|event| match event {
+            FlowEvent::New(flow) => self.attribution.generation(flow.mark),
+            FlowEvent::Destroyed(_) => None,
+        });
+        generations.any(|generation| !self.replica.has_generation(generation))
     }
 
     fn take_messages(&mut self) -> Result<(), End> {

@@ -34,6 +34,11 @@ impl Replica {
         self.generation
     }
 
+    /// Whether a state with this generation of approvals is applied or waits.
+    pub(crate) fn has_generation(&self, generation: u32) -> bool {
+        self.generation == Some(generation) || self.waiting.iter().any(|update| update.generation == generation)
+    }
+
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
