@@ -68,7 +68,7 @@ fn agent_without_writable_sysctls_is_ready_and_says_so() {
     assert_eq!(accounting(&stage), ["0", "0"]);
     let status = tests::agent_process::ask_socket(Path::new(&stage.run_dir()), "/v1/status");
     let status: Value = serde_json::from_str(&status.body).unwrap();
-    assert_eq!(status["flows"]["uncounted"].as_array().map(Vec::len), Some(2), "{status}");
+    assert_eq!(status["flows"]["problems"].as_array().map(Vec::len), Some(2), "{status}");
     let finding = doctor(&stage).unwrap();
     assert_eq!(finding["severity"], "warning");
     assert!(finding["advice"].as_str().unwrap().contains("sysctl -w net.netfilter.nf_conntrack_acct=1"), "{finding}");

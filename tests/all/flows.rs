@@ -15,6 +15,8 @@ mod services;
 mod totals;
 // ulogd2, which logs connections too.
 mod ulogd;
+// Connections while they are open.
+mod moments;
 // `ringfence flows`, and what `explain` says of flows.
 mod verb;
 

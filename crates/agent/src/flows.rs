@@ -8,9 +8,11 @@
 
 pub(crate) mod accounting;
 mod attribution;
+mod backlog;
 mod capture;
 mod feed;
 mod replica;
+mod schedule;
 pub(crate) mod services;
 mod store;
 

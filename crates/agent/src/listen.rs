@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::reports::{Followed, Stream, coverage};
 use crate::state_loop::Event;
 use crate::state_loop::questions::{NoAnswer, Question, Reply};
-use crate::status::Status;
+use crate::status::{Status, Totals};
 
 /// The loop comes round every few seconds; far more than the largest commit takes means that it does not come back.
 const LOOP_HANGS: Duration = Duration::from_secs(120);
@@ -133,7 +133,8 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 async fn status(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Json<StatusReport> {
     let status = sources.status.borrow().clone();
     let now = Instant::now();
-    Json(status.report(sources.metrics.totals(now), now))
+    let flows = sources.flows.as_ref().map(|store| flows::coverage_of(&store.figures()));
+    Json(status.report(Totals { flows, ..sources.metrics.totals(now) }, now))
 }
 
 async fn verify(State(sources): State<Sources>, Asked(NoParameters): Asked<NoParameters>) -> Response {
@@ -170,6 +171,7 @@ async fn explain(State(sources): State<Sources>, Asked(query): Asked<ExplainQuer
     match answer_of(&sources, |reply| Question::Explain(query, reply)).await {
         Ok(mut explanations) => {
             if let Some(store) = &sources.flows {
+                store.refresh().await;
                 flows::add_seen(&mut explanations, store);
             }
             Json(explanations).into_response()

@@ -201,7 +201,7 @@ impl Metrics {
             removed: repairs(RepairCause::Removed),
             at_start: repairs(RepairCause::AtStart),
         };
-        Totals { commits, repairs, drops: self.drops.summary(now) }
+        Totals { commits, repairs, drops: self.drops.summary(now), flows: None }
     }
 
     pub(crate) fn text(&self, status: &Status, now: Instant) -> Result<String, fmt::Error> {

@@ -86,8 +86,6 @@ pub(crate) struct Status {
     pub(crate) counts: Counts,
     /// What the stores took when they were last measured.
     pub(crate) stores: Stores,
-    /// Why packets, bytes and times of connections are not known; `None` with `--flows off`.
-    pub(crate) uncounted_flows: Option<Vec<String>>,
     /// None where no context provider is asked.
     pub(crate) remote: Option<Arc<RemoteStanding>>,
     /// The last time that the followed translation differed from a fresh one.

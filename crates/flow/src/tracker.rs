@@ -153,7 +153,6 @@ impl Tracker {
     ) {
         let Connection { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
-        self.recent_ends.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
             let apart = |old: Timestamp, new: Timestamp| new.duration_since(old).abs();
             let reused = matches!((tracked.made, made), (Some(old), Some(new)) if apart(old, *new) > SAME_BEGIN);
@@ -201,7 +200,7 @@ impl Tracker {
         if self.end(&connection.id, connection.volume, at, windows) {
             return true;
         }
-        if self.recent_ends.contains(&connection.id) {
+        if self.recent_ends.contains(&connection.id, at) {
             return false;
         }
         let volume = connection.volume.map(|volume| {
@@ -217,7 +216,7 @@ impl Tracker {
         );
         self.started += 1;
         self.ended += 1;
-        self.remember_end(connection.id);
+        self.remember_end(connection.id, at);
         true
     }
 
@@ -252,7 +251,7 @@ impl Tracker {
     ) -> bool {
         let was_tracked = self.remove(id, volume, at, windows, Removal::Ended);
         if was_tracked {
-            self.remember_end(*id);
+            self.remember_end(*id, at);
         }
         was_tracked
     }
@@ -337,8 +336,8 @@ impl Tracker {
         true
     }
 
-    fn remember_end(&mut self, id: ConnectionId) {
-        self.recent_ends.insert(&id);
+    fn remember_end(&mut self, id: ConnectionId, at: Timestamp) {
+        self.recent_ends.insert(&id, at);
         if !self.listing_runs {
             return;
         }

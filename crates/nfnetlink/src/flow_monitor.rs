@@ -11,8 +11,24 @@ use crate::decode::{DecodeError, FlowEvent, TrackedFlow, decode_flow_events, dec
 use crate::request::{Kernel, RequestError};
 use crate::sys::{Buffer, Socket, SocketOption};
 
-/// `NFNLGRP_CONNTRACK_NEW` and `NFNLGRP_CONNTRACK_DESTROY`
-const GROUPS: [i32; 2] = [libc::NFNLGRP_CONNTRACK_NEW, libc::NFNLGRP_CONNTRACK_DESTROY];
+/// Which entries are announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subscription {
+    /// New and removed entries.
+    All,
+    /// Removed entries. The kernel makes no message of a new one, which the first packet of a flow would pay for
+    /// (docs/performance.md).
+    Removed,
+}
+
+impl Subscription {
+    fn groups(self) -> &'static [i32] {
+        match self {
+            Subscription::All => &[libc::NFNLGRP_CONNTRACK_NEW, libc::NFNLGRP_CONNTRACK_DESTROY],
+            Subscription::Removed => &[libc::NFNLGRP_CONNTRACK_DESTROY],
+        }
+    }
+}
 
 /// Bytes of one datagram. An event takes some 300 bytes, and below 8 KiB with labels and a security context
 /// (`ctnetlink_nlmsg_size`).
@@ -71,14 +87,14 @@ pub enum ListFlowsError {
 }
 
 impl FlowMonitor {
-    /// Subscribes to new and removed entries of both families in the calling thread's network namespace.
+    /// Subscribes to entries of both families in the calling thread's network namespace.
     ///
     /// `receive_buffer` is the number of bytes of events that may wait; the kernel doubles it, since it counts what it
     /// needs to keep a message too. An event takes some 1,300 of the doubled bytes.
     ///
     /// # Errors
     /// If this process may not, or the kernel cannot.
-    pub fn open(receive_buffer: usize) -> Result<FlowMonitor, FlowMonitorError> {
+    pub fn open(subscription: Subscription, receive_buffer: usize) -> Result<FlowMonitor, FlowMonitorError> {
         let unavailable = |e: io::Error| match e.raw_os_error() {
             Some(libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT | libc::ENOENT) => FlowMonitorError::Unavailable(e),
             Some(libc::EPERM | libc::EACCES) => FlowMonitorError::NotPermitted,
@@ -88,8 +104,8 @@ impl FlowMonitor {
         // The kernel takes half of the largest number at most.
         let bytes = i32::try_from(receive_buffer).unwrap_or(i32::MAX);
         socket.set(SocketOption::ReceiveBuffer(bytes)).map_err(unavailable)?;
-        for group in GROUPS {
-            socket.set(SocketOption::Group(group)).map_err(unavailable)?;
+        for group in subscription.groups() {
+            socket.set(SocketOption::Group(*group)).map_err(unavailable)?;
         }
         let capacity = receive_buffer.saturating_mul(2).max(SMALLEST_BUFFER_BYTES) / SMALLEST_MESSAGE_BYTES + 1;
         Ok(FlowMonitor { socket, datagram: Buffer::of_length(DATAGRAM), capacity, overrun: None })

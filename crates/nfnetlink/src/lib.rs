@@ -36,7 +36,7 @@ pub use decode::{
     decode_replies, decode_rule_counters, decode_rules, decode_sets, decode_tables, decode_tracked_flows,
 };
 pub use expression::{Base, Compare, CtKey, Expression, Limit, MetaKey, Register, Verdict};
-pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, list_flows};
+pub use flow_monitor::{FlowEvents, FlowMonitor, FlowMonitorError, ListFlowsError, Subscription, list_flows};
 pub use hooks::{BaseChain, ChainName, Flowtable, MarkWriter};
 pub use legacy::{LegacyTables, legacy_mark_writers};
 pub use lower::{SetHeader, lower_rule};

@@ -185,9 +185,8 @@ fn sums_of_many_connections_equal_the_counters() {
     assert!(dropped + (lost_packets() - lost_before) >= total, "{dropped}");
     agent.until("the denied packets", |agent| (denied(&stage, agent) == dropped).then_some(()));
     println!(
-        "allowed: {sent} and {received} packets; denied: {dropped}, of which {} are in no record; found late: {}",
+        "allowed: {sent} and {received} packets; denied: {dropped}, of which {} are in no record",
         dropped - sum(&records(&stage, "?verdict=denied"), "/deniedPackets"),
-        agent.metric("ringfence_flow_connections_found_late_total"),
     );
 
     let Some(ulogd) = ulogd else {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, TrackedFlow, count_flows, list_flows};
+use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, count_flows, list_flows};
 use tests::kernel_table::counted_by_rule;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
 
@@ -52,7 +52,7 @@ fn count_packets(lab: &Lab, on: bool) {
 }
 
 fn open(lab: &Lab, receive_buffer: usize) -> FlowMonitor {
-    lab.node_exec(NODE, || FlowMonitor::open(receive_buffer).unwrap())
+    lab.node_exec(NODE, || FlowMonitor::open(Subscription::All, receive_buffer).unwrap())
 }
 
 /// Removes all entries of the node.
@@ -280,7 +280,7 @@ fn reliable_monitor_receives_every_removal_after_pause() {
 #[test]
 fn monitor_returns_none_after_timeout() {
     in_new_namespace(|| {
-        let mut monitor = FlowMonitor::open(BUFFER).unwrap();
+        let mut monitor = FlowMonitor::open(Subscription::All, BUFFER).unwrap();
         assert_eq!(monitor.next(Duration::from_millis(10)).unwrap(), None);
         list_flows(|flow| panic!("{flow:?} in an empty namespace")).unwrap();
     });

@@ -4,7 +4,7 @@ use super::finding::{Check, Finding};
 use super::kernel::TableFill;
 use super::sysctl::Sysctls;
 use crate::flows::GIVE_UP_AT as MOST_FILLED_PERCENT;
-use crate::flows::accounting::Setting;
+use crate::flows::accounting::{EVENTS, Setting};
 
 pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<TableFill>) -> Vec<Finding> {
     if !records_flows {
@@ -12,6 +12,11 @@ pub(super) fn findings(records_flows: bool, sysctls: &Sysctls, fill: Option<Tabl
     }
     let is_off = |setting: &Setting| sysctls.get(setting.path()) != Some(1);
     let mut findings: Vec<Finding> = Setting::ALL.into_iter().filter(is_off).map(off).collect();
+    if sysctls.get(EVENTS) == Some(0) {
+        let finding = "net.netfilter.nf_conntrack_events is 0, so flow records miss connections of less than 15 s";
+        let advice = "run sysctl -w net.netfilter.nf_conntrack_events=2, and write it into /etc/sysctl.d";
+        findings.push(Finding::warning(Check::FlowRecords, finding, advice));
+    }
     if findings.is_empty() {
         let text = "connection tracking counts the packets and bytes of connections, and has their times";
         findings.push(Finding::ok(Check::FlowRecords, text));
@@ -54,6 +59,7 @@ mod tests {
         assert_eq!(severities(true, &[(ACCT, 1), (TIMESTAMP, 1)].into(), 0), [Fine]);
         assert_eq!(severities(true, &[(ACCT, 0), (TIMESTAMP, 1)].into(), 0), [Warning]);
         assert_eq!(severities(true, &Sysctls::default(), 0), [Warning, Warning]);
+        assert_eq!(severities(true, &[(ACCT, 1), (TIMESTAMP, 1), (EVENTS, 0)].into(), 0), [Warning]);
         let finding = findings(true, &[(ACCT, 0), (TIMESTAMP, 1)].into(), None).remove(0);
         assert!(finding.advice.unwrap().starts_with("run sysctl -w net.netfilter.nf_conntrack_acct=1"));
     }

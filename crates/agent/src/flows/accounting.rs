@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FILE: &str = "conntrack-settings.json";
 pub(crate) const NEW: &str = "conntrack-settings.json.new";
 
+/// Whether the kernel announces entries: never at 0, always at 1, and to whoever listens at 2, its default. The agent leaves
+/// it alone: 0 is somebody's choice.
+pub(crate) const EVENTS: &str = "net/netfilter/nf_conntrack_events";
+
 /// The value that both settings need.
 const ON: u32 = 1;
 
@@ -84,13 +88,30 @@ impl Accounting {
             Ok(former) => former,
             Err(error) => return self.missing(&error),
         };
-        Setting::ALL.into_iter().filter_map(|setting| self.enable_one(setting, &mut former).err()).collect()
+        let off = Setting::ALL.into_iter().filter_map(|setting| self.enable_one(setting, &mut former).err());
+        off.chain(self.unannounced()).collect()
+    }
+
+    /// Whether entries have the times at which they were made.
+    pub(crate) fn has_times(&self) -> bool {
+        matches!(self.value(Setting::Timestamps), Ok(ON))
+    }
+
+    /// Why ends of connections are not announced.
+    fn unannounced(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.root.join("proc/sys").join(EVENTS)).ok()?;
+        (text.trim() == "0").then(|| {
+            "net.netfilter.nf_conntrack_events is 0, so connections are only recorded if they last until a listing, every \
+             15 s: run sysctl -w net.netfilter.nf_conntrack_events=2 on the node"
+                .to_owned()
+        })
     }
 
     /// What stays off where the former values cannot be remembered.
     fn missing(&self, error: &AccountingError) -> Vec<String> {
         let is_off = |setting: &Setting| !matches!(self.value(*setting), Ok(ON));
-        Setting::ALL.into_iter().filter(is_off).map(|setting| advice(setting, &error.to_string())).collect()
+        let off = Setting::ALL.into_iter().filter(is_off).map(|setting| advice(setting, &error.to_string()));
+        off.chain(self.unannounced()).collect()
     }
 
     fn enable_one(&self, setting: Setting, former: &mut FormerValues) -> Result<(), String> {

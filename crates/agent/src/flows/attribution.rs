@@ -80,15 +80,15 @@ impl Attribution {
         connection: &Connection,
         began: Timestamp,
     ) -> Option<Arc<Subject>> {
-        let generation = self.generation(connection.mark);
+        let marked = self.generation(connection.mark);
         replica.advance_to(began);
-        if let Some(generation) = generation {
-            replica.advance_to_generation(generation);
-        }
-        let subject = self.subject(replica, connection, generation)?;
+        // Later rules may have judged the connection again since: the ones that let it in are those of its beginning.
+        let is_judged_again = marked.is_some_and(|generation| replica.awaits_generation(generation));
+        let generation = |replica: &Replica| if is_judged_again { replica.generation() } else { marked };
+        let subject = self.subject(replica, connection, generation(replica))?;
         // A connection that passed was not denied: a commit was under way, and the rules after it judged the flow.
         if is_unexplained(&subject) && replica.advance_within_commit(began) {
-            return self.subject(replica, connection, generation);
+            return self.subject(replica, connection, generation(replica));
         }
         Some(subject)
     }

@@ -1,43 +1,55 @@
-//! The thread that reads connection tracking: events as they come, and a listing for each window.
+//! The thread that reads connection tracking: events of connections that end, and listings of those that are open.
+//!
+//! There is a listing for each window, one after each commit, and one for each reader. The kernel makes no events of new
+//! connections: their first packets would pay for them (docs/performance.md). So a connection is known once it is listed or
+//! has ended. It is attributed once no update waits that its rules may belong to and that no listing has followed: every
+//! connection from before that commit is known only then.
 //!
 //! It never blocks enforcement: it has sockets, a thread and a copy of the state of its own. If it ends, records end, and
 //! the status says why.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use flow::{Connection, ConnectionId, Tuple, Volume, WINDOW_SECONDS};
+use flow::{Connection, ConnectionId, Tuple, Volume};
 use jiff::{SignedDuration, Timestamp};
-use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, TrackedFlow, TrackedTuple, count_flows, list_flows};
+use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, TrackedTuple, count_flows, list_flows};
 use policy::Layout;
 use tokio::sync::mpsc;
 
+use super::accounting::Accounting;
 use super::attribution::{Attribution, Naming};
-use super::feed::Message;
+use super::backlog::{Backlog, Reported};
+use super::feed::{DeniedPackets, Message};
 use super::replica::Replica;
+use super::schedule::{Schedule, begin_of_window};
 use super::services::ServiceUpdate;
 use super::store::{Core, FlowStore};
 
 /// Bytes of events that may wait in the socket: some 40,000 of them, each of which the kernel counts with its overhead.
 const RECEIVE_BUFFER: usize = 32 << 20;
 
-/// Events are read so often. A thread that waits for each of them would be woken by the first packet of every connection,
-/// which costs that packet more than all rules (docs/performance.md).
+/// Events are read so often. A thread that waits for each of them would be woken within the way of a packet, which costs that
+/// packet more than all rules (docs/performance.md). A commit is announced within this time.
 const READ_EVERY: Duration = Duration::from_millis(20);
 
-/// Reads without events after which the update of a commit is no longer awaited, half a second: the event loop sends it just
-/// after the commit, but may be slow on busy processors.
+/// Further reads for which the update of a commit is awaited, half a second: the event loop sends it just after the commit, but
+/// may be slow on busy processors.
 const MOST_READS_AWAITING_UPDATE: usize = 25;
+
+/// A connection that began so recently may have been judged by a state that is not announced yet.
+const RECENT: SignedDuration = SignedDuration::from_secs(1);
 
 /// Datagrams that are sorted and handled together.
 const MOST_DATAGRAMS: usize = 1024;
 
-/// The listing begins so long before the end of a window, so that volumes of live connections are in it.
-const LISTING_BEFORE_END: SignedDuration = SignedDuration::from_millis(1000);
+/// Connections that wait to be attributed, about 250 bytes each. Beyond it they are attributed early.
+const MOST_WAITING: usize = 65_536;
 
-/// A window is closed so long after its end: events of its last moments are still on their way.
-const CLOSED_AFTER_END: SignedDuration = SignedDuration::from_millis(500);
+/// Denied packets that wait for the names of their time. Beyond it they are named early.
+const MOST_DENIALS_WAITING: usize = 4096;
 
 /// Fill of the connection tracking table at which the kernel no longer keeps ends of connections for this listener, and at
 /// which it does so again, in percent: entries that wait for their delivery count towards the limit.
@@ -51,6 +63,7 @@ pub(crate) struct CaptureSettings {
     pub(crate) naming: Naming,
     /// Reads generations out of connection marks.
     pub(crate) layout: Layout,
+    pub(crate) accounting: Accounting,
     /// Why volumes may be unknown (connection tracking without accounting).
     pub(crate) problems: Vec<String>,
 }
@@ -61,17 +74,20 @@ pub(crate) struct Capture {
     services: mpsc::Receiver<ServiceUpdate>,
     attribution: Attribution,
     replica: Replica,
+    backlog: Backlog,
+    /// Denied packets, and how many updates the replica had been sent before them.
+    denials: VecDeque<(u64, Box<DeniedPackets>)>,
+    accounting: Accounting,
     standing_problems: Vec<String>,
     /// Why Services may be missing.
     service_problems: Vec<String>,
     /// When the listener was opened: older connections have volume that was not observed.
     opened: Option<Timestamp>,
-    next_listing: Timestamp,
-    next_close: Timestamp,
-    /// When the events that have been handled were read: those of younger connections are still to come.
-    events_read: Timestamp,
-    /// Events were lost: a listing has to find what they said.
+    schedule: Schedule,
+    /// The socket is new, or events were lost: a listing has to find what they said.
     relist: bool,
+    /// Messages that the socket had no room for, when that was read last.
+    dropped_messages: u32,
     last_logged: Option<Timestamp>,
 }
 
@@ -89,21 +105,23 @@ impl Capture {
         services: mpsc::Receiver<ServiceUpdate>,
         settings: CaptureSettings,
     ) -> Capture {
-        let CaptureSettings { naming, layout, problems } = settings;
-        let now = Timestamp::now();
+        let CaptureSettings { naming, layout, accounting, problems } = settings;
+        store.core().health.problems.clone_from(&problems);
         Capture {
             store,
             messages,
             services,
             attribution: Attribution::new(naming, layout),
             replica: Replica::default(),
+            backlog: Backlog::default(),
+            denials: VecDeque::new(),
+            accounting,
             standing_problems: problems,
             service_problems: vec![],
             opened: None,
-            next_listing: now,
-            next_close: now,
-            events_read: now,
+            schedule: Schedule::beginning_at(Timestamp::now()),
             relist: false,
+            dropped_messages: 0,
             last_logged: None,
         }
     }
@@ -119,7 +137,7 @@ impl Capture {
         let mut monitor = None;
         loop {
             if monitor.is_none() {
-                match FlowMonitor::open(RECEIVE_BUFFER) {
+                match FlowMonitor::open(self.subscription(), RECEIVE_BUFFER) {
                     Ok(opened) => {
                         monitor = Some(opened);
                         self.begin();
@@ -134,61 +152,74 @@ impl Capture {
         }
     }
 
+    /// Without times of entries only an event of its own says when a connection began.
+    fn subscription(&self) -> Subscription {
+        if self.accounting.has_times() { Subscription::Removed } else { Subscription::All }
+    }
+
     fn begin(&mut self) {
         let now = Timestamp::now();
         self.opened.get_or_insert(now);
         self.relist = true;
-        self.next_close = end_of_window(now) + CLOSED_AFTER_END;
+        self.dropped_messages = 0;
         let store = self.store.clone();
-        store.core().health.since.get_or_insert(now);
+        let mut core = store.core();
+        core.health.since.get_or_insert(now);
+        // It belongs to the socket.
+        core.health.reliable = false;
     }
 
     /// Takes in what there is, and does what is due.
     fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
-        self.events_read = Timestamp::now();
+        let request = self.store.requested_listing();
+        let for_window = self.schedule.is_listing_due(Timestamp::now());
+        let is_wanted = self.relist || request.is_some() || self.replica.waiting() > 0;
+        let is_listed = for_window || (is_wanted && self.schedule.allows_listing());
+        if is_listed {
+            self.relist = false;
+            self.list(for_window);
+            self.set_reliability(monitor);
+        }
         let (events, drained) = self.receive(monitor);
         let received = Timestamp::now();
         let known = self.replica.waiting();
+        self.add(events, received);
         // The update of a commit is sent just after it, and connections may be faster.
         for _ in 0..MOST_READS_AWAITING_UPDATE {
             std::thread::sleep(READ_EVERY);
             self.take_messages()?;
-            if !self.awaits_update(&events) {
+            if !self.awaits_update(received) {
                 break;
             }
         }
         let later = self.replica.waiting().saturating_sub(known);
-        self.handle(events, received);
-        if drained {
-            // Every connection from before the commits that were known then is in the events that were read.
+        // Every connection from before the commits that were known is in the listing, or in the events that were read.
+        let covered = if is_listed && drained { known } else { 0 };
+        let limit = self.replica.commit_behind(covered).filter(|_| self.backlog.len() <= MOST_WAITING);
+        let store = self.store.clone();
+        let mut core = store.core();
+        self.attribute(&mut core, limit);
+        if covered > 0 {
             self.replica.advance_until_waiting(later);
         }
-        let now = Timestamp::now();
-        // A clock that was set back makes the next listing seem far away.
-        let is_due = now >= self.next_listing || self.next_listing > next_listing(now);
-        if (self.relist && drained) || is_due {
-            self.relist = false;
-            self.next_listing = next_listing(now);
-            self.attribution.refresh();
-            self.list();
-            self.set_reliability(monitor);
+        self.name_denials(&mut core);
+        if let Some(request) = request.filter(|_| is_listed) {
+            store.answer_listing(request);
         }
-        if now >= self.next_close || self.next_close > end_of_window(now) + CLOSED_AFTER_END {
-            self.next_close = end_of_window(now) + CLOSED_AFTER_END;
-            let store = self.store.clone();
-            store.close(&mut store.core(), now);
+        let now = Timestamp::now();
+        if self.schedule.is_close_due(now) {
+            store.close(&mut core, now);
         }
         Ok(())
     }
 
-    /// Whether a connection was approved by a generation of which no update has come.
-    fn awaits_update(&self, events: &[FlowEvent]) -> bool {
-        let mut generations = events.iter().filter_map(|event| match event {
-            FlowEvent::New(flow) => self.attribution.generation(flow.mark),
-            FlowEvent::Destroyed(_) => None,
-        });
-        generations.any(|generation| !self.replica.has_generation(generation))
+    /// Whether a recent connection was approved by a generation of which no update has come.
+    fn awaits_update(&self, received: Timestamp) -> bool {
+        let recent = self.backlog.reports().filter(|reported| received.duration_since(reported.began()) < RECENT);
+        recent
+            .filter_map(|reported| self.attribution.generation(reported.connection().mark))
+            .any(|generation| !self.replica.has_generation(generation))
     }
 
     fn take_messages(&mut self) -> Result<(), End> {
@@ -216,11 +247,17 @@ impl Capture {
     fn take(&mut self, message: Message) {
         match message {
             Message::Update(update) => self.replica.enqueue(*update),
-            Message::Denied(packets) => {
-                if let Some(subject) = self.attribution.of_denied(&self.replica, &packets) {
-                    let store = self.store.clone();
-                    store.core().windows.denied(&subject, packets.count, packets.at);
-                }
+            Message::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
+        }
+    }
+
+    /// Names denied packets of which every earlier update was applied.
+    fn name_denials(&mut self, core: &mut Core) {
+        let is_over = self.denials.len().saturating_sub(MOST_DENIALS_WAITING);
+        let named = self.denials.iter().take_while(|(announced, _)| *announced <= self.replica.revision()).count();
+        for (_, packets) in self.denials.drain(..named.max(is_over)) {
+            if let Some(subject) = self.attribution.of_denied(&self.replica, &packets) {
+                core.windows.denied(&subject, packets.count, packets.at);
             }
         }
     }
@@ -233,7 +270,10 @@ impl Capture {
             match open.next(Duration::ZERO) {
                 Ok(Some(FlowEvents::Events(more))) => events.extend(more),
                 Ok(Some(FlowEvents::Lost)) => {
-                    self.store.core().health.lost_events += 1;
+                    let dropped = open.dropped_messages().unwrap_or(self.dropped_messages.wrapping_add(1));
+                    let lost = dropped.wrapping_sub(self.dropped_messages);
+                    self.dropped_messages = dropped;
+                    self.store.core().health.lost_events += u64::from(lost);
                     self.relist = true;
                 }
                 Ok(None) => return (events, true),
@@ -249,63 +289,73 @@ impl Capture {
         (events, false)
     }
 
-    /// Handles events in the order of their times: those of two processors may come in another one. Events without a time
-    /// have that of their arrival.
-    fn handle(&mut self, events: Vec<FlowEvent>, received: Timestamp) {
-        if events.is_empty() {
-            return;
+    /// Events without a time have that of their arrival.
+    fn add(&mut self, events: Vec<FlowEvent>, received: Timestamp) {
+        for event in events {
+            self.backlog.push(match event {
+                FlowEvent::New(flow) => Reported::Open {
+                    at: flow.started_ns.and_then(timestamp).unwrap_or(received),
+                    connection: connection(&flow),
+                },
+                FlowEvent::Destroyed(flow) => Reported::Ended {
+                    at: flow.stopped_ns.and_then(timestamp).unwrap_or(received),
+                    connection: connection(&flow),
+                },
+            });
         }
-        let mut timed: Vec<(Timestamp, FlowEvent)> = events
-            .into_iter()
-            .map(|event| {
-                let at = match &event {
-                    FlowEvent::New(flow) => flow.started_ns,
-                    FlowEvent::Destroyed(flow) => flow.stopped_ns,
-                };
-                (at.and_then(timestamp).unwrap_or(received), event)
-            })
-            .collect();
-        timed.sort_by_key(|(at, _)| *at);
-        let store = self.store.clone();
-        let mut core = store.core();
-        for (at, event) in timed {
-            match event {
-                FlowEvent::New(flow) => {
-                    let connection = connection(&flow);
-                    if let Some(subject) = self.attribution.of_connection(&mut self.replica, &connection, at) {
-                        let Core { tracker, windows, .. } = &mut *core;
-                        tracker.begin(&connection, subject, None, at, windows);
+    }
+
+    /// Attributes the connections that began before that time, in the order in which they began: the replica never goes back.
+    fn attribute(&mut self, core: &mut Core, limit: Option<Timestamp>) {
+        for reported in self.backlog.take_before(limit) {
+            let began = reported.began();
+            match reported {
+                Reported::Open { connection, at: _ } => {
+                    if let Some(subject) = self.attribution.of_connection(&mut self.replica, &connection, began) {
+                        let Core { tracker, windows, .. } = core;
+                        tracker.begin(&connection, subject, None, began, windows);
                     }
                 }
-                FlowEvent::Destroyed(flow) => self.end(&mut core, &connection(&flow), at),
+                Reported::Ended { connection, at } => self.end(core, &connection, at),
             }
         }
     }
 
     fn end(&mut self, core: &mut Core, ended: &Connection, at: Timestamp) {
-        let Core { tracker, windows, health, .. } = core;
+        let Core { tracker, windows, .. } = core;
         if tracker.end(&ended.id, ended.volume, at, windows) {
             return;
         }
-        // The event of its beginning was lost. One that is older than the listener was never counted as live.
+        // It was in no listing. One that is older than the listener was never counted as live.
         let Some(began) = ended.started.filter(|began| Some(*began) >= self.opened) else { return };
         if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began) {
-            // A duplicate is no connection that was found.
-            health.found_late += u64::from(tracker.record_ended(ended, &subject, None, at, windows));
+            tracker.record_ended(ended, &subject, None, at, windows);
         }
     }
 
-    /// Lists all connections: those whose beginning was missed are found, and volumes of live ones are measured.
-    fn list(&mut self) {
+    /// Lists all connections: new ones are found, and volumes of known ones are measured. The listing for a window belongs to
+    /// the one that has just ended, and finds connections of which the end was lost: those that it misses, although the
+    /// kernel may keep the event of their end for some time.
+    fn list(&mut self, for_window: bool) {
         let store = self.store.clone();
         let mut core = store.core();
-        core.tracker.begin_listing();
-        let now = Timestamp::now();
-        let listed = list_flows(|flow| self.visit(&mut core, &connection(&flow), now));
+        self.attribution.refresh();
+        let (began, now) = (Instant::now(), Timestamp::now());
+        let measured = match for_window {
+            true => begin_of_window(now) - SignedDuration::from_nanos(1),
+            false => now,
+        };
+        if for_window {
+            core.tracker.begin_listing();
+        }
+        let listed = list_flows(|flow| self.visit(&mut core, connection(&flow), measured, now));
+        self.schedule.listed(began.elapsed());
         match listed {
             Ok(()) => {
                 let Core { tracker, windows, health, .. } = &mut *core;
-                tracker.finish_listing(now, windows);
+                if for_window {
+                    tracker.finish_listing(now, windows);
+                }
                 let behind = windows.ahead_of(now).map(|ahead| {
                     format!(
                         "the clock was set back: records have the times of before for another {} s",
@@ -316,29 +366,29 @@ impl Capture {
             }
             Err(error) => {
                 drop(core);
+                self.relist = true;
                 self.report(&format!("cannot list conntrack entries: {error}"));
             }
         }
     }
 
-    fn visit(&mut self, core: &mut Core, listed: &Connection, now: Timestamp) {
-        let Core { tracker, windows, health, .. } = core;
-        if tracker.measure(&listed.id, listed.volume, now, windows) {
+    fn visit(&mut self, core: &mut Core, listed: Connection, measured: Timestamp, now: Timestamp) {
+        let Core { tracker, windows, .. } = core;
+        if tracker.measure(&listed.id, listed.volume, measured, windows) {
             return;
         }
-        let began = listed.started.unwrap_or(now);
-        // The update of the commit that allowed it may not be here yet. A time after now is of a clock that was set back.
-        if listed.started.is_some() && (self.events_read..=Timestamp::now()).contains(&began) {
+        if listed.started.is_some_and(|began| Some(began) >= self.opened) {
+            if self.backlog.len() >= MOST_WAITING {
+                self.attribute(core, None);
+            }
+            self.backlog.push(Reported::Open { connection: listed, at: now });
             return;
         }
-        let Some(subject) = self.attribution.of_connection(&mut self.replica, listed, began) else { return };
         // Packets from before this process listened were not observed, or were reported by an earlier process.
-        let is_older = listed.started.is_none_or(|began| Some(began) < self.opened);
-        let base = listed.volume.filter(|_| is_older);
-        if !is_older {
-            health.found_late += 1;
+        let began = listed.started.or(self.opened).unwrap_or(now);
+        if let Some(subject) = self.attribution.of_connection(&mut self.replica, &listed, began) {
+            tracker.begin(&listed, subject, listed.volume, now, windows);
         }
-        tracker.begin(listed, subject, base, now, windows);
     }
 
     /// Has the kernel keep ends of connections until they are delivered, as long as there is room for them.
@@ -369,6 +419,8 @@ impl Capture {
             Ok(()) => {
                 core.health.reliable = wanted;
                 if !wanted {
+                    // Each attempt to send an event again counted as a message.
+                    self.dropped_messages = monitor.dropped_messages().unwrap_or(self.dropped_messages);
                     core.health.reliability_given_up += 1;
                     tracing::warn!(
                         "connection tracking is more than {GIVE_UP_AT}% full: ends of connections may be lost from flow \
@@ -398,19 +450,6 @@ impl Capture {
     }
 }
 
-/// The end of the window that the time is in.
-fn end_of_window(now: Timestamp) -> Timestamp {
-    let begin = now.as_second().div_euclid(WINDOW_SECONDS) * WINDOW_SECONDS;
-    Timestamp::from_second(begin + WINDOW_SECONDS).unwrap_or(Timestamp::MAX)
-}
-
-/// The next listing that is not the one of just now.
-fn next_listing(now: Timestamp) -> Timestamp {
-    let end = end_of_window(now);
-    let listing = end - LISTING_BEFORE_END;
-    if listing > now { listing } else { end_of_window(end) - LISTING_BEFORE_END }
-}
-
 fn connection(flow: &TrackedFlow) -> Connection {
     Connection {
         id: ConnectionId { id: flow.id, zone: flow.zone, original: tuple(&flow.original) },
@@ -428,19 +467,4 @@ fn tuple(tracked: &TrackedTuple) -> Tuple {
 
 fn timestamp(nanoseconds: u64) -> Option<Timestamp> {
     Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listings_precede_the_ends_of_windows() {
-        let at = |milliseconds: i64| Timestamp::from_millisecond(milliseconds).unwrap();
-        assert_eq!(end_of_window(at(0)), at(15_000));
-        assert_eq!(end_of_window(at(14_999)), at(15_000));
-        assert_eq!(next_listing(at(100)), at(14_000));
-        assert_eq!(next_listing(at(14_000)), at(29_000));
-        assert_eq!(next_listing(at(14_900)), at(29_000));
-    }
 }

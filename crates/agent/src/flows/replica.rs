@@ -36,7 +36,7 @@ impl Replica {
 
     /// Whether a state with this generation of approvals is applied or waits.
     pub(crate) fn has_generation(&self, generation: u32) -> bool {
-        self.generation == Some(generation) || self.waiting.iter().any(|update| update.generation == generation)
+        self.generation == Some(generation) || self.awaits_generation(generation)
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -68,19 +68,25 @@ impl Replica {
         self.waiting.len()
     }
 
+    /// Updates that were applied or wait: [`Replica::revision`] once all of them are applied.
+    pub(crate) fn announced(&self) -> u64 {
+        self.revision + self.waiting.len() as u64
+    }
+
+    /// When the commit of the first update behind so many began, if there is one that waits.
+    pub(crate) fn commit_behind(&self, updates: usize) -> Option<Timestamp> {
+        self.waiting.get(updates).map(|update| update.before)
+    }
+
+    /// Whether an update of the generation waits.
+    pub(crate) fn awaits_generation(&self, generation: u32) -> bool {
+        self.waiting.iter().any(|update| update.generation == generation)
+    }
+
     /// Applies updates until so many wait. Other than times, their number does not depend on a clock that is set.
     pub(crate) fn advance_until_waiting(&mut self, left: usize) {
         while self.waiting.len() > left {
             self.apply_next();
-        }
-    }
-
-    /// Applies updates up to the first one of the generation, if there is one.
-    pub(crate) fn advance_to_generation(&mut self, generation: u32) {
-        if self.generation != Some(generation)
-            && let Some(at) = self.waiting.iter().position(|update| update.generation == generation)
-        {
-            (0..=at).for_each(|_| self.apply_next());
         }
     }
 
@@ -172,15 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn connection_mark_advances_to_its_generation() {
+    fn updates_that_wait_are_known_by_generation_and_commit() {
         let mut replica = Replica::default();
         for (name, generation) in [("a", 1), ("b", 2), ("c", 2), ("d", 3)] {
             replica.enqueue(update(name, generation, 10, 20));
         }
-        replica.advance_to_generation(2);
+        replica.advance_until_waiting(2);
         assert_eq!((names(&replica), replica.generation()), (vec!["a".into(), "b".into()], Some(2)));
-        replica.advance_to_generation(9);
-        assert_eq!(replica.generation(), Some(2));
+        assert!(replica.awaits_generation(3) && !replica.awaits_generation(1));
+        assert!(replica.has_generation(2) && !replica.has_generation(9));
+        assert_eq!((replica.revision(), replica.announced()), (2, 4));
+        assert_eq!((replica.commit_behind(1), replica.commit_behind(2)), (Some(at(10)), None));
     }
 
     #[test]

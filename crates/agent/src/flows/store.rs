@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use flow::{FlowFilter, FlowRecord, Ledger, Ring, Tracker, Windows};
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Records that may wait for a reader. One that is further behind loses the oldest.
 const BEHIND: usize = 8192;
@@ -23,6 +24,9 @@ const MOST_CONNECTIONS: usize = 1 << 20;
 /// Records of one window.
 const MOST_RECORDS: usize = 16_384;
 
+/// A reader waits for a listing at most this long; then it gets what there is.
+const LISTED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Flow records, written by the flow thread and read by clients of the API.
 pub(crate) struct FlowStore {
     core: Mutex<Core>,
@@ -30,6 +34,9 @@ pub(crate) struct FlowStore {
     followers: Arc<Semaphore>,
     /// Packets of drop events for which the queue to the flow thread had no room.
     dropped_denials: AtomicU64,
+    /// Listings that readers have asked for, and the last one of them that was made.
+    listings_requested: AtomicU64,
+    listings_made: watch::Sender<u64>,
 }
 
 pub(crate) struct Core {
@@ -44,10 +51,8 @@ pub(crate) struct Core {
 pub(crate) struct Health {
     /// When the thread began to follow connection tracking; `None` while it does not.
     pub(crate) since: Option<Timestamp>,
-    /// Times that the kernel dropped events for want of room in the socket (`ENOBUFS`).
+    /// Events that the kernel dropped for want of room in the socket (`ENOBUFS`).
     pub(crate) lost_events: u64,
-    /// Connections found in a listing of which no event was received.
-    pub(crate) found_late: u64,
     /// Whether the kernel keeps the end of connections until it is delivered.
     pub(crate) reliable: bool,
     /// Times that this was given up, since connection tracking was nearly full.
@@ -102,7 +107,31 @@ impl FlowStore {
             sender,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             dropped_denials: AtomicU64::new(0),
+            listings_requested: AtomicU64::new(0),
+            listings_made: watch::Sender::new(0),
         }
+    }
+
+    /// Has the flow thread list connections, so that those which began since the last listing are in the open window. Waits
+    /// for it, if the thread is up to it.
+    pub(crate) async fn refresh(&self) {
+        if self.core().health.since.is_none() {
+            return;
+        }
+        let request = self.listings_requested.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut made = self.listings_made.subscribe();
+        // Records are older without it, which their times say.
+        drop(tokio::time::timeout(LISTED_WITHIN, made.wait_for(|made| *made >= request)).await);
+    }
+
+    /// The last listing that a reader has asked for, if it was not made yet.
+    pub(super) fn requested_listing(&self) -> Option<u64> {
+        let requested = self.listings_requested.load(Ordering::Relaxed);
+        (requested > *self.listings_made.borrow()).then_some(requested)
+    }
+
+    pub(super) fn answer_listing(&self, request: u64) {
+        self.listings_made.send_replace(request);
     }
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {

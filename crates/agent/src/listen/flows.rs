@@ -21,6 +21,9 @@ const SWITCHED_OFF: &str = "this agent keeps no flow records; start it with --fl
 /// The body has a line as soon as there is one, and the reader takes it.
 pub(super) async fn flows(State(sources): State<Sources>, Asked(query): Asked<FlowsQuery>) -> Response {
     let Some(store) = &sources.flows else { return refuse(StatusCode::NOT_FOUND, SWITCHED_OFF.into()) };
+    if !query.follow {
+        store.refresh().await;
+    }
     let Some(followed) = store.read(query.filter, query.follow, Timestamp::now()) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many subscribers; try again later".into());
     };
@@ -42,7 +45,7 @@ pub(super) async fn coverage(State(sources): State<Sources>, Asked(NoParameters)
     }
 }
 
-fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
+pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
     let FlowFigures { ledger, health, kept_since, .. } = figures;
     FlowCoverage {
         since: health.since.map(written),

@@ -36,12 +36,7 @@ impl Collector for FlowCollector {
             ("flow_connections_ended", "Connections whose end was reported", ledger.ended),
             ("flow_connections_lost", "Connections that are gone although no end was reported", ledger.lost),
             ("flow_connections_untracked", "Connections beyond the limit of tracked ones", ledger.untracked),
-            (
-                "flow_connections_found_late",
-                "Connections found in a listing or by their end, whose beginning was not reported",
-                health.found_late,
-            ),
-            ("flow_lost_events", "Times that the kernel dropped conntrack events (ENOBUFS)", health.lost_events),
+            ("flow_lost_events", "Conntrack events that the kernel dropped (ENOBUFS)", health.lost_events),
             (
                 "flow_reliability_given_up",
                 "Times that reliable delivery was given up, since connection tracking was nearly full",

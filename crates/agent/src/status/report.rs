@@ -5,22 +5,25 @@ use std::time::{Duration, Instant};
 use policy::Diagnostic;
 
 use super::{Counts, LastCommit, Status};
+use crate::api::flows::FlowCoverage;
 use crate::api::status as wire;
 use crate::remote::{ClusterStanding, RemoteStanding};
 
 /// What is counted elsewhere, since the agent started.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Totals {
     pub(crate) commits: wire::Commits,
     pub(crate) repairs: wire::Repairs,
     /// None while nobody counts them.
     pub(crate) drops: Option<wire::Drops>,
+    /// None with `--flows off`.
+    pub(crate) flows: Option<FlowCoverage>,
 }
 
 impl Status {
     /// What there is to say at this moment.
     pub(crate) fn report(&self, totals: Totals, now: Instant) -> wire::StatusReport {
-        let Totals { commits, repairs, drops } = totals;
+        let Totals { commits, repairs, drops, flows } = totals;
         let unready = self.unready();
         wire::StatusReport {
             node: self.node.clone(),
@@ -66,7 +69,7 @@ impl Status {
                 drop_log_reason: self.drop_log.clone(),
             },
             drops,
-            flows: self.uncounted_flows.clone().map(|uncounted| wire::Flows { uncounted }),
+            flows,
             remote: self.remote.as_deref().map(|standing| remote(standing, now)),
         }
     }
@@ -148,6 +151,7 @@ mod tests {
         commits: wire::Commits { taken: 0, refused: 0 },
         repairs: wire::Repairs { changed: 0, removed: 0, at_start: 0 },
         drops: None,
+        flows: None,
     };
 
     #[test]

@@ -73,7 +73,6 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         }
     }
     let uncounted_flows = switch_accounting(&arguments);
-    let flow_problems = uncounted_flows.clone().unwrap_or_default();
     let (layout, protection) = arguments.layout(&probed)?;
     let status = Status {
         node: arguments.node_name.clone(),
@@ -86,7 +85,6 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
         source_check: layout.checks_sources(),
         tunnel_ports: arguments.tunnel_ports(),
         from_folder: arguments.manifests.is_some(),
-        uncounted_flows,
         ..Status::default()
     };
     let _table_lock = TableLock::claim(layout.table())?;
@@ -129,7 +127,12 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
                 start_flows(
                     &arguments,
                     store.clone(),
-                    CaptureSettings { naming, layout: flow_layout, problems: flow_problems },
+                    CaptureSettings {
+                        naming,
+                        layout: flow_layout,
+                        accounting: Accounting::of_node(&arguments.run_dir),
+                        problems: uncounted_flows.unwrap_or_default(),
+                    },
                 )
                 .await?,
             )

@@ -3,12 +3,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
+use jiff::Timestamp;
+
 use crate::ConnectionId;
 
 /// Ends that are remembered: more than a socket's buffer has room for. They take some 3 MB.
 const MOST: usize = 1 << 16;
 
-/// The ends of the last connections, by the hashes of their ids. The kernel sends the end of a connection again to all
+/// The ends of the last connections, by the hashes of their ids and times: an id may be used again. The kernel sends the end of a connection again to all
 /// listeners if one of them, such as another program that logs connections, had no room for it.
 #[derive(Debug, Default)]
 pub(super) struct RecentEnds {
@@ -18,8 +20,8 @@ pub(super) struct RecentEnds {
 }
 
 impl RecentEnds {
-    pub(super) fn insert(&mut self, id: &ConnectionId) {
-        let hash = self.hasher.hash_one(id);
+    pub(super) fn insert(&mut self, id: &ConnectionId, at: Timestamp) {
+        let hash = self.hasher.hash_one((id, at));
         if !self.hashes.insert(hash) {
             return;
         }
@@ -31,15 +33,8 @@ impl RecentEnds {
         }
     }
 
-    pub(super) fn contains(&self, id: &ConnectionId) -> bool {
-        self.hashes.contains(&self.hasher.hash_one(id))
-    }
-
-    /// The id is that of a new connection. Its place stays taken.
-    pub(super) fn remove(&mut self, id: &ConnectionId) {
-        if !self.hashes.is_empty() {
-            self.hashes.remove(&self.hasher.hash_one(id));
-        }
+    pub(super) fn contains(&self, id: &ConnectionId, at: Timestamp) -> bool {
+        self.hashes.contains(&self.hasher.hash_one((id, at)))
     }
 }
 
@@ -52,13 +47,13 @@ mod tests {
     fn recent_ends_are_bounded() {
         let mut ends = RecentEnds::default();
         let id = |number: usize| ConnectionId { id: number as u32, ..connection(1, None).id };
+        let at = Timestamp::MIN;
         for number in 0..=MOST {
-            ends.insert(&id(number));
-            ends.insert(&id(number));
+            ends.insert(&id(number), at);
+            ends.insert(&id(number), at);
         }
-        assert!(!ends.contains(&id(0)) && ends.contains(&id(1)) && ends.contains(&id(MOST)));
-        ends.remove(&id(1));
-        assert!(!ends.contains(&id(1)));
-        assert_eq!((ends.order.len(), ends.hashes.len()), (MOST, MOST - 1));
+        assert!(!ends.contains(&id(0), at) && ends.contains(&id(1), at) && ends.contains(&id(MOST), at));
+        assert!(!ends.contains(&id(1), Timestamp::MAX));
+        assert_eq!((ends.order.len(), ends.hashes.len()), (MOST, MOST));
     }
 }

@@ -138,3 +138,17 @@ fn missing_settings_are_named() {
         "{missing:?}"
     );
 }
+
+#[test]
+fn events_switched_off_are_reported_and_left() {
+    in_namespace_with([1, 1], |accounting| {
+        assert!(accounting.has_times());
+        let path = Path::new("/proc/sys").join(EVENTS);
+        std::fs::write(&path, "0").unwrap();
+        let problems = accounting.enable();
+        assert!(problems.len() == 1 && problems[0].contains("sysctl -w net.netfilter.nf_conntrack_events=2"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), "0");
+        accounting.set(Setting::Timestamps, 0).unwrap();
+        assert!(!accounting.has_times());
+    });
+}

@@ -93,13 +93,16 @@ fn connection_has_the_policy_of_its_time() {
 }
 
 #[test]
-fn mark_decides_within_a_commit() {
+fn connection_within_a_commit_belongs_to_the_earlier_rules() {
     let (mut attribution, mut replica) = begin();
     replica.enqueue(update(replacing("first", allowing("second", 80)), 8, 100, 110));
-    let old = attribution.of_connection(&mut replica, &connection(80, Some(7)), at(105)).unwrap();
-    let new = attribution.of_connection(&mut replica, &connection(80, Some(8)), at(105)).unwrap();
-    assert_eq!((policy_of(&old), policy_of(&new)), ("first".into(), "second".into()));
-    assert_eq!((old.generation, new.generation), (Some(7), Some(8)));
+    // The second one was judged again after the commit, or began after it took effect.
+    for marked in [7, 8] {
+        let subject = attribution.of_connection(&mut replica, &connection(80, Some(marked)), at(105)).unwrap();
+        assert_eq!((policy_of(&subject), subject.generation), ("first".into(), Some(7)));
+    }
+    let subject = attribution.of_connection(&mut replica, &connection(80, Some(8)), at(110)).unwrap();
+    assert_eq!((policy_of(&subject), subject.generation), ("second".into(), Some(8)));
 }
 
 #[test]
@@ -108,6 +111,23 @@ fn passed_connection_belongs_to_the_rules_that_allow_it() {
     replica.enqueue(update(vec![allowing("second", 443)], 7, 100, 110));
     let subject = attribution.of_connection(&mut replica, &connection(443, Some(7)), at(105)).unwrap();
     assert_eq!(policy_of(&subject), "second");
+}
+
+#[test]
+fn connection_judged_again_keeps_its_first_policy() {
+    let (mut attribution, mut replica) = begin();
+    replica.enqueue(update(replacing("first", allowing("second", 80)), 8, 100, 110));
+    let subject = attribution.of_connection(&mut replica, &connection(80, Some(8)), at(50)).unwrap();
+    assert_eq!((policy_of(&subject), subject.generation, replica.waiting()), ("first".into(), Some(7), 1));
+}
+
+#[test]
+fn connection_judged_again_belongs_to_rules_that_allow_it() {
+    let (mut attribution, mut replica) = begin();
+    replica.enqueue(update(vec![allowing("second", 443)], 8, 100, 110));
+    replica.enqueue(update(vec![allowing("third", 8443)], 9, 200, 210));
+    let subject = attribution.of_connection(&mut replica, &connection(443, Some(9)), at(105)).unwrap();
+    assert_eq!((policy_of(&subject), subject.generation, replica.waiting()), ("second".into(), Some(8), 1));
 }
 
 #[test]

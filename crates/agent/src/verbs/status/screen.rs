@@ -6,8 +6,9 @@ use std::time::Duration;
 use anstyle::Style;
 use console::{BAD, DOUBTFUL, GOOD};
 
+use crate::api::flows::FlowCoverage;
 use crate::api::status::{
-    Diagnostic, Drops, Features, Flows, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
+    Diagnostic, Drops, Features, LastCommit, Pods, Policies, Remote, RemoteCluster, Repairs, Severity, Source,
     SourceKind, StatusReport,
 };
 use crate::status::in_words;
@@ -221,11 +222,26 @@ fn drops(screen: &mut Screen, drops: Option<Drops>) {
 }
 
 /// Nothing with `--flows off`.
-fn flows(screen: &mut Screen, flows: Option<&Flows>) {
-    let Some(Flows { uncounted }) = flows else { return };
-    let style = if uncounted.is_empty() { Style::new() } else { DOUBTFUL };
-    screen.line("flows", style, if uncounted.is_empty() { "recorded" } else { "recorded, not completely" });
-    screen.list(DOUBTFUL, uncounted);
+fn flows(screen: &mut Screen, flows: Option<&FlowCoverage>) {
+    let Some(flows) = flows else { return };
+    let FlowCoverage { since, started, ended, live, lost, untracked, lost_events, reliable, problems, .. } = flows;
+    let is_complete = problems.is_empty() && *reliable && lost + untracked + lost_events == 0;
+    let (style, word) = if is_complete { (Style::new(), "recorded") } else { (DOUBTFUL, "recorded, not completely") };
+    let counts = format!("{started} connections: {ended} ended, {live} open, {lost} lost");
+    match since {
+        Some(_) => screen.line("flows", style, &format!("{word}: {counts}")),
+        None => screen.line("flows", DOUBTFUL, "not recorded yet"),
+    }
+    if *lost_events > 0 {
+        screen.line("", DOUBTFUL, &format!("{lost_events} conntrack events lost"));
+    }
+    if *untracked > 0 {
+        screen.line("", DOUBTFUL, &format!("{untracked} connections not tracked, since too many were open"));
+    }
+    if since.is_some() && !reliable {
+        screen.line("", DOUBTFUL, "ends of connections may be lost: connection tracking is nearly full");
+    }
+    screen.list(DOUBTFUL, problems);
 }
 
 fn features(screen: &mut Screen, features: &Features) {
@@ -266,6 +282,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::api::flows::FlowCoverage;
     use crate::api::status::{Commits, Problem, Rules};
 
     fn healthy() -> StatusReport {
@@ -457,14 +474,35 @@ mod tests {
 
     #[test]
     fn flows_are_shown_where_they_are_recorded() {
-        let lines = |uncounted: &[&str]| {
-            let flows = Some(Flows { uncounted: uncounted.iter().map(|text| (*text).into()).collect() });
-            let text = plain(&StatusReport { flows, ..healthy() });
-            let begin = text.find("flows  ").unwrap();
-            text[begin..].lines().take(2).map(|line| line[13..].to_owned()).collect::<Vec<_>>()
+        let coverage = |lost_events, reliable, problems: &[&str]| FlowCoverage {
+            since: Some("2026-05-04T03:02:01.000Z".into()),
+            kept_since: None,
+            started: 9,
+            ended: 7,
+            live: 2,
+            lost: 0,
+            untracked: 0,
+            lost_events,
+            reliable,
+            problems: problems.iter().map(|text| (*text).into()).collect(),
         };
-        assert_eq!(lines(&[])[0], "recorded");
-        assert_eq!(lines(&["nf_conntrack_acct is off"]), ["recorded, not completely", "- nf_conntrack_acct is off"]);
+        let lines = |count, flows| {
+            let text = plain(&StatusReport { flows: Some(flows), ..healthy() });
+            let begin = text.find("flows  ").unwrap();
+            text[begin..].lines().take(count).map(|line| line[13..].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(1, coverage(0, true, &[])), ["recorded: 9 connections: 7 ended, 2 open, 0 lost"]);
+        assert_eq!(
+            lines(4, coverage(3, false, &["nf_conntrack_acct is off"])),
+            [
+                "recorded, not completely: 9 connections: 7 ended, 2 open, 0 lost",
+                "3 conntrack events lost",
+                "ends of connections may be lost: connection tracking is nearly full",
+                "- nf_conntrack_acct is off"
+            ]
+        );
+        let begins = FlowCoverage { since: None, ..coverage(0, false, &[]) };
+        assert_eq!(lines(1, begins), ["not recorded yet"]);
         assert!(!plain(&healthy()).contains("flows  "));
     }
 }

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use nfnetlink::Subscription;
+
 use super::super::Size;
 use super::super::ours::Cluster;
 use super::super::place::Place;
@@ -28,8 +30,10 @@ pub(super) struct Tracking {
 pub(super) enum Events {
     /// Nobody, and entries are not prepared for it.
     Off,
-    /// A listener, all of them.
+    /// A listener, those of new and removed entries.
     All(Reads),
+    /// A listener, those of removed entries alone: the kernel makes no message of a new one.
+    Removed(Reads),
     /// A listener, those that a rule chooses for the entry.
     Chosen(&'static str, Reads),
 }
@@ -41,20 +45,18 @@ impl Tracking {
 
     pub(super) const OFF: Tracking = Tracking::of(false, Events::Off);
 
-    /// What flow records need, in two ways to read.
-    pub(super) const RECORDS: [Tracking; 2] = [
-        Tracking::of(true, Events::Chosen("new,destroy", Reads::WhenWoken)),
-        Tracking::of(true, Events::Chosen("new,destroy", Reads::Periodically)),
-    ];
+    /// What flow records need.
+    pub(super) const RECORDS: Tracking = Tracking::of(true, Events::Removed(Reads::Periodically));
 
-    const ALL: [Tracking; 8] = [
+    const ALL: [Tracking; 9] = [
         Tracking::OFF,
         Tracking::of(true, Events::Off),
+        Tracking::RECORDS,
         Tracking::of(false, Events::All(Reads::WhenWoken)),
         Tracking::of(true, Events::All(Reads::WhenWoken)),
         Tracking::of(true, Events::All(Reads::Periodically)),
-        Tracking::RECORDS[0],
-        Tracking::RECORDS[1],
+        Tracking::of(true, Events::Chosen("new,destroy", Reads::WhenWoken)),
+        Tracking::of(true, Events::Chosen("new,destroy", Reads::Periodically)),
         Tracking::of(true, Events::Chosen("destroy", Reads::WhenWoken)),
     ];
 
@@ -62,7 +64,14 @@ impl Tracking {
     fn reads(self) -> Option<Reads> {
         match self.events {
             Events::Off => None,
-            Events::All(reads) | Events::Chosen(_, reads) => Some(reads),
+            Events::All(reads) | Events::Removed(reads) | Events::Chosen(_, reads) => Some(reads),
+        }
+    }
+
+    fn subscription(self) -> Subscription {
+        match self.events {
+            Events::Removed(_) => Subscription::Removed,
+            Events::Off | Events::All(_) | Events::Chosen(..) => Subscription::All,
         }
     }
 }
@@ -73,6 +82,7 @@ impl fmt::Display for Tracking {
         match self.events {
             Events::Off => write!(f, "{accounting}, no events"),
             Events::All(reads) => write!(f, "{accounting}, a listener that reads {reads}"),
+            Events::Removed(reads) => write!(f, "{accounting}, a listener to removed entries that reads {reads}"),
             Events::Chosen(which, reads) => {
                 write!(f, "{accounting}, `ct event set {which}`, a listener that reads {reads}")
             }
@@ -115,7 +125,8 @@ impl Node {
                 ));
             }
         });
-        let start = |reads| Listener::start(&place, Setup { mebibytes: 8, reliable: false, reads });
+        let subscription = tracking.subscription();
+        let start = |reads| Listener::start(&place, Setup { subscription, mebibytes: 8, reliable: false, reads });
         let listener = tracking.reads().map(start);
         Node { place, ends, listener }
     }

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor};
+use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription};
 
 use super::super::place::Place;
 use crate::bench::machine::{Place as Processor, stay};
@@ -14,6 +14,7 @@ use crate::bench::machine::{Place as Processor, stay};
 /// How a listener is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
+    pub(super) subscription: Subscription,
     /// Of the socket's buffer.
     pub(super) mebibytes: usize,
     pub(super) reliable: bool,
@@ -71,7 +72,8 @@ const SILENCE: Duration = Duration::from_millis(25);
 impl Listener {
     /// Listens in the node's namespace, on the processor that does not send.
     pub(super) fn start(place: &Place, setup: Setup) -> Listener {
-        let mut monitor = place.on_node(|| FlowMonitor::open(setup.mebibytes << 20)).expect("conntrack events");
+        let mut monitor =
+            place.on_node(|| FlowMonitor::open(setup.subscription, setup.mebibytes << 20)).expect("conntrack events");
         if setup.reliable {
             monitor.set_reliable(true).expect("options of a netlink socket");
         }

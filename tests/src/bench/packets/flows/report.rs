@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use nfnetlink::Subscription;
+
 use super::super::report::how;
 use super::Size;
 use super::cost::{Cost, Tracking};
@@ -26,7 +28,7 @@ pub(super) fn of(size: &Size, costs: &[Cost], edges: &Edges, runs: &[(Scenario, 
         .expect("a String takes all");
     write!(
         report,
-        "\na listener at so many connections a second of one packet each, each with two events, for {} s; {}\n\n{}",
+        "\na listener at so many connections a second of one packet each, for {} s; {}\n\n{}",
         size.lasting.as_secs_f64(),
         median_of(rounds),
         run_table(runs)
@@ -72,14 +74,13 @@ fn cost_table(costs: &[Cost]) -> Table {
 fn bars(costs: &[Cost]) -> String {
     let off = off(costs);
     let mut bars = String::new();
-    for records in Tracking::RECORDS.map(|tracking| of_tracking(costs, tracking)) {
-        for (packet, own, off, below) in [
-            ("established packet", &records.established, &off.established, ESTABLISHED_BELOW),
-            ("first packet", &records.first, &off.first, FIRST_BELOW),
-        ] {
-            let bar = Bar { figure: over(own, off).median(), below };
-            writeln!(bars, "  {packet}, {}, over neither: {bar:.3}", records.tracking).expect("a String takes all");
-        }
+    let records = of_tracking(costs, Tracking::RECORDS);
+    for (packet, own, off, below) in [
+        ("established packet", &records.established, &off.established, ESTABLISHED_BELOW),
+        ("first packet", &records.first, &off.first, FIRST_BELOW),
+    ] {
+        let bar = Bar { figure: over(own, off).median(), below };
+        writeln!(bars, "  {packet}, {}, over neither: {bar:.3}", records.tracking).expect("a String takes all");
     }
     bars
 }
@@ -111,6 +112,7 @@ fn run_table(runs: &[(Scenario, Vec<Run>)]) -> Table {
         "opened a second",
         "buffer, MiB",
         "reliable",
+        "events",
         "reads",
         "stands still, s",
         "% of a processor",
@@ -131,10 +133,17 @@ fn run_table(runs: &[(Scenario, Vec<Run>)]) -> Table {
             shown(&|run| run.connections as f64 / run.took.as_secs_f64()),
             scenario.listener.mebibytes.to_string(),
             if scenario.listener.reliable { "yes".to_owned() } else { "no".to_owned() },
+            match scenario.listener.subscription {
+                Subscription::All => "new and removed".to_owned(),
+                Subscription::Removed => "removed".to_owned(),
+            },
             scenario.listener.reads.to_string(),
             if scenario.still.is_zero() { "-".to_owned() } else { scenario.still.as_secs_f64().to_string() },
             shown(&processor),
-            shown(&|run| lost(run.received.new, run)),
+            match scenario.listener.subscription {
+                Subscription::All => shown(&|run| lost(run.received.new, run)),
+                Subscription::Removed => "-".to_owned(),
+            },
             shown(&|run| lost(run.received.destroyed, run)),
             shown(&|run| run.received.losses as f64),
             still.map_or("-".into(), |figure| figure.short()),
@@ -159,8 +168,12 @@ fn records(costs: &[Cost], runs: &[(Scenario, Vec<Run>)]) -> Vec<Record> {
         }
     }
     for (scenario, runs) in runs.iter().filter(|(scenario, _)| scenario.still.is_zero()) {
-        let Setup { mebibytes, reliable, reads } = scenario.listener;
-        let line = format!("{mebibytes} MiB{}, reads {reads}", if reliable { ", reliable" } else { "" });
+        let Setup { subscription, mebibytes, reliable, reads } = scenario.listener;
+        let events = match subscription {
+            Subscription::All => "",
+            Subscription::Removed => "removed entries, ",
+        };
+        let line = format!("{events}{mebibytes} MiB{}, reads {reads}", if reliable { ", reliable" } else { "" });
         let figure = Figure::of(runs.iter().map(processor));
         let at = (f64::from(scenario.rate), "connections a second");
         records.push(Record::new(SECTION, ("listener", &line), at, (&figure, "% of a processor")));

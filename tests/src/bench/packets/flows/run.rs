@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nfnetlink::count_flows;
+use nfnetlink::{Subscription, count_flows};
 
 use super::super::ours::Cluster;
 use super::super::traffic::Traffic;
@@ -57,12 +57,15 @@ const RATE_STILL: u32 = 10_000;
 
 impl Scenario {
     pub(super) fn all(size: &Size) -> Vec<Scenario> {
-        let small = Setup { mebibytes: 8, reliable: false, reads: Reads::WhenWoken };
+        let small = Setup { subscription: Subscription::All, mebibytes: 8, reliable: false, reads: Reads::WhenWoken };
         let of = |rate, listener, still| Scenario { rate, lasting: size.lasting, listener, still, expiry: size.expiry };
         let mut all = Vec::new();
         for reads in [Reads::WhenWoken, Reads::Periodically] {
             all.extend(size.rates.iter().map(|rate| of(*rate, Setup { reads, ..small }, Duration::ZERO)));
         }
+        let records =
+            Setup { subscription: Subscription::Removed, mebibytes: 32, reliable: true, reads: Reads::Periodically };
+        all.extend(size.rates.iter().map(|rate| of(*rate, records, Duration::ZERO)));
         let most = size.rates.last().copied().unwrap_or(RATE_STILL);
         for still in [Duration::ZERO, size.still] {
             for mebibytes in [8, 32] {

@@ -1,0 +1,100 @@
+//! Connections that are known and not attributed yet, in the order in which they began.
+//!
+//! A connection that is shorter than the time between two listings becomes known when it ends, after others that began later.
+
+use flow::Connection;
+use jiff::Timestamp;
+
+/// How a connection became known.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Reported {
+    /// By an event of its beginning, or by a listing, at that time.
+    Open { connection: Connection, at: Timestamp },
+    /// By its end, at that time.
+    Ended { connection: Connection, at: Timestamp },
+}
+
+impl Reported {
+    pub(super) fn connection(&self) -> &Connection {
+        let (Reported::Open { connection, at: _ } | Reported::Ended { connection, at: _ }) = self;
+        connection
+    }
+
+    /// When the connection began. Without timestamps of conntrack (`nf_conntrack_timestamp`) that is when it became known.
+    pub(super) fn began(&self) -> Timestamp {
+        let (Reported::Open { connection, at } | Reported::Ended { connection, at }) = self;
+        connection.started.unwrap_or(*at)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Backlog {
+    reported: Vec<Reported>,
+}
+
+impl Backlog {
+    /// Reports of one connection are added in their order.
+    pub(super) fn push(&mut self, reported: Reported) {
+        self.reported.push(reported);
+    }
+
+    pub(super) fn reports(&self) -> impl Iterator<Item = &Reported> {
+        self.reported.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.reported.len()
+    }
+
+    /// Takes the connections that began before that time, the earliest first; all without a time.
+    pub(super) fn take_before(&mut self, time: Option<Timestamp>) -> Vec<Reported> {
+        // Stable: reports of one connection have the same time.
+        self.reported.sort_by_key(Reported::began);
+        let count = time.map_or(self.reported.len(), |time| self.reported.partition_point(|r| r.began() < time));
+        let later = self.reported.split_off(count);
+        std::mem::replace(&mut self.reported, later)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flow::{ConnectionId, Tuple};
+
+    use super::*;
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    fn connection(id: u32, started: Option<i64>) -> Connection {
+        let address = "10.1.0.1".parse().unwrap();
+        let tuple = Tuple {
+            source: address,
+            destination: address,
+            protocol: 6,
+            source_port: None,
+            destination_port: None,
+            icmp_type: None,
+        };
+        let id = ConnectionId { id, zone: 0, original: tuple };
+        Connection { id, reply: tuple, mark: 0, volume: None, started: started.map(at) }
+    }
+
+    fn open(id: u32, started: Option<i64>, time: i64) -> Reported {
+        Reported::Open { connection: connection(id, started), at: at(time) }
+    }
+
+    fn ended(id: u32, started: i64, time: i64) -> Reported {
+        Reported::Ended { connection: connection(id, Some(started)), at: at(time) }
+    }
+
+    #[test]
+    fn connections_leave_in_the_order_of_their_beginning() {
+        let mut backlog = Backlog::default();
+        let reports = [ended(1, 30, 40), open(2, Some(10), 50), ended(3, 20, 45), ended(2, 10, 60), open(4, None, 15)];
+        reports.into_iter().for_each(|reported| backlog.push(reported));
+        assert_eq!(backlog.take_before(Some(at(20))), [open(2, Some(10), 50), ended(2, 10, 60), open(4, None, 15)]);
+        assert_eq!((backlog.take_before(Some(at(20))), backlog.len()), (vec![], 2));
+        assert_eq!(backlog.take_before(None), [ended(3, 20, 45), ended(1, 30, 40)]);
+    }
+}

@@ -1,0 +1,108 @@
+//! When connections are listed and windows closed.
+
+use std::time::{Duration, Instant};
+
+use flow::WINDOW_SECONDS;
+use jiff::{SignedDuration, Timestamp};
+
+/// The listing for a window begins so long after its end.
+const LISTED_AFTER_END: SignedDuration = SignedDuration::from_millis(100);
+
+/// A window is closed so long after its end: after its listing, and after the events of its last moments.
+const CLOSED_AFTER_END: SignedDuration = SignedDuration::from_millis(500);
+
+/// Listings beside those of windows begin no sooner than this after the one before, nor than [`PAUSE_FACTOR`] times as long
+/// as that one took: commits and readers may ask for any number of them.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_FACTOR: u32 = 10;
+
+#[derive(Debug)]
+pub(super) struct Schedule {
+    next_listing: Timestamp,
+    next_close: Timestamp,
+    not_listed_before: Instant,
+}
+
+impl Schedule {
+    pub(super) fn beginning_at(now: Timestamp) -> Schedule {
+        Schedule {
+            next_listing: end_of_window(now) + LISTED_AFTER_END,
+            next_close: end_of_window(now) + CLOSED_AFTER_END,
+            not_listed_before: Instant::now(),
+        }
+    }
+
+    /// Whether the listing for a window is due; it is then expected to be made.
+    pub(super) fn is_listing_due(&mut self, now: Timestamp) -> bool {
+        is_due(&mut self.next_listing, now, LISTED_AFTER_END)
+    }
+
+    /// Whether windows are to be closed, which is then expected to be done.
+    pub(super) fn is_close_due(&mut self, now: Timestamp) -> bool {
+        is_due(&mut self.next_close, now, CLOSED_AFTER_END)
+    }
+
+    /// Whether a listing may be made beside those of windows.
+    pub(super) fn allows_listing(&self) -> bool {
+        Instant::now() >= self.not_listed_before
+    }
+
+    /// A listing has taken so long.
+    pub(super) fn listed(&mut self, took: Duration) {
+        self.not_listed_before = Instant::now() + (took * PAUSE_FACTOR).max(SHORTEST_PAUSE);
+    }
+}
+
+/// Whether that time has come; then the next one follows.
+fn is_due(next: &mut Timestamp, now: Timestamp, after_end: SignedDuration) -> bool {
+    let following = end_of_window(now) + after_end;
+    // A clock that was set back makes the next time seem far away.
+    let is_due = now >= *next || *next > following;
+    if is_due {
+        *next = following;
+    }
+    is_due
+}
+
+pub(super) fn begin_of_window(now: Timestamp) -> Timestamp {
+    let begin = now.as_second().div_euclid(WINDOW_SECONDS) * WINDOW_SECONDS;
+    Timestamp::from_second(begin).unwrap_or(Timestamp::MIN)
+}
+
+fn end_of_window(now: Timestamp) -> Timestamp {
+    begin_of_window(now).checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    #[test]
+    fn windows_are_listed_and_then_closed() {
+        let mut schedule = Schedule::beginning_at(at(14_999));
+        assert!(!schedule.is_listing_due(at(15_099)) && schedule.is_listing_due(at(15_100)));
+        assert!(!schedule.is_listing_due(at(15_101)) && !schedule.is_close_due(at(15_499)));
+        assert!(schedule.is_close_due(at(15_500)) && !schedule.is_close_due(at(30_499)));
+        assert!(schedule.is_listing_due(at(30_100)));
+    }
+
+    #[test]
+    fn schedule_follows_a_clock_set_back() {
+        let mut schedule = Schedule::beginning_at(at(1_000_000));
+        assert!(schedule.is_listing_due(at(500_000)) && !schedule.is_listing_due(at(500_000)));
+        assert!(schedule.is_listing_due(at(510_100)));
+    }
+
+    #[test]
+    fn listings_leave_nine_tenths_of_the_time() {
+        let mut schedule = Schedule::beginning_at(at(0));
+        assert!(schedule.allows_listing());
+        schedule.listed(Duration::from_secs(60));
+        assert!(!schedule.allows_listing());
+        assert!(schedule.not_listed_before > Instant::now() + Duration::from_secs(599));
+    }
+}

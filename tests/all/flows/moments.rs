@@ -1,0 +1,83 @@
+//! What is known of a connection while it is open, and by which rules, with and without times of conntrack's entries.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent_process::{AgentProcess, program, without_variables};
+
+use super::{PORT, coverage, exchange, records, serve, start, sum};
+use crate::drops::{DB, WEB, stage};
+use crate::stage::{Stage, policy};
+
+fn connect(stage: &Stage) -> TcpStream {
+    let (from, to): (IpAddr, IpAddr) = (WEB[0].parse().unwrap(), DB[0].parse().unwrap());
+    let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, PORT), Duration::from_secs(10)).unwrap();
+    stage.lab.in_namespace_of(from, connect)
+}
+
+fn allowing(name: &str) -> Value {
+    policy(name, "app=db", json!({"ingress": [{"ports": [{"port": PORT}]}]}))
+}
+
+#[test]
+fn reader_gets_connections_that_have_just_begun() {
+    let stage = stage();
+    let _agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    let mut open = Vec::new();
+    for count in 1..=3 {
+        open.push(connect(&stage));
+        // Asked once: the answer has every connection from before the question.
+        let found = records(&stage, "?protocol=tcp");
+        assert_eq!(sum(&found, "/connections/started"), count, "{found:#?}");
+    }
+}
+
+#[test]
+fn open_connection_keeps_the_policy_that_let_it_in() {
+    let stage = stage();
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    let replace_policy = |agent: &mut AgentProcess<'_>, name: &str| {
+        let commits = agent.metric("ringfence_commits_total");
+        stage.write_objects("policies.json", &[allowing(name)]);
+        agent
+            .until("the policy is in force", |agent| (agent.metric("ringfence_commits_total") > commits).then_some(()));
+    };
+    for round in 0..10 {
+        let policy = format!("round-{round}");
+        replace_policy(&mut agent, &policy);
+        let open = connect(&stage);
+        // The agent learns of the connection only after another policy is in force.
+        replace_policy(&mut agent, &format!("after-{round}"));
+        drop(open);
+        agent.until("the connection", |_| {
+            let found = records(&stage, &format!("?protocol=tcp&policy=shop/{policy}"));
+            (sum(&found, "/connections/started") == 1).then_some(())
+        });
+    }
+}
+
+#[test]
+fn agent_without_accounting_records_connections_without_volume() {
+    let stage = stage();
+    let agent = stage.agent_on_manifests();
+    let mut command = Command::new("unshare");
+    without_variables(&mut command);
+    let script = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$@\"";
+    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(program()).args(agent.get_args()).args(["--flows", "on"]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    agent.until("the agent follows connection tracking", |_| coverage(&stage)["since"].is_string().then_some(()));
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], DB[0], PORT, 1000);
+    let found = agent.until("the connection", |_| {
+        let found = records(&stage, "?protocol=tcp");
+        (sum(&found, "/connections/started") == 1).then_some(found)
+    });
+    assert_eq!(found[0]["ingress"]["verdict"], "allowed", "{found:#?}");
+    assert!(found.iter().all(|r| r["sent"].is_null() && r["received"].is_null()), "{found:#?}");
+    assert!(sum(&found, "/unknownVolume") > 0, "{found:#?}");
+}
