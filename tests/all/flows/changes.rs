@@ -197,6 +197,7 @@ fn connections_keep_the_rule_of_their_moment() {
 
     let mut expectation = Expectation::new();
     let mut counts: HashMap<Question, Count> = HashMap::new();
+    let (mut exact, mut inexact) = (0, 0);
     for record in records(&stage, "?verdict=allowed") {
         let hit = &record["ingress"]["enforced"][0];
         let server = SERVERS.iter().position(|(name, _)| record["destination"]["name"] == *name).unwrap();
@@ -205,9 +206,13 @@ fn connections_keep_the_rule_of_their_moment() {
         let question = (round, server, record["port"].as_u64().unwrap() as u16);
         let rule = expectation.rule(question).map(|rule| format!("spec.ingress[{rule}]"));
         assert_eq!(hit["rule"], json!(rule), "{record:#}");
-        assert_eq!(record["generation"], rounds[round].generation, "{record:#}");
+        // The policies of the two servers may take effect one after the other, each with a generation of its own.
+        let read = rounds.iter().position(|round| record["generation"] == round.generation);
+        assert!(read.is_none_or(|read| read == round || read == round + 1), "{read:?} {record:#}");
+        (exact, inexact) = if read == Some(round) { (exact + 1, inexact) } else { (exact, inexact + 1) };
         counts.entry(question).or_default().recorded += record["connections"]["started"].as_u64().unwrap();
     }
+    assert!(inexact * 50 < exact, "{exact} records have the generation of their policies, {inexact} another one");
     for attempt in &attempts {
         let questions = judging(attempt, &rounds).map(|round| (round, attempt.server, attempt.port));
         let may_have_allowed: Vec<Question> =

@@ -32,7 +32,8 @@ pub(crate) struct Attribution {
     naming: Naming,
     /// Reads the generation out of connection marks.
     layout: Layout,
-    cached: HashMap<CacheKey, Arc<Subject>>,
+    /// Subjects of connections; `None` for those of which neither end is a pod of this node.
+    cached: HashMap<CacheKey, Option<Arc<Subject>>>,
     /// Revisions of the cluster state and of the Services from which the cached subjects were computed.
     revision: (u64, u64),
 }
@@ -109,11 +110,11 @@ impl Attribution {
             generation,
         };
         if let Some(subject) = self.cached.get(&key) {
-            return Some(subject.clone());
+            return subject.clone();
         }
-        let subject = self.passed(replica, asked, reply, generation)?;
+        let subject = self.passed(replica, asked, reply, generation);
         self.cached.insert(key, subject.clone());
-        Some(subject)
+        subject
     }
 
     fn passed(

@@ -43,10 +43,13 @@ const MOST_READS_AWAITING_UPDATE: usize = 25;
 const RECENT: SignedDuration = SignedDuration::from_secs(1);
 
 /// Datagrams that are sorted and handled together.
-const MOST_DATAGRAMS: usize = 1024;
+const MOST_DATAGRAMS: usize = 16_384;
 
 /// Connections that wait to be attributed, about 250 bytes each. Beyond it they are attributed early.
 const MOST_WAITING: usize = 65_536;
+
+/// How full connection tracking is, is looked at this often: a flood fills it within seconds.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Denied packets that wait for the names of their time. Beyond it they are named early.
 const MOST_DENIALS_WAITING: usize = 4096;
@@ -88,6 +91,9 @@ pub(crate) struct Capture {
     relist: bool,
     /// Messages that the socket had no room for, when that was read last.
     dropped_messages: u32,
+    /// Whether every event that waited has been read since the last listing for a window.
+    is_drained: bool,
+    counted: Option<Instant>,
     last_logged: Option<Timestamp>,
 }
 
@@ -122,6 +128,8 @@ impl Capture {
             schedule: Schedule::beginning_at(Timestamp::now()),
             relist: false,
             dropped_messages: 0,
+            is_drained: false,
+            counted: None,
             last_logged: None,
         }
     }
@@ -167,21 +175,25 @@ impl Capture {
         core.health.since.get_or_insert(now);
         // It belongs to the socket.
         core.health.reliable = false;
+        self.counted = None;
     }
 
     /// Takes in what there is, and does what is due.
     fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
+        let begin = Timestamp::now();
+        // A clock that was set back would make all connections look older than the listener.
+        self.opened = self.opened.map(|opened| opened.min(begin));
         let request = self.store.requested_listing();
-        let for_window = self.schedule.is_listing_due(Timestamp::now());
+        let for_window = self.schedule.is_listing_due(begin);
         let is_wanted = self.relist || request.is_some() || self.replica.waiting() > 0;
-        let is_listed = for_window || (is_wanted && self.schedule.allows_listing());
-        if is_listed {
-            self.relist = false;
-            self.list(for_window);
+        let is_listed = (for_window || (is_wanted && self.schedule.allows_listing())) && self.list(for_window);
+        if self.counted.is_none_or(|counted| counted.elapsed() >= COUNTED_EVERY) {
+            self.counted = Some(Instant::now());
             self.set_reliability(monitor);
         }
         let (events, drained) = self.receive(monitor);
+        self.is_drained |= drained;
         let received = Timestamp::now();
         let known = self.replica.waiting();
         self.add(events, received);
@@ -208,7 +220,7 @@ impl Capture {
             store.answer_listing(request);
         }
         let now = Timestamp::now();
-        if self.schedule.is_close_due(now) {
+        if self.schedule.is_listed(now) && self.schedule.is_close_due(now) {
             store.close(&mut core, now);
         }
         Ok(())
@@ -219,7 +231,7 @@ impl Capture {
         let recent = self.backlog.reports().filter(|reported| received.duration_since(reported.began()) < RECENT);
         recent
             .filter_map(|reported| self.attribution.generation(reported.connection().mark))
-            .any(|generation| !self.replica.has_generation(generation))
+            .any(|generation| !self.replica.knows_generation(generation))
     }
 
     fn take_messages(&mut self) -> Result<(), End> {
@@ -247,6 +259,8 @@ impl Capture {
     fn take(&mut self, message: Message) {
         match message {
             Message::Update(update) => self.replica.enqueue(*update),
+            // Nothing can be named before the first state is in force.
+            Message::Denied(packets) if self.replica.announced() == 0 => self.store.drop_denials(packets.count),
             Message::Denied(packets) => self.denials.push_back((self.replica.announced(), packets)),
         }
     }
@@ -335,8 +349,10 @@ impl Capture {
 
     /// Lists all connections: new ones are found, and volumes of known ones are measured. The listing for a window belongs to
     /// the one that has just ended, and finds connections of which the end was lost: those that it misses, although the
-    /// kernel may keep the event of their end for some time.
-    fn list(&mut self, for_window: bool) {
+    /// kernel may keep the event of their end for some time. Such a one may also wait in the socket, unless that was drained
+    /// since the listing for the window before. Says whether the listing is complete.
+    fn list(&mut self, for_window: bool) -> bool {
+        let finds_lost = for_window && std::mem::take(&mut self.is_drained);
         let store = self.store.clone();
         let mut core = store.core();
         self.attribution.refresh();
@@ -345,7 +361,7 @@ impl Capture {
             true => begin_of_window(now) - SignedDuration::from_nanos(1),
             false => now,
         };
-        if for_window {
+        if finds_lost {
             core.tracker.begin_listing();
         }
         let listed = list_flows(|flow| self.visit(&mut core, connection(&flow), measured, now));
@@ -353,7 +369,8 @@ impl Capture {
         match listed {
             Ok(()) => {
                 let Core { tracker, windows, health, .. } = &mut *core;
-                if for_window {
+                self.relist = false;
+                if finds_lost {
                     tracker.finish_listing(now, windows);
                 }
                 let behind = windows.ahead_of(now).map(|ahead| {
@@ -363,11 +380,13 @@ impl Capture {
                     )
                 });
                 health.problems = self.problems().into_iter().chain(behind).collect();
+                true
             }
             Err(error) => {
                 drop(core);
                 self.relist = true;
                 self.report(&format!("cannot list conntrack entries: {error}"));
+                false
             }
         }
     }
@@ -410,7 +429,7 @@ impl Capture {
             Some(fill) if fill >= GIVE_UP_AT => false,
             Some(fill) if fill <= TAKE_UP_AT => true,
             Some(_) => core.health.reliable || is_first,
-            None => false,
+            None => core.health.reliable,
         };
         if wanted == core.health.reliable {
             return;
@@ -447,6 +466,15 @@ impl Capture {
         }
         let problems = self.problems().into_iter().chain([problem.to_owned()]).collect();
         self.store.core().health.problems = problems;
+    }
+}
+
+impl Drop for Capture {
+    /// The thread has ended, with the event loop or by a defect.
+    fn drop(&mut self) {
+        let mut core = self.store.core();
+        core.health.since = None;
+        core.health.problems = vec!["the thread of flow records has ended: restart the agent".to_owned()];
     }
 }
 

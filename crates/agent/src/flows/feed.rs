@@ -102,6 +102,8 @@ pub(crate) struct FlowFeed {
     after: Option<Timestamp>,
     /// The queue had no room for the whole state, which is not copied again before.
     whole_not_before: Option<Instant>,
+    /// The flow thread is gone.
+    has_ended: bool,
     store: Arc<FlowStore>,
 }
 
@@ -115,6 +117,7 @@ pub(crate) fn feed(store: Arc<FlowStore>) -> (FlowFeed, Receiver<Message>) {
         before: None,
         after: None,
         whole_not_before: None,
+        has_ended: false,
         store,
     };
     (feed, receiver)
@@ -148,6 +151,9 @@ impl FlowFeed {
             (self.before, self.after) = (None, None);
             return;
         }
+        if self.has_ended {
+            return;
+        }
         if self.whole && self.whole_not_before.is_some_and(|at| Instant::now() < at) {
             return;
         }
@@ -166,8 +172,10 @@ impl FlowFeed {
                     Progress::Mutations(mutations) => self.mutations = mutations,
                 }
             }
-            // The thread has ended; it said why.
-            Err(TrySendError::Full(Message::Denied(_)) | TrySendError::Disconnected(_)) => self.whole = true,
+            // The thread has ended.
+            Err(TrySendError::Full(Message::Denied(_)) | TrySendError::Disconnected(_)) => {
+                (self.whole, self.has_ended) = (true, true);
+            }
         }
     }
 

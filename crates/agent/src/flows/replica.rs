@@ -12,6 +12,9 @@ use super::feed::{Mutation, Progress, Update};
 /// Updates that wait for the connections before them. A thread that is further behind applies the oldest early.
 const MOST_WAITING: usize = 4096;
 
+/// Generations that are remembered after they were applied, each of them until so many others followed.
+const GENERATIONS_REMEMBERED: usize = 64;
+
 /// The state as of some moment.
 #[derive(Default)]
 pub(crate) struct Replica {
@@ -19,6 +22,8 @@ pub(crate) struct Replica {
     generation: Option<u32>,
     /// Addresses of Node objects.
     nodes: BTreeMap<IpAddr, Arc<str>>,
+    /// Generations that were applied.
+    applied: VecDeque<u32>,
     waiting: VecDeque<Update>,
     /// Counts the updates that were applied.
     revision: u64,
@@ -34,9 +39,9 @@ impl Replica {
         self.generation
     }
 
-    /// Whether a state with this generation of approvals is applied or waits.
-    pub(crate) fn has_generation(&self, generation: u32) -> bool {
-        self.generation == Some(generation) || self.awaits_generation(generation)
+    /// Whether a state with this generation of approvals was applied lately, or waits.
+    pub(crate) fn knows_generation(&self, generation: u32) -> bool {
+        self.applied.contains(&generation) || self.awaits_generation(generation)
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -118,7 +123,12 @@ impl Replica {
             };
             self.nodes = self.state.nodes().flat_map(addresses).collect();
         }
-        self.generation = Some(generation);
+        if self.generation.replace(generation) != Some(generation) {
+            self.applied.push_back(generation);
+            if self.applied.len() > GENERATIONS_REMEMBERED {
+                self.applied.pop_front();
+            }
+        }
         self.revision += 1;
     }
 
@@ -186,7 +196,8 @@ mod tests {
         replica.advance_until_waiting(2);
         assert_eq!((names(&replica), replica.generation()), (vec!["a".into(), "b".into()], Some(2)));
         assert!(replica.awaits_generation(3) && !replica.awaits_generation(1));
-        assert!(replica.has_generation(2) && !replica.has_generation(9));
+        assert!([1, 2, 3].into_iter().all(|generation| replica.knows_generation(generation)));
+        assert!(!replica.knows_generation(9));
         assert_eq!((replica.revision(), replica.announced()), (2, 4));
         assert_eq!((replica.commit_behind(1), replica.commit_behind(2)), (Some(at(10)), None));
     }

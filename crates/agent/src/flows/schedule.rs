@@ -37,6 +37,11 @@ impl Schedule {
         is_due(&mut self.next_listing, now, LISTED_AFTER_END)
     }
 
+    /// Whether the listing for the window that ended last was made.
+    pub(super) fn is_listed(&self, now: Timestamp) -> bool {
+        now < self.next_listing
+    }
+
     /// Whether windows are to be closed, which is then expected to be done.
     pub(super) fn is_close_due(&mut self, now: Timestamp) -> bool {
         is_due(&mut self.next_close, now, CLOSED_AFTER_END)
@@ -87,7 +92,8 @@ mod tests {
         assert!(!schedule.is_listing_due(at(15_099)) && schedule.is_listing_due(at(15_100)));
         assert!(!schedule.is_listing_due(at(15_101)) && !schedule.is_close_due(at(15_499)));
         assert!(schedule.is_close_due(at(15_500)) && !schedule.is_close_due(at(30_499)));
-        assert!(schedule.is_listing_due(at(30_100)));
+        assert!(schedule.is_listed(at(30_099)) && !schedule.is_listed(at(30_100)));
+        assert!(schedule.is_listing_due(at(30_100)) && schedule.is_listed(at(30_100)));
     }
 
     #[test]

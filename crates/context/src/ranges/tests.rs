@@ -161,6 +161,9 @@ proptest! {
         whole.verify().unwrap();
         numbers.verify().unwrap();
         let ends = health.iter().chain(world.iter().flatten()).flat_map(|range| [range.addr(), range.broadcast()]);
+        // There the database has IPv4 addresses.
+        let is_embedded = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_bits() >> 32 == 0);
+        let ends = ends.filter(|address| !is_embedded(address));
         for asked in pods.iter().copied().chain(others).chain(ends) {
             let longest = |ranges: &[IpNet]| {
                 ranges.iter().filter(|range| range.contains(&asked)).map(IpNet::prefix_len).max()
