@@ -200,7 +200,7 @@ impl Tracker {
         if self.end(&connection.id, connection.volume, at, windows) {
             return true;
         }
-        if self.recent_ends.contains(&connection.id, at) {
+        if self.recent_ends.contains(&connection.id, connection.started) {
             return false;
         }
         let volume = connection.volume.map(|volume| {
@@ -216,7 +216,8 @@ impl Tracker {
         );
         self.started += 1;
         self.ended += 1;
-        self.remember_end(connection.id, at);
+        self.recent_ends.insert(&connection.id, connection.started);
+        self.remember_end(connection.id);
         true
     }
 
@@ -251,7 +252,7 @@ impl Tracker {
     ) -> bool {
         let was_tracked = self.remove(id, volume, at, windows, Removal::Ended);
         if was_tracked {
-            self.remember_end(*id, at);
+            self.remember_end(*id);
         }
         was_tracked
     }
@@ -323,6 +324,8 @@ impl Tracker {
         let Some(mut tracked) = self.live.remove(id) else {
             return false;
         };
+        // The event of the end of a lost connection may follow all the same.
+        self.recent_ends.insert(id, tracked.made);
         let place = windows.place(at.max(tracked.latest));
         let measured = tracked.measure(volume, place.window);
         let (ended, lost) = match removal {
@@ -336,8 +339,7 @@ impl Tracker {
         true
     }
 
-    fn remember_end(&mut self, id: ConnectionId, at: Timestamp) {
-        self.recent_ends.insert(&id, at);
+    fn remember_end(&mut self, id: ConnectionId) {
         if !self.listing_runs {
             return;
         }

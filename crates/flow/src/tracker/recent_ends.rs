@@ -10,7 +10,7 @@ use crate::ConnectionId;
 /// Ends that are remembered: more than a socket's buffer has room for. They take some 3 MB.
 const MOST: usize = 1 << 16;
 
-/// The ends of the last connections, by the hashes of their ids and times: an id may be used again. The kernel sends the end of a connection again to all
+/// The ends of the last connections, by the hashes of their ids and of when they were made: an id may be used again. The kernel sends the end of a connection again to all
 /// listeners if one of them, such as another program that logs connections, had no room for it.
 #[derive(Debug, Default)]
 pub(super) struct RecentEnds {
@@ -20,8 +20,8 @@ pub(super) struct RecentEnds {
 }
 
 impl RecentEnds {
-    pub(super) fn insert(&mut self, id: &ConnectionId, at: Timestamp) {
-        let hash = self.hasher.hash_one((id, at));
+    pub(super) fn insert(&mut self, id: &ConnectionId, made: Option<Timestamp>) {
+        let hash = self.hasher.hash_one((id, made));
         if !self.hashes.insert(hash) {
             return;
         }
@@ -33,8 +33,8 @@ impl RecentEnds {
         }
     }
 
-    pub(super) fn contains(&self, id: &ConnectionId, at: Timestamp) -> bool {
-        self.hashes.contains(&self.hasher.hash_one((id, at)))
+    pub(super) fn contains(&self, id: &ConnectionId, made: Option<Timestamp>) -> bool {
+        self.hashes.contains(&self.hasher.hash_one((id, made)))
     }
 }
 
@@ -47,13 +47,13 @@ mod tests {
     fn recent_ends_are_bounded() {
         let mut ends = RecentEnds::default();
         let id = |number: usize| ConnectionId { id: number as u32, ..connection(1, None).id };
-        let at = Timestamp::MIN;
+        let made = Some(Timestamp::MIN);
         for number in 0..=MOST {
-            ends.insert(&id(number), at);
-            ends.insert(&id(number), at);
+            ends.insert(&id(number), made);
+            ends.insert(&id(number), made);
         }
-        assert!(!ends.contains(&id(0), at) && ends.contains(&id(1), at) && ends.contains(&id(MOST), at));
-        assert!(!ends.contains(&id(1), Timestamp::MAX));
+        assert!(!ends.contains(&id(0), made) && ends.contains(&id(1), made) && ends.contains(&id(MOST), made));
+        assert!(!ends.contains(&id(1), None));
         assert_eq!((ends.order.len(), ends.hashes.len()), (MOST, MOST));
     }
 }

@@ -73,17 +73,31 @@ fn end_that_is_repeated_counts_once() {
     let (mut tracker, mut windows) = new();
     let ended = Connection { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, None) };
     assert!(tracker.record_ended(&ended, &subject(1), None, at(0), &mut windows));
-    assert!(!tracker.record_ended(&ended, &subject(1), None, at(0), &mut windows));
+    assert!(!tracker.record_ended(&ended, &subject(1), None, at(100), &mut windows));
     let tracked = connection(2, None);
     tracker.begin(&tracked, subject(1), None, at(200), &mut windows);
     assert!(tracker.end(&tracked.id, None, at(300), &mut windows));
-    assert!(!tracker.record_ended(&tracked, &subject(1), None, at(300), &mut windows));
+    assert!(!tracker.record_ended(&tracked, &subject(1), None, at(400), &mut windows));
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 2, live: 0, lost: 0, untracked: 0 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(3, 300)));
 
     // Its id and its ports are used again.
-    assert!(tracker.record_ended(&tracked, &subject(1), None, at(600), &mut windows));
+    let again = connection(2, Some(at(500)));
+    assert!(tracker.record_ended(&again, &subject(1), None, at(600), &mut windows));
     assert_eq!(tracker.ledger().ended, 3);
+}
+
+#[test]
+fn late_end_of_lost_connection_counts_nothing() {
+    let (mut tracker, mut windows) = new();
+    let late = Connection { volume: Some([volume(3, 300), volume(2, 200)]), ..connection(1, Some(at(0))) };
+    tracker.begin(&connection(1, Some(at(0))), subject(1), None, at(0), &mut windows);
+    for _ in 0..2 {
+        tracker.begin_listing();
+        tracker.finish_listing(at(100), &mut windows);
+    }
+    assert!(!tracker.record_ended(&late, &subject(1), None, at(200), &mut windows));
+    assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 0, lost: 1, untracked: 0 });
 }
 
 #[test]
