@@ -152,16 +152,17 @@ fn section_of_flows_reports_costs_and_losses() {
     };
     let Measured { report, records } = packets::flows::measure(&size);
     println!("{report}");
-    assert_measured(&records, "established packet", 8);
-    assert_measured(&records, "first packet", 8);
-    assert_measured(&records, "listener", 5);
-    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 4, "{report}");
+    assert_measured(&records, "established packet", 9);
+    assert_measured(&records, "first packet", 9);
+    assert_measured(&records, "listener", 6);
+    assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 2, "{report}");
     // So few connections fit into every buffer: the columns of what is lost show 0.
     let scenarios: Vec<&str> = report.lines().filter(|line| line.starts_with("| 500 ")).collect();
-    assert_eq!(scenarios.len(), 11, "{report}");
+    assert_eq!(scenarios.len(), 12, "{report}");
     for scenario in scenarios {
         let cells: Vec<&str> = scenario.split('|').map(str::trim).collect();
-        assert_eq!(cells[8..=10], ["0", "0", "0"], "{scenario}");
+        let of_new = if cells[5] == "removed" { "-" } else { "0" };
+        assert_eq!(cells[9..=11], [of_new, "0", "0"], "{scenario}");
     }
 }
 
