@@ -1,10 +1,9 @@
 //! The settings of connection tracking that flow records need, as an agent sets and restores them on a node of a lab.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, ended, program, ringfence, without_variables};
+use tests::agent_process::{AgentProcess, ended, ringfence};
 
 use crate::stage::{NODE, Stage};
 
@@ -53,15 +52,11 @@ fn agent_sets_accounting_until_flows_are_off() {
     assert!(!stage.run_dir().join("conntrack-settings.json").exists());
 }
 
-/// As in a container without privileges.
 #[test]
 fn agent_without_writable_sysctls_is_ready_and_says_so() {
     let stage = Stage::new();
-    let agent = stage.agent_on_manifests();
-    let mut command = Command::new("unshare");
-    without_variables(&mut command);
-    let script = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$@\"";
-    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(program()).args(agent.get_args()).args(["--flows", "on"]);
+    let mut command = stage.agent_with_read_only_sysctls();
+    command.args(["--flows", "on"]);
     let mut agent = stage.start(command);
     agent.until_ready();
     agent.until_logged(&["nf_conntrack_acct is off and cannot be set", "Read-only file system"]);

@@ -7,7 +7,7 @@ use nfnetlink::{Kernel, Observed, repair};
 use policy::{Change, ClusterState, DEFAULT_MARK_MASK, Kind, Layout, lower, translate};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent_process::{AgentProcess, ringfence};
+use tests::agent_process::{AgentProcess, program, ringfence, without_variables};
 use tests::fake_api::FakeApi;
 use tests::kernel_table::nft;
 use tests::lab::{Lab, LabSpec, NodeSpec, PodSpec};
@@ -76,6 +76,15 @@ impl Stage {
     pub(crate) fn agent_on_manifests(&self) -> Command {
         let mut command = self.agent();
         command.arg("--manifests").arg(self.manifests());
+        command
+    }
+
+    /// As in a container without privileges.
+    pub(crate) fn agent_with_read_only_sysctls(&self) -> Command {
+        let mut command = Command::new("unshare");
+        without_variables(&mut command);
+        let script = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$@\"";
+        command.args(["--mount", "sh", "-euc", script, "sh"]).arg(program()).args(self.agent_on_manifests().get_args());
         command
     }
 

@@ -2,8 +2,8 @@
 //! stock reader opens. Knows nothing of what a record says.
 //!
 //! A table has one entry per address, /32 or /128. Beside them it may have records of networks, for addresses without an entry;
-//! without such it finds nothing else. IPv4 lies at ::/96, where readers look for it. The aliases that geographic databases have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do
-//! not need them, whoever lists a table would meet each entry several times, and an address that is not a pod's would
+//! without such it finds nothing else. IPv4 lies at ::/96, where readers look for it. The aliases that geographic databases
+//! have (::ffff:0:0/96, 2002::/16) are left out: readers of an IPv4 address do not need them, whoever lists a table would meet each entry several times, and an address that is not a pod's would
 //! be found. Who has a mapped address from a socket takes the IPv4 address out of it first, as [`read::Database`] does.
 
 mod data;

@@ -1,11 +1,10 @@
 //! What is known of a connection while it is open, and by which rules, with and without times of conntrack's entries.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, program, without_variables};
+use tests::agent_process::AgentProcess;
 
 use super::{PORT, coverage, exchange, records, serve, start, sum};
 use crate::drops::{DB, WEB, stage};
@@ -63,11 +62,8 @@ fn open_connection_keeps_the_policy_that_let_it_in() {
 #[test]
 fn agent_without_accounting_records_connections_without_volume() {
     let stage = stage();
-    let agent = stage.agent_on_manifests();
-    let mut command = Command::new("unshare");
-    without_variables(&mut command);
-    let script = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$@\"";
-    command.args(["--mount", "sh", "-euc", script, "sh"]).arg(program()).args(agent.get_args()).args(["--flows", "on"]);
+    let mut command = stage.agent_with_read_only_sysctls();
+    command.args(["--flows", "on"]);
     let mut agent = stage.start(command);
     agent.until_ready();
     agent.until("the agent follows connection tracking", |_| coverage(&stage)["since"].is_string().then_some(()));

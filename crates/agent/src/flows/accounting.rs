@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FILE: &str = "conntrack-settings.json";
 pub(crate) const NEW: &str = "conntrack-settings.json.new";
 
-/// Whether the kernel announces entries: never at 0, always at 1, and to whoever listens at 2, its default. The agent leaves
-/// it alone: 0 is somebody's choice.
+/// Whether the kernel announces entries: never at 0, always at 1, and while a program listens at 2, its default. The agent does
+/// not change it: only an administrator sets it to 0.
 pub(crate) const EVENTS: &str = "net/netfilter/nf_conntrack_events";
 
 /// The value that both settings need.

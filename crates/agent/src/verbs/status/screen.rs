@@ -282,7 +282,6 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::api::flows::FlowCoverage;
     use crate::api::status::{Commits, Problem, Rules};
 
     fn healthy() -> StatusReport {
