@@ -40,7 +40,8 @@ pub struct Ledger {
 /// them goes into the [`Windows`], always the same.
 ///
 /// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
-/// (`nf_conntrack_acct` was off when it was made): its volume is unknown, never 0. Counters below those of an earlier report
+/// (`nf_conntrack_acct` was off when it was made), or some that lack packets (of a flowtable): then a part of its volume is
+/// unknown, never 0. Counters below those of an earlier report
 /// were reset (`conntrack -Z`); nothing is added, and counting goes on from there.
 ///
 /// ```
@@ -51,7 +52,7 @@ pub struct Ledger {
 /// let mut tracker = Tracker::new(262_144);
 /// tracker.begin(&connection, subject, None, at, &mut windows);
 /// let volume = [Volume { packets: 5, bytes: 400 }, Volume { packets: 4, bytes: 9_000 }];
-/// assert!(tracker.end(&connection.id, Some(volume), at, &mut windows));
+/// assert!(tracker.end(&Connection { volume: Some(volume), ..connection }, at, &mut windows));
 /// assert_eq!((tracker.ledger().started, tracker.ledger().ended, tracker.ledger().live), (1, 1, 0));
 /// # }
 /// ```
@@ -79,8 +80,8 @@ struct Tracked {
     subject: Arc<Subject>,
     /// Counters of the last report.
     counted: [Volume; 2],
-    /// Whether there was a report with counters.
-    measured: bool,
+    /// A report had no counters, or they lacked packets: a part of its volume is unknown.
+    is_incomplete: bool,
     /// The window in which its volume was last counted as unknown.
     unknown_in: Option<i64>,
     /// When the kernel made it.
@@ -96,21 +97,27 @@ struct Tracked {
 }
 
 impl Tracked {
+    /// Whether it is the connection of its id that the kernel made at that time: ids are used again.
+    fn is_of(&self, made: Option<Timestamp>) -> bool {
+        match (self.made, made) {
+            (Some(old), Some(new)) => new.duration_since(old).abs() <= SAME_BEGIN,
+            (None, _) | (_, None) => true,
+        }
+    }
+
     /// What a report of counters adds.
     fn measure(&mut self, volume: Option<[Volume; 2]>, window: i64) -> Observation {
-        match volume {
-            Some(volume) => {
-                let added = [volume[0] - self.counted[0], volume[1] - self.counted[1]];
-                self.counted = volume;
-                self.measured = true;
-                Observation { volume: Some(added), ..Observation::default() }
-            }
-            None if self.measured || self.unknown_in == Some(window) => Observation::default(),
-            None => {
-                self.unknown_in = Some(window);
-                Observation { unknown_volume: 1, ..Observation::default() }
-            }
+        self.is_incomplete |= volume.is_none();
+        let is_unknown = self.is_incomplete && self.unknown_in != Some(window);
+        if is_unknown {
+            self.unknown_in = Some(window);
         }
+        let added = volume.map(|volume| {
+            let added = [volume[0] - self.counted[0], volume[1] - self.counted[1]];
+            self.counted = volume;
+            added
+        });
+        Observation { volume: added, unknown_volume: u64::from(is_unknown), ..Observation::default() }
     }
 }
 
@@ -154,12 +161,10 @@ impl Tracker {
         let Connection { id, reply: _, mark: _, volume, started: made } = connection;
         self.ended_in_listing.remove(id);
         if let Some(tracked) = self.live.get_mut(id) {
-            let apart = |old: Timestamp, new: Timestamp| new.duration_since(old).abs();
-            let reused = matches!((tracked.made, made), (Some(old), Some(new)) if apart(old, *new) > SAME_BEGIN);
-            if !reused {
+            if tracked.is_of(*made) {
                 tracked.made = tracked.made.or(*made);
                 if volume.is_some() {
-                    self.measure(id, *volume, at, windows);
+                    self.measure(connection, at, windows);
                 }
                 return;
             }
@@ -173,7 +178,7 @@ impl Tracker {
         let mut tracked = Tracked {
             subject,
             counted: base.unwrap_or_default(),
-            measured: false,
+            is_incomplete: false,
             unknown_in: None,
             made: *made,
             began_in: place.window,
@@ -197,7 +202,7 @@ impl Tracker {
         at: Timestamp,
         windows: &mut Windows,
     ) -> bool {
-        if self.end(&connection.id, connection.volume, at, windows) {
+        if self.end(connection, at, windows) {
             return true;
         }
         if self.recent_ends.contains(&connection.id, connection.started) {
@@ -223,38 +228,32 @@ impl Tracker {
 
     /// Counters of a line of a listing: what was added since the last report goes into the window of `at`. False if the
     /// connection is neither tracked nor may have ended since the listing began: it is one to `begin`.
-    pub fn measure(
-        &mut self,
-        id: &ConnectionId,
-        volume: Option<[Volume; 2]>,
-        at: Timestamp,
-        windows: &mut Windows,
-    ) -> bool {
+    pub fn measure(&mut self, listed: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
+        let Connection { id, volume, started: made, .. } = listed;
         let Some(tracked) = self.live.get_mut(id) else {
             return self.more_ended_in_listing || self.ended_in_listing.contains(id);
         };
+        if !tracked.is_of(*made) {
+            return false;
+        }
         tracked.listed = self.listing;
         tracked.missed = 0;
         let place = windows.place(at.max(tracked.latest));
         tracked.latest = place.at;
-        let observation = tracked.measure(volume, place.window);
+        let observation = tracked.measure(*volume, place.window);
         windows.add(&tracked.subject, place, observation);
         true
     }
 
     /// A connection has ended (DESTROY event), with its last counters. False if it is not tracked.
-    pub fn end(
-        &mut self,
-        id: &ConnectionId,
-        volume: Option<[Volume; 2]>,
-        at: Timestamp,
-        windows: &mut Windows,
-    ) -> bool {
-        let was_tracked = self.remove(id, volume, at, windows, Removal::Ended);
-        if was_tracked {
-            self.remember_end(*id);
+    pub fn end(&mut self, ended: &Connection, at: Timestamp, windows: &mut Windows) -> bool {
+        let Connection { id, volume, started: made, .. } = ended;
+        if self.live.get(id).is_none_or(|tracked| !tracked.is_of(*made)) {
+            return false;
         }
-        was_tracked
+        self.remove(id, *volume, at, windows, Removal::Ended);
+        self.remember_end(*id);
+        true
     }
 
     /// To be called before the listing is requested from the kernel. A listing that began before and has not finished counts
@@ -320,10 +319,8 @@ impl Tracker {
         at: Timestamp,
         windows: &mut Windows,
         removal: Removal,
-    ) -> bool {
-        let Some(mut tracked) = self.live.remove(id) else {
-            return false;
-        };
+    ) {
+        let Some(mut tracked) = self.live.remove(id) else { return };
         // The event of the end of a lost connection may follow all the same.
         self.recent_ends.insert(id, tracked.made);
         let place = windows.place(at.max(tracked.latest));
@@ -336,7 +333,6 @@ impl Tracker {
         self.lost += lost;
         windows.add(&tracked.subject, place, Observation { ended, lost, ..measured });
         windows.carry(&tracked.subject, place, tracked.began_in);
-        true
     }
 
     fn remember_end(&mut self, id: ConnectionId) {

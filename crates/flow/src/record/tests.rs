@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{at, connection, endpoint, hit, member, records, side, subject, volume};
-use crate::{EndpointKind, Network, PolicyAction, TraceVerdict, Tracker, Windows};
+use crate::{Connection, EndpointKind, Network, PolicyAction, TraceVerdict, Tracker, Windows};
 
 #[test]
 fn record_has_this_json() {
@@ -42,7 +42,7 @@ fn record_has_this_json() {
     let one = connection(40_000, None);
     tracker.begin(&one, subject.clone(), None, at(1_250), &mut windows);
     windows.denied(&subject, 1, at(1_250));
-    tracker.end(&one.id, Some([volume(5, 412), volume(4, u64::MAX)]), at(2_500), &mut windows);
+    tracker.end(&Connection { volume: Some([volume(5, 412), volume(4, u64::MAX)]), ..one }, at(2_500), &mut windows);
     tracker.begin(&connection(40_001, None), subject, None, at(3_000), &mut windows);
     let records = windows.close(at(15_000), &tracker);
     expect![[r#"

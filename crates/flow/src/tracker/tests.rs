@@ -8,6 +8,10 @@ fn new() -> (Tracker, Windows) {
     (Tracker::new(BIG), Windows::new("worker-1".into(), BIG))
 }
 
+fn with(connection: &Connection, volume: Option<[Volume; 2]>) -> Connection {
+    Connection { volume, ..connection.clone() }
+}
+
 fn open(windows: &Windows, tracker: &Tracker) -> FlowRecord {
     let mut records = windows.open_records(at(1_000), tracker);
     assert_eq!(records.len(), 1);
@@ -21,8 +25,8 @@ fn connection_counts_what_was_added_since_base() {
     let older = Connection { volume: Some(base), ..connection(1, None) };
     tracker.begin(&older, subject(1), Some(base), at(0), &mut windows);
     assert_eq!(open(&windows, &tracker).sent, Some(volume(0, 0)));
-    assert!(tracker.measure(&older.id, Some([volume(11, 1_100), volume(20, 2_000)]), at(1), &mut windows));
-    assert!(tracker.end(&older.id, Some([volume(12, 1_150), volume(21, 2_001)]), at(2), &mut windows));
+    assert!(tracker.measure(&with(&older, Some([volume(11, 1_100), volume(20, 2_000)])), at(1), &mut windows));
+    assert!(tracker.end(&with(&older, Some([volume(12, 1_150), volume(21, 2_001)])), at(2), &mut windows));
     let record = open(&windows, &tracker);
     assert_eq!((record.sent, record.received), (Some(volume(2, 150)), Some(volume(1, 1))));
     assert_eq!(record.connections, Connections { started: 1, ended: 1, live: 0, lost: 0 });
@@ -31,10 +35,10 @@ fn connection_counts_what_was_added_since_base() {
 #[test]
 fn reset_counters_add_nothing_then_count_on() {
     let (mut tracker, mut windows) = new();
-    let id = connection(1, None).id;
-    tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
+    let one = connection(1, None);
+    tracker.begin(&one, subject(1), None, at(0), &mut windows);
     for bytes in [1_000, 10, 15] {
-        tracker.measure(&id, Some([volume(1, bytes), volume(0, 0)]), at(0), &mut windows);
+        tracker.measure(&with(&one, Some([volume(1, bytes), volume(0, 0)])), at(0), &mut windows);
     }
     assert_eq!(open(&windows, &tracker).sent, Some(volume(1, 1_005)));
 }
@@ -46,11 +50,11 @@ fn unknown_volume_counts_once_per_window() {
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
     let record = open(&windows, &tracker);
     assert_eq!((record.sent, record.unknown_volume), (None, 0));
-    tracker.measure(&one.id, None, at(1), &mut windows);
-    tracker.measure(&one.id, None, at(2), &mut windows);
+    tracker.measure(&with(&one, None), at(1), &mut windows);
+    tracker.measure(&with(&one, None), at(2), &mut windows);
     let closed = windows.close(at(15_000), &tracker);
     assert_eq!((closed[0].sent, closed[0].received, closed[0].unknown_volume), (None, None, 1));
-    tracker.end(&one.id, None, at(16_000), &mut windows);
+    tracker.end(&with(&one, None), at(16_000), &mut windows);
     let closed = windows.close(at(30_000), &tracker);
     assert_eq!((closed[0].sent, closed[0].unknown_volume), (None, 1));
 }
@@ -61,8 +65,8 @@ fn duplicate_events_count_once() {
     let one = connection(1, None);
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
-    assert!(tracker.end(&one.id, Some([volume(1, 60), volume(1, 60)]), at(0), &mut windows));
-    assert!(!tracker.end(&one.id, Some([volume(1, 60), volume(1, 60)]), at(0), &mut windows));
+    assert!(tracker.end(&with(&one, Some([volume(1, 60), volume(1, 60)])), at(0), &mut windows));
+    assert!(!tracker.end(&with(&one, Some([volume(1, 60), volume(1, 60)])), at(0), &mut windows));
     let record = open(&windows, &tracker);
     assert_eq!(record.connections, Connections { started: 1, ended: 1, live: 0, lost: 0 });
     assert_eq!(record.sent, Some(volume(1, 60)));
@@ -76,7 +80,7 @@ fn end_that_is_repeated_counts_once() {
     assert!(!tracker.record_ended(&ended, &subject(1), None, at(100), &mut windows));
     let tracked = connection(2, None);
     tracker.begin(&tracked, subject(1), None, at(200), &mut windows);
-    assert!(tracker.end(&tracked.id, None, at(300), &mut windows));
+    assert!(tracker.end(&with(&tracked, None), at(300), &mut windows));
     assert!(!tracker.record_ended(&tracked, &subject(1), None, at(400), &mut windows));
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 2, live: 0, lost: 0, untracked: 0 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(3, 300)));
@@ -126,7 +130,7 @@ fn full_tracker_counts_untracked_connections() {
     }
     assert_eq!(tracker.ledger(), Ledger { started: 1, ended: 0, live: 1, lost: 0, untracked: 2 });
     assert!(tracker.subject(&connection(2, None).id).is_none());
-    assert!(!tracker.end(&connection(2, None).id, None, at(0), &mut windows));
+    assert!(!tracker.end(&connection(2, None), at(0), &mut windows));
     let ended = Connection { volume: Some([volume(3, 300), volume(0, 0)]), ..connection(2, None) };
     tracker.record_ended(&ended, &subject(1), Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows);
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
@@ -142,7 +146,7 @@ fn connection_missed_by_two_listings_is_lost() {
     let mut list = |tracker: &mut Tracker, ports: &[u16]| {
         tracker.begin_listing();
         for port in ports {
-            assert!(tracker.measure(&connection(*port, None).id, None, at(0), &mut windows));
+            assert!(tracker.measure(&connection(*port, None), at(0), &mut windows));
         }
         tracker.finish_listing(at(0), &mut windows)
     };
@@ -178,12 +182,12 @@ fn stale_line_of_ended_connection_begins_nothing() {
     let one = connection(1, None);
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
     tracker.begin_listing();
-    assert!(tracker.end(&one.id, Some([volume(2, 100), volume(0, 0)]), at(0), &mut windows));
-    assert!(tracker.measure(&one.id, Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows));
+    assert!(tracker.end(&with(&one, Some([volume(2, 100), volume(0, 0)])), at(0), &mut windows));
+    assert!(tracker.measure(&with(&one, Some([volume(1, 50), volume(0, 0)])), at(0), &mut windows));
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
     assert_eq!(tracker.ledger().live, 1, "an event for the same id is another connection");
-    tracker.end(&one.id, None, at(0), &mut windows);
+    tracker.end(&with(&one, None), at(0), &mut windows);
     tracker.finish_listing(at(0), &mut windows);
-    assert!(!tracker.measure(&one.id, None, at(0), &mut windows));
+    assert!(!tracker.measure(&with(&one, None), at(0), &mut windows));
     assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 100)));
 }

@@ -34,9 +34,14 @@ enum Op {
         pick: usize,
         event: Delivery,
     },
+    /// The event of an end was not lost, but late.
+    LateEnd {
+        pick: usize,
+    },
     /// An ended connection's id is used again.
     Reuse {
         pick: usize,
+        event: Delivery,
     },
     /// Connections end after the kernel has read them for the listing, and before the agent reads its lines.
     Listing {
@@ -65,7 +70,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(subject, accounting, event)| Op::Open { subject, accounting, event }),
         6 => (pick.clone(), any::<[u16; 2]>()).prop_map(|(pick, packets)| Op::Traffic { pick, packets }),
         4 => (pick.clone(), delivery()).prop_map(|(pick, event)| Op::Close { pick, event }),
-        1 => pick.clone().prop_map(|pick| Op::Reuse { pick }),
+        2 => pick.clone().prop_map(|pick| Op::LateEnd { pick }),
+        2 => (pick.clone(), delivery()).prop_map(|(pick, event)| Op::Reuse { pick, event }),
         3 => (vec(pick, 0..3), prop::bool::weighted(0.9))
             .prop_map(|(ends, finishes)| Op::Listing { ends, finishes }),
         2 => (0..SUBJECTS, any::<u8>()).prop_map(|(subject, packets)| Op::Denied { subject, packets }),
@@ -83,6 +89,28 @@ struct Entry {
     accounting: bool,
     counters: [Volume; 2],
     lives: bool,
+    /// Whether the tracker was given its end.
+    end_reported: bool,
+    /// Its place in the histories, once it was tracked.
+    history: Option<usize>,
+    /// It was made before the last restart.
+    is_old: bool,
+}
+
+impl Entry {
+    fn new(connection: Connection, subject: u8, accounting: bool) -> Entry {
+        let counters = Default::default();
+        Entry {
+            connection,
+            subject,
+            accounting,
+            counters,
+            lives: true,
+            end_reported: false,
+            history: None,
+            is_old: false,
+        }
+    }
 }
 
 /// A connection that the tracker had: what was there before, and the last counters that were reported.
@@ -150,6 +178,7 @@ impl World {
         self.tracker.begin(&connection, subject, base, now, &mut self.windows);
         if self.tracker.ledger().started > before {
             self.tracked.insert(id, self.histories.len());
+            self.entries[index].history = Some(self.histories.len());
             let base = base.unwrap_or_default();
             self.histories.push(History { subject: number, base, reported: volume, ended: false });
         } else if self.tracker.subject(&id).is_some() {
@@ -163,33 +192,44 @@ impl World {
         history
     }
 
+    fn is_tracked(&self, index: usize) -> bool {
+        let Entry { connection, history, .. } = &self.entries[index];
+        let tracked = self.tracker.subject(&connection.id).and_then(|_| self.tracked.get(&connection.id));
+        tracked.is_some() && tracked == history.as_ref()
+    }
+
+    /// The connection as its last event has it.
+    fn ended(&self, index: usize) -> Connection {
+        Connection { volume: self.counters(index), ..self.entries[index].connection.clone() }
+    }
+
     fn end(&mut self, index: usize) {
-        let (id, volume, now) = (self.entries[index].connection.id, self.counters(index), self.now());
-        let was_tracked = self.tracker.subject(&id).is_some();
-        assert_eq!(self.tracker.end(&id, volume, now, &mut self.windows), was_tracked);
+        let (ended, now, was_tracked) = (self.ended(index), self.now(), self.is_tracked(index));
+        assert_eq!(self.tracker.end(&ended, now, &mut self.windows), was_tracked);
+        self.entries[index].end_reported = true;
         if was_tracked {
-            let history = self.report(&id, volume);
+            let history = self.report(&ended.id, ended.volume);
             self.histories[history].ended = true;
-            self.tracked.remove(&id);
+            self.tracked.remove(&ended.id);
         }
     }
 
     /// The end of a connection without a beginning.
     fn record_ended(&mut self, index: usize) {
-        let (volume, now) = (self.counters(index), self.now());
-        let connection = Connection { volume, ..self.entries[index].connection.clone() };
-        let number = self.entries[index].subject;
+        let (ended, now, number) = (self.ended(index), self.now(), self.entries[index].subject);
         let subject = Arc::clone(&self.subjects[usize::from(number)]);
-        assert!(self.tracker.record_ended(&connection, &subject, None, now, &mut self.windows));
-        self.histories.push(History { subject: number, base: Default::default(), reported: volume, ended: true });
+        assert!(self.tracker.record_ended(&ended, &subject, None, now, &mut self.windows));
+        let entry = &mut self.entries[index];
+        (entry.end_reported, entry.history) = (true, Some(self.histories.len()));
+        let base = Default::default();
+        self.histories.push(History { subject: number, base, reported: ended.volume, ended: true });
     }
 
     fn deliver_end(&mut self, index: usize, event: Delivery) {
         self.entries[index].lives = false;
-        let is_tracked = self.tracker.subject(&self.entries[index].connection.id).is_some();
         match event {
             Delivery::Lost => return,
-            Delivery::Once | Delivery::Twice if !is_tracked => self.record_ended(index),
+            Delivery::Once | Delivery::Twice if !self.is_tracked(index) => self.record_ended(index),
             Delivery::Once | Delivery::Twice => self.end(index),
         }
         if event == Delivery::Twice {
@@ -198,12 +238,26 @@ impl World {
         }
     }
 
+    /// The end of a connection that may count as lost, and whose id may have been used again.
+    fn deliver_late_end(&mut self, index: usize) {
+        let Entry { history, is_old, .. } = self.entries[index];
+        match history {
+            _ if self.is_tracked(index) => self.end(index),
+            Some(_) => {
+                self.end(index);
+                self.repeat_end(index);
+            }
+            // The agent ignores ends of connections that are older than it.
+            None if is_old => {}
+            None => self.record_ended(index),
+        }
+    }
+
     /// What looks like the end of a connection without a beginning.
     fn repeat_end(&mut self, index: usize) {
-        let (volume, now) = (self.counters(index), self.now());
-        let connection = Connection { volume, ..self.entries[index].connection.clone() };
+        let (ended, now) = (self.ended(index), self.now());
         let subject = Arc::clone(&self.subjects[usize::from(self.entries[index].subject)]);
-        assert!(!self.tracker.record_ended(&connection, &subject, None, now, &mut self.windows));
+        assert!(!self.tracker.record_ended(&ended, &subject, None, now, &mut self.windows));
     }
 
     fn list(&mut self, ends: &[usize], finishes: bool) {
@@ -218,11 +272,12 @@ impl World {
             }
         }
         for (index, volume) in lines {
-            let (id, now) = (self.entries[index].connection.id, self.now());
-            if !self.tracker.measure(&id, volume, now, &mut self.windows) {
+            let listed = Connection { volume, ..self.entries[index].connection.clone() };
+            let now = self.now();
+            if !self.tracker.measure(&listed, now, &mut self.windows) {
                 self.begin(index, volume, None);
-            } else if self.tracker.subject(&id).is_some() {
-                self.report(&id, volume);
+            } else if self.is_tracked(index) {
+                self.report(&listed.id, volume);
             }
         }
         if finishes {
@@ -235,21 +290,8 @@ impl World {
         match op {
             Op::Open { subject, accounting, event } => {
                 let made = Some(at(1_000_000 + 1000 * self.entries.len() as i64));
-                self.entries.push(Entry {
-                    connection: connection(self.entries.len() as u16, made),
-                    subject: *subject,
-                    accounting: *accounting,
-                    counters: Default::default(),
-                    lives: true,
-                });
-                let times = match event {
-                    Delivery::Lost => 0,
-                    Delivery::Once => 1,
-                    Delivery::Twice => 2,
-                };
-                for _ in 0..times {
-                    self.begin(self.entries.len() - 1, None, None);
-                }
+                let connection = connection(self.entries.len() as u16, made);
+                self.open(Entry::new(connection, *subject, *accounting), *event);
             }
             Op::Traffic { pick, packets } => {
                 if let Some(index) = self.pick(*pick, true) {
@@ -264,7 +306,15 @@ impl World {
                     self.deliver_end(index, *event);
                 }
             }
-            Op::Reuse { pick } => {
+            Op::LateEnd { pick } => {
+                let waiting: Vec<usize> = (0..self.entries.len())
+                    .filter(|index| !self.entries[*index].lives && !self.entries[*index].end_reported)
+                    .collect();
+                if let Some(place) = pick.checked_rem(waiting.len()) {
+                    self.deliver_late_end(waiting[place]);
+                }
+            }
+            Op::Reuse { pick, event } => {
                 if let Some(index) = self.pick(*pick, false) {
                     let id = self.entries[index].connection.id;
                     if self.entries.iter().any(|entry| entry.lives && entry.connection.id == id) {
@@ -273,9 +323,7 @@ impl World {
                     let made = Some(at(1_000_000 + 1000 * self.entries.len() as i64));
                     let connection = Connection { started: made, ..self.entries[index].connection.clone() };
                     let (subject, accounting) = (self.entries[index].subject, self.entries[index].accounting);
-                    let counters = Default::default();
-                    self.entries.push(Entry { connection, subject, accounting, counters, lives: true });
-                    self.begin(self.entries.len() - 1, None, None);
+                    self.open(Entry::new(connection, subject, accounting), *event);
                 }
             }
             Op::Listing { ends, finishes } => self.list(ends, *finishes),
@@ -290,6 +338,18 @@ impl World {
             Op::Restart => self.restart(),
         }
         self.latest = self.latest.max(self.milliseconds);
+    }
+
+    fn open(&mut self, entry: Entry, event: Delivery) {
+        self.entries.push(entry);
+        let times = match event {
+            Delivery::Lost => 0,
+            Delivery::Once => 1,
+            Delivery::Twice => 2,
+        };
+        for _ in 0..times {
+            self.begin(self.entries.len() - 1, None, None);
+        }
     }
 
     fn close_windows(&mut self) {
@@ -321,6 +381,7 @@ impl World {
         self.denied = 0;
         self.closed.clear();
         for index in 0..self.entries.len() {
+            (self.entries[index].history, self.entries[index].is_old) = (None, true);
             if self.entries[index].lives {
                 let base = self.counters(index);
                 self.begin(index, base, base);

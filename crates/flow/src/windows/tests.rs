@@ -1,4 +1,5 @@
 use super::*;
+use crate::Connection;
 use crate::testing::{at, connection, subject, volume};
 
 fn new() -> (Tracker, Windows) {
@@ -32,7 +33,7 @@ fn late_close_counts_live_at_each_end() {
     let (one, two, three) = (connection(1, None), connection(2, None), connection(3, None));
     tracker.begin(&one, subject(1), None, at(0), &mut windows);
     tracker.begin(&two, subject(1), None, at(0), &mut windows);
-    tracker.end(&one.id, None, at(15_100), &mut windows);
+    tracker.end(&one, at(15_100), &mut windows);
     tracker.begin(&three, subject(2), None, at(15_200), &mut windows);
     let records = windows.close(at(30_000), &tracker);
     assert_eq!(counts(&records), [(0, connections(2, 0, 2)), (15, connections(0, 1, 1)), (15, connections(1, 0, 1))]);
@@ -78,7 +79,8 @@ fn full_window_counts_what_it_drops() {
     let (mut tracker, mut windows) = (Tracker::new(100), Windows::new("worker-1".into(), 1));
     tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(2, None), subject(2), None, at(0), &mut windows);
-    tracker.measure(&connection(2, None).id, Some([volume(1, 60), volume(2, 120)]), at(0), &mut windows);
+    let measured = Connection { volume: Some([volume(1, 60), volume(2, 120)]), ..connection(2, None) };
+    tracker.measure(&measured, at(0), &mut windows);
     windows.denied(&subject(3), 9, at(0));
     assert_eq!(counts(&windows.close(at(15_000), &tracker)), [(0, connections(1, 0, 1))]);
     let dropped = DroppedRecords {
