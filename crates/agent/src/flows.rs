@@ -11,6 +11,7 @@ mod attribution;
 mod backlog;
 mod capture;
 mod feed;
+mod offload;
 mod replica;
 mod schedule;
 pub(crate) mod services;

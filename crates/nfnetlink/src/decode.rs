@@ -87,9 +87,13 @@ mod tests {
     fn a_flowtable_is_decoded_with_its_devices() {
         let devices = plain(nest().put_text(1, "eth0").put_text(1, "eth1"));
         let hook = plain(nest().put_number(1, 0).put_number(2, 0).put_nested(3, &devices));
-        let message = Writer::new(NFTABLES | 22, 0, 1, 1).put_text(1, "fw").put_text(2, "fast").put_nested(3, &hook);
+        let message = Writer::new(NFTABLES | 22, 0, 1, 1)
+            .put_text(1, "fw")
+            .put_text(2, "fast")
+            .put_nested(3, &hook)
+            .put_number(7, 2);
         let devices = vec!["eth0".to_owned(), "eth1".to_owned()];
-        let expected = FlowtableRecord { family: 1, table: "fw".into(), name: "fast".into(), devices };
+        let expected = FlowtableRecord { family: 1, table: "fw".into(), name: "fast".into(), devices, flags: 2 };
         assert_eq!(decode_flowtables(&message.finish()), Ok(vec![expected]));
     }
 

@@ -14,6 +14,9 @@ const GET_CHAINS: u16 = NFTABLES | 4;
 const GET_RULES: u16 = NFTABLES | 7;
 const GET_FLOWTABLES: u16 = NFTABLES | 23;
 
+/// `NFT_FLOWTABLE_COUNTER`
+const FLOWTABLE_COUNTER: u32 = 2;
+
 /// `NFPROTO_UNSPEC`: all families.
 const ALL_FAMILIES: u8 = 0;
 
@@ -54,6 +57,8 @@ pub struct Flowtable {
     pub table: String,
     pub name: String,
     pub devices: Vec<String>,
+    /// Whether connection tracking counts the packets that it forwards (flag `counter`, Linux 5.7).
+    pub counts: bool,
 }
 
 /// A rule that writes the connection mark.
@@ -95,9 +100,9 @@ impl Kernel {
 
     /// The flowtables of all families.
     pub fn flowtables(&mut self) -> Result<Vec<Flowtable>, RequestError> {
-        let flowtable = |FlowtableRecord { family, table, name, devices }| {
+        let flowtable = |FlowtableRecord { family, table, name, devices, flags }| {
             let family = family_word(family);
-            Flowtable { family, table, name, devices }
+            Flowtable { family, table, name, devices, counts: flags & FLOWTABLE_COUNTER != 0 }
         };
         Ok(self.list(GET_FLOWTABLES, decode_flowtables)?.into_iter().map(flowtable).collect())
     }

@@ -6,11 +6,14 @@ use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
 use tests::fake_api::{FakeApi, Verb};
 
-use super::{PORT, coverage, exchange, records, serve};
+use super::{PORT, coverage, exchange, records, serve, sum};
 use crate::drops::{DB, WEB, pods, stage};
 use crate::stage::{Stage, set_all};
 
 const CLUSTER_ADDRESS: &str = "10.96.0.10";
+
+/// A second port of the Service, which leads to the same port of the pod.
+const KEPT_PORT: u16 = 15433;
 
 /// Versions of objects of a server that takes the place of another go on after its last one.
 const LATER_VERSION: u64 = 1_000_000;
@@ -19,7 +22,8 @@ fn service(name: &str) -> Value {
     json!({
         "metadata": {"namespace": "shop", "name": name},
         "spec": {"clusterIP": CLUSTER_ADDRESS, "clusterIPs": [CLUSTER_ADDRESS],
-                 "ports": [{"name": "postgres", "port": 15432, "protocol": "TCP"}]},
+                 "ports": [{"name": "postgres", "port": 15432, "protocol": "TCP"},
+                           {"name": "kept", "port": KEPT_PORT, "protocol": "TCP"}]},
     })
 }
 
@@ -35,7 +39,8 @@ fn scene() -> (Stage, FakeApi) {
     fill(&api, "database");
     stage.nft("add table ip services");
     stage.nft("add chain ip services prerouting { type nat hook prerouting priority dstnat; }");
-    let rule = format!("ip daddr {CLUSTER_ADDRESS} tcp dport 15432 dnat to {}:{PORT}", DB[0]);
+    let ports = format!("{{ 15432, {KEPT_PORT} }}");
+    let rule = format!("ip daddr {CLUSTER_ADDRESS} tcp dport {ports} dnat to {}:{PORT}", DB[0]);
     stage.nft(&format!("add rule ip services prerouting {rule}"));
     serve(&stage, DB[0], PORT);
     (stage, api)
@@ -131,6 +136,26 @@ fn restarted_api_server_renews_services() {
     let api = stage.lab.node_exec(crate::stage::NODE, || FakeApi::start_again(address, LATER_VERSION));
     fill(&api, "renamed");
     until_named(&stage, &mut agent, "renamed");
+}
+
+#[test]
+fn connection_keeps_the_service_of_its_beginning() {
+    let (stage, api) = scene();
+    let mut agent = start(&stage, &api);
+    let mut name = "database".to_owned();
+    until_named(&stage, &mut agent, &name);
+    for round in 0..10 {
+        exchange(&stage, WEB[0], CLUSTER_ADDRESS, KEPT_PORT, 10);
+        // The agent learns of the connection after the Service has another name.
+        api.remove(ContextKind::Service, "shop", &name);
+        let renamed = format!("renamed-{round}");
+        api.set(ContextKind::Service, service(&renamed));
+        until_named(&stage, &mut agent, &renamed);
+        let kept = records(&stage, "?protocol=tcp").into_iter().filter(|r| r["service"]["portName"] == "kept");
+        let kept: Vec<Value> = kept.filter(|record| record["service"]["name"] == name).collect();
+        assert_eq!(sum(&kept, "/connections/started"), 1, "{name}: {kept:#?}");
+        name = renamed;
+    }
 }
 
 #[test]

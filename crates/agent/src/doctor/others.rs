@@ -317,7 +317,8 @@ mod tests {
 
     #[test]
     fn flowtable_is_an_error_while_pods_are_isolated() {
-        let fast = Flowtable { family: "inet", table: "fw".into(), name: "fast".into(), devices: vec![] };
+        let (table, name) = ("fw".into(), "fast".into());
+        let fast = Flowtable { family: "inet", table, name, devices: vec![], counts: false };
         let severity = |found: &Result<Vec<Flowtable>, String>, isolates| flowtables(found, isolates).severity;
         assert_eq!(severity(&Ok(vec![fast.clone()]), true), Error);
         assert_eq!(severity(&Ok(vec![fast.clone()]), false), Warning);

@@ -15,7 +15,6 @@ use policy::{Cause, Direction, Layout, explain_side};
 
 use super::feed::DeniedPackets;
 use super::replica::Replica;
-use super::services::ServiceDirectory;
 use crate::reports::traffic_of;
 pub(crate) use ends::Naming;
 use ends::{Named, Role};
@@ -34,8 +33,8 @@ pub(crate) struct Attribution {
     layout: Layout,
     /// Subjects of connections; `None` for those of which neither end is a pod of this node.
     cached: HashMap<CacheKey, Option<Arc<Subject>>>,
-    /// Revisions of the cluster state and of the Services from which the cached subjects were computed.
-    revision: (u64, u64),
+    /// Version of the replica from which the cached subjects were computed.
+    version: (u64, u64),
 }
 
 /// All of a connection that its subject depends on.
@@ -51,13 +50,7 @@ struct CacheKey {
 
 impl Attribution {
     pub(crate) fn new(naming: Naming, layout: Layout) -> Attribution {
-        Attribution { naming, layout, cached: HashMap::new(), revision: (0, 0) }
-    }
-
-    pub(crate) fn services(&mut self) -> &mut ServiceDirectory {
-        self.revision.1 = self.revision.1.wrapping_add(1);
-        self.cached.clear();
-        &mut self.naming.services
+        Attribution { naming, layout, cached: HashMap::new(), version: (0, 0) }
     }
 
     /// The generation that approved a connection with this mark.
@@ -95,10 +88,9 @@ impl Attribution {
     }
 
     fn subject(&mut self, replica: &Replica, connection: &Connection, generation: Option<u32>) -> Option<Arc<Subject>> {
-        let revision = (replica.revision(), self.revision.1);
-        if self.revision != revision || self.cached.len() >= MOST_CACHED {
+        if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
-            self.revision = revision;
+            self.version = replica.version();
         }
         let (asked, reply) = (&connection.id.original, &connection.reply);
         let key = CacheKey {
@@ -212,7 +204,7 @@ impl Attribution {
 
     fn service(&self, replica: &Replica, asked: &Tuple) -> Option<ServicePort> {
         let is_node = self.naming.is_node(replica, asked.destination);
-        self.naming.services.service_port(asked.destination, is_node, asked.protocol, asked.destination_port?)
+        replica.services().service_port(asked.destination, is_node, asked.protocol, asked.destination_port?)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use flow::{Connection, ConnectionId, Tuple, Volume};
+use flow::{Connection, ConnectionId, Tuple};
 use jiff::{SignedDuration, Timestamp};
 use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, TrackedTuple, count_flows, list_flows};
 use policy::Layout;
@@ -23,6 +23,7 @@ use super::accounting::Accounting;
 use super::attribution::{Attribution, Naming};
 use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
+use super::offload::OffloadedVolume;
 use super::replica::Replica;
 use super::schedule::{Schedule, begin_of_window};
 use super::services::ServiceUpdate;
@@ -44,6 +45,9 @@ const RECENT: SignedDuration = SignedDuration::from_secs(1);
 
 /// Datagrams that are sorted and handled together.
 const MOST_DATAGRAMS: usize = 16_384;
+
+/// Connections that are counted while readers of the records wait.
+const MOST_AT_ONCE: usize = 1024;
 
 /// Connections that wait to be attributed, about 250 bytes each. Beyond it they are attributed early.
 const MOST_WAITING: usize = 65_536;
@@ -81,6 +85,7 @@ pub(crate) struct Capture {
     /// Denied packets, and how many updates the replica had been sent before them.
     denials: VecDeque<(u64, Box<DeniedPackets>)>,
     accounting: Accounting,
+    offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
     /// Why Services may be missing.
     service_problems: Vec<String>,
@@ -122,6 +127,7 @@ impl Capture {
             backlog: Backlog::default(),
             denials: VecDeque::new(),
             accounting,
+            offloaded: OffloadedVolume::default(),
             standing_problems: problems,
             service_problems: vec![],
             opened: None,
@@ -209,12 +215,12 @@ impl Capture {
         // Every connection from before the commits that were known is in the listing, or in the events that were read.
         let covered = if is_listed && drained { known } else { 0 };
         let limit = self.replica.commit_behind(covered).filter(|_| self.backlog.len() <= MOST_WAITING);
-        let store = self.store.clone();
-        let mut core = store.core();
-        self.attribute(&mut core, limit);
+        self.attribute(limit);
         if covered > 0 {
             self.replica.advance_until_waiting(later);
         }
+        let store = self.store.clone();
+        let mut core = store.core();
         self.name_denials(&mut core);
         if let Some(request) = request.filter(|_| is_listed) {
             store.answer_listing(request);
@@ -238,8 +244,12 @@ impl Capture {
         while let Ok(update) = self.services.try_recv() {
             match update {
                 ServiceUpdate::Changes(changes) => {
-                    let services = self.attribution.services();
-                    changes.into_iter().for_each(|change| services.apply(change));
+                    // Changes of one update were received together.
+                    let age = changes.first().map(|received| received.at.elapsed()).unwrap_or_default();
+                    let at =
+                        Timestamp::now().saturating_sub(SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX));
+                    let changes = changes.into_iter().map(|received| received.change).collect();
+                    self.replica.enqueue_services(changes, at.unwrap_or(Timestamp::MIN));
                 }
                 ServiceUpdate::Problems(problems) => {
                     self.service_problems = problems.iter().map(ToString::to_string).collect();
@@ -309,35 +319,39 @@ impl Capture {
             self.backlog.push(match event {
                 FlowEvent::New(flow) => Reported::Open {
                     at: flow.started_ns.and_then(timestamp).unwrap_or(received),
-                    connection: connection(&flow),
+                    connection: connection(&flow, &mut self.offloaded),
                 },
                 FlowEvent::Destroyed(flow) => Reported::Ended {
                     at: flow.stopped_ns.and_then(timestamp).unwrap_or(received),
-                    connection: connection(&flow),
+                    connection: connection(&flow, &mut self.offloaded),
                 },
             });
         }
     }
 
     /// Attributes the connections that began before that time, in the order in which they began: the replica never goes back.
-    fn attribute(&mut self, core: &mut Core, limit: Option<Timestamp>) {
-        for reported in self.backlog.take_before(limit) {
-            let began = reported.began();
-            match reported {
-                Reported::Open { connection, at: _ } => {
-                    if let Some(subject) = self.attribution.of_connection(&mut self.replica, &connection, began) {
-                        let Core { tracker, windows, .. } = core;
-                        tracker.begin(&connection, subject, None, began, windows);
+    fn attribute(&mut self, limit: Option<Timestamp>) {
+        let store = self.store.clone();
+        for part in self.backlog.take_before(limit).chunks(MOST_AT_ONCE) {
+            let mut core = store.core();
+            for reported in part {
+                let began = reported.began();
+                match reported {
+                    Reported::Open { connection, at: _ } => {
+                        if let Some(subject) = self.attribution.of_connection(&mut self.replica, connection, began) {
+                            let Core { tracker, windows, .. } = &mut *core;
+                            tracker.begin(connection, subject, None, began, windows);
+                        }
                     }
+                    Reported::Ended { connection, at } => self.end(&mut core, connection, *at),
                 }
-                Reported::Ended { connection, at } => self.end(core, &connection, at),
             }
         }
     }
 
     fn end(&mut self, core: &mut Core, ended: &Connection, at: Timestamp) {
         let Core { tracker, windows, .. } = core;
-        if tracker.end(&ended.id, ended.volume, at, windows) {
+        if tracker.end(ended, at, windows) {
             return;
         }
         // It was in no listing. One that is older than the listener was never counted as live.
@@ -353,21 +367,31 @@ impl Capture {
     /// since the listing for the window before. Says whether the listing is complete.
     fn list(&mut self, for_window: bool) -> bool {
         let finds_lost = for_window && std::mem::take(&mut self.is_drained);
-        let store = self.store.clone();
-        let mut core = store.core();
         self.attribution.refresh();
         let (began, now) = (Instant::now(), Timestamp::now());
         let measured = match for_window {
             true => begin_of_window(now) - SignedDuration::from_nanos(1),
             false => now,
         };
-        if finds_lost {
-            core.tracker.begin_listing();
+        if for_window {
+            self.offloaded.renew();
         }
-        let listed = list_flows(|flow| self.visit(&mut core, connection(&flow), measured, now));
+        if finds_lost {
+            self.store.core().tracker.begin_listing();
+        }
+        let mut batch = Vec::with_capacity(MOST_AT_ONCE);
+        let listed = list_flows(|flow| {
+            batch.push(connection(&flow, &mut self.offloaded));
+            if batch.len() == MOST_AT_ONCE {
+                self.visit(batch.drain(..), measured, now);
+            }
+        });
+        self.visit(batch.drain(..), measured, now);
         self.schedule.listed(began.elapsed());
         match listed {
             Ok(()) => {
+                let store = self.store.clone();
+                let mut core = store.core();
                 let Core { tracker, windows, health, .. } = &mut *core;
                 self.relist = false;
                 if finds_lost {
@@ -383,7 +407,6 @@ impl Capture {
                 true
             }
             Err(error) => {
-                drop(core);
                 self.relist = true;
                 self.report(&format!("cannot list conntrack entries: {error}"));
                 false
@@ -391,22 +414,27 @@ impl Capture {
         }
     }
 
-    fn visit(&mut self, core: &mut Core, listed: Connection, measured: Timestamp, now: Timestamp) {
-        let Core { tracker, windows, .. } = core;
-        if tracker.measure(&listed.id, listed.volume, measured, windows) {
-            return;
+    /// Takes in lines of a listing.
+    fn visit(&mut self, lines: impl Iterator<Item = Connection>, measured: Timestamp, now: Timestamp) {
+        if self.backlog.len() >= MOST_WAITING {
+            self.attribute(None);
         }
-        if listed.started.is_some_and(|began| Some(began) >= self.opened) {
-            if self.backlog.len() >= MOST_WAITING {
-                self.attribute(core, None);
+        let store = self.store.clone();
+        let mut core = store.core();
+        let Core { tracker, windows, .. } = &mut *core;
+        for listed in lines {
+            if tracker.measure(&listed, measured, windows) {
+                continue;
             }
-            self.backlog.push(Reported::Open { connection: listed, at: now });
-            return;
-        }
-        // Packets from before this process listened were not observed, or were reported by an earlier process.
-        let began = listed.started.or(self.opened).unwrap_or(now);
-        if let Some(subject) = self.attribution.of_connection(&mut self.replica, &listed, began) {
-            tracker.begin(&listed, subject, listed.volume, now, windows);
+            if listed.started.is_some_and(|began| Some(began) >= self.opened) {
+                self.backlog.push(Reported::Open { connection: listed, at: now });
+                continue;
+            }
+            // Packets from before this process listened were not observed, or were reported by an earlier process.
+            let began = listed.started.or(self.opened).unwrap_or(now);
+            if let Some(subject) = self.attribution.of_connection(&mut self.replica, &listed, began) {
+                tracker.begin(&listed, subject, listed.volume, now, windows);
+            }
         }
     }
 
@@ -455,7 +483,8 @@ impl Capture {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.standing_problems.iter().chain(&self.service_problems).cloned().collect()
+        let offloaded = self.offloaded.problem().map(String::from);
+        self.standing_problems.iter().chain(&self.service_problems).cloned().chain(offloaded).collect()
     }
 
     fn report(&mut self, problem: &str) {
@@ -478,12 +507,12 @@ impl Drop for Capture {
     }
 }
 
-fn connection(flow: &TrackedFlow) -> Connection {
+fn connection(flow: &TrackedFlow, offloaded: &mut OffloadedVolume) -> Connection {
     Connection {
         id: ConnectionId { id: flow.id, zone: flow.zone, original: tuple(&flow.original) },
         reply: tuple(&flow.reply),
         mark: flow.mark,
-        volume: flow.counters.map(|counters| counters.map(|c| Volume { packets: c.packets, bytes: c.bytes })),
+        volume: offloaded.volume(flow),
         started: flow.started_ns.and_then(timestamp),
     }
 }

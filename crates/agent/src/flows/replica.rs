@@ -1,15 +1,18 @@
-//! A copy of the cluster state that lags behind the event loop's, so that connections meet the policies that judged them.
+//! A copy of the cluster state, and of the Services, that lags behind the event loop's: connections get the policies and the
+//! names of their beginning.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use cluster::{ServiceKind, ServiceObject};
 use jiff::Timestamp;
-use policy::{ClusterState, Kind, Object};
+use policy::{Change, ClusterState, Kind, Object, Tracked};
 
 use super::feed::{Mutation, Progress, Update};
+use super::services::ServiceDirectory;
 
-/// Updates that wait for the connections before them. A thread that is further behind applies the oldest early.
+/// Changes that wait for the connections before them. A thread that is further behind applies the oldest early.
 const MOST_WAITING: usize = 4096;
 
 /// Generations that are remembered after they were applied, each of them until so many others followed.
@@ -22,11 +25,42 @@ pub(crate) struct Replica {
     generation: Option<u32>,
     /// Addresses of Node objects.
     nodes: BTreeMap<IpAddr, Arc<str>>,
+    services: ServiceDirectory,
+    /// Kinds of which the first list was applied.
+    listed: BTreeSet<ServiceKind>,
     /// Generations that were applied.
     applied: VecDeque<u32>,
-    waiting: VecDeque<Update>,
-    /// Counts the updates that were applied.
+    /// By time.
+    waiting: VecDeque<Waiting>,
+    /// Counts the changes that have waited and were applied.
     revision: u64,
+    /// Counts the first lists of Services, which did not wait.
+    first_lists: u64,
+}
+
+/// A change that is applied once the connections from before it are attributed.
+enum Waiting {
+    Commit(Update),
+    /// Changes of Services, and when this process received them.
+    Services(Vec<Change<ServiceObject>>, Timestamp),
+}
+
+impl Waiting {
+    /// Connections that began before this time do not see the change.
+    fn before(&self) -> Timestamp {
+        match self {
+            Waiting::Commit(update) => update.before,
+            Waiting::Services(_, at) => *at,
+        }
+    }
+
+    /// Connections that began at this time or later see the change.
+    fn after(&self) -> Timestamp {
+        match self {
+            Waiting::Commit(update) => update.after,
+            Waiting::Services(_, at) => *at,
+        }
+    }
 }
 
 impl Replica {
@@ -44,8 +78,18 @@ impl Replica {
         self.applied.contains(&generation) || self.awaits_generation(generation)
     }
 
+    pub(crate) fn services(&self) -> &ServiceDirectory {
+        &self.services
+    }
+
+    /// Counts the changes that were applied in their order.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Differs between two moments if anything was applied in between.
+    pub(crate) fn version(&self) -> (u64, u64) {
+        (self.revision, self.first_lists)
     }
 
     /// The node whose object has the address.
@@ -55,7 +99,36 @@ impl Replica {
 
     /// An update that is applied when its time has come.
     pub(crate) fn enqueue(&mut self, update: Update) {
-        self.waiting.push_back(update);
+        self.insert(Waiting::Commit(update));
+    }
+
+    /// Changes of Services of that time. The first list of a kind is applied at once: it is no change, and names of older
+    /// connections are known from nothing else.
+    pub(crate) fn enqueue_services(&mut self, changes: Vec<Change<ServiceObject>>, at: Timestamp) {
+        let mut later = Vec::new();
+        for change in changes {
+            let kind = match &change {
+                Change::Set(object) => object.kind(),
+                Change::Remove(kind, _) | Change::Replace(kind, _) => *kind,
+            };
+            if self.listed.contains(&kind) {
+                later.push(change);
+                continue;
+            }
+            if matches!(change, Change::Replace(..)) {
+                self.listed.insert(kind);
+            }
+            self.services.apply(change);
+            self.first_lists += 1;
+        }
+        if !later.is_empty() {
+            self.insert(Waiting::Services(later, at));
+        }
+    }
+
+    fn insert(&mut self, change: Waiting) {
+        let place = self.waiting.partition_point(|earlier| earlier.before() <= change.before());
+        self.waiting.insert(place, change);
         if self.waiting.len() > MOST_WAITING {
             self.apply_next();
         }
@@ -63,41 +136,41 @@ impl Replica {
 
     /// Applies what was in force by that time.
     pub(crate) fn advance_to(&mut self, time: Timestamp) {
-        while self.waiting.front().is_some_and(|update| update.after <= time) {
+        while self.waiting.front().is_some_and(|change| change.after() <= time) {
             self.apply_next();
         }
     }
 
-    /// Updates that wait.
+    /// Changes that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Updates that were applied or wait: [`Replica::revision`] once all of them are applied.
+    /// Changes that were applied or wait: [`Replica::revision`] once all of them are applied.
     pub(crate) fn announced(&self) -> u64 {
         self.revision + self.waiting.len() as u64
     }
 
-    /// When the commit of the first update behind so many began, if there is one that waits.
+    /// When the first change behind so many began, if there is one that waits.
     pub(crate) fn commit_behind(&self, updates: usize) -> Option<Timestamp> {
-        self.waiting.get(updates).map(|update| update.before)
+        self.waiting.get(updates).map(Waiting::before)
     }
 
     /// Whether an update of the generation waits.
     pub(crate) fn awaits_generation(&self, generation: u32) -> bool {
-        self.waiting.iter().any(|update| update.generation == generation)
+        self.waiting.iter().any(|change| matches!(change, Waiting::Commit(update) if update.generation == generation))
     }
 
-    /// Applies updates until so many wait. Other than times, their number does not depend on a clock that is set.
+    /// Applies changes until so many wait. Other than times, their number does not depend on a clock that is set.
     pub(crate) fn advance_until_waiting(&mut self, left: usize) {
         while self.waiting.len() > left {
             self.apply_next();
         }
     }
 
-    /// Applies the next update if its commit had begun by that time. Says whether it has.
+    /// Applies the next change if its commit had begun by that time. Says whether it has.
     pub(crate) fn advance_within_commit(&mut self, time: Timestamp) -> bool {
-        let begun = self.waiting.front().is_some_and(|update| update.before <= time);
+        let begun = self.waiting.front().is_some_and(|change| change.before() <= time);
         if begun {
             self.apply_next();
         }
@@ -105,7 +178,16 @@ impl Replica {
     }
 
     fn apply_next(&mut self) {
-        let Some(Update { progress, generation, .. }) = self.waiting.pop_front() else { return };
+        match self.waiting.pop_front() {
+            Some(Waiting::Commit(update)) => self.apply_update(update),
+            Some(Waiting::Services(changes, _)) => changes.into_iter().for_each(|change| self.services.apply(change)),
+            None => return,
+        }
+        self.revision += 1;
+    }
+
+    fn apply_update(&mut self, update: Update) {
+        let Update { progress, generation, .. } = update;
         let mut nodes_changed = false;
         match progress {
             Progress::State(state) => (self.state, nodes_changed) = (*state, true),
@@ -129,7 +211,6 @@ impl Replica {
                 self.applied.pop_front();
             }
         }
-        self.revision += 1;
     }
 
     fn apply(&mut self, mutation: Mutation) {
@@ -154,7 +235,8 @@ fn concerns_nodes(mutation: &Mutation) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use policy::{Change, ObjectName, lower};
+    use cluster::Watched as _;
+    use policy::{Interner, ObjectName, lower};
     use serde_json::json;
 
     use super::*;
@@ -200,6 +282,47 @@ mod tests {
         assert!(!replica.knows_generation(9));
         assert_eq!((replica.revision(), replica.announced()), (2, 4));
         assert_eq!((replica.commit_behind(1), replica.commit_behind(2)), (Some(at(10)), None));
+    }
+
+    fn service(name: &str) -> ServiceObject {
+        let object = json!({
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
+        });
+        ServiceObject::lower(&mut Interner::new(), ServiceKind::Service, &object).unwrap()
+    }
+
+    fn service_name(replica: &Replica) -> Option<String> {
+        let found = replica.services().service_port("10.96.0.1".parse().unwrap(), false, 6, 80)?;
+        Some(found.name.to_string())
+    }
+
+    #[test]
+    fn first_list_of_services_applies_at_once() {
+        let mut replica = Replica::default();
+        let version = replica.version();
+        replica.enqueue_services(vec![Change::Replace(ServiceKind::Service, vec![service("old")])], at(50));
+        assert_eq!((service_name(&replica), replica.waiting()), (Some("old".into()), 0));
+        assert_ne!(replica.version(), version);
+        replica.enqueue_services(vec![Change::Replace(ServiceKind::Service, vec![service("new")])], at(60));
+        assert_eq!((service_name(&replica), replica.waiting()), (Some("old".into()), 1));
+    }
+
+    #[test]
+    fn services_change_between_the_commits_of_their_time() {
+        let mut replica = Replica::default();
+        replica.enqueue_services(vec![Change::Replace(ServiceKind::Service, vec![service("old")])], at(0));
+        replica.enqueue(update("a", 1, 10, 20));
+        replica.enqueue(update("b", 2, 50, 60));
+        let name = service("old").name().clone();
+        let changes = vec![Change::Remove(ServiceKind::Service, name), Change::Set(service("new"))];
+        replica.enqueue_services(changes, at(30));
+        replica.advance_to(at(29));
+        assert_eq!((names(&replica), service_name(&replica)), (vec!["a".into()], Some("old".into())));
+        replica.advance_to(at(30));
+        assert_eq!((names(&replica), service_name(&replica)), (vec!["a".into()], Some("new".into())));
+        assert_eq!((replica.revision(), replica.announced()), (2, 3));
+        assert!(replica.awaits_generation(2) && replica.knows_generation(1));
     }
 
     #[test]

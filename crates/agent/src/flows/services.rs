@@ -175,7 +175,7 @@ pub(crate) enum ServiceSource {
 /// A message of [`watch_services`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum ServiceUpdate {
-    Changes(Vec<Change<ServiceObject>>),
+    Changes(Vec<Told<ServiceObject>>),
     /// All reasons for which Services are not known completely, at present.
     Problems(Vec<Problem>),
 }
@@ -203,9 +203,7 @@ pub(crate) async fn watch_services(
         let mut known = Vec::new();
         while let Some(event) = incoming.recv().await {
             let update = match event {
-                Event::Changes(changes) => {
-                    ServiceUpdate::Changes(changes.into_iter().map(|Told { change, at: _ }| change).collect())
-                }
+                Event::Changes(changes) => ServiceUpdate::Changes(changes),
                 Event::Problems(problems) => {
                     warn_of_new(&known, &problems);
                     known.clone_from(&problems);

@@ -46,6 +46,8 @@ pub struct FlowtableRecord {
     pub table: String,
     pub name: String,
     pub devices: Vec<String>,
+    /// `NFT_FLOWTABLE_*`
+    pub flags: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +183,8 @@ pub fn decode_flowtables(datagram: &[u8]) -> Result<Vec<FlowtableRecord>, Decode
                 devices.push(device?.text()?.into());
             }
         }
-        Ok(FlowtableRecord { family, table: f.need(1)?.text()?.into(), name: f.need(2)?.text()?.into(), devices })
+        let (table, name) = (f.need(1)?.text()?.into(), f.need(2)?.text()?.into());
+        Ok(FlowtableRecord { family, table, name, devices, flags: f.number(7)?.unwrap_or(0) })
     })
 }
 

@@ -10,7 +10,6 @@ use policy::{Holder, Interner, Pod};
 
 use crate::api::denial::{End, EndKind};
 use crate::flows::replica::Replica;
-use crate::flows::services::ServiceDirectory;
 use crate::identities::Identities;
 use crate::own_subnets::own_addresses;
 use crate::reports::{Ends, Place};
@@ -19,7 +18,6 @@ use crate::reports::{Ends, Place};
 pub(crate) struct Naming {
     place: Place,
     identities: Identities,
-    pub(super) services: ServiceDirectory,
     /// Namespaces whose pods may have a service identity of their own by a label; `*` stands for all.
     service_namespaces: BTreeSet<String>,
     /// Keys of the labels that records list.
@@ -57,10 +55,8 @@ impl Naming {
         labels: Vec<String>,
     ) -> Naming {
         let node = place.node.as_str().into();
-        let services = ServiceDirectory::default();
         let own_addresses = BTreeSet::new();
-        let mut naming =
-            Naming { place, identities, services, service_namespaces, labels, own_addresses, node, followed: None };
+        let mut naming = Naming { place, identities, service_namespaces, labels, own_addresses, node, followed: None };
         naming.read_own_addresses();
         naming
     }
@@ -163,7 +159,7 @@ impl Naming {
         let is_api_server = match role {
             Role::Source => false,
             Role::Destination { of_api_service } => {
-                self.services.is_api_server(address) && (of_api_service || node.is_none())
+                replica.services().is_api_server(address) && (of_api_service || node.is_none())
             }
         };
         let endpoint = match (&node, end.kind) {

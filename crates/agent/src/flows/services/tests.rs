@@ -198,7 +198,9 @@ async fn services_of_a_folder_arrive_and_follow_it() {
         write("web.yaml", &web(address));
         while asked(&directory, address, false, 6, 80).is_none() {
             match incoming.recv().await.expect("the watch goes on") {
-                ServiceUpdate::Changes(changes) => changes.into_iter().for_each(|change| directory.apply(change)),
+                ServiceUpdate::Changes(changes) => {
+                    changes.into_iter().for_each(|received| directory.apply(received.change));
+                }
                 ServiceUpdate::Problems(found) => assert_eq!(found.len(), problems),
             }
         }
