@@ -5,7 +5,7 @@ use std::time::Duration;
 use tests::agent_process::program;
 use tests::bench::drops::{self, Size};
 use tests::bench::record::{Measured, Record};
-use tests::bench::{cni, context, curves, events, listing, memory, mutex, packets, start, storms};
+use tests::bench::{cni, connections, context, curves, events, listing, memory, mutex, packets, start, storms};
 
 /// Pods of a cluster that is generated in no time.
 const PODS: usize = 300;
@@ -38,6 +38,20 @@ fn the_section_of_drops_reports_every_figure() {
         assert!(medians.len() == 2 && medians.iter().all(|median| *median > 0.0 && *median <= 100.0), "{line}");
     }
     assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 8, "{report}");
+}
+
+#[test]
+fn section_of_connections_measures_the_agent() {
+    let (warmup, lasting) = (Duration::from_millis(100), Duration::from_secs(1));
+    let size = connections::Size { rounds: 1, rates: vec![1_000, 5_000], warmup, lasting };
+    let Measured { report, records } = connections::measure(&program(), &size);
+    println!("{report}");
+    // In so short a time the agent may use less of a processor than the kernel counts.
+    assert_eq!(records.len(), 2, "{records:#?}");
+    assert_eq!(report.lines().filter(|line| line.contains("bar 20")).count(), 1, "{report}");
+    let opened = |line: &str| line.split('|').nth(2).and_then(|cell| cell.trim().parse().ok());
+    let opened: Vec<f64> = report.lines().filter_map(opened).collect();
+    assert!(opened.len() == 2 && opened.iter().all(|opened| *opened > 0.0), "{report}");
 }
 
 #[test]
@@ -152,8 +166,8 @@ fn section_of_flows_reports_costs_and_losses() {
     };
     let Measured { report, records } = packets::flows::measure(&size);
     println!("{report}");
-    assert_measured(&records, "established packet", 9);
-    assert_measured(&records, "first packet", 9);
+    assert_measured(&records, "established packet", 11);
+    assert_measured(&records, "first packet", 11);
     assert_measured(&records, "listener", 6);
     assert_eq!(report.lines().filter(|line| line.contains("bar ")).count(), 2, "{report}");
     // So few connections fit into every buffer: the columns of what is lost show 0.

@@ -20,7 +20,7 @@ const FIRST_BELOW: f64 = 1.10;
 
 const SECTION: &str = "flows";
 
-pub(super) fn of(size: &Size, costs: &[Cost], edges: &Edges, runs: &[(Scenario, Vec<Run>)]) -> Measured {
+pub(super) fn of(size: &Size, costs: &[Vec<Cost>], edges: &Edges, runs: &[(Scenario, Vec<Run>)]) -> Measured {
     let rounds = size.packets.rounds;
     let mut report = format!("\nflows: {}\n\naccounting and events, our rules with one policy\n\n", how(size.packets));
     write!(report, "{}\nbars\n{}", cost_table(costs), bars(costs)).expect("a String takes all");
@@ -50,31 +50,34 @@ fn figure(runs: &[f64]) -> Figure {
     Figure::of(runs.iter().copied())
 }
 
-fn off(costs: &[Cost]) -> &Cost {
-    of_tracking(costs, Tracking::OFF)
+/// What is measured, and with what it is compared: the way of its group without accounting and events.
+fn compared(groups: &[Vec<Cost>]) -> impl Iterator<Item = (&Cost, &Cost)> {
+    groups.iter().flat_map(|group| group.iter().map(|cost| (cost, &group[0])))
 }
 
-fn of_tracking(costs: &[Cost], tracking: Tracking) -> &Cost {
-    costs.iter().find(|cost| cost.tracking == tracking).expect("it was measured")
-}
-
-fn cost_table(costs: &[Cost]) -> Table {
-    let mut table =
-        Table::new(["established, ns", "over the first row", "first packet, ns", "over the first row", "with"]);
-    let off = off(costs);
-    for cost in costs {
+fn cost_table(groups: &[Vec<Cost>]) -> Table {
+    let over_off = "over no accounting and no events";
+    let mut table = Table::new(["established, ns", over_off, "first packet, ns", over_off, "with"]);
+    for (cost, off) in compared(groups) {
         let shown = |own: &[f64], off: &[f64]| [format!("{:.0}", figure(own)), format!("{:.3}", over(own, off))];
         let [established, established_over] = shown(&cost.established, &off.established);
         let [first, first_over] = shown(&cost.first, &off.first);
-        table.row([established, established_over, first, first_over, cost.tracking.to_string()]);
+        table.row([established, established_over, first, first_over, with(cost, groups)]);
     }
     table
 }
 
-fn bars(costs: &[Cost]) -> String {
-    let off = off(costs);
+/// The way to use connection tracking, and whether the second group's listeners to new entries were there.
+fn with(cost: &Cost, groups: &[Vec<Cost>]) -> String {
+    let is_beside = groups.iter().skip(1).flatten().any(|beside| std::ptr::eq(beside, cost));
+    let beside = if is_beside { ", beside listeners to new entries in other namespaces" } else { "" };
+    format!("{}{beside}", cost.tracking)
+}
+
+fn bars(groups: &[Vec<Cost>]) -> String {
     let mut bars = String::new();
-    let records = of_tracking(costs, Tracking::RECORDS);
+    let (records, off) =
+        compared(groups).find(|(cost, _)| cost.tracking == Tracking::RECORDS).expect("it was measured");
     for (packet, own, off, below) in [
         ("established packet", &records.established, &off.established, ESTABLISHED_BELOW),
         ("first packet", &records.first, &off.first, FIRST_BELOW),
@@ -154,11 +157,10 @@ fn run_table(runs: &[(Scenario, Vec<Run>)]) -> Table {
     table
 }
 
-fn records(costs: &[Cost], runs: &[(Scenario, Vec<Run>)]) -> Vec<Record> {
-    let off = off(costs);
+fn records(costs: &[Vec<Cost>], runs: &[(Scenario, Vec<Run>)]) -> Vec<Record> {
     let mut records = Vec::new();
-    for (x, cost) in costs.iter().enumerate() {
-        let (line, at) = (cost.tracking.to_string(), (x as f64, "way to use connection tracking"));
+    for (x, (cost, off)) in compared(costs).enumerate() {
+        let (line, at) = (with(cost, costs), (x as f64, "way to use connection tracking"));
         for (packet, own, off) in
             [("established packet", &cost.established, &off.established), ("first packet", &cost.first, &off.first)]
         {

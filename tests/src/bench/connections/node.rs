@@ -1,0 +1,167 @@
+//! A node with two pods, the agent that records their connections, and who opens them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::super::machine;
+use crate::agent_process::{AgentProcess, ask_socket, until, without_variables};
+use crate::kernel_table::nft;
+use crate::lab::{Lab, LabSpec, NodeSpec, PodSpec};
+
+const NODE: &str = "node-a";
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+
+/// Seconds after which an entry expires: with 5,000 connections a second there are some 100,000 entries, since the kernel
+/// does not look for expired ones all the time.
+const TIMEOUT_SECONDS: u32 = 10;
+
+/// The client sends from so many ports, to each port of the server in turn: more connections than a run opens.
+const SOURCE_PORTS: usize = 64;
+
+/// Connections of which the end was lost are known to be gone after two windows.
+const PATIENCE: Duration = Duration::from_secs(120);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
+pub(super) struct Node {
+    pub(super) lab: Lab,
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Node {
+    pub(super) fn new(program: &Path) -> Node {
+        let pods = [("client", CLIENT), ("server", SERVER)];
+        let specs = pods.map(|(name, address)| PodSpec { name: name.into(), addresses: vec![address.into()] });
+        let node = NodeSpec { name: NODE.into(), addresses: vec![], pods: specs.into() };
+        let lab = Lab::new(&LabSpec { nodes: vec![node], outside: vec![] });
+        lab.node_exec(NODE, || {
+            let path = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+            fs::write(path, TIMEOUT_SECONDS.to_string()).expect("a sysctl of a namespace of ours");
+        });
+        // The server would answer that its ports are closed.
+        lab.in_namespace_of(SERVER.into(), || {
+            nft("add table inet silent");
+            nft("add chain inet silent input { type filter hook input priority 0; policy drop; }");
+        });
+        let folder = TempDir::new().expect("a folder");
+        let manifests = folder.path().join("manifests");
+        fs::create_dir(&manifests).expect("a folder in it");
+        let texts: Vec<String> = pods.map(pod).into_iter().chain([policy()]).map(|o| o.to_string()).collect();
+        fs::write(manifests.join("shop.yaml"), texts.join("\n---\n")).expect("a file in it");
+        Node { lab, folder, program: program.into() }
+    }
+
+    /// An agent that follows connection tracking.
+    pub(super) fn start(&self) -> Agent<'_> {
+        let mut command = Command::new(&self.program);
+        without_variables(&mut command);
+        let run_dir = self.folder.path().join("run");
+        command.args(["agent", "--node-name", NODE, "--flows", "on", "--run-dir"]).arg(&run_dir);
+        command.arg("--manifests").arg(self.folder.path().join("manifests"));
+        let mut process = AgentProcess::start(&self.lab, NODE, command);
+        process.until_ready();
+        let agent = Agent { process, run_dir };
+        until("the agent follows connection tracking", || agent.asked()["since"].is_string().then_some(()));
+        agent
+    }
+
+    pub(super) fn entries(&self) -> u64 {
+        self.lab.node_exec(NODE, || nfnetlink::count_flows().expect("conntrack").entries.into())
+    }
+}
+
+pub(super) struct Agent<'node> {
+    process: AgentProcess<'node>,
+    run_dir: PathBuf,
+}
+
+/// How complete the records are.
+pub(super) struct Coverage {
+    pub(super) started: u64,
+    pub(super) lost_events: u64,
+    /// How often the agent no longer had the kernel keep the ends of connections.
+    pub(super) given_up: u64,
+}
+
+impl Agent<'_> {
+    pub(super) fn processor_time(&self) -> Duration {
+        machine::processor_time(Pid::from_raw(self.process.id().cast_signed()))
+    }
+
+    fn asked(&self) -> Value {
+        let body = ask_socket(&self.run_dir, "/v1/flows/coverage").body;
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"))
+    }
+
+    /// Ends all connections, and waits until they are in the records.
+    pub(super) fn end(&self, node: &Node) -> Coverage {
+        node.lab.node_exec(NODE, || {
+            let ended = Command::new("conntrack").arg("-F").output().expect("conntrack is installed");
+            assert!(ended.status.success(), "{ended:?}");
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let found = loop {
+            let coverage = self.asked();
+            if coverage["live"] == 0 {
+                break coverage;
+            }
+            assert!(Instant::now() < deadline, "connections that have ended still live: {coverage}");
+            thread::sleep(BETWEEN_LOOKS);
+        };
+        let figure = |name: &str| found[name].as_u64().unwrap_or_else(|| panic!("{name} of {found}"));
+        let given_up = self.process.metric("ringfence_flow_reliability_given_up_total");
+        Coverage { started: figure("started"), lost_events: figure("lostEvents"), given_up }
+    }
+}
+
+/// Opens connections between the pods, each with its first packet.
+pub(super) struct Sender {
+    sockets: Vec<UdpSocket>,
+    opened: usize,
+}
+
+impl Sender {
+    pub(super) fn new(lab: &Lab) -> Sender {
+        let socket = |_| UdpSocket::bind((CLIENT, 0)).expect("a socket");
+        let sockets = lab.in_namespace_of(IpAddr::V4(CLIENT), || (0..SOURCE_PORTS).map(socket).collect());
+        Sender { sockets, opened: 0 }
+    }
+
+    pub(super) fn open_one(&mut self) {
+        let ports = usize::from(u16::MAX);
+        let socket = &self.sockets[self.opened / ports % SOURCE_PORTS];
+        let port = (self.opened % ports) as u16 + 1;
+        socket.send_to(&[7], (SERVER, port)).expect("the client sends");
+        self.opened += 1;
+    }
+}
+
+fn pod((name, address): (&str, Ipv4Addr)) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", "labels": {"app": name}},
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "main"}]},
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]},
+    })
+}
+
+/// Allows what the client opens.
+fn policy() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "server", "namespace": "shop"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "server"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}],
+        },
+    })
+}
