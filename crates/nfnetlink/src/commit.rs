@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reads_as_a_sentence_about_the_operation() {
+    fn refusal_names_operation_and_reason() {
         let chain = Operation::DeleteTable { table: nft::Table::inet(nft::Name::new("t").unwrap()) };
         let refusal = Refusal { operation: Some(chain), errno: 2, reason: "No such thing".into() };
         let error = CommitError::Refused { refusals: vec![refusal], more: 3 };

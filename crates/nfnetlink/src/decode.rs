@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_damaged_messages_are_errors_or_other_rules_but_no_panics() {
+    fn damaged_ruleset_messages_do_not_panic() {
         let whole = rule();
         for length in 0..whole.len() {
             assert!(decode_rules(&whole[..length]).is_err() || length == 0);

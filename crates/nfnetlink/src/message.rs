@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn message_round_trips_through_writer() {
         let bytes = Writer::new(NFTABLES | 1, libc::NLM_F_DUMP, 7, 1).put_text(1, "x").put_number(2, 5).finish();
         let message = Messages(&bytes).next().unwrap().unwrap();
         assert_eq!((message.kind, message.sequence), (NFTABLES | 1, 7));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_errors_and_end_the_walk() {
+    fn invalid_lengths_are_errors_and_end_iteration() {
         for bytes in [&[0; 4][..], &[9, 0, 1, 0], &[3, 0, 1, 0], &[4, 0]] {
             let mut attributes = Attributes(bytes);
             assert!(attributes.next().unwrap().is_err(), "{bytes:?}");

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_that_has_a_group_is_found_in_the_kernels_list() {
+    fn log_group_owner_is_read_from_proc_list() {
         let groups = "    5   4242     0 2   128    100  1\n 9470 4037712301     0 2 65531    100  1\n";
         assert_eq!([5, 9470, 6].map(|group| port_of(groups, group)), [Some(4242), Some(4_037_712_301), None]);
         for odd in ["", "\n", "9470", "9470 x", "x 1", "99999 1"] {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_kernel_are_told_apart() {
+    fn kernel_errors_map_to_distinct_log_errors() {
         assert!(matches!(refusal(9470, libc::EPERM), PacketLogError::Taken { group: 9470, .. }));
         assert!(matches!(refusal(9470, libc::EINVAL), PacketLogError::Unavailable(_)));
         assert!(matches!(refusal(9470, libc::ENOMEM), PacketLogError::Io(_)));

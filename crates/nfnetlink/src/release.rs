@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_releases_lack_what_came_later() {
+    fn older_kernel_releases_lack_more_features() {
         for (text, lacking) in [
             ("6.18.0", 0),
             ("5.10.0-28-amd64", 0),

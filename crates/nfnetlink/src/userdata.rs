@@ -103,13 +103,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_range_with_a_comment_is_written_as_nft_does() {
+    fn open_range_with_comment_is_encoded_like_nft() {
         assert_eq!(of_comment(Some("last"), true), b"\x00\x05last\x00\x01\x04\x01\x00\x00\x00");
         assert_eq!(of_comment(None, false), b"");
     }
 
     #[test]
-    fn a_map_of_concatenations_is_described_as_nft_does() {
+    fn map_of_concatenations_is_encoded_like_nft() {
         let types = [nft::KeyType::Ipv4Addr, nft::KeyType::InetService];
         let set = nft::Set { verdicts: true, ..nft::Set::of(&types) };
         let expected = b"\x00\x04\0\0\0\0\x01\x04\0\0\0\0\x03\x08\x00\x04\x0d\0\0\0\x01\x00\x06\x04\0\0\0\0";

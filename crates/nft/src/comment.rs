@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_text_becomes_a_comment_that_nft_takes() {
+    fn comment_sanitises_and_shortens_any_text() {
         assert_eq!(Comment::new("a \"b\"\n\u{e9}").as_str(), "a 'b'??");
         let long = Comment::new(&"x".repeat(300));
         assert_eq!(long.as_str().len(), LONGEST);

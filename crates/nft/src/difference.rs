@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_chain_is_rewritten_and_the_base_chain_stays() {
+    fn changed_chain_is_flushed_and_refilled_not_deleted() {
         let mut new = base();
         let rule = Rule::new(vec![], vec![Action::Verdict(Verdict::Goto(name("deny/x")))]);
         let forward = Chain { hook: Some(Hook::Forward), rules: vec![rule] };
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_another_nature_replaces_the_table_whole() {
+    fn set_with_changed_type_replaces_whole_table() {
         let mut old = base();
         old.sets.insert(name("peers"), Arc::new(Set::of(&[KeyType::InetService])));
         let mut new = base();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_outgrows_its_size_gives_way_with_the_rules_that_look_at_it() {
+    fn resized_set_is_replaced_with_rules_using_it() {
         let with = |size: u32, ports: &[u16], program: &[Verdict]| {
             let mut ruleset = base();
             let mut set = Set { size: Some(size), ..Set::of(&[KeyType::InetService]) };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_another_size_replaces_the_table_whole() {
+    fn resized_map_replaces_whole_table() {
         let with = |size: u32| {
             let mut ruleset = base();
             let map = Set { size: Some(size), verdicts: true, ..Set::of(&[KeyType::InetService]) };
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn protecting_a_table_replaces_it_whole_since_the_kernel_only_lets_new_ones_be_owned() {
+    fn changed_table_protection_replaces_whole_table() {
         let operations = difference(&base(), &base().protected(true));
         assert_eq!(lines(&operations)[0], "delete table inet ringfence");
         assert!(matches!(operations[1], Operation::AddTable { protected: true, .. }));

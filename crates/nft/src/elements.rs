@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_come_in_the_order_of_their_keys_whatever_they_are_kept_as() {
+    fn elements_iterate_in_key_order_in_either_representation() {
         let plain = addresses([3, 1, 2]);
         let mut mixed = plain.clone();
         mixed.insert(v4(2), commented());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_otherwise_and_holds_the_same_is_equal() {
+    fn elements_are_equal_across_representations() {
         let plain = addresses([1, 2]);
         let mut once_commented = plain.clone();
         once_commented.insert(v4(2), commented());

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_not_the_interfaces_own_is_dropped() {
+    fn forged_source_is_dropped_at_interface() {
         let veth = |text: &str| InterfaceName::new(text).unwrap();
         let address = |last: u8| IpAddr::from([10, 0, 0, last]);
         let mut ports = Set::of(&[KeyType::InterfaceName, KeyType::Ipv4Addr]);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_met_are_those_that_the_packet_comes_to_in_every_chain_on_its_way() {
+    fn rules_met_follow_jumps_until_final_verdict() {
         let mut ruleset = Ruleset::new(Table::inet(name("t")), Comment::new(""));
         let rule = |protocol, verdict| Rule::new(vec![Match::Protocol(protocol)], vec![Action::Verdict(verdict)]);
         let mut chain = |text: &str, hook: Option<Hook>, rules: Vec<Rule>| {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_ip_has_another_protocol_than_arp() {
+    fn ip_packet_ether_type_differs_from_arp() {
         let first = Packet::first([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, None);
         let ruleset = Ruleset::new(Table::bridge(name("t")), Comment::new(""));
         let others = [EtherType::Ipv4, EtherType::Arp, EtherType::Ipv6]

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_the_kernel_and_the_grammar_take() {
+    fn interface_name_must_suit_kernel_and_nft_grammar() {
         for good in ["veth0", "a", "fifteen-bytes.x", "eth0@if3", "a-'b'#{}"] {
             assert_eq!(InterfaceName::new(good).unwrap().as_str(), good);
         }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gives_its_name_back_and_what_is_no_name_gives_none() {
+    fn padded_name_round_trips_and_invalid_is_none() {
         let name = InterfaceName::new("veth0").unwrap();
         assert_eq!(InterfaceName::from_padded(&name.padded()), Some(name));
         assert_eq!(InterfaceName::from_padded(b"veth0\0x\0\0\0\0\0\0\0\0\0"), None);

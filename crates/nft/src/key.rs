@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_a_block_prints_as_one() {
+    fn range_equal_to_cidr_block_prints_as_block() {
         assert_eq!(range("10.0.0.0", "10.255.255.255"), "10.0.0.0/8");
         assert_eq!(range("10.0.0.1", "10.0.0.2"), "10.0.0.1-10.0.0.2");
         assert_eq!(range("10.0.0.1", "10.0.0.1"), "10.0.0.1");

@@ -255,18 +255,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_words_are_sorted_for_the_search() {
+    fn reserved_words_are_sorted() {
         assert!(RESERVED.is_sorted());
     }
 
     #[test]
-    fn words_of_the_grammar_are_refused() {
+    fn reserved_words_are_refused_as_names() {
         assert_eq!(Name::new("policy"), Err(NameError::Reserved("policy".into())));
         assert!(Name::new("policy/x").is_ok());
     }
 
     #[test]
-    fn a_name_starts_with_a_letter_and_stays_in_its_alphabet() {
+    fn name_requires_leading_letter_and_allowed_characters() {
         for bad in ["", "1a", "/a", "a b", "a\"b", "é", &"a".repeat(128)] {
             assert!(Name::new(bad).is_err(), "{bad:?} was taken");
         }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_set_finds_the_range_that_holds_the_port() {
+    fn interval_set_finds_range_containing_port() {
         let mut set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
         for (first, last) in [(10, 20), (30, 30)] {
             set.elements.insert(Key::Range(Datum::Port(first), Datum::Port(last)), Element::default());

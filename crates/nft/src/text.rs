@@ -330,7 +330,7 @@ mod tests {
     use crate::{Datum, EtherType, InterfaceName, KeyType};
 
     #[test]
-    fn a_bridge_table_reads_as_nft_takes_it() {
+    fn bridge_table_prints_in_nft_syntax() {
         let name = |text| Name::new(text).unwrap();
         let mut ports = Set::of(&[KeyType::InterfaceName, KeyType::Ipv4Addr]);
         let key = Key::Two(Datum::Interface(InterfaceName::new("veth0").unwrap()), Datum::V4([10, 0, 0, 2].into()));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nft_would_refuse_in_a_rule_is_found() {
+    fn rule_that_nft_would_refuse_is_invalid() {
         let port = Match::FlowPort(80, 80);
         let tcp = Match::Protocol(Protocol::Tcp);
         for (matches, valid) in [

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_keep_their_order_and_are_equal_if_it_is() {
+    fn addresses_keep_order_and_equality_depends_on_it() {
         let lists: [&[&str]; 8] = [
             &[],
             &["10.0.0.1"],
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_each_family_takes_nothing_beyond_itself() {
+    fn dual_stack_addresses_need_no_allocation() {
         let both: Addresses = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).into_iter().collect();
         assert_eq!((size_of::<Addresses>(), both.bytes_apart()), (24, 0));
     }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_over_budget_is_denied_and_reported_until_pods_go() {
+    fn policy_over_budget_is_denied_until_pods_removed() {
         let mut state = ClusterState::new();
         state.apply(Change::Set(lower(Kind::Namespace, &json!({"metadata": {"name": "shop"}})).unwrap()));
         let wide = lower(Kind::NetworkPolicy, &policy(400)).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_those_of_fresh_start() {
+    fn budget_accounts_equal_those_after_fresh_start() {
         let objects = [
             Change::Set(lower(Kind::Namespace, &json!({"metadata": {"name": "shop"}})).unwrap()),
             Change::Set(lower(Kind::NetworkPolicy, &policy(400)).unwrap()),

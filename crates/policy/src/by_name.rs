@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_found_listed_and_counted_as_in_a_map() {
+    fn by_name_behaves_like_sorted_map() {
         let names = ["b/x", "a/y", "a/x", "ab/x"].map(|name| name.parse::<ObjectName>().unwrap());
         let mut objects: ByName<String> = ByName::default();
         for name in names.iter().chain(&names[..1]) {

@@ -185,7 +185,7 @@ mod tests {
     use crate::{Change, lower};
 
     #[test]
-    fn a_selector_that_matches_a_remote_set_matches_something() {
+    fn selector_matching_remote_set_is_not_reported_unmatched() {
         let mut state = ClusterState::new();
         let namespaces = json!({"matchLabels": {"semaphore.uw.systems/cluster": "east"}});
         let policy = json!({

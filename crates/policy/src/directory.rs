@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_attached_here_counts_more_than_what_a_pod_elsewhere_says() {
+    fn local_attachment_outranks_address_in_pod_status() {
         let mut state = ClusterState::new();
         state.apply(pod("web", "1", "node-a", "Running"));
         state.apply(pod("thief", "2", "node-b", "Running"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_pod_has_what_nobody_disputes_and_what_it_wins() {
+    fn known_pod_has_undisputed_and_won_addresses() {
         let mut state = ClusterState::new();
         let has = |state: &ClusterState| {
             ["web", "thief"].map(|name| {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_attachment_has_the_address_and_gives_it_back() {
+    fn latest_attachment_holds_address_until_removed() {
         let mut state = ClusterState::new();
         state.apply(pod("old", "1", "node-a", "Running"));
         state.apply(pod("new", "2", "node-a", "Running"));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_not_known_by_the_object_of_its_predecessor_or_of_a_finished_one() {
+    fn attachment_ignores_pod_of_other_uid_or_finished() {
         let mut state = ClusterState::new();
         state.attach(attachment("c1", "db-0", "2", 1));
         assert_eq!(holder(&state), "?db-0");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_what_it_was_attached_with_before_its_status_says_so() {
+    fn pod_has_attached_address_before_status_reports_it() {
         let mut state = ClusterState::new();
         let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "1"}, "spec": {}});
         state.apply(Change::Set(lower(Kind::Pod, &object).unwrap()));

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_equal_is_one_allocation() {
+    fn equal_values_share_one_allocation() {
         let mut interner = Interner::new();
         assert!(Arc::ptr_eq(&interner.text("web"), &interner.text("web")));
         let a = interner.labels([("app", "web"), ("tier", "front")]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_what_nobody_else_holds() {
+    fn interner_evicts_unreferenced_texts() {
         let mut interner = Interner::new();
         let kept: Vec<Arc<str>> = (0..1000).map(|n| interner.text(&format!("kept-{n}"))).collect();
         let mut most = 0;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_are_forgotten_let_go_of_their_texts() {
+    fn interner_evicts_texts_of_dropped_labels() {
         let mut interner = Interner::new();
         for n in 0..100_000 {
             interner.labels([("pod", format!("web-{n}").as_str())]);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_what_a_map_of_the_same_pairs_is() {
+    fn labels_behave_like_map_of_same_pairs() {
         for texts in
             [&[][..], &[("b", "1"), ("a", "2")], &[("a", "1"), ("b", "2"), ("a", "3"), ("aa", "4"), ("a", "5")]]
         {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn no_labels_take_no_memory_of_their_own() {
+    fn empty_labels_share_one_allocation() {
         let none: Labels = pairs(&[]).into_iter().collect();
         assert!(Arc::ptr_eq(&none.pairs, &Labels::new().pairs));
     }

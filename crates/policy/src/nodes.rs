@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn state_has_no_ranges_while_a_node_is_unreadable() {
+    fn node_ranges_are_none_while_node_is_unreadable() {
         let mut state = ClusterState::new();
         set(&mut state, &node("a", "192.0.2.1", "10.1.0.0/24"));
         assert!(set(&mut state, &node("b", "not an address", "")).nodes);

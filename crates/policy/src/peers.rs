@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_is_cut_out_of_its_own_block_only() {
+    fn exception_is_excluded_from_its_own_block_only() {
         assert_eq!(ranges(&[("10.0.0.0/30", &["10.0.0.1/32"])]), ["10.0.0.0", "10.0.0.2/31"]);
         assert_eq!(ranges(&[("10.0.0.0/30", &["10.0.0.1/32"]), ("10.0.0.1/32", &[])]), ["10.0.0.0/30"]);
         assert_eq!(ranges(&[("10.0.0.0/24", &["10.0.0.0/24"])]), Vec::<String>::new());

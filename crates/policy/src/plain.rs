@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_others_ends_a_line_or_commands_a_terminal() {
+    fn plain_text_has_no_line_breaks_or_escapes() {
         assert_eq!(plain("a\nb\x1b[2J\u{9b}c\u{2028}d\u{202e}e"), "a?b?[2J?c?d?e");
         assert_eq!(plain("größe"), "größe");
     }

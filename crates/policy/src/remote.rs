@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_be_joined_alike_are_different_sets() {
+    fn remote_sets_with_equal_joined_names_differ() {
         assert_ne!(RemoteSet::new("a", "b-c", "d"), RemoteSet::new("a-b", "c", "d"));
     }
 }

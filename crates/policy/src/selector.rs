@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_required_by_operators_that_nothing_without_it_can_meet() {
+    fn selector_requires_key_for_in_and_exists_only() {
         let values: Values = ["web".into()].into_iter().collect();
         for (operator, required) in [
             (Operator::In(values.clone()), true),

@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_counted_along_the_way_is_what_a_recount_finds(
+        fn incremental_counts_equal_full_recount(
             changes in prop::collection::vec(changes(), 0..40),
             turned in 0..40_usize,
         ) {

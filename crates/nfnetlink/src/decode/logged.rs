@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logged_packet_is_told_with_its_prefix_its_interfaces_and_its_ends() {
+    fn logged_packet_decodes_prefix_interfaces_and_addresses() {
         let message = header().put_text(PREFIX, "ringfence deny/ingress").put_number(INPUT, 7).put_number(OUTPUT, 8);
         let message = message.put(PAYLOAD, &DATAGRAM).put_number(SEQUENCE, 41).finish();
         let content = PacketHead {
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_a_bridge_is_told_rather_than_the_bridge() {
+    fn bridge_port_replaces_bridge_as_interface() {
         let message = header().put_number(INPUT, 3).put_number(INPUT_PORT, 7).put_number(OUTPUT_PORT, 8).finish();
         let packets = decode_logged(&message).unwrap();
         assert_eq!((packets[0].input, packets[0].output), (Some(7), Some(8)));
     }
 
     #[test]
-    fn several_packets_of_one_datagram_come_in_their_order() {
+    fn packets_of_one_datagram_keep_their_order() {
         let messages: Vec<Vec<u8>> = (0..3).map(|n| header().put_number(SEQUENCE, n).finish()).collect();
         let done = Writer::new(libc::NLMSG_DONE as u16, 0, 0, 0).finish();
         let packets = decode_logged(&[messages.concat(), done].concat()).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_damaged_messages_are_errors_or_other_packets_but_no_panics() {
+    fn damaged_log_messages_do_not_panic() {
         let whole = header().put_text(PREFIX, "x").put_number(INPUT, 7).put(PAYLOAD, &DATAGRAM).finish();
         for length in 1..whole.len() {
             assert!(decode_logged(&whole[..length]).is_err());

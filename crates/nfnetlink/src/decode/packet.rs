@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_tells_what_stands_behind_its_options() {
+    fn ipv4_transport_header_is_read_after_options() {
         for (bytes, expected) in [
             (four(0, 0, 6, &PORTS), "6: 40000 to 80"),
             (four(0, 0, 17, &PORTS), "17: 40000 to 80"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_tells_what_stands_behind_its_extension_headers() {
+    fn ipv6_transport_header_is_read_after_extension_headers() {
         let options = |next: u8, eights: u8| {
             let mut header = vec![next, eights - 1];
             header.resize(usize::from(eights) * 8, 0);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_extension_headers_without_end_is_left() {
+    fn endless_extension_headers_are_not_followed() {
         let long = [0, 0, 0, 0, 0, 0, 0, 0].repeat(1000);
         assert_eq!(said(IPV6, &six(0, &long)), "0");
         let eight = [[60, 0, 0, 0, 0, 0, 0, 0].repeat(7), vec![6, 0, 0, 0, 0, 0, 0, 0], PORTS.to_vec()].concat();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_cut_tells_less() {
+    fn truncated_packet_yields_less_detail() {
         let whole = four(1, 0, 6, &PORTS);
         for length in 0..whole.len() {
             let expected = match length {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ip_packet_tells_nothing() {
+    fn packet_other_than_ip_yields_nothing() {
         let (v4, v6) = (four(0, 0, 6, &PORTS), six(6, &PORTS));
         let mut short_header = v4.clone();
         short_header[0] = 0x44;

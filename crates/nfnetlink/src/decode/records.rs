@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_told_with_its_count_whether_it_has_a_limit_or_not() {
+    fn flow_record_decodes_with_or_without_limit() {
         let limit = other("limit", &[]);
         let both = plain(keyed(&KEY4).put_nested(EXPRESSIONS, &list(&[counting(3, 180), limit])));
         let alone = plain(keyed(&key6()).put_nested(EXPRESSION, &counting(1, u64::MAX)));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_counts_what_its_own_counters_did_and_not_those_that_it_gives_to_elements() {
+    fn rule_counters_exclude_dynset_element_counters() {
         let inner = plain(nest().put_text(1, "denied4").put_nested(10, &list(&[counting(99, 99)])));
         let expressions = list(&[other("dynset", &inner), counting(3, 180), other("log", &[]), counting(2, 120)]);
         let rule = |expressions: &[u8]| {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_damaged_messages_are_errors_or_other_records_but_no_panics() {
+    fn damaged_record_messages_do_not_panic() {
         let expressions = list(&[counting(3, 180), other("limit", &[])]);
         let flows = elements(&[plain(keyed(&KEY4).put_nested(EXPRESSIONS, &expressions))]);
         let rule = Writer::new(NEW_RULE, 0, 1, 1).put_text(1, "t").put_text(2, "deny").put_nested(4, &expressions);

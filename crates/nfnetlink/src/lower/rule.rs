@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_settle_their_family_once_and_before_the_key() {
+    fn address_match_adds_family_condition_once_before_key() {
         let fields = [Field::L4Proto, Field::Source(Family::V6), Field::DestinationPort];
         let rule = Rule::new(vec![in_set(&fields), in_set(&[Field::Destination(Family::V6)])], vec![]);
         let lookup = Expression::Lookup { set: "s".into(), from: Register::FIRST, to: None, inverted: false };
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn an_icmpv6_type_adds_only_the_conditions_that_are_missing() {
+    fn icmpv6_type_adds_only_missing_conditions() {
         let kinds = Match::Icmpv6Type(133, 137);
         let bare = lower_rule(&Rule::new(vec![kinds.clone()], vec![]), TableFamily::Inet);
         assert_eq!(bare.len(), 7);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_bridge_addresses_settle_the_protocol_of_the_frame() {
+    fn bridge_address_match_adds_frame_protocol_condition() {
         let fields = vec![Field::InInterface, Field::Source(Family::V4)];
         let forged = Match::NotInSet { fields, set: Name::new("s").unwrap() };
         assert_eq!(

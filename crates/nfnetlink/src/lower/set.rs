@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_a_start_and_an_end_unless_it_reaches_the_top() {
+    fn range_lowers_to_start_and_end_unless_open() {
         let elements = lowered(&[ports(80, 90), ports(60000, 65535)]);
         let shape: Vec<_> = elements.iter().map(|e| (&e.key[..], e.end, e.open)).collect();
         assert_eq!(shape, [(&[0, 80][..], false, false), (&[0, 91], true, false), (&[0xea, 0x60], false, true)]);
     }
 
     #[test]
-    fn ranges_are_found_again_in_any_order_and_with_the_null_segment() {
+    fn ranges_raise_from_unordered_elements_with_null_segment() {
         let set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
         let keys = [ports(80, 90), ports(91, 91), ports(60000, 65535)];
         let mut elements = lowered(&keys);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn two_starts_or_a_lone_end_are_no_ranges() {
+    fn unpaired_range_elements_are_refused() {
         let set = Set { interval: true, ..Set::of(&[KeyType::InetService]) };
         let at = |port: u8, end| RawElement { end, ..RawElement::of_key(vec![0, port]) };
         assert_eq!(raise_elements(&set, &[at(1, false), at(2, false)]).err(), Some(Unspeakable));

@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_are_combined_as_what_they_hold_one_by_one(a in ports(), b in ports()) {
+        fn port_set_operations_match_element_wise_ones(a in ports(), b in ports()) {
             let (one, other) = (held(&a), held(&b));
             prop_assert_eq!(held(&a.union(&b)), &one | &other);
             prop_assert_eq!(held(&a.intersection(&b)), &one & &other);

@@ -105,7 +105,7 @@ fn shop(ingress: Value) -> Vec<(Kind, Value)> {
 }
 
 #[test]
-fn a_line_for_everyone_comes_and_goes_with_the_one_workload_that_is_denied() {
+fn wildcard_line_depends_on_single_denied_workload() {
     let mut shop_closed = Followed::of(shop(json!([])));
     assert_eq!(shop_closed.shown(), ["web>web:*"]);
     shop_closed.set(vec![policy("api", json!({"podSelector": selecting("api"), "ingress": [{}]}))]);
@@ -121,7 +121,7 @@ fn a_line_for_everyone_comes_and_goes_with_the_one_workload_that_is_denied() {
 }
 
 #[test]
-fn a_new_workload_that_is_denied_makes_the_others_be_named() {
+fn denied_workload_expands_wildcard_source() {
     let mut open = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
     assert_eq!(open.shown().first().map(String::as_str), Some("*>api:80"));
     let shut = policy("shut", json!({"podSelector": selecting("shut"), "policyTypes": ["Egress"]}));
@@ -133,7 +133,7 @@ fn a_new_workload_that_is_denied_makes_the_others_be_named() {
 }
 
 #[test]
-fn a_workload_that_goes_as_edges_become_too_many_takes_its_lines_along() {
+fn withheld_edges_also_remove_lines_of_removed_workload() {
     let mut followed = Followed { state: ClusterState::new(), edges: Edges::with_limit(2) };
     let client = |name: &str, host: u8| pod(name, host, json!({"role": "client"}));
     let from_clients = json!([{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]}]);
@@ -169,7 +169,7 @@ fn a_pod_like_others_changes_no_line() {
 }
 
 #[test]
-fn replicas_that_differ_to_a_policy_make_a_line_partial_from_when_it_looks_at_it() {
+fn line_is_partial_while_policy_distinguishes_replicas() {
     let mut shop = Followed::of(shop(json!([{"from": [{"podSelector": selecting("web")}]}])));
     shop.set(vec![pod("web-2", 3, json!({"app": "web", "release": "2"}))]);
     assert!(
@@ -185,7 +185,7 @@ fn replicas_that_differ_to_a_policy_make_a_line_partial_from_when_it_looks_at_it
 }
 
 #[test]
-fn more_edges_than_there_is_room_for_are_withheld_until_they_are_fewer() {
+fn edges_over_limit_are_withheld_until_below_it() {
     let mut shop = Followed::of(shop(json!([{"ports": [{"port": 80}]}])));
     shop.edges.limit = 20;
     let known = shop.edges.lines();
@@ -234,7 +234,7 @@ fn api(ingress: Value) -> Vec<(Kind, Value)> {
 }
 
 #[test]
-fn remote_line_comes_and_goes_with_its_set() {
+fn remote_line_exists_only_with_its_set() {
     let ports = json!([{"port": 80}]);
     let mut followed = Followed::of(api(json!([{"from": [of_east(Some("web"))], "ports": ports}])));
     assert_eq!(followed.shown(), Vec::<String>::new());
@@ -279,7 +279,7 @@ fn remote_line_is_partial_where_replicas_differ() {
 }
 
 #[test]
-fn set_whose_addresses_local_pods_have_has_no_line() {
+fn remote_set_of_local_addresses_has_no_line() {
     let mut followed = Followed::of(api(json!([{"from": [of_east(None)], "ports": [{"port": 80}]}])));
     followed.update_remote("web", &["10.0.0.9"], &[]);
     assert_eq!(followed.shown(), ["east/shop/web>api:80"]);

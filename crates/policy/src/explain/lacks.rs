@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_of_many_entries_is_told_of_in_few_words() {
+    fn long_list_of_lacks_is_shortened() {
         let told = listed((0..20_000).map(|n| format!("is not in 10.{n}.0.0/16")), ", nor: ");
         assert!(told.len() < 200 && told.ends_with("(and 19996 more entries)"), "{told}");
         assert_eq!(listed(["a\nb".to_owned()].into_iter(), ", "), "a?b");

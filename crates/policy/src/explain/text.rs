@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_audited_policies_would_deny_passes_and_says_so() {
+    fn audited_denial_is_explained_as_would_deny() {
         let explanation = explained(&[policy("a", "audit", from_db()), policy("b", "audit", json!([]))]);
         assert!(explanation.allowed && explanation.would_be_denied());
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_audited_policies_would_allow_passes() {
+    fn audited_allow_is_explained_as_would_allow() {
         let explanation = explained(&[policy("a", "audit", from_db()), policy("b", "audit", from_web())]);
         assert!(explanation.allowed && !explanation.would_be_denied());
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_an_enforced_policy_an_audited_one_neither_allows_nor_denies() {
+    fn audited_policy_is_ineffective_beside_enforced_one() {
         let denied = explained(&[policy("a", "enforce", from_db()), policy("b", "audit", from_web())]);
         assert!(!denied.allowed && !denied.would_be_denied());
         assert_eq!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_another_cluster_is_named_by_its_sets_and_judged_like_the_rules_do() {
+    fn remote_pod_is_explained_by_its_sets() {
         let allowed = explained_from_east(&[policy("a", "enforce", from_cluster("east", "cache"))]);
         assert_eq!(
             allowed.to_string(),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_selector_from_a_pod_of_another_cluster_is_said() {
+    fn selector_mismatch_with_remote_pod_is_explained() {
         let who = "the peer: remote east/back/api, east/back/cache";
         for (rules, lack) in [
             (
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_set_that_is_not_known_or_has_no_address_of_its_own_is_not_explained() {
+    fn unknown_or_addressless_remote_set_is_not_explained() {
         let mut state = ClusterState::new();
         let web = json!({"metadata": {"namespace": "shop", "name": "web"}, "status": {"podIPs": [{"ip": "10.9.0.1"}]}});
         state.apply(Change::Set(lower(Kind::Pod, &web).unwrap()));

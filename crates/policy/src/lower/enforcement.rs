@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_word_counts_policy_then_namespace_then_default() {
+    fn enforcement_follows_policy_then_namespace_then_default() {
         use Enforcement::{Audit, Enforce};
         for (policy_says, namespace_object, default, expected) in [
             (NOTHING, NOTHING, Enforce, Enforce),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_understood_enforces_and_is_reported() {
+    fn invalid_enforcement_value_enforces_and_is_reported() {
         let wrong = [json!({ANNOTATION: "off"}), json!({ANNOTATION: "Audit"}), json!({ANNOTATION: ""})];
         for annotations in wrong.into_iter().chain([json!({ANNOTATION: true}), json!("audit"), json!(["audit"])]) {
             let of_policy = enforcement(policy(annotations.clone()), namespace(says("audit")), Enforcement::Audit);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_not_understood_is_audited_as_it_says() {
+    fn invalid_policy_keeps_audit_annotation() {
         let mut broken = policy(says("audit"));
         broken["spec"] = json!("nothing");
         let Object::Policy(lowered) = crate::lower(Kind::NetworkPolicy, &broken).unwrap() else { unreachable!() };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_of_a_namespace_are_read_apart() {
+    fn invalid_namespace_labels_keep_its_enforcement_annotation() {
         let mut object = namespace(says("audit"));
         object["metadata"]["labels"] = json!({"team": 7});
         let Object::Namespace(lowered) = crate::lower(Kind::Namespace, &object).unwrap() else { unreachable!() };

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_is_what_a_key_may_begin_with() {
+    fn label_prefix_must_be_valid_key_prefix() {
         for text in DEFAULT_PREFIXES.into_iter().chain(["a", "example.com", "a-b.9c"]) {
             assert_eq!(text.parse::<LabelPrefix>().map(|prefix| prefix.to_string()).as_deref(), Ok(text));
         }

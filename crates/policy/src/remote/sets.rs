@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_without_addresses_is_gone() {
+    fn set_without_addresses_is_removed() {
         let mut sets = RemoteSets::default();
         sets.apply(update("web", &["10.9.0.1"], &[]));
         sets.apply(update("web", &[], &["10.9.0.1"]));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_one_spelling_and_a_new_one_wins_over_its_going() {
+    fn mapped_address_is_canonical_and_add_beats_remove() {
         let mut sets = RemoteSets::default();
         sets.apply(update("web", &["::ffff:10.9.0.1"], &[]));
         assert_eq!(names(&sets, "10.9.0.1"), ["web"]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn other_prefixes_give_every_set_other_labels() {
+    fn changed_prefixes_relabel_every_set() {
         let mut sets = RemoteSets::default();
         sets.apply(update("web", &["10.9.0.1"], &[]));
         assert!(!sets.set_prefixes(LabelPrefix::defaults()));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_has_these_bytes_and_leaves_out_what_is_empty() {
+    fn delta_matches_golden_json_and_omits_empty_fields() {
         let delta = Delta {
             epoch: 1,
             seq: 8,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_not_taken_in_part() {
+    fn invalid_baseline_is_refused_entirely() {
         for text in [
             r#"{"epoch":1,"seq":0,"clusters":[]}"#,
             r#"{"epoch":1,"seq":0,"clusters":[],"sets":[{"cluster":"c","namespace":"n","addresses":[]}]}"#,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_goes_takes_its_sets_along() {
+    fn removed_cluster_in_delta_becomes_forget_change() {
         let update = SetDelta { set: set(), adds: vec![], removes: vec![address("10.4.1.38")] };
         let delta = Delta { sets: vec![update], gone: vec!["my-cluster".into()], ..Delta::default() };
         assert_eq!(

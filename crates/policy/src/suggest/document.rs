@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_a_workload_become_one_policy_with_a_rule_for_every_peer() {
+    fn suggested_policy_has_one_rule_per_peer() {
         let state = state(shop());
         let flows = [
             seen(Direction::Ingress, "10.0.0.2", "10.0.0.3", 8080),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn where_policies_are_audited_anyway_a_suggestion_says_nothing_of_it() {
+    fn suggestion_omits_audit_annotation_if_already_default() {
         let flows = [seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80)];
         let mut by_default = state(shop());
         by_default.set_default_enforcement(Enforcement::Audit);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_can_say_alone_is_noted() {
+    fn inexpressible_flows_are_notes_without_policy() {
         let mut objects = shop();
         objects.push(pod("ghost/web", "10.0.0.6", json!({"app": "web"})));
         let state = state(objects);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suggestion_that_was_applied_is_not_replaced_by_the_next() {
+    fn suggestion_name_differs_from_applied_suggestions() {
         let mut state = state(shop());
         let flows = [seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80)];
         for expected in ["ringfence-suggested-web", "ringfence-suggested-web-2", "ringfence-suggested-web-3"] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_and_a_workload_stand_for_all_pods_of_the_workload() {
+    fn pod_or_workload_scope_covers_whole_workload() {
         let state = state(shop());
         let flows = [
             seen(Direction::Ingress, "10.0.0.1", "10.0.0.3", 80),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_names_whatever_the_labels_are() {
+    fn suggested_names_are_valid_for_any_labels() {
         let long = "a".repeat(63);
         let labels = ["", "-", "Web_1.x", "ä", long.as_str(), "9"];
         let pods = labels.iter().enumerate().flat_map(|(i, value)| {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_pod_that_nobody_knows_is_a_note_and_no_range() {
+    fn unknown_pod_address_is_note_without_rule() {
         let state = state(shop());
         let nameless = EndSeen { who: WhoSeen::UnknownPod, ..end("10.0.0.99") };
         let flow = FlowSeen { peer: nameless, ..seen(Direction::Egress, "10.0.0.1", "10.0.0.99", 80) };
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_a_suggestion_allows_is_denied_no_more() {
+    fn suggested_flow_is_allowed_once_applied() {
         let closed = json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
             "metadata": {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_another_cluster_is_suggested_by_its_remote_set() {
+    fn remote_pod_is_suggested_by_its_remote_set() {
         let mut state = state(shop());
         let set = RemoteSet::new("east", "back", "queue");
         let change = RemoteChange::Update { set, adds: vec!["10.9.0.1".parse().unwrap()], removes: vec![] };

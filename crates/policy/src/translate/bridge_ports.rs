@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_policies_are_audited_is_not_closed_off_on_its_bridge() {
+    fn audited_pod_has_open_bridge_port() {
         assert_eq!(closed_ports(Enforcement::Enforce), 1);
         assert_eq!(closed_ports(Enforcement::Audit), 0);
     }

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flow_carries_a_generation_that_comes_again() {
+    fn reused_generation_is_cleared_from_flows_first() {
         let mut layout = Layout::new(fixed("ringfence"), 0xf000_0000).unwrap();
         // The generations that idle flows carry: one of each, as long as nothing clears them.
         let mut carried: BTreeSet<u32> = BTreeSet::new();

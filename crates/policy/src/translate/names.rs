@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_read_alike_do_not_share_a_set() {
+    fn labels_with_equal_joined_text_get_distinct_sets() {
         assert_eq!(set_of("app", "web"), "pods4/shop/app/web");
         assert_eq!(set_of("a/b", "c"), "pods4/shop/a/b/c");
         for (key, value) in [("a", "b/c"), ("a/b/c", "d"), ("a", ""), ("", "a"), ("/a", "b")] {

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_room_for_what_it_holds_and_is_that_of_a_fresh_start_whether_it_grew_or_shrank() {
+    fn peer_set_size_depends_on_current_contents_only() {
         let mut followed = Followed::letting_in(api_of_east());
         let addresses: Vec<String> = (0..65).map(|n| format!("10.9.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_takes_nothing_wrong_away_or_leaves_it() {
+    fn repeated_delta_leaves_peer_set_correct() {
         let mut followed = Followed::letting_in(json!({"podSelector": {"matchLabels": {"app": "web"}}}));
         let mut told = followed.state.apply(pod("web", "node-b", "10.1.0.2", "Running"));
         followed.follow(told.clone());
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_set_is_what_it_has_now() {
+    fn peer_set_follows_remote_set_updates() {
         let mut followed = Followed::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
         followed.apply_remote(update("web", &["10.9.0.2", "10.9.0.3"], &[]));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_pod_of_this_cluster_takes_is_no_remote_one_until_it_lets_go() {
+    fn local_pod_address_is_remote_only_after_release() {
         let mut followed = Followed::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1", "10.9.0.2"], &[]));
         for (change, expected) in [
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_attached_here_is_no_remote_one_though_nobody_knows_the_pod() {
+    fn attached_address_of_unknown_pod_is_not_remote() {
         let mut followed = Followed::letting_in(api_of_east());
         followed.apply_remote(update("api", &["10.9.0.1"], &[]));
         let id = AttachmentId { container: "c".into(), interface: "eth0".into() };
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_here_that_the_selector_matches_too_is_in_the_set_by_itself() {
+    fn local_pod_matching_remote_selector_is_included() {
         let key = "semaphore.uw.systems/cluster";
         let mut followed = Followed::letting_in(json!({
             "namespaceSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]}
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_do_not_require_a_cluster_reach_none() {
+    fn selectors_without_required_cluster_exclude_remote_pods() {
         let by_key = |operator: &str, values: Value| {
             let expression = json!({"key": "semaphore.uw.systems/cluster", "operator": operator, "values": values});
             json!({"namespaceSelector": {"matchExpressions": [expression]}})

@@ -86,7 +86,7 @@ mod tests {
 
     /// What nftables looks up before the first rule of a base chain is from before the copy.
     #[test]
-    fn no_rule_reads_what_was_found_before() {
+    fn rules_avoid_values_parsed_before_copy() {
         for table in [EdgeHook::Ingress, EdgeHook::Prerouting].into_iter().flat_map(tables) {
             for rule in ["pod/", "icmp/", "neighbours/"].into_iter().flat_map(|prefix| rules(&table, prefix)) {
                 let text = rule.to_string();

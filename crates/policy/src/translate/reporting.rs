@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_says_what_was_denied_and_why() {
+    fn log_prefix_decodes_to_judgement_and_cause() {
         let of = Reported::of_prefix;
         let (judgement, cause) = (Judgement::Denied, Cause::Ingress);
         assert_eq!(of("ringfence deny/ingress"), Some(Reported { judgement, cause, reply: false }));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_of_flows_has_a_name_of_its_own() {
+    fn flow_tables_have_distinct_names() {
         let names: BTreeSet<Name> = flow_tables().map(|t| t.set).collect();
         assert_eq!(names.len(), 16);
         assert!(names.contains(&fixed("denied-ingress4")) && names.contains(&fixed("would-deny-egress6-portless")));

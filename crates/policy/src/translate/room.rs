@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_for_what_is_there_and_the_next_size_is_far() {
+    fn set_room_grows_in_coarse_steps() {
         let sizes = [0, 1, 1024, 1025, 16384, 16385, usize::MAX].map(room_for);
         assert_eq!(sizes, [1024, 1024, 1024, 16384, 16384, 262_144, u32::MAX]);
         let sizes = [0, 64, 65, 256, 257, 4096, 100_000, usize::MAX].map(room_for_peers);

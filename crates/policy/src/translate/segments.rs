@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn unions_and_layers_allow_what_ranges_say(
+        fn unions_and_layers_allow_same_peers_as_ranges(
             drawn in prop::collection::vec((0..120_u16, 0..120_u16, 0..20_usize), 1..60)
         ) {
             let ranges: Vec<PortRangeOf> =

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_addresses_of_nodes_take_no_tunnel() {
+    fn tunnel_traffic_to_node_addresses_is_dropped() {
         let ruleset = ruleset();
         let of_nodes = [
             "192.0.2.7",
