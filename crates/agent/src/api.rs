@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_agent_adds_is_passed_over() {
+    fn api_error_ignores_unknown_fields() {
         let error: ApiError = serde_json::from_str(r#"{"error":"no","code":7}"#).unwrap();
         assert_eq!(error, ApiError { error: "no".into() });
     }

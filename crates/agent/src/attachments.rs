@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_rules_cannot_name_is_told_of() {
+    fn attachment_with_invalid_interface_name_is_reported() {
         let mut attachment = attachment();
         assert_eq!((unchecked(&attachment), lower(&attachment).host_interface.is_some()), (None, true));
         attachment.host_interface = Some("veth\"12".into());

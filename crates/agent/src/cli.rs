@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_the_agent_has_help_and_a_variable() {
+    fn agent_flags_have_help_and_environment_variable() {
         let command = Cli::command();
         let agent = command.find_subcommand("agent").unwrap();
         for argument in agent.get_arguments().filter(|a| a.get_id() != "help" && a.get_id() != "version") {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_add_waits_for_its_pod_and_for_the_commit() {
+    fn add_waits_for_pod_and_commit() {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(later);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn at_its_deadline_an_add_is_told_what_there_is() {
+    fn add_at_deadline_is_isolated_or_failed() {
         let now = Instant::now();
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(now);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_add_whose_attachment_is_gone_is_not_told_that_it_is_isolated() {
+    fn add_fails_at_deadline_without_its_attachment() {
         let now = Instant::now();
         let mut gate = Gate::default();
         let (add, mut answer) = waiting(now);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_asked_again_is_answered_once() {
+    fn repeated_add_is_answered_on_latest_connection() {
         let later = Instant::now() + Duration::from_secs(1);
         let mut gate = Gate::default();
         let ((first, mut old), (second, mut new)) = (waiting(later), waiting(later));

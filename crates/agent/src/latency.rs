@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_observed_once_under_its_kind_from_its_arrival() {
+    fn latency_is_observed_once_per_event_and_kind() {
         let (metrics, mut pending, at) = (Metrics::new(), Pending::default(), Instant::now());
         pending.add(Watched::Pod, at, &metrics);
         assert!(text(&metrics).contains("ringfence_enforcement_latency_seconds_count{kind=\"pod\"} 0\n"));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_what_is_left_out_counted() {
+    fn pending_events_are_bounded_and_excess_counted() {
         let (metrics, mut pending) = (Metrics::new(), Pending::default());
         for _ in 0..MOST_PENDING + 3 {
             pending.add(Watched::Namespace, Instant::now(), &metrics);

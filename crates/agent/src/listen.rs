@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_loop_that_does_not_come_round_is_not_alive() {
+    async fn healthz_fails_when_event_loop_hangs() {
         let (events, _queue) = mpsc::channel(1);
         let turned = std::time::Instant::now().checked_sub(LOOP_HANGS + Duration::from_secs(1));
         for (turned, expected) in [

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn loose_lock_file_goes_to_one_of_many() {
+    fn loose_lock_file_is_claimed_exactly_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.lock");
         let _holder = loose(&path);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_nothing_and_twice_the_pods_take_twice_the_memory() {
+    fn pod_memory_estimate_is_proportional_to_pod_count() {
         let measured = |pods| Stores::of(&state(pods), []);
         assert_eq!(measured(0), Stores::default());
         assert_eq!(measured(200).pods, 2 * measured(100).pods);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_takes_nothing() {
+    fn removed_objects_use_no_memory() {
         let mut filled = state(100);
         for kind in Kind::ALL {
             filled.apply(Change::Replace(kind, vec![]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_take_what_their_elements_do() {
+    fn rule_memory_estimate_covers_elements() {
         let layout = Layout::for_table("ringfence").unwrap();
         let mut state = state(100);
         let object = json!({

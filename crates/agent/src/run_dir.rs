@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_agent_is_refused_and_the_lock_ends_with_the_first() {
+    fn second_agent_is_refused_until_first_releases_lock() {
         let folder = std::env::temp_dir().join(format!("ringfence-run-dir-{}", std::process::id()));
         let first = RunDir::claim(&folder).unwrap();
         let refusal = RunDir::claim(&folder).unwrap_err().to_string();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_root_may_connect_and_nobody_else_may_write_to_the_folder() {
+    async fn socket_and_run_dir_are_restricted_to_root() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::claim(folder.path()).unwrap();
         let _listener = run_dir.listen("agent.sock").unwrap();

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_node_from_being_ready_is_not_said_again_in_the_notes() {
+    fn unready_reason_is_not_repeated_in_notes() {
         let at_start = Status { waiting_for: vec!["Pod".into()], ..with_a_problem() };
         let of_a_folder = Status { from_folder: true, ..with_a_problem() };
         for status in [at_start, of_a_folder] {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_fails_once_everything_is_known_is_a_note() {
+    fn watch_failure_after_initial_sync_is_note() {
         let status = with_a_problem();
         assert_eq!(status.unready(), None);
         let notes = status.notes();

@@ -243,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn fields_that_a_later_program_adds_are_passed_over_but_not_another_version() {
+    fn attachment_ignores_unknown_fields_but_refuses_other_version() {
         let later = EXAMPLE.replace(r#""pod":"#, r#""mood":"good","pod":"#);
         assert_eq!(serde_json::from_str::<Attachment>(&later).unwrap(), example());
         let other = EXAMPLE.replace(r#""version":1"#, r#""version":2"#);
@@ -263,7 +263,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_becomes_a_file_name_keeps_to_the_grammar() {
+    fn attachment_id_refuses_invalid_container_or_interface() {
         let long = "x".repeat(CONTAINER_ID_BYTES + 1);
         for bad in ["", ".a", "-a", "a/b", "a b", "../etc", "a@b", "ä", "a\0", &long] {
             assert_eq!(AttachmentId::new(bad, "eth0"), Err(IdError::ContainerId(bad.into())));

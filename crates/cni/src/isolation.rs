@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chain_name_escapes_what_nft_cannot_read() {
+    fn chain_name_escapes_characters_invalid_in_nft() {
         assert_eq!(port_chains("veth1a-2.b"), ["pod/veth1a-2.b", "to-pod/veth1a-2.b"]);
         assert_eq!(port_chains("a\"_b"), ["pod/a_22_5fb", "to-pod/a_22_5fb"]);
     }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_comes_in_pieces_is_whole_at_its_end_only() {
+    fn request_in_pieces_is_complete_at_newline_only() {
         struct Pieces<'a>(&'a [u8]);
         impl Read for Pieces<'_> {
             fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_a_long_line_and_nonsense_are_told_apart() {
+    fn invalid_lines_are_refused_with_distinct_errors() {
         let of_request = |line: &str| Request::from_line(line.as_bytes()).unwrap_err().to_string();
         assert!(of_request(r#"{"version":2,"surprise":[]}"#).contains("version 2"));
         assert!(of_request(r#"{"status":{}}"#).contains("missing field `version`"));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_empty_and_made_for_root_alone_by_the_first_attachment() {
+    fn missing_folder_is_created_with_restrictive_mode() {
         let (_whole, folder) = folder();
         assert_eq!(read_all(&folder).unwrap(), Stored::default());
         assert!(!remove(&folder, &example().id).unwrap());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_written_is_read_until_it_is_removed() {
+    fn last_written_attachment_is_read_until_removed() {
         let (_whole, folder) = folder();
         write(&folder, &example()).unwrap();
         let later = Attachment { added_nanos: 2, ..example() };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_attachment_of_its_name_is_told() {
+    fn unreadable_or_misnamed_attachment_files_are_reported() {
         let (_whole, folder) = folder();
         write(&folder, &example()).unwrap();
         let put = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_leaves_is_passed_over_and_replaced() {
+    fn unfinished_write_is_ignored_and_replaced() {
         let (_whole, folder) = folder();
         fs::create_dir_all(&folder).unwrap();
         let unfinished = folder.join(".4f1c@eth0.json.new");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_that_could_not_be_read_again_is_not_written() {
+    fn oversized_attachment_is_not_written() {
         let (_whole, folder) = folder();
         let long = Attachment { sandbox: "x".repeat(ATTACHMENT_BYTES), ..example() };
         assert!(write(&folder, &long).is_err());

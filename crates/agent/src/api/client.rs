@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_holds_what_was_given_and_nothing_else() {
+    fn request_target_encodes_parameters_and_omits_absent() {
         assert_eq!(target("/v1/x", &[("a", None)]), "/v1/x");
         assert_eq!(target("/v1/x", &[("a", Some("b/c&d")), ("e", None), ("f", Some(""))]), "/v1/x?a=b%2Fc%26d&f=");
     }

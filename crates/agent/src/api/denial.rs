@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_every_kind_have_these_bytes_and_words() {
+    fn denial_end_kinds_match_golden_text_and_json() {
         let end = |kind| End { kind, pod: None, ..pod("", "192.0.2.1") };
         let far = End { node: None, ..end(EndKind::RemoteCluster) };
         let named = End { cluster: Some("east".into()), set: Some("shop/api".into()), ..far.clone() };
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_admits_what_it_asks_for() {
+    fn drops_query_admits_matching_denials_only() {
         let all = DropsQuery::default();
         let of = |namespace: &str| DropsQuery { namespace: Some(namespace.into()), ..all.clone() };
         let with = |pod: &str| DropsQuery { pod: Some(pod.into()), ..all.clone() };

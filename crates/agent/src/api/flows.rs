@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_filters_are_refused_with_what_was_expected() {
+    fn invalid_flow_filter_is_refused_with_expected_values() {
         let error = FlowsQuery::new(false, vec![("verdict", "nope".into())]).unwrap_err();
         assert_eq!(error.to_string(), "invalid verdict 'nope': expected allowed, would-deny or denied");
     }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_a_sentence_for_people() {
+    fn invalid_query_parameters_are_refused_with_reason() {
         for (given, sentence) in [
             (
                 &[("verdict", "nope")][..],
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_from_what_cannot_be_read() {
+    fn missing_parameter_is_distinct_from_invalid_one() {
         let missing = Parameters::new::<ExplainQuery>(vec![]).and_then(|p| ExplainQuery::read(&p)).unwrap_err();
         assert_eq!(missing, BadQuestion::Missing("source"));
         assert_eq!(asked::<SuggestionQuery>(&[]).unwrap_err(), "missing parameter namespace");
     }
 
     #[test]
-    fn what_is_well_said_is_taken() {
+    fn valid_query_parameters_are_parsed() {
         assert_eq!(asked::<AuditQuery>(&[]), Ok(AuditQuery { namespace: None }));
         let query = asked::<DropsQuery>(&[("follow", "true"), ("pod", "shop/web"), ("verdict", "would-deny")]).unwrap();
         assert!(query.follow && query.verdict == Some(policy::Judgement::WouldDeny));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn match_is_read_from_its_word() {
+    fn kernel_match_round_trips_through_text() {
         for verdict in [TableVerdict::Equal, TableVerdict::Missing, TableVerdict::Unknown { reason: "x".into() }] {
             let matched = KernelMatch::of(&verdict);
             assert_eq!(KernelMatch::from_word(matched.word()), Some(matched));

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_named_by_an_http_or_https_url() {
+    fn provider_url_requires_http_or_https() {
         for text in ["http://127.0.0.1:9471", "https://context.ringfence.svc/base"] {
             assert!(url(text).is_ok(), "{text}");
         }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_are_free_and_then_there_are_no_more_than_the_window_has() {
+    fn pace_limits_writes_per_window_after_free_ones() {
         let mut pace = Pace::default();
         let start = Instant::now();
         let mut now = start;

@@ -57,7 +57,7 @@ impl Folder {
 }
 
 #[test]
-fn the_first_in_lexical_order_gets_the_entry_and_no_other_changes() {
+fn install_changes_only_first_conflist_in_lexical_order() {
     let folder = Folder::with(&[("20-b.conflist", PTP), ("10-a.conflist", PTP), ("05-x.txt", "x"), ("README", "x")]);
     std::fs::create_dir(folder.path("00-folder.conflist")).unwrap();
     let first = folder.path("10-a.conflist");
@@ -71,7 +71,7 @@ fn the_first_in_lexical_order_gets_the_entry_and_no_other_changes() {
 }
 
 #[test]
-fn nothing_is_made_where_there_is_no_configuration_and_a_missing_folder_is_an_empty_one() {
+fn install_writes_nothing_without_cni_configuration() {
     let folder = Folder::with(&[]);
     assert_eq!(folder.install().found, Found::Nothing);
     assert_eq!(folder.names(), [""; 0]);
@@ -90,7 +90,7 @@ fn mode_and_owner_stay() {
 }
 
 #[test]
-fn a_conf_stays_and_a_list_that_comes_before_it_stands_for_it() {
+fn install_puts_generated_conflist_before_unchanged_conf() {
     let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
     let list = folder.path("10-a-ringfence.conflist");
     assert_eq!(folder.install().found, Found::Written(list.clone()));
@@ -110,7 +110,7 @@ fn a_conf_stays_and_a_list_that_comes_before_it_stands_for_it() {
 }
 
 #[test]
-fn a_list_whose_conf_has_gone_goes_too() {
+fn generated_list_is_removed_with_its_conf() {
     let folder = Folder::with(&[("10-a.conf", CONF), ("20-b.conflist", PTP)]);
     folder.install();
     std::fs::remove_file(folder.path("10-a.conf")).unwrap();
@@ -119,7 +119,7 @@ fn a_list_whose_conf_has_gone_goes_too() {
 }
 
 #[test]
-fn somebody_elses_list_of_our_kind_of_name_is_not_taken_for_ours() {
+fn foreign_conflist_with_similar_name_is_not_deleted() {
     let folder = Folder::with(&[("10-my-ringfence.conflist", PTP)]);
     assert_eq!(folder.install().found, Found::Written(folder.path("10-my-ringfence.conflist")));
     folder.remove_all();
@@ -127,7 +127,7 @@ fn somebody_elses_list_of_our_kind_of_name_is_not_taken_for_ours() {
 }
 
 #[test]
-fn a_file_that_is_not_understood_stays_and_the_next_gets_the_entry() {
+fn malformed_conflist_is_skipped_until_repaired() {
     let folder = Folder::with(&[("10-a.conflist", "{\"plugins\": [{\"type\""), ("20-b.conflist", PTP)]);
     let attempt = folder.install();
     assert_eq!(attempt.found, Found::Written(folder.path("20-b.conflist")));
@@ -141,7 +141,7 @@ fn a_file_that_is_not_understood_stays_and_the_next_gets_the_entry() {
 }
 
 #[test]
-fn a_version_that_the_plugin_does_not_speak_gets_no_entry_anywhere() {
+fn install_stops_at_unsupported_cni_version() {
     let old = PTP.replace("1.0.0", "0.2.0");
     let folder = Folder::with(&[("10-a.conflist", &old), ("20-b.conflist", PTP)]);
     let attempt = folder.install();
@@ -151,7 +151,7 @@ fn a_version_that_the_plugin_does_not_speak_gets_no_entry_anywhere() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_no_configuration_and_is_cleared_away_later() {
+fn abandoned_temporary_file_is_ignored_and_later_removed() {
     let folder = Folder::with(&[("10-a.conflist", PTP), (".10-a.conflist.0.ringfence-tmp", "{\"half")]);
     assert_eq!(candidates(folder.0.path()).unwrap(), [folder.path("10-a.conflist")]);
     folder.install();
@@ -175,7 +175,7 @@ fn a_link_stays_a_link() {
 
 /// What others write between our reading and our replacing is not lost, by whichever way they write.
 #[test]
-fn a_write_that_comes_in_between_is_kept() {
+fn concurrent_write_is_not_lost_by_rewrite() {
     let newer = PTP.replace("\"a\"", "\"newer\"");
     let writes: [&dyn Fn(&Path); 2] = [&|path| std::fs::write(path, &newer).unwrap(), &|path| {
         let aside = path.with_extension("aside");
@@ -200,7 +200,7 @@ fn a_write_that_comes_in_between_is_kept() {
 
 /// Somebody has opened and emptied the file before we replaced it, and writes into it afterwards.
 #[test]
-fn a_write_in_place_that_is_half_way_is_waited_for() {
+fn rewrite_waits_for_concurrent_in_place_write() {
     let folder = Folder::with(&[("10-a.conflist", PTP)]);
     let path = folder.path("10-a.conflist");
     let open = std::cell::RefCell::new(None);
@@ -226,7 +226,7 @@ fn a_write_in_place_that_is_half_way_is_waited_for() {
 }
 
 #[test]
-fn a_list_that_names_us_and_is_broken_is_told() {
+fn malformed_conflist_with_our_entry_is_reported() {
     let folder = Folder::with(&[("10-a.conflist", "{ringfence-cni"), ("20-b.conflist", "{")]);
     let found = traces(folder.0.path()).unwrap();
     assert!(matches!(&found[..], [Trace::Unreadable(path, _)] if *path == folder.path("10-a.conflist")), "{found:?}");

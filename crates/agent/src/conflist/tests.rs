@@ -273,7 +273,7 @@ fn calico() {
 }
 
 #[test]
-fn a_list_with_one_plugin_and_windows_line_ends() {
+fn entry_round_trips_in_list_with_crlf() {
     let text = "{\r\n \"cniVersion\": \"1.0.0\", \"name\": \"a\",\r\n \"plugins\": [ {\r\n  \"type\": \"ptp\"\r\n } \
         ]\r\n}\r\n";
     let installed = install(text).unwrap().unwrap();
@@ -282,7 +282,7 @@ fn a_list_with_one_plugin_and_windows_line_ends() {
 }
 
 #[test]
-fn a_conf_becomes_a_list_of_one_plugin_that_names_its_source() {
+fn conf_becomes_conflist_with_entry_and_source() {
     let conf = "{\n  \"cniVersion\": \"0.4.0\",\n  \"name\": \"net\",\n  \"type\": \"bridge\",\n  \"mtu\": 1.50e3\n}\n";
     let list = from_conf(conf, "10-bridge.conf", &entry(), &speaks()).unwrap();
     expect![[r#"
@@ -314,7 +314,7 @@ fn a_conf_becomes_a_list_of_one_plugin_that_names_its_source() {
 }
 
 #[test]
-fn other_settings_are_replaced_where_the_entry_stands() {
+fn changed_settings_are_replaced_in_place() {
     let before = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"},{"type":"ringfence-cni","x":1},{"type":"istio-cni"}]}"#;
     let after = install(before).unwrap().unwrap();
     let kinds: Vec<String> =
@@ -331,7 +331,7 @@ fn other_settings_are_replaced_where_the_entry_stands() {
 }
 
 #[test]
-fn an_entry_before_the_plugin_that_gives_addresses_moves_and_doubles_become_one() {
+fn install_moves_early_entry_last_and_removes_duplicates() {
     let wanted = install(r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp"}]}"#).unwrap().unwrap();
     for before in [
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ringfence-cni"},{"type":"ptp"}]}"#,
@@ -342,7 +342,7 @@ fn an_entry_before_the_plugin_that_gives_addresses_moves_and_doubles_become_one(
 }
 
 #[test]
-fn what_is_not_understood_is_refused_with_a_reason() {
+fn invalid_conflist_is_refused_with_reason() {
     for (text, reason) in [
         ("", "invalid JSON"),
         (r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}"#, "invalid JSON"),
@@ -402,7 +402,7 @@ fn list_text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_list_gets_the_entry_and_gets_back_to_its_bytes(text in list_text()) {
+    fn removing_installed_entry_restores_any_list_bytewise(text in list_text()) {
         let installed = install(&text).unwrap().expect("it had no entry");
         let mut wanted: Value = serde_json::from_str(&text).unwrap();
         wanted["plugins"].as_array_mut().unwrap().push(entry().value());
@@ -412,7 +412,7 @@ proptest! {
     }
 
     #[test]
-    fn any_plugin_becomes_a_list_that_holds_it_unchanged(value in json_text(3)) {
+    fn conf_is_embedded_unchanged_in_generated_list(value in json_text(3)) {
         let conf = format!("{{\"type\":\"ptp\",\"cniVersion\":\"1.0.0\",\"conf\":{value}}}");
         let list = from_conf(&conf, "a.conf", &entry(), &speaks()).unwrap();
         prop_assert!(list.contains(&conf));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_plugin_is_an_error_where_the_chain_names_it() {
+    fn missing_plugin_is_error_if_chain_names_it() {
         for plugin_state in [PluginState::Missing, PluginState::NotExecutable] {
             let named = CniFacts { plugin_state, ..installed() };
             assert_eq!(wrong(&named), [(Check::CniPlugin, Error)]);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_does_not_answer_the_plugin_is_an_error_where_the_chain_names_it() {
+    fn cni_socket_failure_is_error_if_plugin_chained() {
         for answer in [Err("no such file".into()), Ok(Response::Failed { reason: "x".into() }), Ok(Response::Enforced)]
         {
             let named = CniFacts { answer, ..installed() };

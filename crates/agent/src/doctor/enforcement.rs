@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_not_ready_or_not_there_is_an_error() {
+    fn unready_or_absent_agent_is_error() {
         let unready = AgentStatus { unready: Some("waiting for\nsomething".into()), ..status() };
         let facts = EnforcementFacts { agent: Ok(unready), ..healthy() };
         assert_eq!(wrong(&facts), [(Check::Agent, Error)]);
@@ -336,13 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_the_agent_has_not_seen_yet_is_noted() {
+    fn newer_kernel_generation_is_note() {
         let facts = EnforcementFacts { generation: Some(8), ..healthy() };
         assert_eq!(wrong(&facts), [(Check::KernelGeneration, Note)]);
     }
 
     #[test]
-    fn a_table_that_is_missing_foreign_or_unreadable_is_an_error() {
+    fn missing_foreign_or_unreadable_table_is_error() {
         let foreign = TableSeen { comment: None, flags: 0 };
         for table in [Ok(None), Ok(Some(foreign)), Err("no".into())] {
             assert_eq!(wrong(&EnforcementFacts { table, ..healthy() }), [(Check::Table, Error)]);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_others_can_change_is_noted_and_one_that_ends_with_its_owner_is_an_error() {
+    fn owned_table_without_persist_flag_is_error() {
         for (flags, severity) in [(0, Note), (PERSIST, Note), (OWNER, Error)] {
             let table = Ok(Some(TableSeen { comment: Some(TABLE_COMMENT.into()), flags }));
             assert_eq!(wrong(&EnforcementFacts { table, ..healthy() }), [(Check::TableOwner, severity)]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_not_what_the_policies_ask_for_are_an_error() {
+    fn table_contents_differing_from_policies_are_error() {
         let operations: Vec<String> = (1..=4).map(|n| format!("add rule {n}")).collect();
         let different = TableVerdict::Different { operations, more: 2 };
         assert!(contents(&Ok(different.clone())).finding.ends_with("`add rule 3` and 3 more"));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_told_in_a_unit_that_fits() {
+    fn age_uses_seconds_minutes_or_hours() {
         assert_eq!(
             (age(119), age(120), age(7_199), age(7_200)),
             ("119 s".into(), "2 min".into(), "119 min".into(), "2 h".into())

@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn table_that_fills_is_a_warning_from_70_percent() {
+    fn conntrack_table_is_warning_from_70_percent() {
         let on: Sysctls = [(ACCT, 1), (TIMESTAMP, 1)].into();
         assert_eq!(severities(true, &on, 69), [Fine]);
         assert_eq!(severities(true, &on, 70), [Fine, Warning]);
     }
 
     #[test]
-    fn nothing_is_said_while_no_flows_are_recorded() {
+    fn flow_checks_are_skipped_without_flow_records() {
         assert_eq!(severities(false, &Sysctls::default(), 99), []);
     }
 }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_that_is_missing_is_as_bad_as_what_needs_it() {
+    fn missing_kernel_feature_severity_depends_on_its_use() {
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::TableComments | Feature::RoutedPackets | Feature::Flows | Feature::Sets => Error,

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_does_not_call_the_hooks_is_an_error_for_the_families_that_pods_have() {
+    fn bridge_without_nf_call_is_error_per_family() {
         let with = |sysctls: Sysctls| NetworkFacts { sysctls, ..bridged() };
         let neither = with([(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 0), (CALL_IP6TABLES, 0)].into());
         assert_eq!(wrong(&neither), [(Check::BridgeNfCall, Error), (Check::BridgeNfCall, Warning)]);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_can_be_told_by_itself() {
+    fn bridge_nf_call_may_be_set_per_bridge() {
         let mut facts = bridged();
         facts.sysctls = [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 0), (CALL_IP6TABLES, 0)].into();
         let bridge = facts.links.as_mut().unwrap().iter_mut().find(|link| link.kind == "bridge").unwrap();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_of_docker_is_noted_unless_a_pod_was_reported_on_it() {
+    fn docker_bridge_is_note_unless_pod_attached() {
         let sysctls: Sysctls = [(IP_FORWARD, 1), (CALL_IPTABLES, 0)].into();
         let links = Ok(vec![link("br-0123456789ab", 3, "bridge"), pod_port("veth1", 4, Some(3))]);
         let reported = attachment(&["10.1.0.2"], Some("veth1"), None);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_with_a_vlan_tag_are_warned_of_where_no_rule_drops_them() {
+    fn unfiltered_vlan_frames_are_warning_without_bridge_rules() {
         let mut facts = bridged();
         facts.sysctls =
             [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1), (FILTER_VLAN, 0)].into();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_forward_is_a_warning_where_pods_are() {
+    fn disabled_forwarding_is_warning_on_nodes_with_pods() {
         let off = NetworkFacts { sysctls: [(RP_FILTER_ALL, 2)].into(), ..routed() };
         assert_eq!(wrong(&off), [(Check::IpForward, Warning)]);
         let no_pods = NetworkFacts { links: Ok(vec![link("lo", 1, "")]), ..off };
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn unchecked_sources_are_noted_until_the_plugin_reports_the_interface() {
+    fn missing_rp_filter_is_note_until_interface_reported() {
         let open = NetworkFacts { sysctls: [(IP_FORWARD, 1)].into(), ..routed() };
         assert_eq!(wrong(&open), [(Check::RpFilter, Note)]);
         let reported = vec![attachment(&["10.1.0.2"], Some("cali1"), None)];
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_settings_that_cannot_be_read_are_told() {
+    fn unreadable_links_and_sysctls_are_reported() {
         let mut facts = routed();
         facts.sysctls.unreadable.push("x: permission denied".into());
         assert_eq!(wrong(&facts), [(Check::Unreadable, Warning)]);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_with_an_address_of_global_scope_are_those_of_if_inet6() {
+    fn if_inet6_yields_interfaces_with_global_address() {
         let text = "00000000000000000000000000000001 01 80 10 80       lo\n\
                     fd000001000000000000000000000001 03 40 00 80     cni0\n\
                     fe800000000000000000000000000001 02 40 20 80     eth0\n";

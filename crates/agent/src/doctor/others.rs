@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_accept_or_are_at_other_hooks_are_fine() {
+    fn foreign_accepting_or_unrelated_base_chains_are_ok() {
         let base_chains = vec![
             base("ip", "filter", "forward", false),
             base("ip", "filter", "input", true),
@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_policy_of_another_table_is_noted_by_name() {
+    fn foreign_drop_policy_chain_is_note_with_name() {
         let others = Others { base_chains: vec![base("ip", "filter", "forward", true)], ..Others::default() };
         assert!(findings(&Ok(others.clone()), "ringfence", false)[0].finding.contains("ip filter FORWARD"));
         assert_eq!(found(others), [(Check::OtherTables, Note)]);
     }
 
     #[test]
-    fn other_engines_are_known_by_their_chains_and_tables() {
+    fn other_policy_engines_are_detected_by_chain_names() {
         let marks = [
             ("ip", "filter", "KUBE-NWPLCY-ABC", "kube-router"),
             ("ip6", "filter", "KUBE-POD-FW-ABC", "kube-router"),
@@ -354,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn legacy_rules_that_cannot_be_read_are_a_warning() {
+    fn unreadable_legacy_iptables_rules_are_warning() {
         let legacy = Legacy { mark_writers: vec![], unreadable: vec!["no".into()] };
         let findings = found(Others { legacy, ..Others::default() });
         assert_eq!(findings, [(Check::OtherTables, Fine), (Check::ConnectionMark, Warning)]);
     }
 
     #[test]
-    fn tables_that_cannot_be_listed_are_told() {
+    fn unreadable_tables_are_warning() {
         let found = findings(&Err("no".into()), "ringfence", false);
         assert_eq!((found[0].id, found[0].severity), (Check::OtherTables, Warning));
     }

@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bridge_and_its_port_are_read_from_their_attributes() {
+    fn bridge_and_port_decode_from_rtnetlink_attributes() {
         let mut data = Body::default();
         data.bytes(IFLA_BR_NF_CALL_IPTABLES, &[1]);
         data.bytes(IFLA_BR_NF_CALL_IP6TABLES, &[0]);

@@ -203,13 +203,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_cluster_is_understood_and_its_rules_are_valid() {
+    fn self_test_cluster_translates_to_valid_ruleset() {
         assert_eq!(cluster().problems(), []);
         assert_eq!(ruleset().validate(), []);
     }
 
     #[test]
-    fn only_what_the_rules_did_wrong_is_an_error() {
+    fn self_test_error_requires_wrong_rules() {
         let passed = Passed { families: [Family::Ipv6, Family::Ipv4].into(), took: Duration::from_millis(42) };
         assert!(finding(&Ok(passed.clone())).finding.ends_with("IPv4 and IPv6, in 42 ms"));
         let results = [

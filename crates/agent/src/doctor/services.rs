@@ -87,7 +87,7 @@ FWM  00000001 rr
     }
 
     #[test]
-    fn ipvs_with_services_or_its_interface_is_an_error() {
+    fn ipvs_services_or_interface_are_error() {
         assert_eq!(severity(Ok(None), None), Severity::Ok);
         assert_eq!(severity(Ok(Some(0)), Some("eth0")), Severity::Ok);
         assert_eq!(severity(Ok(Some(1)), None), Severity::Error);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_setting_is_absent_and_a_strange_one_unreadable() {
+    fn missing_sysctl_is_absent_and_invalid_one_unreadable() {
         let root = std::env::temp_dir().join(format!("ringfence-sysctl-{}", std::process::id()));
         let folder = root.join("proc/sys/net");
         std::fs::create_dir_all(folder.join("directory")).unwrap();

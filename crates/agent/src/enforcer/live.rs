@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_of_others_is_doubtful_until_it_is_announced() {
+    fn foreign_commit_is_doubtful_until_its_notification() {
         let mut live = live();
         live.see(12);
         assert!(live.is_doubtful());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_our_tables_stays_doubtful_over_our_own_commits() {
+    fn foreign_change_to_our_tables_stays_doubtful() {
         let mut live = live();
         live.explain(&foreign(11, true));
         let tables = live.tables.clone();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_came_before_ours_and_is_announced_after_it_is_no_doubt() {
+    fn late_notification_of_earlier_foreign_commit_is_harmless() {
         let mut live = live();
         live.see(11);
         let tables = live.tables.clone();

@@ -129,7 +129,7 @@ fn texts(addresses: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_left_out_and_the_rest_is_enforced() {
+fn refused_element_is_left_out_of_initial_commit() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
         let whole = state(&["10.2.0.1", REFUSED]);
@@ -148,7 +148,7 @@ fn what_the_kernel_refuses_is_left_out_and_the_rest_is_enforced() {
 }
 
 #[test]
-fn a_change_that_is_refused_in_part_is_made_for_the_rest() {
+fn refused_element_is_left_out_of_later_commit() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
         enforce(&mut enforcer, &state(&["10.2.0.1"])).unwrap();
@@ -159,7 +159,7 @@ fn a_change_that_is_refused_in_part_is_made_for_the_rest() {
 }
 
 #[test]
-fn what_was_left_out_is_tried_again_and_then_forgotten() {
+fn left_out_element_is_retried_with_backoff() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(refuses_an_element);
         let whole = state(&["10.2.0.1", REFUSED]);
@@ -183,7 +183,7 @@ fn what_was_left_out_is_tried_again_and_then_forgotten() {
 }
 
 #[test]
-fn what_was_lost_to_the_commits_of_others_is_committed_at_the_next_look_though_they_touched_nothing_of_ours() {
+fn verify_commits_change_lost_to_foreign_commits() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(Kernel::commit);
         let (old, new) = (state(&["10.2.0.1"]), state(&["10.2.0.3"]));
@@ -198,7 +198,7 @@ fn what_was_lost_to_the_commits_of_others_is_committed_at_the_next_look_though_t
 }
 
 #[test]
-fn a_change_that_cannot_be_left_out_leaves_the_old_rules_in_force() {
+fn refused_isolation_keeps_previous_rules() {
     in_new_namespace(|| {
         let mut enforcer = enforcer(Kernel::commit);
         let old = state(&["10.2.0.1"]);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_that_wait_are_known_by_generation_and_commit() {
+    fn replica_finds_queued_updates_by_generation_and_commit() {
         let mut replica = Replica::default();
         for (name, generation) in [("a", 1), ("b", 2), ("c", 2), ("d", 3)] {
             replica.enqueue(update(name, generation, 10, 20));

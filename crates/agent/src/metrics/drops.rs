@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_read_is_not_said_to_be_nothing() {
+    fn drop_summary_is_none_before_first_reading() {
         assert_eq!(figures().summary(Instant::now()), None);
     }
 
     #[test]
-    fn what_was_dropped_before_the_first_reading_counts_for_the_first_minute() {
+    fn drops_before_first_reading_count_towards_rate() {
         let figures = figures();
         figures.set(Judgement::Denied, Cause::Egress, 30);
         let now = Instant::now() + Duration::from_secs(30);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_by_the_minute_are_those_of_the_last_one() {
+    fn drop_rate_covers_last_minute() {
         let (figures, start) = (figures(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for (seconds, total) in [(0, 1000), (30, 1000), (90, 1060)] {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_and_nothing_at_first() {
+    fn baseline_on_disk_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::open(&folder.path().join("a/b")).unwrap();
         assert_eq!(kept.read().unwrap(), None);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_set_aside_and_said_once() {
+    fn damaged_file_is_moved_aside_and_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::open(folder.path()).unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"epoch":0,"seq":0,"clusters":[],"se"#).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_what_was_kept_stays() {
+    fn failed_write_keeps_previous_baseline() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::open(folder.path()).unwrap();
         kept.write(&baseline()).unwrap();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_is_of_somebody_or_of_the_world() {
+    fn address_resolves_to_pod_node_remote_or_world() {
         let (state, place) = (state(), place());
         let ends = Ends { state: &state, place: &place, scheme: None };
         for (address, expected) in [
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_that_of_the_pod_that_was_attached_with_it() {
+    fn interface_resolves_to_its_attached_pod() {
         let (state, place) = (state(), place());
         let ends = Ends { state: &state, place: &place, scheme: None };
         let of = |interface: &str| ends.of_interface(interface, None).map(|end| end.to_string());

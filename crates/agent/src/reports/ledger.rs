@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn every_audited_policy_is_listed_with_what_it_would_have_denied() {
+    fn audited_policies_are_listed_with_would_be_denials() {
         let (state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 5, 2);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_enforced_is_forgotten_and_begins_again_at_nothing() {
+    fn policy_counts_restart_after_enforcement() {
         let (mut state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         set_policy(&mut state, "db", "enforce");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_a_policy_have_a_bound_and_the_least_recent_goes() {
+    fn policy_flows_are_bounded_by_evicting_least_recent() {
         let (state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "198.51.100.1", 1, 1);
         for n in 0..FLOWS {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn all_policies_together_have_a_bound_and_each_keeps_its_count() {
+    fn total_flows_are_bounded_and_policy_counts_exact() {
         let (mut state, mut ledger) = (state(), Ledger::default());
         let policies = FLOWS_OF_ALL / FLOWS + 3;
         (0..policies).for_each(|n| set_policy(&mut state, &format!("more-{n}"), "audit"));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_of_ports_is_one_entry_and_no_rules() {
+    fn port_scan_is_one_entry_without_rules() {
         let (state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.2", 1, 1);
         for port in 1..=500 {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_by_now_does_not_remain() {
+    fn flow_allowed_by_newer_policy_does_not_remain() {
         let (mut state, mut ledger) = (state(), Ledger::default());
         observe(&mut ledger, &state, "192.0.2.1", 1, 1);
         observe(&mut ledger, &state, "192.0.2.2", 1, 2);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_the_policies_of_its_direction_and_what_the_closest_rule_lacks() {
+    fn denial_names_policies_and_closest_rule() {
         let denial = named(denied(Direction::Ingress, "192.0.2.1", DB, 80), None);
         assert_eq!(denial.policies, ["shop/db"]);
         let closest = denial.closest.unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_policies_of_now_do_not_deny_it_that_is_said_and_none_is_named() {
+    fn denial_notes_policies_changed_since_packet() {
         let allowed = named(denied(Direction::Ingress, WEB, DB, 80), None);
         let no_policy = named(denied(Direction::Egress, WEB, DB, 80), None);
         let not_audited =
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forges_a_source_is_named_by_its_interface_and_never_by_the_address() {
+    fn forged_source_is_named_by_interface_not_address() {
         let forged = |input: Option<&str>| Seen {
             cause: Cause::ForgedSource,
             input: input.map(String::from),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_no_packet_has_a_sender_and_nothing_else() {
+    fn frame_without_ip_packet_has_only_sender() {
         let seen = Seen {
             cause: Cause::OtherProtocol,
             carried: Carried::Frame { ether_type: 0x88cc },
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_told_in_the_words_of_explain_with_the_type_of_icmp() {
+    fn traffic_text_matches_explain_and_shows_icmp_type() {
         let carrying = |protocol, reply| Seen {
             carried: Carried::Flow(Flow {
                 source: WEB.parse().unwrap(),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_flow_adds_up_to_its_count() {
+    fn reported_packets_add_up_to_element_count() {
         let (mut flows, at) = (Recorded::default(), clock());
         let first = flows.logged(&flow(80), None, at(0), true).unwrap();
         assert_eq!(first.count, 1);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_the_log_did_not_tell_of_is_found_in_the_table_and_the_log_adds_nothing() {
+    fn flow_read_before_its_log_is_reported_once() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 4)], at(5));
         assert_eq!(counts(&flows.tell(MUCH)), [4]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_goes_on_is_not_told_of_again_when_it_is_logged_once_a_minute() {
+    fn ongoing_flow_logged_again_is_not_counted_twice() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.logged(&flow(80), None, at(0), true);
         let mut told = 1;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_was_made_anew_counts_from_zero() {
+    fn recreated_element_counts_from_zero() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 9)], at(5));
         flows.tell(MUCH);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_the_element_has_gone_is_told_of_though_its_count_is_the_same() {
+    fn retry_after_element_expiry_is_reported_again() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.logged(&flow(80), None, at(0), true);
         flows.read([(flow(80), 1)], at(4));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_for_which_there_is_no_room_wait_and_the_new_and_busy_come_first() {
+    fn excess_flows_wait_with_new_ones_first() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(1), 5)], at(5));
         flows.tell(MUCH);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_when_the_agent_came_is_not_told_of_and_what_comes_later_is() {
+    fn counts_before_agent_start_are_not_reported() {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.adopt([(flow(80), 7)], at(0));
         assert_eq!(flows.tell(MUCH), []);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_has_a_bound_and_what_is_over_is_forgotten() {
+    fn recorded_flows_are_bounded_and_expire() {
         let (mut flows, at) = (Recorded::default(), clock());
         let all = |first: u16| (0..u16::try_from(FLOWS).unwrap()).map(move |n| (flow(first + n), 1));
         flows.read(all(0), at(0));

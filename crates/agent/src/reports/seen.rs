@@ -157,7 +157,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_packet_that_answers_is_of_the_flow_that_it_answers() {
+    fn reply_packet_belongs_to_flow_of_original_direction() {
         let there = logged("ringfence deny/ingress", Some(tcp("10.1.0.1", "10.1.0.2", (40_000, 80))));
         let back = logged("ringfence deny/ingress reply", Some(tcp("10.1.0.2", "10.1.0.1", (80, 40_000))));
         let [there, back] = [there, back].map(|packet| Logged::of_packet(&packet).unwrap().seen);
@@ -175,14 +175,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_frame_without_a_packet_has_its_type_and_a_log_of_others_is_nothing() {
+    fn frame_has_ether_type_and_foreign_logs_ignored() {
         let frame = Logged::of_packet(&logged("ringfence deny/protocol", None)).unwrap();
         assert_eq!(frame.seen.carried, Carried::Frame { ether_type: 0x0800 });
         assert_eq!(Logged::of_packet(&logged("somebody else", None)), None);
     }
 
     #[test]
-    fn a_packet_that_was_cut_before_its_ports_is_not_whole() {
+    fn packet_truncated_before_ports_is_not_whole() {
         let cut = PacketHead { ports: None, ..tcp("10.1.0.1", "10.1.0.2", (1, 2)) };
         assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(cut))).unwrap().is_whole());
         let stopped = PacketHead { protocol: 60, ..tcp("fd00::1", "fd00::2", (1, 2)) };

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_gets_what_was_and_then_what_comes_each_once() {
+    async fn follower_gets_past_and_new_denials_once() {
         let stream = Stream::new();
         tell(&stream, [1, 2]);
         let mut once = stream.follow(DropsQuery::default()).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_loses_the_oldest_and_is_told_how_many() {
+    async fn slow_follower_loses_oldest_and_gets_loss_count() {
         let stream = Stream::new();
         let mut slow = stream.follow(DropsQuery { follow: true, ..DropsQuery::default() }).unwrap();
         let behind = u64::try_from(BEHIND).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_latest_are_kept_and_others_are_not_shown() {
+    async fn stream_keeps_latest_denials_and_filters_by_verdict() {
         let stream = Stream::new();
         let kept = u64::try_from(KEPT).unwrap();
         tell(&stream, 1..=kept + 1);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_those_who_follow_has_a_bound_and_what_is_kept_is_for_everybody() {
+    fn followers_are_bounded_but_kept_denials_stay_readable() {
         let (stream, follow) = (Stream::new(), || DropsQuery { follow: true, ..DropsQuery::default() });
         let mut readers: Vec<Option<Followed>> = (0..FOLLOWERS).map(|_| stream.follow(follow())).collect();
         assert!(readers.iter().all(Option::is_some) && stream.follow(follow()).is_none());

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_went_back_or_went_count_from_zero() {
+    fn reset_or_missing_counters_count_from_zero() {
         let mut totals = Totals::from(&[reading(100)]);
         for (readings, sum) in
             [(vec![reading(103)], 3), (vec![reading(2)], 5), (vec![], 5), (vec![reading(4)], 9), (vec![reading(4)], 9)]
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_the_same_cause_in_both_tables_are_one_sum() {
+    fn counters_of_both_tables_are_summed_per_cause() {
         let mut totals = Totals::from(&[]);
         let bridge = Reading { table: Table::bridge(Name::new("ringfence").unwrap()), ..reading(4) };
         assert_eq!(totals.take(&[reading(3), bridge]), BTreeMap::from([(KIND, 7)]));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_told_at_once_and_the_others_together() {
+    fn first_packet_is_reported_immediately_and_others_together() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         let first = packets.logged(&stray(1), None, now, true).unwrap();
         assert_eq!(first.count, 1);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_quiet_minute_it_is_a_first_one_again() {
+    fn packet_after_quiet_minute_is_reported_immediately() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         packets.logged(&stray(1), None, now, true);
         let later = now + TOGETHER + Duration::from_secs(1);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_has_a_bound() {
+    fn unrecorded_packets_are_bounded() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         for port in 0..=u16::try_from(KNOWN).unwrap() {
             packets.logged(&stray(port), None, now, false);

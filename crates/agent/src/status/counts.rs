@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_which_something_was_not_understood_is_neither_enforced_nor_audited() {
+    fn policy_with_problems_counts_as_not_understood() {
         let mut state = ClusterState::new();
         state.apply(policy("good", "TCP", json!({})));
         state.apply(policy("strange", "QUIC", json!({})));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_audited_by_its_own_word_its_namespaces_or_the_default() {
+    fn policy_counts_follow_own_namespace_or_default_enforcement() {
         let namespace = json!({"metadata": {"name": "shop", "annotations": says("audit")}});
         let namespace = Change::Set(lower(Kind::Namespace, &namespace).unwrap());
         let counts = |default: Enforcement, namespace: Option<&Change>| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_attached_twice_and_is_not_known_is_one_unknown_pod() {
+    fn unknown_pod_with_two_attachments_counts_once() {
         let mut state = ClusterState::new();
         for (interface, address) in [("eth0", "10.1.0.5"), ("eth1", "10.1.0.6")] {
             state.attach(Attachment {

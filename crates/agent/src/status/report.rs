@@ -155,7 +155,7 @@ mod tests {
     };
 
     #[test]
-    fn moments_become_ages_and_times() {
+    fn report_converts_instants_to_ages_and_times() {
         let at = Instant::now();
         let commit = LastCommit {
             at,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_ready_if_it_has_no_reason_not_to_be() {
+    fn report_is_ready_without_unready_reason() {
         let unready = Status::default().report(NONE, Instant::now());
         assert_eq!((unready.ready, unready.unready.as_deref()), (false, Some("the rules are not committed yet")));
         let ready = Status { in_force: true, ..Status::default() }.report(NONE, Instant::now());

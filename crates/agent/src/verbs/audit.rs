@@ -108,7 +108,7 @@ mod tests {
     use crate::api::denial::Coverage;
 
     #[test]
-    fn what_is_printed_is_read_back_as_it_was() {
+    fn printed_policies_parse_back_unchanged() {
         let rule = json!({"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": 80}]});
         let policy = |name: &str| {
             json!({

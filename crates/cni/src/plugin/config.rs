@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_its_default_and_what_others_say_is_passed_over() {
+    fn config_has_defaults_and_ignores_unknown_fields() {
         let config = with(r#","capabilities":{"portMappings":true},"args":{"a":[1]},"whatever":7"#).unwrap();
         assert_eq!(config.agent_socket.to_str(), Some("/run/ringfence/cni.sock"));
         assert_eq!(config.state_dir.to_str(), Some("/run/ringfence/cni"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_to_keep_that_is_null_is_empty_and_one_that_is_missing_is_none() {
+    fn null_valid_attachments_are_empty_list() {
         let kept = |more| with(more).unwrap().valid_attachments;
         assert_eq!(kept(r#","cni.dev/valid-attachments":null"#), ValidAttachments::These(vec![]));
         let id = AttachmentId::new("4f1c", "eth0").unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_its_number() {
+    fn invalid_config_is_refused_with_cni_code() {
         let code = |result: Result<Config, Failure>| result.unwrap_err().code;
         assert_eq!(code(parse("")), Code::Decoding);
         assert_eq!(code(parse("{")), Code::Decoding);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_name_and_a_doubtful_one_are_refused() {
+    fn incomplete_or_ambiguous_pod_name_is_refused() {
         let doubtful = [
             "K8S_POD_NAME=api-0",
             "K8S_POD_NAME=api-0;K8S_POD_NAMESPACE=",

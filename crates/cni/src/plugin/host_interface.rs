@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_is_no_bridge_no_hardware_and_there_is_it() {
+    fn host_interface_skips_bridges_hardware_and_missing_ones() {
         let port = (Some("veth1".into()), Some("cni0".into()));
         assert_eq!(found(&["cni0", "veth1"], None), port);
         assert_eq!(found(&["veth1", "gone", "../../etc", "ens3", "veth1"], None), port);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_other_end_of_the_pods_is_it() {
+    fn ambiguous_host_interface_resolves_to_veth_peer() {
         assert_eq!(found(&["veth1", "veth2"], Some(3)), (Some("veth2".into()), None));
         for index in [None, Some(7)] {
             assert_eq!(found(&["veth1", "veth2"], index), (None, None));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_addresses_are_those_that_are_not_on_the_host() {
+    fn pod_addresses_exclude_those_on_host_interfaces() {
         let result = parse(
             r#"{"cniVersion":"1.0.0","dns":{},
                 "interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1","sandbox":""},
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_address_or_with_a_doubtful_one_it_is_refused() {
+    fn prev_result_without_valid_pod_address_is_refused() {
         let no_address = [r#"{}"#, r#"{"ips":null}"#, r#"{"ips":[]}"#];
         let on_host = r#"{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":0}]}"#;
         for text in no_address.into_iter().chain([on_host]) {

@@ -151,7 +151,7 @@ fn vanished_interface_is_tried_again_after_another_attachment() {
 
 /// Before Linux 6.16 the kernel removes a chain with its interface.
 #[test]
-fn chain_that_the_kernel_removed_is_not_deleted_again() {
+fn chain_removed_by_kernel_is_not_deleted() {
     in_new_namespace(|| {
         let ip = |words: &str| std::process::Command::new("ip").args(words.split(' ')).status();
         assert!(ip(&format!("link add {VANISHED} type veth peer name peer")).expect("iproute2").success());

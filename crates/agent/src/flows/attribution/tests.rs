@@ -93,7 +93,7 @@ fn connection_has_the_policy_of_its_time() {
 }
 
 #[test]
-fn connection_within_a_commit_belongs_to_the_earlier_rules() {
+fn connection_during_commit_gets_earlier_rules() {
     let (mut attribution, mut replica) = begin();
     replica.enqueue(update(replacing("first", allowing("second", 80)), 8, 100, 110));
     // The second one was judged again after the commit, or began after it took effect.
@@ -106,7 +106,7 @@ fn connection_within_a_commit_belongs_to_the_earlier_rules() {
 }
 
 #[test]
-fn passed_connection_belongs_to_the_rules_that_allow_it() {
+fn passed_connection_gets_rules_that_allow_it() {
     let (mut attribution, mut replica) = begin();
     replica.enqueue(update(vec![allowing("second", 443)], 7, 100, 110));
     let subject = attribution.of_connection(&mut replica, &connection(443, Some(7)), at(105)).unwrap();
@@ -122,7 +122,7 @@ fn connection_judged_again_keeps_its_first_policy() {
 }
 
 #[test]
-fn connection_judged_again_belongs_to_rules_that_allow_it() {
+fn reevaluated_connection_gets_rules_that_allow_it() {
     let (mut attribution, mut replica) = begin();
     replica.enqueue(update(vec![allowing("second", 443)], 8, 100, 110));
     replica.enqueue(update(vec![allowing("third", 8443)], 9, 200, 210));
@@ -131,7 +131,7 @@ fn connection_judged_again_belongs_to_rules_that_allow_it() {
 }
 
 #[test]
-fn generation_that_is_gone_has_no_policy() {
+fn connection_of_unknown_generation_has_no_policy() {
     let (mut attribution, mut replica) = begin();
     let subject = attribution.of_connection(&mut replica, &connection(80, Some(3)), at(50)).unwrap();
     assert_eq!(subject.key.ingress.verdict, TraceVerdict::Unknown);

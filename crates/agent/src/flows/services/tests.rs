@@ -75,7 +75,7 @@ fn node_port_counts_at_addresses_of_nodes_only() {
 }
 
 #[test]
-fn external_address_cannot_take_a_cluster_address() {
+fn cluster_ip_outranks_external_ip_of_other_service() {
     let thief = json!({"clusterIP": "10.96.0.9", "externalIPs": ["10.96.0.7"], "ports": [{"port": 80}, {"port": 81}]});
     let directory = directory([service("a/thief", thief), web()]);
     assert_eq!(asked(&directory, "10.96.0.7", false, 6, 80).as_deref(), Some("shop/web:http"));

@@ -115,7 +115,7 @@ fn a_baseline_and_its_deltas_are_in_force() {
 }
 
 #[test]
-fn a_cluster_that_is_not_watched_any_more_has_no_sets() {
+fn sets_are_removed_with_unwatched_cluster() {
     let two = two_pods().with("west", true, Some(0), &[("db", &["10.9.0.1"])]);
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two.baseline(), at(1)));
@@ -126,7 +126,7 @@ fn a_cluster_that_is_not_watched_any_more_has_no_sets() {
 }
 
 #[test]
-fn sets_stay_while_nobody_answers_and_their_age_is_known() {
+fn sets_stay_with_known_age_while_provider_lost() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(10)));
@@ -141,7 +141,7 @@ fn sets_stay_while_nobody_answers_and_their_age_is_known() {
 }
 
 #[test]
-fn sets_stay_while_the_cluster_is_away_and_what_it_lost_meanwhile_goes_when_it_is_back() {
+fn unreachable_cluster_keeps_sets_until_resync() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(5))]), at(7)));
@@ -154,7 +154,7 @@ fn sets_stay_while_the_cluster_is_away_and_what_it_lost_meanwhile_goes_when_it_i
 }
 
 #[test]
-fn a_provider_that_has_just_started_and_knows_nothing_of_a_cluster_takes_nothing_away() {
+fn restarted_provider_without_data_removes_no_addresses() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.lost(at(2)));
@@ -169,7 +169,7 @@ fn a_provider_that_has_just_started_and_knows_nothing_of_a_cluster_takes_nothing
 }
 
 #[test]
-fn an_address_that_has_left_does_not_come_back_with_a_provider_that_was_cut_off_earlier() {
+fn stale_provider_does_not_restore_removed_address() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
@@ -184,7 +184,7 @@ fn an_address_that_has_left_does_not_come_back_with_a_provider_that_was_cut_off_
 }
 
 #[test]
-fn what_a_stream_has_told_since_its_row_counts_against_a_provider_that_was_cut_off_in_between() {
+fn provider_older_than_streamed_deltas_is_rejected() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
@@ -197,7 +197,7 @@ fn what_a_stream_has_told_since_its_row_counts_against_a_provider_that_was_cut_o
 }
 
 #[test]
-fn what_was_kept_is_in_force_until_a_provider_knows_as_much() {
+fn recalled_sets_apply_until_fresher_baseline() {
     let mut before = Followed::new(None);
     before.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     before.take(|mirror| mirror.settle(at(9)));
@@ -213,7 +213,7 @@ fn what_was_kept_is_in_force_until_a_provider_knows_as_much() {
 }
 
 #[test]
-fn sets_that_are_too_old_are_dropped_at_last_and_come_back_with_the_cluster() {
+fn expired_sets_are_dropped_until_cluster_reachable() {
     let mut followed = Followed::new(Some(Duration::from_secs(60)));
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     assert_eq!(followed.mirror.next_drop(), None);
@@ -234,7 +234,7 @@ fn sets_that_are_too_old_are_dropped_at_last_and_come_back_with_the_cluster() {
 }
 
 #[test]
-fn the_sets_of_a_new_cluster_may_come_before_its_row() {
+fn sets_of_new_cluster_apply_with_its_row() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&Baseline::default(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.9"], &[])]), at(2)));
@@ -298,7 +298,7 @@ mod stories {
 
     proptest! {
         #[test]
-        fn what_is_in_force_was_right_when_it_is_said_to_have_been(steps in prop::collection::vec(step(), 1..40)) {
+        fn sets_equal_truth_as_of_their_timestamp(steps in prop::collection::vec(step(), 1..40)) {
             let mut truth = vec![];
             let (mut pods, mut providers) = (0, [Provider::default(), Provider::default()]);
             let mut followed = Followed::new(None);

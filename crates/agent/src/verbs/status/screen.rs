@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_lists_are_bounded() {
+    fn status_shows_problems_with_bounded_lists() {
         let diagnostic = |n: usize| Diagnostic {
             severity: Severity::Error,
             kind: "NetworkPolicy".into(),
