@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn outside_of_a_cluster_the_error_says_what_to_do() {
+    async fn connection_error_outside_cluster_suggests_kubeconfig() {
         let error = connect(None).await.err().map(|e| e.to_string()).unwrap();
         assert!(error.starts_with("no in-cluster configuration (") && error.ends_with("--kubeconfig"), "{error}");
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sync_needs_a_list_of_every_kind_and_completes_once() {
+    fn sync_completes_once_after_list_of_every_kind() {
         let mut sync: Sync = Sync::default();
         assert_eq!(sync.missing(), Kind::NEEDED);
         assert!(!sync.observe(&[Change::Replace(Kind::Pod, vec![]), Change::Replace(Kind::Namespace, vec![])]));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_object_does_not_make_a_kind_known() {
+    fn single_object_does_not_count_as_list() {
         let mut sync: Sync = Sync::default();
         sync.observe(&[Change::Remove(Kind::Pod, policy::ObjectName::new("a", "b"))]);
         assert_eq!(sync.missing(), Kind::NEEDED);

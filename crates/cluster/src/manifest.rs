@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn documents_know_their_line_and_empty_ones_are_skipped() {
+    fn documents_have_line_and_empty_ones_are_skipped() {
         let text = "# head\nmetadata: {name: a}\n---\n---\n# only a comment\n---\n\nmetadata:\n  name: b\n...\n";
         assert_eq!(lines_and_names(text), [(2, "a".into()), (8, "b".into())]);
         assert!(parse("").unwrap().is_empty());
     }
 
     #[test]
-    fn items_of_a_list_know_their_line_and_their_kind() {
+    fn list_items_have_line_kind_and_api_version() {
         let text = "apiVersion: v1\nitems:\n- metadata: {name: a}\n- metadata:\n    name: b\nkind: PodList\n";
         assert_eq!(lines_and_names(text), [(3, "a".into()), (4, "b".into())]);
         let first = &parse(text).unwrap()[0].value;
@@ -213,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn lists_within_lists_come_apart() {
+    fn nested_lists_are_flattened() {
         let text = "kind: List\nitems:\n- kind: List\n  items: [{metadata: {name: a}}, {metadata: {name: b}}]\n";
         assert_eq!(lines_and_names(text), [(3, "a".into()), (3, "b".into())]);
     }
 
     #[test]
-    fn items_of_what_is_not_a_list_stay() {
+    fn items_of_other_kinds_are_not_flattened() {
         let documents = parse("kind: Basket\nitems: [1]\n---\nkind: List\nitems: none\n").unwrap();
         assert_eq!(documents[0].value["items"], json!([1]));
         assert_eq!(documents[1].value["items"], json!("none"));
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_leaves_open_does_not_become_null_or_another_number() {
+    fn ambiguous_yaml_scalars_do_not_become_other_values() {
         let value = &parse("a: .nan\nb: 0755\nc: 1_000\nd: 1e999\ne: yes").unwrap()[0].value;
         assert_eq!(*value, json!({"a": ".nan", "b": "0755", "c": "1_000", "d": ".inf", "e": true}));
     }
 
     #[test]
-    fn errors_say_where_and_why() {
+    fn parse_errors_have_line_column_and_reason() {
         assert_eq!(error("a: 1\nb: c: d\n"), "line 2, column 5: mapping values are not allowed in this context");
         assert_eq!(error("a: 1\na: 2\n"), "line 2, column 1: duplicate mapping key `a` is not allowed here");
         assert!(error("a: !secret b").starts_with("line 1, column "));

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_in_from_outside_is_exposed() {
+    fn service_is_exposed_by_type_or_external_ips() {
         let selector = json!({"app": "web"});
         for (spec, exposed) in [
             (json!({"selector": selector}), false),
@@ -349,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_for_somewhere_else_stands_for_no_pods() {
+    fn external_name_service_selects_no_pods() {
         let service =
             service(json!({"selector": {"app": "web"}, "type": "ExternalName", "externalIPs": ["203.0.113.5"]}));
         assert_eq!((service.exposed, service.selector.is_empty(), service.problems.len()), (false, true, 0));
     }
 
     #[test]
-    fn a_selector_that_is_not_understood_selects_nothing_and_is_a_problem() {
+    fn invalid_service_selector_selects_nothing_and_is_problem() {
         for selector in [json!("app=web"), json!([]), json!({"app": 7, "tier": "front"}), json!({"app": null})] {
             let service = service(json!({"selector": selector, "type": "LoadBalancer"}));
             assert!(service.exposed && service.selector.is_empty(), "{selector}");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood_beside_a_mistake_counts() {
+    fn invalid_service_fields_keep_valid_selector() {
         let service = service(json!({"selector": {"app": "web"}, "type": "Teleport", "externalIPs": "203.0.113.5"}));
         assert_eq!((service.exposed, selected(&service), service.problems.len()), (false, vec!["app=web".into()], 2));
     }

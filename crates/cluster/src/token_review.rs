@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn token_review_rejects_what_is_not_confirmed() {
+    fn token_review_rejects_unconfirmed_token() {
         let user = json!({"username": "u"});
         for status in [
             json!({}),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ready_together_is_one_event_and_problems_of_all_kinds_are_one_list() {
+    fn ready_changes_coalesce_and_problems_merge_across_kinds() {
         let at = std::time::Instant::now();
         let removal = |name| Told { change: Change::Remove(Kind::Pod, ObjectName::new("a", name)), at };
         let problems = BTreeMap::from([(Kind::Namespace, vec![problem("z")])]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_is_told_when_it_is_otherwise() {
+    fn problems_and_unserved_kinds_are_reported_on_change() {
         let mut standing = Standing::default();
         let mut told = |report: Report<Object>| -> Vec<Event> {
             events(&mut standing, [(Kind::Pod, report)].into_iter()).collect()

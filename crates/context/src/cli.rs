@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_the_provider_has_help_and_a_variable() {
+    fn provider_flags_have_help_and_environment_variable() {
         let command = Cli::command();
         let serve = command.find_subcommand("serve").unwrap();
         for argument in serve.get_arguments().filter(|a| a.get_id() != "help" && a.get_id() != "version") {

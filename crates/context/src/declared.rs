@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_difference_is_many_deltas_and_adds_come_first() {
+    fn large_difference_is_chunked_with_adds_first() {
         let lines = |count: usize| (0..count).map(|n| format!("G a/{n}")).collect::<Vec<_>>();
         let sizes = |adds, removes| {
             let chunks = chunks(Difference { adds: lines(adds), removes: lines(removes) });

@@ -158,7 +158,7 @@ mod tests {
     const WEB: &[(&str, &str)] = &[("app", "web")];
 
     #[test]
-    fn a_service_that_is_open_itself_or_by_name_reaches_the_pods_that_it_selects() {
+    fn exposed_or_routed_service_exposes_its_pods() {
         let (name, route) = (ObjectName::new("shop", "web"), ObjectName::new("shop", "front"));
         let mut exposures = Exposures::default();
         let web = labels(&[("app", "web"), ("tier", "front")]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn address_is_taken_while_some_exposure_has_it() {
+    fn exposure_address_is_known_until_last_owner_removed() {
         let mut exposures = Exposures::default();
         let mut set = |kind, name: &str, addresses: &[&str]| {
             let name = ObjectName::new("shop", name);
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_selects_nothing_reaches_nobody() {
+    fn service_without_selector_exposes_no_pods() {
         let mut exposures = Exposures::default();
         assert_eq!(exposures.set_service(&ObjectName::new("shop", "web"), service(&[], true)), []);
         assert!(!exposures.reach("shop", &labels(WEB)) && !exposures.reach("shop", &labels(&[])));
     }
 
     #[test]
-    fn a_selector_that_changes_concerns_those_of_before_and_those_of_after() {
+    fn selector_change_reclassifies_old_and_new_pods() {
         let name = ObjectName::new("shop", "web");
         let mut exposures = Exposures::default();
         exposures.set_service(&name, service(WEB, true));

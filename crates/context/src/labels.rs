@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_beyond_the_bounds_are_left_out_and_told() {
+    fn too_long_labels_are_left_out_and_reported() {
         let long = "x".repeat(LONGEST_VALUE_BYTES + 1);
         let (fits, long_key) = (&long[1..], "k".repeat(LONGEST_KEY_BYTES + 1));
         let all = labels(&[("a", fits), ("b", long.as_str()), ("job-name", long.as_str()), (long_key.as_str(), "x")]);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_beyond_what_a_record_has_room_for_are_left_out_in_the_order_of_their_keys() {
+    fn labels_over_record_size_are_left_out_last() {
         let value = "x".repeat(LONGEST_VALUE_BYTES - 4);
         let fit = MOST_BYTES / LONGEST_VALUE_BYTES;
         let keys: Vec<String> = (0..fit + 2).map(|number| format!("k{number:03}")).collect();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_given_as_long_as_the_lease_lasts_and_somebody_takes_part_in_the_election() {
+    fn assurance_lasts_until_lease_expires_or_election_ends() {
         let now = Instant::now();
         let (standing, receiver) = watch::channel(Standing::default());
         let known = Arc::new(receiver);

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_sent_to_those_who_take_it() {
+    fn accept_encoding_header_decides_gzip() {
         for (value, takes) in
             [("gzip", true), ("br, GZIP;q=0.5", true), ("*", true), ("gzip;q=0", false), ("br", false)]
         {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_known_is_recognised_in_every_form() {
+    fn if_none_match_recognises_every_etag_form() {
         for (value, known) in [("W/\"id-1\"", true), ("\"x\", \"id-1\"", true), ("*", true), ("\"id-2\"", false)] {
             assert_eq!(names(&headers("if-none-match", value), "if-none-match", "W/\"id-1\""), known, "{value}");
         }

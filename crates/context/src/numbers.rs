@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_of_events_gives_what_the_set_alone_says(
+        fn numbers_depend_on_identity_set_not_event_order(
             events in events(), size in 1..60u32, spread in prop_oneof![Just(1u64), Just(0x9e37_79b9_7f4a_7c15)]
         ) {
             let space = Space::small(size);
@@ -248,7 +248,7 @@ mod tests {
     const RIVALS: [Sid; 3] = [Sid(3), Sid(13), Sid(23)];
 
     #[test]
-    fn the_smallest_has_the_home_and_the_others_are_the_ledger() {
+    fn smallest_sid_takes_home_and_rivals_are_exceptions() {
         let space = Space::small(10);
         let mut numbers = Numbers::new(space);
         assert_eq!(numbers.add(RIVALS[1]), []);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_exception_and_a_freed_home_that_others_want_rest_half_an_hour() {
+    fn freed_contested_number_rests_before_reuse() {
         for gone in RIVALS {
             let mut numbers = Numbers::new(Space::small(10));
             RIVALS.iter().for_each(|sid| drop(numbers.add(*sid)));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_that_nobody_rivals_leaves_nothing() {
+    fn uncontested_identity_leaves_no_state_after_removal() {
         let mut numbers = Numbers::new(Space::STANDARD);
         for n in 0..10_000 {
             numbers.add(Sid(n << 40));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_no_number_is_told() {
+    fn identity_without_free_number_has_none() {
         let mut numbers = Numbers::new(Space::small(2));
         RIVALS.iter().for_each(|sid| drop(numbers.add(*sid)));
         let given = RIVALS.map(|sid| numbers.number(sid));

@@ -395,7 +395,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn it_ends_when_nobody_says_any_more_who_leads() {
+    async fn push_ends_when_leadership_channel_closes() {
         let access = Access::default();
         let client = access.client(false, BACKOFF_FIRST, BACKOFF_FIRST).await.unwrap();
         let base = "http://127.0.0.1:1".parse().unwrap();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_makes_another_record() {
+    fn any_differing_field_changes_record() {
         let of = |change: fn(&mut Template)| {
             let mut template = template();
             change(&mut template);
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn what_consumers_are_not_told_makes_no_other_record() {
+    fn labels_not_carried_leave_record_equal() {
         let pod_labels = labels(&[("app", "front"), ("service-identity", "part"), ("pod-template-hash", "7c9b")]);
         let revised = Facts { template: Arc::new(Template { pod_labels, ..template() }), ..facts() };
         assert_eq!(Record::new(revised), Record::new(facts()));
     }
 
     #[test]
-    fn the_same_record_at_another_address_counts_as_another() {
+    fn record_digest_differs_by_address() {
         let record = Record::new(facts());
         let digests = ["10.0.0.1", "10.0.0.2", "::10.0.0.1"].map(|a| record.digest_at(a.parse().unwrap()));
         assert!(digests[0] != digests[1] && digests[0] != digests[2]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greater_role_is_told() {
+    fn control_plane_role_outranks_internet_exposed() {
         let role = |control_plane, internet_exposed| Facts { control_plane, internet_exposed, ..facts() }.role().text();
         assert_eq!(
             [role(true, true), role(true, false), role(false, true), role(false, false)],

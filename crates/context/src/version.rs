@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_does_not_matter_and_every_entry_does() {
+    fn version_depends_on_every_entry_not_order() {
         let (a, b, c) = (u128::MAX - 5, 7, u128::MAX / 3);
         assert_eq!(sum(&[a, b, c]).version(), sum(&[c, a, b]).version());
         let mut taken = sum(&[a, b, c]);

@@ -137,7 +137,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test]
-    async fn a_token_is_what_the_file_holds_now() {
+    async fn token_is_reread_from_file_per_request() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let access = Access { token_file: Some(path.clone()), ca_file: None };

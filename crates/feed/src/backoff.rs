@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_start_anew() {
+    fn backoff_doubles_up_to_limit_and_resets() {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         let waits: Vec<u64> = (0..7).map(|_| backoff.wait_drawn(u64::MAX).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);

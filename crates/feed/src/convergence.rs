@@ -261,7 +261,7 @@ proptest! {
 
     /// As long as something comes after it, no loss stays unnoticed: nobody has to break the stream.
     #[test]
-    fn a_loss_is_made_good_by_the_next_delta(steps in prop::collection::vec(step(), 0..80), last in any::<u8>()) {
+    fn lost_delta_is_recovered_after_next_one(steps in prop::collection::vec(step(), 0..80), last in any::<u8>()) {
         let mut world = World::new();
         for c in 0..CONSUMERS {
             world.take(Step::Connect(c));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_nothing_is_applied_until_a_baseline_has_all_that_was_heard_of() {
+    fn gap_blocks_deltas_until_baseline_covers_it() {
         let mut follower = following(7, 3);
         let gap = |heard| Next::Pull(Pull::Gap { table: at(7, 3), heard: at(7, heard) });
         assert_eq!(follower.delta(at(7, 6)), gap(6));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn another_epoch_needs_its_baseline_and_the_last_one_s_late_deltas_are_nothing() {
+    fn new_epoch_needs_baseline_and_ignores_old_deltas() {
         let mut follower = following(7, 3);
         let other = Next::Pull(Pull::OtherEpoch { table: at(7, 3), heard: at(8, 1) });
         assert_eq!(follower.delta(at(8, 1)), other);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_joined_where_the_table_is_and_nowhere_else() {
+    fn stream_joins_only_at_or_before_table_position() {
         for (begins, next) in [
             (at(7, 3), Next::Known),
             (at(7, 2), Next::Known),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn another_stream_from_the_table_s_position_makes_good_for_a_gap() {
+    fn stream_from_table_position_closes_gap() {
         let mut follower = following(7, 3);
         assert!(matches!(follower.delta(at(7, 6)), Next::Pull(_)));
         assert_eq!(follower.begins(at(7, 3)), Next::Known);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_of_an_earlier_epoch_is_followed_too() {
+    fn follower_accepts_producer_of_earlier_epoch() {
         let mut follower = following(7, 3);
         assert!(matches!(follower.begins(at(5, 8)), Next::Pull(_)));
         assert_eq!(follower.baseline(at(5, 9)), Next::Known);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_of_another_epoch_than_the_stream_does_not_join() {
+    fn baseline_of_other_epoch_does_not_join_stream() {
         for epoch in [6, 8] {
             let mut follower = Follower::new();
             follower.begins(at(7, 3));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_what_the_producer_says_to_pull_need_not() {
+    fn pull_is_ignored_if_table_has_its_position() {
         let mut follower = following(7, 3);
         assert_eq!(follower.told_to_pull(at(7, 3), "slow"), Next::Known);
         let told = Next::Pull(Pull::Told { reason: "slow".into() });

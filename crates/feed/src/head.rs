@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_is_taken_only_with_the_bytes_that_its_headers_mean() {
+    fn download_must_match_its_headers() {
         let meant = head(b"abc");
         assert_eq!(received(&meant, b"abc"), Ok(meant.clone()));
         assert!(matches!(received(&meant, b"ab"), Err(HeadError::Content { bytes: 2, .. })));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_could_break_a_line_or_a_path_is_refused() {
+    fn version_with_unsafe_characters_is_refused() {
         for version in ["", "a b", "a\nb", "ä", &"x".repeat(65)] {
             let meant = Head { version: version.into(), ..head(b"abc") };
             assert_eq!(received(&meant, b"abc"), Err(HeadError::Version), "{version:?}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused() {
+    fn invalid_digest_is_refused() {
         let good = Digest::of(b"").to_string();
         assert_eq!(good.parse(), Ok(Digest::of(b"")));
         for text in ["", &good[1..], &good[2..], &format!("{good}00"), &good.replace('e', "g"), &good.replace('e', "+")]

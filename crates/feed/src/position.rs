@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_is_read_back_as_it_is_written() {
+    fn position_round_trips_through_text() {
         for position in [Position { epoch: 1_700_000_000_123, seq: 42 }, Position { epoch: u64::MAX, seq: 0 }] {
             assert_eq!(position.to_string().parse(), Ok(position));
         }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_position_is_refused() {
+    fn invalid_position_is_refused() {
         for text in ["", ":", "1", "1:", ":1", "1:2:3", "+1:2", "1:-2", " 1:2", "1:2 ", "18446744073709551616:1", "a:b"]
         {
             assert!(text.parse::<Position>().is_err(), "{text}");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_covers_only_what_is_behind_it_in_its_own_epoch() {
+    fn position_covers_earlier_ones_of_same_epoch() {
         let at = |epoch, seq| Position { epoch, seq };
         assert!(at(1, 2).covers(at(1, 2)) && at(1, 2).covers(at(1, 1)));
         assert!(!at(1, 2).covers(at(1, 3)) && !at(2, 2).covers(at(1, 1)));

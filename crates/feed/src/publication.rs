@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_gets_what_is_behind_it_and_no_more() {
+    fn publication_replays_deltas_after_given_position() {
         let publication = published(3, Bounds::default());
         for (from, begins, replay) in
             [(None, 3, vec![]), (Some(3), 3, vec![]), (Some(1), 1, vec![2, 3]), (Some(0), 0, vec![1, 2, 3])]
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_given_what_is_missing_has_to_pull() {
+    fn follower_must_pull_if_replay_is_impossible() {
         let publication = published(5, Bounds { events: 2, bytes: usize::MAX });
         assert_eq!(seqs(&publication.since(Some(at(3)))), [4, 5]);
         for (asked, why) in [
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backlog_is_bounded_by_count_and_by_bytes() {
+    fn backlog_is_bounded_by_count_and_bytes() {
         let one = published(1, Bounds::default()).backlog_bytes();
         let publication = published(9, Bounds { events: 100, bytes: 3 * one });
         assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (3, 3 * one));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn another_epoch_begins_at_0_and_is_always_greater() {
+    fn renewed_epoch_begins_at_zero_and_increases() {
         let mut publication = published(3, Bounds::default());
         assert_eq!(publication.renew(9), Position { epoch: 9, seq: 0 });
         assert_eq!((publication.backlog_events(), publication.backlog_bytes()), (0, 0));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_begins_with_its_position_and_the_replay() {
+    fn stream_begins_with_position_and_replay() {
         let publication = published(2, Bounds::default());
         let frames = publication.since(Some(at(1))).frames();
         assert_eq!(frames, [sse::position(at(1)), sse::delta(at(2), b"{\"seq\":2}")]);

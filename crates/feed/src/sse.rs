@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     #[should_panic = "one line"]
-    fn data_cannot_become_another_field() {
+    fn delta_refuses_data_with_line_breaks() {
         delta(AT, b"{}\nevent: pull");
     }
 

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_is_named_by_the_uid_of_kube_system() {
+    fn cluster_uid_is_uid_of_kube_system() {
         let kube_system = |uid: Value| (Kind::Namespace, json!({"metadata": {"name": "kube-system", "uid": uid}}));
         assert_eq!(cluster_uid(&state(&[kube_system(json!("0a1b"))])).as_deref(), Some("0a1b"));
         assert_eq!(cluster_uid(&state(&[kube_system(json!(null))])), None);

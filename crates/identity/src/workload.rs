@@ -133,7 +133,7 @@ mod tests {
     const HASH: &str = "pod-template-hash";
 
     #[test]
-    fn the_app_is_the_name_label_else_the_app_label_else_the_workload() {
+    fn app_is_name_label_app_label_or_workload() {
         check(&[
             ("shop/a", "", &[(APP, "front"), ("app", "old")], "front", "front"),
             ("shop/a", "", &[("app", "old")], "old", "old"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_set_gives_its_deployment_by_the_hash_that_the_pod_has_and_by_no_guess() {
+    fn replica_set_yields_deployment_by_pod_template_hash() {
         check(&[
             ("shop/web-5d8f-x2x4z", "ReplicaSet web-5d8f", &[(HASH, "5d8f")], "web", "web"),
             ("shop/frontend-canary-x2x4z", "ReplicaSet frontend-canary", &[], "frontend-canary", "frontend-canary"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_a_cron_job_gives_the_cron_job() {
+    fn job_of_cron_job_yields_cron_job() {
         check(&[
             ("shop/backup-28912345-x2x4z", "Job backup-28912345", &[], "backup", "backup"),
             ("shop/backup-28912345-0-x2x4z", "Job backup-28912345", &[], "backup", "backup"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_numbers_its_pods_gives_the_pod() {
+    fn numbered_pod_is_its_own_workload() {
         check(&[
             ("shop/db-0", "StatefulSet db", &[], "db-0", "db-0"),
             ("shop/db-12", "StatefulSet db", &[("app", "db")], "db-12", "db"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_gives_the_component() {
+    fn static_pod_workload_is_name_without_node() {
         check(&[
             ("kube-system/etcd-node-a", "Node node-a", &[], "etcd", "etcd"),
             ("kube-system/proxy-7-node-7", "Node node-7", &[("app", "lb")], "proxy-7", "lb"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_owner_gives_its_name_and_no_owner_the_app_or_the_pod() {
+    fn workload_is_owner_name_app_or_pod_name() {
         check(&[
             ("shop/web-x2x4z", "CloneSet web", &[("app", "front")], "web", "front"),
             ("shop/debug", "", &[("app", "tools")], "tools", "tools"),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_is_one_that_its_kubelet_speaks_of_whatever_its_owner_claims() {
+    fn static_pod_requires_mirror_annotation_and_own_node() {
         let owned = pod("shop/etcd-node-a", "Node node-a", &[]);
         assert_eq!(workload(&owned).component, Component::Hosted);
         for (node, expected) in [("node-a", Component::Own), ("node-b", Component::Hosted)] {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_certificate_without_common_name_names_nobody() {
+    fn peer_certificate_may_lack_common_name() {
         assert_eq!(certificate(&[(DnType::OrganizationName, "monitoring")]).common_name, None);
         assert_eq!(certificate(&[(DnType::CommonName, "")]).common_name, None);
         assert_eq!(PeerCertificate::of_der(b"no certificate"), None);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_of_the_files_says_makes_another_client() {
+    fn fingerprint_changes_with_any_credential_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let way =
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_may_end_its_line_and_is_nothing_else() {
+    fn token_file_must_be_one_printable_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "secret\n").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_is_made_anew_for_other_files_only() {
+    async fn client_is_rebuilt_only_for_changed_files() {
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
         let files = |ca_file| Reread {

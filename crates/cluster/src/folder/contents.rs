@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_a_problem_with_its_line_and_the_rest_counts() {
+    fn invalid_documents_are_problems_with_line_numbers() {
         let text = "[1]\n---\nname: x\n---\n{kind: Pod, metadata: {name: a}}\n---\n\
                     {apiVersion: v1, kind: Pod, metadata: {}}\n---\n\
                     {apiVersion: networking.k8s.io/v1, kind: Networkpolicy, metadata: {name: a}}\n---\n\

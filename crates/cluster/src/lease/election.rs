@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_renews_is_never_followed_by_another() {
+    fn renewing_leader_is_never_replaced() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         for second in 0..200 {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_leader_gives_up_before_another_takes_its_place() {
+    fn silent_leader_steps_down_before_successor_leads() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         world.round(&mut a, 0);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_waited_for_from_when_it_was_first_seen_however_old_its_times_are() {
+    fn holder_timeout_starts_when_lease_first_observed() {
         let mut world = World::new();
         let spec =
             json!({"holderIdentity": "x", "leaseDurationSeconds": 30, "renewTime": "2001-01-01T00:00:00.000000Z"});
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_change_are_no_sign_of_the_holder() {
+    fn metadata_changes_do_not_renew_lease() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         world.round(&mut a, 0);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_is_taken_at_once() {
+    fn released_lease_is_acquired_immediately() {
         let mut world = World::new();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         world.round(&mut a, 0);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_the_lease_its_own_has_to_renew_it_before_it_leads() {
+    fn restarted_holder_must_renew_before_leading() {
         let mut world = World::new();
         world.round(&mut candidate("a"), 0);
         let mut again = candidate("a");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_says_no_duration_has_ours() {
+    fn invalid_lease_duration_falls_back_to_default() {
         let mut world = World::new();
         for duration in [json!(null), json!(0), json!(-1), json!("15")] {
             let spec = json!({"holderIdentity": "x", "leaseDurationSeconds": duration});

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_keeps_when_it_was_acquired_and_a_change_of_hands_is_counted() {
+    fn renewal_keeps_acquire_time_and_takeover_counts_transition() {
         let first = Lease::new(&ObjectName::new("ringfence", "context")).held_by("a", Duration::from_secs(15), time());
         let later = time() + jiff::SignedDuration::from_secs(2);
         let renewed = first.held_by("a", Duration::from_secs(15), later);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_into_it_stays() {
+    fn renewal_keeps_foreign_fields_of_lease() {
         let object = json!({"metadata": {"resourceVersion": "7", "labels": {"a": "b"}}, "spec": {"strategy": "x"}});
         let held = Lease::of(object.clone()).held_by("a", Duration::from_secs(15), time());
         assert_eq!(held.object()["metadata"], object["metadata"]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lease_is_nobodys() {
+    fn released_lease_has_no_holder() {
         let held = Lease::new(&ObjectName::new("ringfence", "context")).held_by("a", Duration::from_secs(15), time());
         assert_eq!(held.holder(), Some("a"));
         assert_eq!(held.released(time()).holder(), None);

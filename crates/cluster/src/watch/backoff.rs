@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_last_and_start_over_after_a_success() {
+    fn backoff_doubles_up_to_limit_and_resets() {
         let second = Duration::from_secs(1);
         let mut backoff = Backoff::new(second, second * 4);
         for full in [1, 2, 4, 4, 4] {

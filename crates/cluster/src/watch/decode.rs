@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_nested_deeper_than_any_decoder_goes_is_unreadable_and_not_lost() {
+    fn too_deeply_nested_object_is_unreadable_not_lost() {
         let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
         let text = format!(r#"{{"metadata":{{"namespace":"shop","name":"web","resourceVersion":"3"}},"spec":{deep}}}"#);
         let line = format!(r#"{{"type":"ADDED","object":{text}}}"#);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn gone_is_expired_whether_by_code_or_by_reason() {
+    fn gone_code_or_expired_reason_means_expired() {
         assert!(matches!(refused(410, ""), Failure::Expired));
         let by_reason = Status::failure("too old resource version", "Expired").boxed();
         assert!(matches!(Failure::of_status(Verb::Watch, by_reason), Failure::Expired));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_html_from_a_proxy_fits_a_log_line() {
+    fn html_error_page_is_shortened_to_one_line() {
         let text = refused(502, &"<html>\n ".repeat(10_000)).explain(Object::resource(Kind::Pod));
         assert!(text.len() < 500 && !text.contains('\n'), "{text}");
     }

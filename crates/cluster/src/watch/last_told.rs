@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_known_is_not_held_twice() {
+    fn equal_object_shares_its_last_allocation() {
         let mut told = LastTold::new();
         let listed = [pod("a", "web"), pod("b", "web"), pod("c", "web")];
         told.replace(&listed);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_means_what_the_whole_does_whatever_stands_where() {
+    fn lean_object_lowers_like_whole_with_any_values() {
         for kind in Kind::ALL {
             let whole = whole(kind);
             check(kind, &whole, "whole");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_field_that_stands_twice_the_last_counts() {
+    fn last_of_duplicate_fields_counts() {
         let twice =
             r#"{"metadata": {"name": "a", "name": "b"}, "spec": 1, "spec": {"nodeName": "x", "nodeName": "y"}}"#;
         let whole: Value = serde_json::from_str(twice).unwrap();

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_may_come_in_pieces_and_a_piece_may_hold_lines() {
+    async fn lines_are_assembled_from_arbitrary_chunks() {
         let mut lines = lines(&[b"on", b"e\ntwo\n", b"\n\r\nthr", b"ee\nhalf"]);
         for expected in ["one\n", "two\n", "three\n"] {
             let Read::Line(line) = lines.next(SOON).await else { panic!("no {expected}") };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_line_is_given_up() {
+    async fn endless_line_is_too_long() {
         let piece: &'static [u8] = &[b'x'; 1 << 16];
         let mut lines = Lines::new(stream::repeat(piece).map(io::Result::Ok).into_async_read());
         assert!(matches!(lines.next(SOON).await, Read::TooLong));

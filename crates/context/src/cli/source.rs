@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_a_provider_a_store_or_a_path() {
+    fn source_parses_as_provider_store_or_path() {
         let source = |text: &str| text.parse::<Source>();
         assert!(matches!(source("http://127.0.0.1:9471"), Ok(Source::Served(_))));
         assert!(matches!(source("s3://bucket/prefix"), Ok(Source::Store(_))));

@@ -138,7 +138,7 @@ pub(super) fn shop() -> Object {
 }
 
 #[test]
-fn a_record_says_who_has_the_address() {
+fn record_describes_workload_of_address() {
     let labelled = [("app", "web"), ("pod-template-hash", "5d8f"), ("service-identity", "front")];
     let web = Written { labels: &labelled, addresses: &["10.0.0.1", "fd00::1"], ..WEB };
     let directory = directory(&[shop(), web.object()]);
@@ -162,7 +162,7 @@ fn a_record_says_who_has_the_address() {
 }
 
 #[test]
-fn an_address_has_the_pod_that_is_likeliest_to_send() {
+fn address_claim_goes_to_pod_likeliest_to_send() {
     // Each before the next.
     let order = [
         Written { name: "shop/e", ready: true, uid: "2", ..WEB },
@@ -185,7 +185,7 @@ fn an_address_has_the_pod_that_is_likeliest_to_send() {
 }
 
 #[test]
-fn who_finishes_leaves_his_address_to_the_next() {
+fn finished_pod_releases_address_to_next_claimant() {
     let other = Written { name: "shop/other", owner: "", labels: &[], ready: false, ..WEB };
     let mut directory = directory(&[shop(), WEB.object(), other.object()]);
     assert_eq!(workload(&directory, "10.0.0.1"), "shop/web");
@@ -197,7 +197,7 @@ fn who_finishes_leaves_his_address_to_the_next() {
 }
 
 #[test]
-fn a_node_has_a_record_of_its_own_with_what_runs_on_its_host_network() {
+fn node_record_includes_host_network_pods() {
     let host = Written { host_network: true, addresses: &["192.0.2.1", "fd00::a"], node: "node-a", ..WEB };
     let proxy = Written { name: "kube-system/proxy", owner: "DaemonSet proxy", host_port: true, labels: &[], ..host };
     let mut directory = directory(&[proxy.object()]);
@@ -223,7 +223,7 @@ fn a_node_has_a_record_of_its_own_with_what_runs_on_its_host_network() {
 }
 
 #[test]
-fn without_labels_that_are_known_an_identity_is_not_known() {
+fn identity_is_init_without_readable_labels() {
     let init = |directory: &Directory| {
         let record = record(directory, "10.0.0.1").unwrap();
         assert_eq!(&*record.workload, "web");
@@ -280,7 +280,7 @@ fn pods_where_no_agent_runs_are_unmanaged() {
 }
 
 #[test]
-fn a_workload_is_exposed_with_any_of_its_pods() {
+fn workload_is_exposed_if_any_pod_is() {
     let old = Written { name: "shop/web-0", owner: "ReplicaSet web-77", addresses: &["10.0.0.2"], ..WEB };
     let old = Written { labels: &[("app", "old"), ("pod-template-hash", "77")], ..old };
     let exposed =
@@ -309,7 +309,7 @@ fn a_workload_is_exposed_with_any_of_its_pods() {
 }
 
 #[test]
-fn details_of_pods_are_told_where_they_are_asked_for() {
+fn pod_details_are_included_with_pod_detail_setting() {
     let second = Written { name: "shop/web-2", node: "", addresses: &["10.0.0.2"], ..WEB };
     let directory =
         directory_with(Settings { pod_detail: true, ..settings() }, &[shop(), WEB.object(), second.object()]);
@@ -324,7 +324,7 @@ fn details_of_pods_are_told_where_they_are_asked_for() {
 }
 
 #[test]
-fn labels_that_are_too_long_are_told_of_and_count_for_the_identity() {
+fn too_long_labels_are_problems_but_affect_identity() {
     let long = ["x", "y"].map(|c| c.repeat(crate::labels::LONGEST_VALUE_BYTES + 1));
     let [x, y] = [[("note", long[0].as_str())], [("note", long[1].as_str())]];
     let first = Written { labels: &x, owner: "", ..WEB };
@@ -340,7 +340,7 @@ fn labels_that_are_too_long_are_told_of_and_count_for_the_identity() {
 }
 
 #[test]
-fn a_pod_with_another_owner_is_told_of_to_whoever_names_it_by_its_workload() {
+fn owner_change_marks_pod_as_renamed() {
     let mut directory = directory(&[shop(), WEB.object()]);
     assert_eq!(directory.apply(Change::Set(WEB.object()), Instant::now()), Applied::default());
     let adopted = directory.apply(Change::Set(Written { owner: "ReplicaSet api", ..WEB }.object()), Instant::now());
@@ -350,7 +350,7 @@ fn a_pod_with_another_owner_is_told_of_to_whoever_names_it_by_its_workload() {
 }
 
 #[test]
-fn a_relabelled_namespace_of_5000_pods_makes_one_new_identity() {
+fn relabelled_namespace_creates_one_identity_for_5000_pods() {
     let names: Vec<(String, String)> =
         (0..5000).map(|n| (format!("shop/web-{n}"), format!("10.0.{}.{}", n / 250, n % 250))).collect();
     let pods = names.iter().map(|(name, ip)| Written { name, addresses: &[ip], ..WEB }.object());
@@ -368,7 +368,7 @@ fn a_relabelled_namespace_of_5000_pods_makes_one_new_identity() {
 }
 
 #[test]
-fn jobs_that_come_and_go_leave_the_identities_as_they_were() {
+fn job_churn_leaves_identities_and_table_unchanged() {
     let mut directory = directory(&[shop(), WEB.object()]);
     directory.take_changes();
     let (before, templates) = (directory.current(), directory.templates.held().0);
@@ -392,7 +392,7 @@ fn jobs_that_come_and_go_leave_the_identities_as_they_were() {
 }
 
 #[test]
-fn an_event_costs_what_it_touches() {
+fn event_resolves_only_affected_addresses() {
     let names: Vec<(String, String, String)> = (0..2000)
         .map(|n| (format!("shop/web-{n}"), format!("10.0.{}.{}", n / 250, n % 250), format!("node-{}", n % 20)))
         .collect();
@@ -423,7 +423,7 @@ fn an_event_costs_what_it_touches() {
 }
 
 #[test]
-fn a_number_that_two_want_is_one_of_theirs_and_rests_when_it_is_free() {
+fn contested_number_rests_before_reassignment() {
     let start = Instant::now();
     let mut directory = Directory::new(Settings { numbers: Space::small(1), ..settings() });
     let other = Written { name: "shop/other", owner: "", labels: &[], addresses: &["10.0.0.2"], ..WEB };

@@ -98,7 +98,7 @@ fn node_has_the_addresses_of_its_object() {
 }
 
 #[test]
-fn node_address_goes_to_the_node_that_pods_confirm() {
+fn shared_node_address_goes_to_pod_confirmed_node() {
     let shared = ["192.0.2.1"];
     let of_b = Written { host_network: true, addresses: &shared, node: "node-b", ..WEB };
     let mut directory = directory(&[node("node-b", &shared, json!({})), node("node-a", &shared, json!({}))]);
@@ -114,7 +114,7 @@ fn node_address_goes_to_the_node_that_pods_confirm() {
 }
 
 #[test]
-fn pod_address_stays_its_own_whatever_others_claim() {
+fn pod_outranks_other_claimants_of_its_address() {
     let all = ["10.0.0.1"];
     let mut directory = directory(&[
         shop(),
@@ -145,7 +145,7 @@ fn pod_address_stays_its_own_whatever_others_claim() {
 }
 
 #[test]
-fn api_server_goes_by_its_pod_on_the_host_network() {
+fn api_server_address_names_its_host_network_pod() {
     let proxy = Written { name: "kube-system/proxy", owner: "DaemonSet proxy", labels: &[], ..API_SERVER };
     let mut directory = directory(&[node("node-a", &["192.0.2.1", "192.0.2.9"], json!({})), proxy.object()]);
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"));
@@ -170,7 +170,7 @@ fn api_server_goes_by_its_pod_on_the_host_network() {
 }
 
 #[test]
-fn tenant_pod_named_like_an_api_server_is_none() {
+fn tenant_pod_named_kube_apiserver_stays_internal() {
     let tenant = Written { name: "shop/kube-apiserver", ..API_SERVER };
     let directory = directory(&[shop(), tenant.object()]);
     assert_eq!(who(&directory, "192.0.2.1"), host("node-a"));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_stays_as_long_as_anything_is_written_so() {
+    fn line_stays_while_any_edge_writes_it() {
         let (tcp, udp) = (edge(Protocol::Tcp, 53), edge(Protocol::Udp, 53));
         let mut list = Allowlist::new(Form::Compatible);
         let first = list.apply(&changes(&[tcp.clone(), udp.clone()], &[]));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_says_what_the_list_holds_however_it_came_there() {
+    fn version_depends_on_list_contents_only() {
         let lines = [edge(Protocol::Tcp, 1), edge(Protocol::Tcp, 2), edge(Protocol::Udp, 3)];
         let mut at_once = Allowlist::new(Form::Extended);
         at_once.apply(&changes(&lines, &[]));

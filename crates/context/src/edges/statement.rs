@@ -230,7 +230,7 @@ mod tests {
     use crate::edges::texts;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn lines_round_trip_in_extended_form() {
         let workload = |text: &str| text.parse::<ObjectName>().unwrap();
         let ports = FlowPorts::of([
             PortSpan { protocol: Protocol::Tcp, first: 80, last: 80 },
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused_with_the_reason() {
+    fn invalid_line_is_refused_with_reason() {
         for (line, why) in [
             ("", "one word"),
             ("X a/b", "at the beginning"),

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_expanded_as_long_as_that_is_few_lines() {
+    fn compatible_form_expands_small_port_ranges_only() {
         let most = edge(&[span(Protocol::Tcp, 8_001, 8_128)], false);
         assert_eq!(texts(&most, Form::Compatible).len(), MOST_PORTS_OF_A_RANGE);
         let more = edge(&[span(Protocol::Tcp, 8_000, 8_128), span(Protocol::Udp, 1, 1)], false);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_be_taken_for_another_part_of_a_line() {
+    fn workload_name_is_escaped_in_lines() {
         for odd in ["a > b/c : *", "*", "x\nE */* > */* : *", "größe", "100%", "a/b"] {
             let workload = ObjectName::new("shop", odd);
             let written = name(&workload);

@@ -212,7 +212,7 @@ S shop/web
     }
 
     #[test]
-    fn a_flow_is_declared_a_violation_or_not_governed() {
+    fn flow_verdict_is_declared_violation_or_not_governed() {
         for (source, destination, asked, expected) in [
             ("shop/web", "shop/api", "80", "declared false"),
             ("shop/web", "shop/api", "80/udp", "declared true"),
@@ -245,7 +245,7 @@ S shop/web
     }
 
     #[test]
-    fn remote_pod_is_declared_by_any_set_or_block() {
+    fn remote_pod_is_declared_by_set_or_block() {
         let text = "# NetworkPolicy-derived declared-edge allow-list (extended)
 C 10.9.0.0/24 except 10.9.0.9/32 > shop/api : 443/TCP
 C 0.0.0.0/0 > shop/api : 53/UDP

@@ -89,7 +89,7 @@ impl Published {
 }
 
 #[test]
-fn lookup_says_how_long_a_record_was_valid() {
+fn history_lookup_includes_validity_interval() {
     let start = Instant::now();
     let minute = |n: u32| start + n * MINUTE;
     let mut published = Published::new(BOUNDS, start);

@@ -95,7 +95,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[tokio::test]
-    async fn a_reader_that_lies_too_far_behind_is_told_so_and_sent_away() {
+    async fn slow_reader_is_told_to_pull_and_disconnected() {
         let channel = Channel::new("identity", 1);
         let publish = |deltas: Vec<Delta>| channel.publish(deltas, |at| Baseline::new("v".into(), at, 0, vec![]));
         publish(vec![]);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_records_share_one_place_and_what_repeats_is_pointed_to() {
+    fn equal_records_share_offset_and_repetitions_use_pointers() {
         let labels = || Value::Map(vec![("tier", Value::text("frontend")), ("team", Value::text("checkout"))]);
         let encode = |number: &u32| Value::Map(vec![("number", Value::Uint32(*number)), ("labels", labels())]);
         let mut data = Data::new();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_the_format_cannot_hold_is_refused() {
+    fn text_over_format_limit_is_refused() {
         let mut out = vec![];
         assert_eq!(text(&mut out, &"x".repeat(SIZE_MAX + 1)), Err(WriteError::TextTooLong { bytes: SIZE_MAX + 1 }));
         assert!(text(&mut out, &"x".repeat(SIZE_MAX)).is_ok());

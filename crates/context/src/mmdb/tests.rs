@@ -64,7 +64,7 @@ fn check(table: &Table, others: &[IpAddr]) {
 }
 
 #[test]
-fn every_small_table_of_notable_addresses_is_read_back() {
+fn tables_of_boundary_addresses_are_read_back() {
     let notable: Vec<IpAddr> = [
         "0.0.0.0",
         "0.0.0.1",
@@ -91,7 +91,7 @@ fn every_small_table_of_notable_addresses_is_read_back() {
 }
 
 #[test]
-fn an_ipv6_address_of_nothing_but_zeros_is_the_ipv4_one() {
+fn all_zero_ipv6_address_equals_ipv4_one() {
     let table = Table::from([(address("::"), "it".into())]);
     let file = file(&table);
     let database = Database::open(&file).unwrap();
@@ -104,7 +104,7 @@ fn an_ipv6_address_of_nothing_but_zeros_is_the_ipv4_one() {
 }
 
 #[test]
-fn a_mapped_address_is_that_of_ipv4_and_no_alias_is_listed() {
+fn mapped_address_finds_ipv4_and_aliases_are_unlisted() {
     let table = Table::from([(address("10.0.0.1"), "it".into())]);
     let file = file(&table);
     let database = Database::open(&file).unwrap();
@@ -206,7 +206,7 @@ fn descriptions_are_read_back_and_others_refused() {
 }
 
 #[test]
-fn a_file_of_another_kind_or_that_was_cut_is_refused() {
+fn foreign_or_truncated_database_is_refused() {
     let file = file(&Table::from([(address("10.0.0.1"), "it".into())]));
     let other = String::from_utf8_lossy(&file).contains("Workload-Identity");
     assert!(other);

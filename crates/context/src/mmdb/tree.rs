@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_laid_out_as_the_format_says() {
+    fn tree_node_has_28_bit_record_layout() {
         let mut node = [0; NODE_BYTES];
         lead(&mut node, 0, false, 0x0123_4567);
         lead(&mut node, 0, true, 0x0fed_cba9);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_share_the_nodes_of_what_they_have_in_common() {
+    fn addresses_share_nodes_of_common_prefix() {
         let nodes = |addresses: &[u128]| {
             let leaves: Vec<Leaf> = addresses.iter().map(|a| Leaf::of_address(*a, 0)).collect();
             Tree::of(&leaves, 1).unwrap().nodes
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_28_bits_cannot_address_is_refused() {
+    fn table_over_28_bit_record_size_is_refused() {
         let room = (1 << RECORD_BITS) - SEPARATOR.len() - 128;
         let leaf = Leaf::of_address(5, 0);
         assert!(Tree::of(&[leaf], room).is_ok());

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ingress_names_the_services_of_its_default_and_its_rules() {
+    fn ingress_names_services_of_default_backend_and_rules() {
         let path = |name: &str| json!({"path": "/", "backend": {"service": {"name": name, "port": {"number": 80}}}});
         let spec = json!({
             "defaultBackend": {"service": {"name": "web"}},
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_any_kind_names_the_services_of_its_rules() {
+    fn route_names_services_of_its_rules() {
         let spec = json!({
             "parentRefs": [{"name": "gateway"}],
             "rules": [
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood_of_an_ingress_counts_and_the_rest_is_reported() {
+    fn ingress_keeps_valid_backends_and_reports_invalid_ones() {
         let old = json!({"backend": {"serviceName": "old", "servicePort": 80}});
         let spec = json!({
             "defaultBackend": {"service": {"name": 7}},
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood_of_a_route_counts_and_the_rest_is_reported() {
+    fn route_keeps_valid_backends_and_reports_invalid_ones() {
         let spec = json!({"rules": [
             {"backendRefs": [{"name": "web"}, {"namespace": 7, "name": "x"}, {"kind": "Service"}, 7]},
             {"backendRefs": {"name": "y"}},

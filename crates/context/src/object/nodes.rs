@@ -26,7 +26,7 @@ mod tests {
     use crate::object::{Kind, Object};
 
     #[test]
-    fn node_of_the_control_plane_has_the_role_label() {
+    fn node_is_control_plane_by_role_label() {
         let role = |labels: Value| {
             let object = json!({"metadata": {"name": "node-a", "labels": labels}});
             let Ok(Object::Node(node)) = Object::lower(&mut Interner::new(), Kind::Node, &object) else { panic!() };

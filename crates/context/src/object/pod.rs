@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_is_half_understood_is_none_and_a_problem() {
+    fn invalid_owner_reference_is_problem_and_ignored() {
         for references in [
             json!("x"),
             json!([7]),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_fails_when_container_has_failed_and_not_ready() {
+    fn pod_is_failing_if_unready_with_failed_container() {
         let failing = |ready: &str, list: &str, container: Value| {
             let conditions = json!([{"type": "Ready", "status": ready}]);
             pod(json!({"metadata": {"name": "a"}, "status": {"conditions": conditions, list: [container]}})).failing
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_ready_when_its_condition_says_so() {
+    fn pod_is_ready_by_its_ready_condition() {
         let ready =
             |conditions: Value| pod(json!({"metadata": {"name": "a"}, "status": {"conditions": conditions}})).ready;
         assert!(ready(json!([{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}])));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_the_node_lead_to_containers_that_go_on_running() {
+    fn host_ports_count_for_containers_and_sidecars_only() {
         let container =
             |port: Value| json!([{"ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": port}]}]);
         let has = |spec: Value| pod(json!({"metadata": {"name": "a"}, "spec": spec})).host_port;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_port_that_is_none_is_a_problem_and_the_others_count() {
+    fn invalid_host_port_is_problem_and_others_count() {
         for wrong in [json!("8080"), json!(-1), json!(70_000), json!(80.5), json!([])] {
             let ports = json!([{"hostPort": wrong}, {"hostPort": 80}]);
             let pod = pod(json!({"metadata": {"name": "a"}, "spec": {"containers": [{"ports": ports}]}}));

@@ -13,7 +13,7 @@ fn read(text: &str) -> (Vec<String>, Vec<String>, usize) {
 }
 
 #[test]
-fn a_folder_says_what_context_is_made_of() {
+fn folder_manifests_yield_context_objects() {
     let text = "\
 {apiVersion: v1, kind: Service, metadata: {name: web}}
 ---
@@ -31,7 +31,7 @@ fn a_folder_says_what_context_is_made_of() {
 }
 
 #[test]
-fn lists_of_every_kind_come_apart() {
+fn lists_of_every_kind_are_flattened() {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Namespace) {
         let resource = <Object as cluster::Watched>::resource(kind);
         let version = [resource.group, resource.version].join("/");
@@ -49,7 +49,7 @@ fn lists_of_every_kind_come_apart() {
 }
 
 #[test]
-fn other_apis_resources_of_the_same_names_are_ignored() {
+fn same_named_resources_of_other_apis_are_ignored() {
     let text = "\
 {apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: web}}
 ---
@@ -61,7 +61,7 @@ fn other_apis_resources_of_the_same_names_are_ignored() {
 }
 
 #[test]
-fn what_is_misspelt_is_a_problem() {
+fn misspelt_kind_or_missing_version_is_problem() {
     let text = "\
 {apiVersion: networking.k8s.io/v1, kind: Networkpolicy, metadata: {name: a}}
 ---

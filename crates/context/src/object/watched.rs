@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_means_what_the_whole_does_whatever_stands_where() {
+    fn lean_object_lowers_like_whole_with_any_values() {
         let wrong = [
             json!(null),
             json!(true),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_fixtures_say_everything_there_is_to_say() {
+    fn fixtures_fill_every_field_without_problems() {
         for kind in Kind::ALL {
             let object = Object::lower(&mut Interner::new(), kind, &whole(kind)).unwrap();
             assert_eq!(object.kind(), kind);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_enforcement_is_as_enforcement_sees_it() {
+    fn shared_kinds_lower_like_policy_crate() {
         for base in policy::Kind::ALL {
             let kind = Kind::from(base);
             let whole = whole(kind);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relay_is_seeded_again_when_believed_version_is_gone() {
+    fn relay_is_seeded_again_after_losing_confirmed_version() {
         let lost = HeldBaseline::Unanswered { status: 404 };
         let mut confirmation = Confirmation::new(Duration::ZERO);
         assert!(confirmation.answered(&lost, "id-1"), "it never said what it has");

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_leave_in_their_order_and_stay_until_they_are_taken() {
+    fn outbox_keeps_deltas_in_order_until_taken() {
         let outbox = Outbox::default();
         outbox.open();
         outbox.put([delta(1), delta(2)]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_worth_keeping_is_given_up_at_once_and_told_once() {
+    fn outbox_overflow_drops_deltas_and_reports_once() {
         let outbox = Outbox::default();
         outbox.open();
         outbox.put((1..=DELTAS as u64).map(delta));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_waits_until_a_delta_comes_that_tells_the_same() {
+    fn notice_is_superseded_by_next_delta() {
         let outbox = Outbox::default();
         outbox.open();
         let notice = Pending { is_notice: true, ..delta(1) };

@@ -73,7 +73,7 @@ fn ranges_with_host_bits_or_embedded_are_refused() {
 }
 
 #[test]
-fn longest_range_decides_who_an_address_is() {
+fn longest_range_decides_identity_of_address() {
     let except = [net("10.0.0.0/8"), net("fd00::/8")];
     let ranges = RangeRecords::new(Some(&except), &[net("35.191.0.0/16"), net("10.9.0.0/24")]);
     for (asked, expected) in [
@@ -102,7 +102,7 @@ fn records_of_ranges_have_an_external_role() {
 }
 
 #[test]
-fn version_tells_tables_with_other_ranges_apart() {
+fn version_differs_between_tables_with_different_ranges() {
     let version = |ranges: RangeRecords| tables(&[address("10.0.0.1")], ranges).identities()(START).version;
     let all = [
         RangeRecords::default(),

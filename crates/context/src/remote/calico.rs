@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_becomes_an_object_with_its_labels_and_one_net_for_each_address() {
+    fn set_becomes_object_with_labels_and_host_nets() {
         let addresses: &[&str] = &["10.4.1.38", "2001:db8::1", "10.4.1.4"];
         let snapshot = snapshot(&[("my-cluster", "my-ns", "my-app", addresses)], &[]);
         let steps = plan(&snapshot, &exporter(), &snapshot.wanted(&exporter()), &BTreeMap::new())

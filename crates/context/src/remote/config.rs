@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_reached_in_one_of_two_ways() {
+    fn cluster_config_accepts_kubeconfig_or_url() {
         let clusters = parse_clusters(
             "clusters:\n\
              - name: east\n  kubeconfig: /etc/remote/east\n\
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_cluster_config_is_refused_with_reason() {
         let https = "url: 'https://a', caFile: c, tokenFile: t";
         for (entry, says) in [
             ("{name: a, kubeconfig: k, labelPrefix: x}".to_owned(), "labelPrefix"),

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_any_characters_and_the_rest_is_exact() {
+    fn star_matches_any_characters_and_rest_exactly() {
         let cases = [
             ("web", "web", true),
             ("web", "web-1", false),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_can_be_is_no_pattern() {
+    fn pattern_refuses_characters_invalid_in_names() {
         for text in ["", "a b", "a/b", "[a-z]", "a?"] {
             assert!(Pattern::try_from(text.to_owned()).is_err(), "{text}");
         }

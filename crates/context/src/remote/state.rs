@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_what_is_read() {
+    fn state_file_round_trips_per_cluster() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::create(folder.path()).unwrap();
         assert_eq!(state.read("east").unwrap(), Found::Nothing);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_off_or_altered_is_moved_aside() {
+    fn truncated_or_altered_state_file_is_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::create(folder.path()).unwrap();
         let path = folder.path().join("remote-sets/east.json");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_cluster_goes_with_it() {
+    fn state_is_removed_with_its_cluster() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::create(folder.path()).unwrap();
         for cluster in ["east", "west"] {

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_deltas_tell_is_what_the_baseline_says() {
+    fn deltas_add_up_to_baseline() {
         let (mut table, mut plain) = (Table::default(), Plain::new());
         for (name, numbers) in [("web", 0..5), ("api", 3..9), ("web", 2..7), ("api", 0..0), ("web", 2..7)] {
             let mut difference = Difference::default();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_another_one_if_what_consumers_see_is() {
+    fn version_changes_with_sets_and_rows() {
         let mut table = Table::default();
         let mut versions = vec![baseline(&table).0];
         let mut ignored = Difference::default();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_goes_takes_its_sets_along_and_no_others() {
+    fn removed_cluster_removes_only_its_own_sets() {
         let (mut table, mut ignored) = (Table::default(), Difference::default());
         for cluster in ["a", "a-b", "b"] {
             table.set(RemoteSet::new(cluster, "shop", "web"), &addresses(0..2), &mut ignored);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_to_be_told_of_a_cluster_that_goes_is_not_told() {
+    fn removing_cluster_discards_its_pending_changes() {
         let (mut table, mut told_before) = (Table::default(), Difference::default());
         table.set(RemoteSet::new("a", "shop", "web"), &addresses(0..2), &mut told_before);
         table.tell(row("a", true), &mut told_before);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_are_of_bounded_size_and_rows_come_last() {
+    fn deltas_are_bounded_with_cluster_rows_last() {
         let (mut table, mut plain) = (Table::default(), Plain::new());
         let mut difference = Difference::default();
         table.set(set("large"), &addresses(0..5_000), &mut difference);

@@ -191,7 +191,7 @@ impl Following {
 }
 
 #[tokio::test]
-async fn a_baseline_comes_first_and_then_what_is_behind_it() {
+async fn client_receives_baseline_then_deltas() {
     let server = Server::start(7).await;
     server.publish();
     let mut following = start(source(&[&server]));
@@ -211,7 +211,7 @@ async fn client_requests_the_form_of_its_source() {
 }
 
 #[tokio::test]
-async fn what_the_baseline_contains_is_not_handed_on_again() {
+async fn delta_contained_in_baseline_is_skipped() {
     let server = Server::start(7).await;
     *server.inner.at_download.lock().unwrap() = 2;
     let mut following = start(source(&[&server]));
@@ -221,7 +221,7 @@ async fn what_the_baseline_contains_is_not_handed_on_again() {
 }
 
 #[tokio::test]
-async fn who_comes_back_gets_what_was_missed_and_no_baseline() {
+async fn reconnect_resumes_with_missed_deltas_only() {
     let server = Server::start(7).await;
     let mut following = start(source(&[&server]));
     following.expect(&["baseline 7:0"]).await;
@@ -232,7 +232,7 @@ async fn who_comes_back_gets_what_was_missed_and_no_baseline() {
 }
 
 #[tokio::test]
-async fn a_gap_and_another_epoch_are_answered_with_one_baseline_each() {
+async fn gap_or_new_epoch_pulls_one_baseline() {
     let server = Server::start(7).await;
     let mut following = start(source(&[&server]));
     following.expect(&["baseline 7:0"]).await;
@@ -252,7 +252,7 @@ async fn a_gap_and_another_epoch_are_answered_with_one_baseline_each() {
 }
 
 #[tokio::test]
-async fn a_baseline_that_is_not_what_was_meant_is_not_handed_on() {
+async fn baseline_with_wrong_digest_or_headers_is_refused() {
     let server = Server::start(7).await;
     let mut cut = baseline(Position { epoch: 7, seq: 0 });
     *cut.body_mut() = "7".into();
@@ -263,14 +263,14 @@ async fn a_baseline_that_is_not_what_was_meant_is_not_handed_on() {
 }
 
 #[tokio::test]
-async fn a_baseline_that_is_too_long_is_not_taken_in() {
+async fn too_large_baseline_is_refused() {
     let server = Server::start(7).await;
     let mut following = start(Source { baseline_bytes: 2, ..source(&[&server]) });
     following.expect(&["lost: larger than 2 bytes"]).await;
 }
 
 #[tokio::test]
-async fn a_baseline_of_another_producer_is_handed_on_and_the_stream_opened_again() {
+async fn baseline_of_other_producer_reopens_stream() {
     let server = Server::start(7).await;
     server.inner.downloads.lock().unwrap().push_back(baseline(Position { epoch: 5, seq: 3 }));
     let mut following = start(source(&[&server]));
@@ -279,7 +279,7 @@ async fn a_baseline_of_another_producer_is_handed_on_and_the_stream_opened_again
 }
 
 #[tokio::test]
-async fn a_silent_stream_is_dead_and_one_that_says_it_is_there_is_not() {
+async fn stream_times_out_only_without_heartbeats() {
     let server = Server::start(7).await;
     // Longer than a busy machine delays a message, so that the messages below are in time.
     let silence = Duration::from_secs(4);
@@ -322,7 +322,7 @@ async fn a_token_that_is_replaced_is_used() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_of_a_feed_is_told_of() {
+async fn invalid_streams_are_reported_as_lost() {
     let server = Server::start(7).await;
     let stream = |text: &'static [u8]| {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -348,7 +348,7 @@ async fn what_is_no_stream_of_a_feed_is_told_of() {
 }
 
 #[tokio::test]
-async fn following_ends_with_whom_it_is_for() {
+async fn follower_ends_when_receiver_is_dropped() {
     let server = Server::start(7).await;
     let mut following = start(source(&[&server]));
     following.expect(&["baseline 7:0"]).await;
@@ -378,7 +378,7 @@ async fn missing_ca_file_is_read_when_it_appears() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_followed_is_refused_at_once() {
+async fn source_without_http_url_is_refused_immediately() {
     let (sender, _updates) = mpsc::channel(1);
     let nowhere = follow(Source::new(vec![], "things"), sender.clone()).await;
     assert!(matches!(nowhere, Err(FollowError::NoUrl)));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_mean_what_the_standard_says() {
+    fn parser_follows_server_sent_events_standard() {
         for (text, events) in [
             ("data: one\ndata: two\n\n", vec![parsed("message", "", "one\ntwo")]),
             ("data:one\n\ndata:  two\n\n", vec![parsed("message", "", "one"), parsed("message", "", " two")]),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_here_is_read_here() {
+    fn written_events_parse_back_unchanged() {
         let at = Position { epoch: 7, seq: 3 };
         let text = [sse::position(at), sse::delta(at, b"{}"), sse::STILL_HERE, sse::pull(at, "a\nb")].concat();
         let [position, delta, pull] = &parse(&text)[..] else { panic!("three events") };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_an_end_is_refused_and_comments_may_go_on_forever() {
+    fn unterminated_event_is_refused_but_comments_are_unlimited() {
         let mut parser = Parser::with_limit(32);
         let mut events = vec![];
         for _ in 0..1_000 {
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_the_bytes_are_cut(
+        fn parser_result_is_independent_of_chunk_boundaries(
             text in "(data|event|id|:|: |x|\n|\r|\r\n|\n\n|\u{feff}|ä|\0){0,40}",
             cuts in prop::collection::vec(0..200_usize, 0..12),
         ) {

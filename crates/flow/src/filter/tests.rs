@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn filter_admits_what_its_fields_say(
+    fn filter_admits_same_records_as_naive_filter(
         records in records(),
         conditions in proptest::collection::vec(condition(), 0..4),
     ) {
@@ -130,7 +130,7 @@ proptest! {
 }
 
 #[test]
-fn errors_say_what_was_expected() {
+fn invalid_conditions_are_refused_with_expected_values() {
     let mut texts = String::new();
     for (field, text) in [
         ("since", "yesterday"),
@@ -169,7 +169,7 @@ fn errors_say_what_was_expected() {
 }
 
 #[test]
-fn texts_become_these_conditions() {
+fn condition_texts_parse_into_filter() {
     let mut filter = FlowFilter::default();
     for (field, text) in [
         ("since", "1h30m"),

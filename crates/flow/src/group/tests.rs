@@ -74,7 +74,7 @@ proptest! {
 }
 
 #[test]
-fn fields_read_back_from_their_words() {
+fn group_fields_round_trip_through_text() {
     let words: Vec<String> = ALL.iter().map(GroupField::to_string).collect();
     assert_eq!(GroupField::parse_list(&words.join(",")), Ok(ALL.to_vec()));
     let mut errors = String::new();

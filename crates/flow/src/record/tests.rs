@@ -166,7 +166,7 @@ fn sample_lists_a_hundred_of_each() {
 }
 
 #[test]
-fn sample_merges_what_another_lists() {
+fn merged_sample_equals_sample_of_all_members() {
     let mut one = EndSample::default();
     one.add(&member("10.0.0.1", "shop/web-1"));
     let mut other = EndSample::default();

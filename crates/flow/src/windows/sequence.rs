@@ -499,7 +499,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn sums_over_windows_equal_what_was_observed(ops in vec(op(), 0..120)) {
+    fn sums_over_windows_equal_observations(ops in vec(op(), 0..120)) {
         run([1_000, 1_000], &ops);
     }
 

@@ -75,7 +75,7 @@ fn long_gap_closes_few_windows_of_live_connections() {
 }
 
 #[test]
-fn full_window_counts_what_it_drops() {
+fn full_window_counts_dropped_records() {
     let (mut tracker, mut windows) = (Tracker::new(100), Windows::new("worker-1".into(), 1));
     tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(2, None), subject(2), None, at(0), &mut windows);
@@ -96,7 +96,7 @@ fn full_window_counts_what_it_drops() {
 }
 
 #[test]
-fn open_records_show_what_lives_now() {
+fn open_records_include_live_connections() {
     let (mut tracker, mut windows) = new();
     tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
     windows.close(at(15_000), &tracker);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_that_would_have_the_same_name_have_different_ones() {
+    fn sets_with_equal_joined_names_get_distinct_names() {
         let names = named(&[("a", "b-c", "d"), ("a-b", "c", "d"), ("a", "b", "c-d")]);
         assert_eq!(names[0], "a-b-c-d");
         assert!(names[1..].iter().all(|name| name.starts_with("a-b-c-d-")), "{names:?}");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_chose_to_be_that_of_another_is_not() {
+    fn name_chosen_to_equal_hashed_one_stays_distinct() {
         let hash_of_second = named(&[("a", "b", "c-d"), ("a", "b-c", "d")])[1].clone();
         let chosen = hash_of_second.strip_prefix("a-b-").unwrap();
         let names = named(&[("a", "b", "c-d"), ("a", "b-c", "d"), ("a", "b", chosen)]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_label_that_is_no_name_is_made_one() {
+    fn invalid_label_value_becomes_valid_object_name() {
         let long = "X".repeat(63);
         for value in ["Web", "web_1", "a..b", "a.-b", &long] {
             let name = named(&[("east", "shop", value)]).remove(0);

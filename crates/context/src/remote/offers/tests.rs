@@ -81,7 +81,7 @@ fn a_pod_without_the_label_offers_nothing() {
 }
 
 #[test]
-fn the_death_of_an_old_pod_does_not_take_the_address_of_the_living_one() {
+fn removing_old_pod_keeps_address_of_new_one() {
     let mut offers = plain();
     offers.set(&prefix(OLD), &pod("old", "web", &["10.4.1.38"]));
     offers.set(&prefix(OLD), &pod("new", "web", &["10.4.1.38"]));
@@ -104,7 +104,7 @@ fn a_finished_pod_has_no_address() {
 }
 
 #[test]
-fn a_pod_that_does_not_run_yet_has_the_addresses_it_has() {
+fn pending_pod_offers_its_addresses() {
     let mut offers = plain();
     let mut pod = object("a", "web", &["10.4.1.38"]);
     pod["status"]["phase"] = "Pending".into();
@@ -116,7 +116,7 @@ fn a_pod_that_does_not_run_yet_has_the_addresses_it_has() {
 }
 
 #[test]
-fn a_pod_on_its_nodes_network_offers_nothing_unless_that_is_asked_for() {
+fn host_network_pod_offers_addresses_only_if_configured() {
     let mut on_host = object("a", "web", &["10.0.0.1"]);
     on_host["spec"]["hostNetwork"] = true.into();
     for (host_network, expected) in [(false, vec![]), (true, vec!["10.0.0.1"])] {
@@ -136,7 +136,7 @@ fn a_pod_that_is_not_understood_offers_nothing() {
 }
 
 #[test]
-fn only_what_is_accepted_is_offered() {
+fn accept_rules_limit_offered_sets() {
     let accept: Vec<crate::remote::config::Accepted> =
         serde_json::from_value(json!([{"namespace": "shop", "name": "web-*"}, {"namespace": "team"}])).unwrap();
     let mut offers = offers(Rules { accept: Some(accept), ..Rules::default() });
@@ -153,7 +153,7 @@ fn only_what_is_accepted_is_offered() {
 }
 
 #[test]
-fn a_pod_may_have_the_labels_of_both_families() {
+fn pod_offers_addresses_until_both_label_families_gone() {
     let mut offers = plain();
     let mut both = object("a", "web", &["10.4.1.38"]);
     both["metadata"]["labels"][format!("{NEW}/name")] = "web".into();
@@ -177,7 +177,7 @@ fn several() -> Vec<Arc<Pod>> {
 }
 
 #[test]
-fn a_deletion_that_was_missed_is_applied_by_the_list() {
+fn list_applies_missed_deletion() {
     let mut offers = plain();
     assert_eq!(list(&mut offers, &several()), None);
     let without_b: Vec<_> = several().into_iter().filter(|pod| &*pod.name.name != "b").collect();
@@ -186,7 +186,7 @@ fn a_deletion_that_was_missed_is_applied_by_the_list() {
 }
 
 #[test]
-fn the_last_address_of_a_set_of_one_may_go_with_a_list() {
+fn list_may_empty_set_of_one_address() {
     let mut offers = plain();
     list(&mut offers, &several());
     assert_eq!(list(&mut offers, &several()[..4]), None);
@@ -194,7 +194,7 @@ fn the_last_address_of_a_set_of_one_may_go_with_a_list() {
 }
 
 #[test]
-fn a_list_that_would_empty_a_set_of_two_counts_when_another_says_the_same() {
+fn list_emptying_set_of_two_needs_second_list() {
     let mut offers = plain();
     list(&mut offers, &several());
     let without_web = [&several()[2..], &[pod("f", "db", &["10.4.1.6"])]].concat();
@@ -208,7 +208,7 @@ fn a_list_that_would_empty_a_set_of_two_counts_when_another_says_the_same() {
 }
 
 #[test]
-fn a_list_that_would_take_more_than_half_of_a_cluster_counts_when_another_says_the_same() {
+fn list_removing_half_the_cluster_needs_second_list() {
     let mut offers = plain();
     list(&mut offers, &several());
     let few = [several()[0].clone(), several()[2].clone()];
@@ -219,7 +219,7 @@ fn a_list_that_would_take_more_than_half_of_a_cluster_counts_when_another_says_t
 }
 
 #[test]
-fn a_list_that_was_a_mistake_is_forgotten_with_the_next() {
+fn doubted_list_is_discarded_after_contrary_list() {
     let mut offers = plain();
     list(&mut offers, &several());
     assert!(list(&mut offers, &[]).is_some());
@@ -231,7 +231,7 @@ fn a_list_that_was_a_mistake_is_forgotten_with_the_next() {
 }
 
 #[test]
-fn deletions_that_the_watch_tells_of_count_at_once() {
+fn watch_deletions_apply_immediately() {
     let mut offers = plain();
     list(&mut offers, &several());
     for name in ["a", "b", "c", "d"] {
@@ -241,7 +241,7 @@ fn deletions_that_the_watch_tells_of_count_at_once() {
 }
 
 #[test]
-fn what_a_watch_tells_of_a_pod_counts_although_a_list_was_not_believed() {
+fn watch_events_apply_while_list_is_doubted() {
     let mut offers = plain();
     list(&mut offers, &several());
     assert!(list(&mut offers, &[]).is_some());
@@ -252,7 +252,7 @@ fn what_a_watch_tells_of_a_pod_counts_although_a_list_was_not_believed() {
 }
 
 #[test]
-fn what_was_known_before_the_start_stays_until_the_first_list_and_is_held_against_it() {
+fn remembered_addresses_stay_until_list_and_cause_doubt() {
     let mut before = plain();
     list(&mut before, &several());
     let start = || {
@@ -277,7 +277,7 @@ fn what_was_known_before_the_start_stays_until_the_first_list_and_is_held_agains
 }
 
 #[test]
-fn sets_that_may_be_others_are_told_once() {
+fn touched_sets_are_reported_once() {
     let mut offers = plain();
     list(&mut offers, &several());
     assert_eq!(offers.take_touched().len(), 3);
@@ -323,7 +323,7 @@ fn counted<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<String, BTr
 
 proptest! {
     #[test]
-    fn after_any_events_the_sets_are_those_of_the_pods_there_are(steps in proptest::collection::vec(step(), 1..60)) {
+    fn sets_equal_current_pods_after_any_events(steps in proptest::collection::vec(step(), 1..60)) {
         let mut offers = plain();
         let mut pods: BTreeMap<u8, Arc<Pod>> = BTreeMap::new();
         let name = |pod: u8| format!("pod-{pod}");
