@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use listener::Limits;
+use listener::{Limits, Protocols};
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -37,7 +37,7 @@ const LOOP_HANGS: Duration = Duration::from_secs(120);
 
 /// Of the socket, which only root can connect to. Up to 16 connections follow denied packets, which has no end.
 pub(crate) const SOCKET_LIMITS: Limits =
-    Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None };
+    Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None, protocols: Protocols::Http1 };
 
 /// What the routes answer from.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use listener::Limits;
+use listener::{Limits, Protocols};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -16,8 +16,12 @@ use crate::state_loop::Event;
 
 /// A few Prometheus servers and probes ask every few seconds, and each has an answer within milliseconds. A scraper that
 /// keeps its connection opens another one when its time is over.
-pub(crate) const LIMITS: Limits =
-    Limits { connections: 64, request_head: Duration::from_secs(10), lifetime: Some(Duration::from_secs(60)) };
+pub(crate) const LIMITS: Limits = Limits {
+    connections: 64,
+    request_head: Duration::from_secs(10),
+    lifetime: Some(Duration::from_secs(60)),
+    protocols: Protocols::Http1,
+};
 
 /// Wait before a port that is taken is tried again; it doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -18,11 +18,16 @@ const TOKEN_REVIEWS: Resource = Resource {
     only: None,
 };
 
+/// The extra attribute of users of tokens that are bound to a pod on a node (KEP-4193).
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
 /// Whom a token authenticates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReviewedUser {
     pub name: String,
     pub groups: Vec<String>,
+    /// The node that the token of a pod is bound to (Kubernetes 1.30 and later); `None` for other tokens.
+    pub node: Option<String>,
 }
 
 /// The API server's decision.
@@ -68,6 +73,7 @@ fn decision(review: &Value, audiences: &[String]) -> Result<TokenReview, String>
         Some(name) => Ok(TokenReview::Authenticated(ReviewedUser {
             name: name.to_owned(),
             groups: texts(&status["user"]["groups"]),
+            node: texts(&status["user"]["extra"][NODE_NAME]).into_iter().next(),
         })),
         None => Err("the API server authenticated a token without a user name".into()),
     }
@@ -82,10 +88,11 @@ mod tests {
     }
 
     #[test]
-    fn token_review_names_user_and_groups() {
-        let user = json!({"username": "u", "groups": ["a", "b"]});
+    fn token_review_names_user_groups_and_node() {
+        let user = json!({"username": "u", "groups": ["a", "b"], "extra": {NODE_NAME: ["worker-1"]}});
         let status = json!({"authenticated": true, "user": user, "audiences": ["other", "ringfence-context"]});
-        let reviewed = ReviewedUser { name: "u".into(), groups: vec!["a".into(), "b".into()] };
+        let reviewed =
+            ReviewedUser { name: "u".into(), groups: vec!["a".into(), "b".into()], node: Some("worker-1".into()) };
         assert_eq!(decided(status), Ok(TokenReview::Authenticated(reviewed)));
     }
 

@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 /// Crates of this project that log. `debug` is about their messages only: those of libraries would bury them.
-const LOGGING_CRATES: [&str; 5] = ["agent", "cluster", "context", "feed", "listener"];
+const LOGGING_CRATES: [&str; 8] =
+    ["access", "agent", "aggregator", "cluster", "context", "delivery", "feed", "listener"];
 
 /// The sources report what goes wrong with a request, once and in our words; the Kubernetes client would say it again at
 /// every attempt.

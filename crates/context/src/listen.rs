@@ -6,6 +6,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use access::{PortSecurity, Session};
 use axum::body::Body;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
@@ -17,18 +18,16 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
 use futures::StreamExt;
-use listener::Limits;
 use listener::tls::{HandshakeLimits, Refused};
+use listener::{Limits, Protocols};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::channel::{Baseline, Channel, Encoded, FeedForm, Unencodable, UnknownForm};
 use crate::frame::Coding;
-use crate::guard::{self, Session};
 use crate::history::{Clock, HistoryUsage, SharedHistory};
 use crate::metrics::{FeedFigures, Metrics};
-use crate::port::PortSecurity;
 use crate::ranges::RangeRecords;
 use crate::remote;
 use crate::status::{HistoryReport, Published, Status};
@@ -97,6 +96,7 @@ fn limits(file_limit: Option<u64>) -> Limits {
         connections: usize::try_from(connections).unwrap_or(usize::MAX),
         request_head: Duration::from_secs(10),
         lifetime: None,
+        protocols: Protocols::Http1,
     }
 }
 
@@ -148,7 +148,7 @@ fn routes(sources: Sources) -> Router {
         .method_not_allowed_fallback(async || {
             refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: only GET is supported")
         })
-        .layer(from_fn_with_state(sources.security.guard.clone(), guard::check))
+        .layer(from_fn_with_state(sources.security.guard.clone(), access::check))
         .with_state(sources)
 }
 

@@ -3,7 +3,6 @@
 //! Labels come from closed sets: the feeds, what was pushed, how a subscriber ended, the clusters of a file. Counters are moved where things
 //! happen; gauges are set when scraped.
 
-mod access;
 mod feed;
 mod history;
 mod remote;
@@ -12,6 +11,7 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use access::AccessFigures;
 use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -26,7 +26,6 @@ use crate::history::{Clock, HistoryUsage};
 use crate::record::RECORDED;
 use crate::remote::Report;
 use crate::status::Status;
-pub(crate) use access::AccessFigures;
 pub(crate) use feed::{FeedFigures, Outlet};
 use history::HistoryFigures;
 pub(crate) use remote::RemoteFigures;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use access::PortReport;
 use cluster::Problem;
 use serde::Serialize;
 
 use crate::history::{Clock, HistoryUsage};
 use crate::metrics::{FeedFigures, Outlet};
-use crate::port::PortReport;
 use crate::remote;
 
 #[derive(Debug, Clone, Default)]

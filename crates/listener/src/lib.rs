@@ -8,6 +8,8 @@ mod certificate;
 mod handshakes;
 pub mod tls;
 
+use std::fmt::Display;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,8 @@ use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,7 +40,20 @@ pub struct Limits {
     pub request_head: Duration,
     /// For the whole connection; `None` where responses have no end.
     pub lifetime: Option<Duration>,
+    pub protocols: Protocols,
 }
+
+/// Versions of HTTP that are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocols {
+    Http1,
+    /// Also HTTP/2, which gRPC needs. A peer that is silent before its first request is only bounded by the lifetime of the
+    /// connection, so there should be one.
+    Http1AndHttp2,
+}
+
+/// Requests of one HTTP/2 connection that are served at once.
+const MOST_STREAMS: u32 = 32;
 
 /// Serves the routes and never returns. `refused` is called for each connection above the limit. Failures to accept, which
 /// come from a lack of descriptors or memory, are retried after a second.
@@ -62,13 +78,11 @@ where
 
 /// Serves one connection. Each of its requests carries the client's certificate, if it presented one.
 async fn serve_connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
     peer: Option<Arc<PeerCertificate>>,
     limits: Limits,
 ) {
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.request_head);
     let routes = TowerToHyperService::new(routes);
     let service = service_fn(move |mut request: Request<Incoming>| {
         if let Some(peer) = &peer {
@@ -76,15 +90,36 @@ async fn serve_connection(
         }
         routes.call(request)
     });
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
+    match limits.protocols {
+        Protocols::Http1 => {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(limits.request_head);
+            let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            run_connection(connection, http1::Connection::graceful_shutdown, limits).await;
+        }
+        Protocols::Http1AndHttp2 => {
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.request_head);
+            builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS);
+            let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            run_connection(connection, auto::Connection::graceful_shutdown, limits).await;
+        }
+    }
+}
+
+/// Runs a connection to its end, or to the end of its lifetime.
+async fn run_connection<C, E>(mut connection: Pin<&mut C>, graceful_shutdown: impl Fn(Pin<&mut C>), limits: Limits)
+where
+    C: Future<Output = Result<(), E>>,
+    E: Display,
+{
     let served = match limits.lifetime {
         None => connection.await,
         Some(lifetime) => match timeout(lifetime, connection.as_mut()).await {
             Ok(served) => served,
             Err(_) => {
                 // The response under way may end; a request that comes later is not read.
-                connection.as_mut().graceful_shutdown();
+                graceful_shutdown(connection.as_mut());
                 match timeout(limits.request_head, connection).await {
                     Ok(served) => served,
                     Err(_) => return tracing::debug!("a connection timed out within its response and was closed"),

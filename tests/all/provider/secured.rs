@@ -125,10 +125,7 @@ fn tokens_are_reviewed_and_grants_apply() {
     for path in ["/identity/version", "/identity/download", "/policy-edges/download?part=extended", "/status"] {
         assert_eq!(stage.get(&own, path).0, 200, "{path}");
         let (code, message) = stage.get(&prometheus, path);
-        assert!(
-            code == 403 && message.contains("prometheus' may not read") && message.contains("--allow"),
-            "{message}"
-        );
+        assert!(code == 403 && message.contains("prometheus' may not use") && message.contains("--allow"), "{message}");
     }
     assert_eq!((stage.get(&own, "/metrics").0, stage.get(&prometheus, "/metrics").0), (403, 200));
     assert_eq!((stage.get(&own, "/nowhere/version").0, stage.get(&stage.client(), "/").0), (404, 404));

@@ -59,7 +59,7 @@ fn agent_follows_remote_sets_over_tls() {
     agent.until_within(WITHIN, "the token is unknown", |_| problem(&clusters).contains("401").then_some(()));
     clusters.home.issue_token("consumer", IssuedToken::of_service_account("ringfence", "other", "ringfence-context"));
     write(&token_file, "consumer");
-    agent.until_within(WITHIN, "nothing is granted", |_| problem(&clusters).contains("may not read").then_some(()));
+    agent.until_within(WITHIN, "nothing is granted", |_| problem(&clusters).contains("may not use").then_some(()));
     assert_eq!(clusters.admitted(), NOBODY);
 
     clusters.home.issue_token("agent", IssuedToken::of_service_account("ringfence", "ringfence", "ringfence-context"));

@@ -17,6 +17,8 @@ pub struct IssuedToken {
     pub user: String,
     pub groups: Vec<String>,
     pub audiences: Vec<String>,
+    /// The node that the token is bound to.
+    pub node: Option<String>,
 }
 
 impl IssuedToken {
@@ -30,7 +32,13 @@ impl IssuedToken {
                 "system:authenticated".into(),
             ],
             audiences: vec![audience.to_owned()],
+            node: None,
         }
+    }
+
+    /// The same token for a pod on that node.
+    pub fn bound_to(self, node: &str) -> IssuedToken {
+        IssuedToken { node: Some(node.to_owned()), ..self }
     }
 }
 
@@ -52,7 +60,12 @@ impl Tokens {
         match known {
             Some((token, audiences)) if !audiences.is_empty() => json!({
                 "authenticated": true,
-                "user": {"username": token.user, "uid": "a-uid", "groups": token.groups},
+                "user": {
+                    "username": token.user,
+                    "uid": "a-uid",
+                    "groups": token.groups,
+                    "extra": {"authentication.kubernetes.io/node-name": token.node.as_slice()},
+                },
                 "audiences": audiences,
             }),
             Some(_) | None => json!({"error": "invalid bearer token"}),

@@ -3,10 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access::{Grant, Scope, TokenSettings};
 use clap::Args;
+use listener::Protocols;
 use listener::tls::TlsFiles;
 
-use crate::guard::{Grant, TokenSettings};
+use crate::{declared, identity, remote};
+
+const fn scope(name: &'static str) -> Scope {
+    Scope { name, segment: name }
+}
+
+/// What can be granted.
+pub(crate) const SCOPES: &[Scope] =
+    &[scope(identity::FEED), scope(declared::FEED), scope(remote::FEED), scope("metrics"), scope("status")];
 
 #[derive(Debug, Args)]
 pub(crate) struct AccessArguments {
@@ -41,7 +51,7 @@ pub(crate) struct AccessArguments {
     /// Grant a scope to a user or group, as SCOPE=user:NAME or SCOPE=group:NAME; repeatable, or separated by commas. The
     /// scopes are identity, policy-edges, remote-sets, metrics, status, and * for all. Default of a scope without a
     /// grant: the service accounts of the provider's own namespace (--lease-namespace).
-    #[arg(long, env = "RINGFENCE_ALLOW", value_name = "SCOPE=SUBJECT", value_delimiter = ',')]
+    #[arg(long, env = "RINGFENCE_ALLOW", value_name = "SCOPE=SUBJECT", value_delimiter = ',', value_parser = grant)]
     pub(crate) allow: Vec<Grant>,
 }
 
@@ -49,7 +59,7 @@ impl AccessArguments {
     /// `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsFiles> {
         let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
-        Some(TlsFiles { certificate, key, client_ca: self.client_ca.clone() })
+        Some(TlsFiles { certificate, key, client_ca: self.client_ca.clone(), protocols: Protocols::Http1 })
     }
 
     /// `None` where tokens are not accepted.
@@ -72,6 +82,10 @@ impl AccessArguments {
         }
         None
     }
+}
+
+fn grant(text: &str) -> Result<Grant, String> {
+    Grant::parse(text, SCOPES)
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

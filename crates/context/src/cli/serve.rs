@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access::{Grants, PortSettings, Risks, Subject};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 use console::log::LogArguments;
 use policy::remote::LabelPrefix;
 
-use super::access::AccessArguments;
+use super::access::{AccessArguments, SCOPES};
 use super::{Cli, TableArguments};
 use crate::history::HistoryBounds;
 
@@ -149,6 +150,24 @@ pub(crate) enum ExportForm {
 }
 
 impl ServeArguments {
+    /// How the port is protected.
+    pub(crate) fn port_settings(&self) -> PortSettings {
+        let access = &self.access;
+        let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", self.lease_namespace));
+        PortSettings {
+            listen: self.listen,
+            tls: access.tls(),
+            tokens: access.tokens(),
+            token_ttl: access.auth_token_cache_ttl,
+            scopes: SCOPES,
+            grants: Grants::new(&access.allow, SCOPES, own_namespace),
+            risks: Risks {
+                without_tls: "change which addresses policies admit for other clusters",
+                without_authentication: "read all identities and declared flows",
+            },
+        }
+    }
+
     pub(super) fn choose_source(&mut self, given: &ArgMatches) -> Result<(), clap::Error> {
         let conflict = |message| Cli::command().error(ErrorKind::ArgumentConflict, message);
         console::source::choose(given, &mut self.kubeconfig, &mut self.manifests).map_err(conflict)?;

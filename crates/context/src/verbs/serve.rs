@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use access::PortSecurity;
 use anyhow::{Context, bail};
 use cluster::Event;
 use feed::{Access, Position};
@@ -21,7 +22,6 @@ use crate::leading::{self, Assurance};
 use crate::listen::{self, Served, Sources};
 use crate::metrics::{FeedFigures, Metrics};
 use crate::object::Object;
-use crate::port::PortSecurity;
 use crate::publisher::{Parts, Publisher, RemoteSnapshots, Way};
 use crate::push::{Outbox, Push, Relay};
 use crate::remote;
@@ -99,7 +99,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         Some(_) => None,
         None => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
     };
-    let security = PortSecurity::of_arguments(&arguments, connection.as_ref(), metrics.of_access())?;
+    let security = PortSecurity::load(arguments.port_settings(), connection.as_ref(), metrics.of_access())?;
     let mut elsewhere = follow_elsewhere(&arguments, epoch, &metrics)?;
     let of_remote = elsewhere.as_ref().map(|elsewhere| elsewhere.served.clone());
     let history = arguments.history.bounds().map(SharedHistory::new);

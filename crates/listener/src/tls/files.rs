@@ -14,6 +14,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
+use crate::Protocols;
 use crate::certificate::expiry_of_chain;
 
 /// Larger files are not certificates.
@@ -33,6 +34,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The CA certificates of clients. A client may present no certificate; one that it presents has to be valid.
     pub client_ca: Option<PathBuf>,
+    /// Versions of HTTP that are negotiated (ALPN): those that the connections are served with.
+    pub protocols: Protocols,
 }
 
 /// The certificate in use.
@@ -134,7 +137,10 @@ impl TlsFiles {
             (Some(_) | None, _) => builder.with_no_client_auth(),
         };
         let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = match self.protocols {
+            Protocols::Http1 => vec![b"http/1.1".to_vec()],
+            Protocols::Http1AndHttp2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        };
         // A resumed session would skip the verification of the client's certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

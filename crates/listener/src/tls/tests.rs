@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
+use crate::Protocols;
 
 /// For handshakes that are not to time out.
 const LONG: Duration = Duration::from_secs(600);
@@ -93,8 +94,12 @@ impl Served {
         let client_ca = folder.path().join("clients.pem");
         std::fs::write(&client_ca, &clients.pem).unwrap();
         let data = folder.path().join("data");
-        let files =
-            TlsFiles { certificate: data.join("tls.crt"), key: data.join("tls.key"), client_ca: Some(client_ca) };
+        let files = TlsFiles {
+            certificate: data.join("tls.crt"),
+            key: data.join("tls.key"),
+            client_ca: Some(client_ca),
+            protocols: Protocols::Http1,
+        };
         let (config, status, reloader) = files.load().unwrap();
         tokio::spawn(reloader.run());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -107,7 +112,7 @@ impl Served {
         let name = async |peer: Option<Extension<Arc<PeerCertificate>>>| {
             peer.and_then(|Extension(peer)| peer.common_name.clone()).unwrap_or_else(|| "nobody".into())
         };
-        let limits = Limits { connections: 64, request_head: LONG, lifetime: None };
+        let limits = Limits { connections: 64, request_head: LONG, lifetime: None, protocols: Protocols::Http1 };
         let routes = Router::new().route("/", get(name));
         tokio::spawn(serve(listener, routes, (limits, handshakes), config, count));
         Served { folder, address, refused, status, trusted: server.pem.clone() }
@@ -251,7 +256,8 @@ async fn unusable_new_pair_keeps_the_old_one() {
 fn unusable_files_are_named_at_the_start() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let files = TlsFiles { certificate: path("tls.crt"), key: path("tls.key"), client_ca: None };
+    let files =
+        TlsFiles { certificate: path("tls.crt"), key: path("tls.key"), client_ca: None, protocols: Protocols::Http1 };
     let error = |files: &TlsFiles| files.clone().load().err().map(|error| error.to_string()).unwrap();
     assert!(error(&files).contains("tls.crt: No such file"), "{}", error(&files));
     let ca = Authority::new("ca");

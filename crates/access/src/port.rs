@@ -2,38 +2,62 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use listener::tls::TlsStatus;
+use listener::tls::{TlsFiles, TlsStatus};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::cli::ServeArguments;
-use crate::guard::{Grants, Guard, Subject, TokenAuthenticator, recheck_interval};
-use crate::metrics::AccessFigures;
+use crate::AccessFigures;
+use crate::guard::{Grants, Guard, Scope, TokenAuthenticator, TokenSettings, recheck_interval};
 
 /// What protects the port.
 #[derive(Clone)]
-pub(crate) struct PortSecurity {
+pub struct PortSecurity {
     /// `None` for plain HTTP.
-    pub(crate) tls: Option<PortTls>,
+    pub tls: Option<PortTls>,
     /// `None` where everyone may read.
-    pub(crate) guard: Option<Arc<Guard>>,
-    pub(crate) figures: AccessFigures,
+    pub guard: Option<Arc<Guard>>,
+    pub figures: AccessFigures,
     warnings: Arc<[String]>,
+}
+
+/// What a port is protected with.
+pub struct PortSettings {
+    pub listen: SocketAddr,
+    /// `None` for plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// `None` where tokens are not accepted.
+    pub tokens: Option<TokenSettings>,
+    /// How long a decision about a token counts.
+    pub token_ttl: Duration,
+    /// What is served.
+    pub scopes: &'static [Scope],
+    pub grants: Grants,
+    pub risks: Risks,
+}
+
+/// What can happen to a port that others than this host reach, for warnings.
+#[derive(Debug, Clone, Copy)]
+pub struct Risks {
+    /// What who intercepts the traffic can do.
+    pub without_tls: &'static str,
+    /// What everyone who reaches the port can do.
+    pub without_authentication: &'static str,
 }
 
 /// The certificate that is served.
 #[derive(Clone)]
-pub(crate) struct PortTls {
-    pub(crate) config: listener::tls::ConfigReceiver,
+pub struct PortTls {
+    pub config: listener::tls::ConfigReceiver,
     status: watch::Receiver<TlsStatus>,
 }
 
 /// In `/status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PortReport {
+pub struct PortReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<TlsReport>,
     authentication: Vec<&'static str>,
@@ -55,13 +79,14 @@ impl PortSecurity {
     ///
     /// # Errors
     /// If the certificate cannot be loaded.
-    pub(crate) fn of_arguments(
-        arguments: &ServeArguments,
+    pub fn load(
+        settings: PortSettings,
         connection: Option<&cluster::Connection>,
         figures: AccessFigures,
-    ) -> anyhow::Result<PortSecurity> {
-        let access = &arguments.access;
-        let tls = match access.tls() {
+    ) -> Result<PortSecurity, listener::tls::TlsError> {
+        let PortSettings { listen, tls, tokens, token_ttl, scopes, grants, risks } = settings;
+        let certificates = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+        let tls = match tls {
             Some(files) => {
                 let (config, status, reloader) = files.load()?;
                 tokio::spawn(reloader.run());
@@ -69,18 +94,19 @@ impl PortSecurity {
             }
             None => None,
         };
-        let tokens = access.tokens().zip(connection);
+        let reviews_tokens = tokens.is_some();
+        let tokens = tokens.zip(connection);
         let tokens =
             tokens.map(|(settings, connection)| TokenAuthenticator::new(connection, settings, figures.clone()));
-        let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", arguments.lease_namespace));
-        let guard = access.authenticates().then(|| Guard {
-            certificates: access.client_ca.is_some(),
+        let guard = (certificates || reviews_tokens).then(|| Guard {
+            certificates,
             tokens,
-            grants: Grants::new(&access.allow, own_namespace),
-            recheck: recheck_interval(access.auth_token_cache_ttl),
+            grants,
+            scopes,
+            recheck: recheck_interval(token_ttl),
             figures: figures.clone(),
         });
-        let warnings = warnings(arguments.listen, tls.is_some(), guard.is_some(), access.auth_token_review);
+        let warnings = warnings(listen, tls.is_some(), guard.is_some(), reviews_tokens, risks);
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
@@ -88,13 +114,14 @@ impl PortSecurity {
     }
 
     /// Sets the figures that are read when scraped.
-    pub(crate) fn set_figures(&self) {
+    pub fn set_figures(&self) {
         if let Some(tls) = &self.tls {
             self.figures.set_tls(&tls.status.borrow());
         }
     }
 
-    pub(crate) fn report(&self) -> PortReport {
+    /// For `/status`.
+    pub fn report(&self) -> PortReport {
         let tls = self.tls.as_ref().map(|tls| {
             let status = tls.status.borrow();
             let expires = Timestamp::try_from(status.expires);
@@ -113,21 +140,21 @@ impl PortSecurity {
 }
 
 /// What is dangerous about a port that others than this host reach.
-fn warnings(listen: SocketAddr, has_tls: bool, authenticates: bool, reviews_tokens: bool) -> Vec<String> {
+fn warnings(listen: SocketAddr, has_tls: bool, authenticates: bool, reviews_tokens: bool, risks: Risks) -> Vec<String> {
+    let Risks { without_tls, without_authentication } = risks;
     if listen.ip().is_loopback() {
         return vec![];
     }
     let mut warnings = vec![];
     if !has_tls {
         warnings.push(format!(
-            "{listen} is served without TLS: who intercepts the traffic can change which addresses policies admit for other \
-             clusters; set --tls-cert and --tls-key"
+            "{listen} is served without TLS: who intercepts the traffic can {without_tls}; set --tls-cert and --tls-key"
         ));
     }
     if !authenticates {
         warnings.push(format!(
-            "{listen} is served without authentication: everyone who reaches the port can read all identities and declared \
-             flows; set --auth-token-review or --client-ca"
+            "{listen} is served without authentication: everyone who reaches the port can {without_authentication}; set \
+             --auth-token-review or --client-ca"
         ));
     }
     if reviews_tokens && !has_tls {
@@ -143,7 +170,8 @@ mod tests {
     #[test]
     fn exposed_port_warns_of_missing_protection() {
         let count = |listen: &str, tls, authenticates, tokens| {
-            warnings(listen.parse().unwrap(), tls, authenticates, tokens).len()
+            let risks = Risks { without_tls: "change sets", without_authentication: "read identities" };
+            warnings(listen.parse().unwrap(), tls, authenticates, tokens, risks).len()
         };
         assert_eq!(count("0.0.0.0:9471", false, false, false), 2);
         assert_eq!(count("[::]:9471", true, false, false), 1);

@@ -10,11 +10,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Labels, Seconds, number};
 use crate::guard::Denial;
 
+/// Counters of denied requests, handshakes and reviews, and gauges of the certificate.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AccessFigures {
+pub struct AccessFigures {
     denied_requests: Family<Labels, Counter>,
     refused_handshakes: Family<Labels, Counter>,
     token_reviews: Family<Labels, Counter>,
@@ -26,6 +26,9 @@ pub(crate) struct AccessFigures {
     reload_failing: Gauge,
 }
 
+type Labels = [(&'static str, &'static str); 1];
+type Seconds = Gauge<f64, AtomicU64>;
+
 const REASON: &str = "reason";
 const RESULT: &str = "result";
 
@@ -34,7 +37,8 @@ const TIMED_OUT: &str = "timed-out";
 const FAILED: &str = "failed";
 
 impl AccessFigures {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    /// Adds them to a registry.
+    pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "denied_requests",
             "Requests denied because of the client's credentials or grants",
@@ -78,7 +82,8 @@ impl AccessFigures {
         self.certificate_expiry.set(f64::NAN);
     }
 
-    pub(crate) fn denied(&self, denial: &Denial) {
+    /// A request that was not answered.
+    pub fn denied(&self, denial: &Denial) {
         let reason = match denial {
             Denial::Unauthenticated(_) => "unauthenticated",
             Denial::Forbidden { .. } => "forbidden",
@@ -88,13 +93,14 @@ impl AccessFigures {
     }
 
     /// A handshake that failed; a refused connection is counted elsewhere.
-    pub(crate) fn refused_handshake(&self, refused: Refused) {
+    pub fn refused_handshake(&self, refused: Refused) {
         if let Some(reason) = handshake_reason(refused) {
             self.refused_handshakes.get_or_create(&[(REASON, reason)]).inc();
         }
     }
 
-    pub(crate) fn reviewed(&self, review: &Result<TokenReview, String>) {
+    /// A review by the API server.
+    pub fn reviewed(&self, review: &Result<TokenReview, String>) {
         let result = match review {
             Ok(TokenReview::Authenticated(_)) => "authenticated",
             Ok(TokenReview::Rejected) => "rejected",
@@ -103,15 +109,18 @@ impl AccessFigures {
         self.token_reviews.get_or_create(&[(RESULT, result)]).inc();
     }
 
-    pub(crate) fn cached(&self, tokens: usize) {
-        self.cached_tokens.set(number(tokens));
+    /// Accepted tokens that are remembered.
+    pub fn cached(&self, tokens: usize) {
+        self.cached_tokens.set(i64::try_from(tokens).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn revoked(&self) {
+    /// A stream ended because its client lost its access.
+    pub fn revoked(&self) {
         self.revoked_streams.inc();
     }
 
-    pub(crate) fn set_tls(&self, status: &TlsStatus) {
+    /// Sets the gauges of the certificate, which are read when scraped.
+    pub fn set_tls(&self, status: &TlsStatus) {
         let since_1970 = status.expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         self.certificate_expiry.set(since_1970.as_secs_f64());
         self.reloads.inner().store(status.reloads, Ordering::Relaxed);

@@ -1,40 +1,23 @@
 //! Grants: which user or group may read which scope.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use super::Principal;
-use crate::{declared, identity, remote};
 
 /// What can be granted: a feed with all its resources, the metrics, the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Scope {
-    Identity,
-    PolicyEdges,
-    RemoteSets,
-    Metrics,
-    Status,
+pub struct Scope {
+    /// As in `--allow`.
+    pub name: &'static str,
+    /// The first segment of its paths.
+    pub segment: &'static str,
 }
 
 impl Scope {
-    pub(crate) const ALL: [Scope; 5] =
-        [Scope::Identity, Scope::PolicyEdges, Scope::RemoteSets, Scope::Metrics, Scope::Status];
-
-    /// As in `--allow`, which is also the first segment of its paths.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Scope::Identity => identity::FEED,
-            Scope::PolicyEdges => declared::FEED,
-            Scope::RemoteSets => remote::FEED,
-            Scope::Metrics => "metrics",
-            Scope::Status => "status",
-        }
-    }
-
     /// The scope of a path; `None` if nothing is served there.
-    pub(super) fn of_path(path: &str) -> Option<Scope> {
+    pub(super) fn of_path(scopes: &[Scope], path: &str) -> Option<Scope> {
         let first = path.strip_prefix('/')?.split('/').next()?;
-        Scope::ALL.into_iter().find(|scope| scope.name() == first)
+        scopes.iter().copied().find(|scope| scope.segment == first)
     }
 
     /// Whether the path is for probes, which everyone may send.
@@ -45,7 +28,7 @@ impl Scope {
 
 /// Who may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub enum Subject {
     User(String),
     Group(String),
 }
@@ -61,23 +44,25 @@ impl Subject {
 
 /// `SCOPE=user:NAME` or `SCOPE=group:NAME`; the scope `*` stands for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub struct Grant {
     scopes: Vec<Scope>,
     subject: Subject,
 }
 
-impl FromStr for Grant {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Grant, String> {
+impl Grant {
+    /// Reads a grant of one of these scopes.
+    ///
+    /// # Errors
+    /// If the text is no grant; the message says what was expected.
+    pub fn parse(text: &str, scopes: &[Scope]) -> Result<Grant, String> {
         let expected = "expected SCOPE=user:NAME or SCOPE=group:NAME";
         let (scope, subject) = text.split_once('=').ok_or(expected)?;
         let scopes = match scope {
-            "*" => Scope::ALL.to_vec(),
-            name => match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
-                Some(scope) => vec![scope],
+            "*" => scopes.to_vec(),
+            name => match scopes.iter().find(|scope| scope.name == name) {
+                Some(scope) => vec![*scope],
                 None => {
-                    let names = Scope::ALL.map(Scope::name).join(", ");
+                    let names = scopes.iter().map(|scope| scope.name).collect::<Vec<_>>().join(", ");
                     return Err(format!("unknown scope '{name}': expected one of {names}, or *"));
                 }
             },
@@ -93,10 +78,11 @@ impl FromStr for Grant {
 
 /// All grants, by scope. A scope for which none is given is granted to a default subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Grants(BTreeMap<Scope, Vec<Subject>>);
+pub struct Grants(BTreeMap<Scope, Vec<Subject>>);
 
 impl Grants {
-    pub(crate) fn new(given: &[Grant], default: Subject) -> Grants {
+    /// The grants of all scopes.
+    pub fn new(given: &[Grant], scopes: &[Scope], default: Subject) -> Grants {
         let of_scope = |scope: Scope| {
             let granted = given.iter().filter(|grant| grant.scopes.contains(&scope));
             let mut subjects: Vec<Subject> = granted.map(|grant| grant.subject.clone()).collect();
@@ -105,10 +91,11 @@ impl Grants {
             }
             (scope, subjects)
         };
-        Grants(Scope::ALL.into_iter().map(of_scope).collect())
+        Grants(scopes.iter().copied().map(of_scope).collect())
     }
 
-    pub(crate) fn allows(&self, scope: Scope, principal: &Principal) -> bool {
+    /// Whether a scope is granted to a client.
+    pub fn allows(&self, scope: Scope, principal: &Principal) -> bool {
         self.0.get(&scope).is_some_and(|subjects| subjects.iter().any(|subject| subject.is(principal)))
     }
 }
@@ -117,13 +104,20 @@ impl Grants {
 mod tests {
     use super::*;
 
+    const fn scope(name: &'static str) -> Scope {
+        Scope { name, segment: name }
+    }
+
+    const SCOPES: &[Scope] =
+        &[scope("identity"), scope("policy-edges"), scope("remote-sets"), scope("metrics"), scope("status")];
+
     fn principal(user: &str, groups: &[&str]) -> Principal {
-        Principal { user: user.into(), groups: groups.iter().map(|group| (*group).to_owned()).collect() }
+        Principal { user: user.into(), groups: groups.iter().map(|group| (*group).to_owned()).collect(), node: None }
     }
 
     fn grants(given: &[&str]) -> Grants {
-        let given: Vec<Grant> = given.iter().map(|grant| grant.parse().unwrap()).collect();
-        Grants::new(&given, Subject::Group("default".into()))
+        let given: Vec<Grant> = given.iter().map(|grant| Grant::parse(grant, SCOPES).unwrap()).collect();
+        Grants::new(&given, SCOPES, Subject::Group("default".into()))
     }
 
     #[test]
@@ -131,15 +125,15 @@ mod tests {
         let grants = grants(&["remote-sets=user:system:serviceaccount:ringfence:ringfence", "metrics=group:scrapers"]);
         let agent = principal("system:serviceaccount:ringfence:ringfence", &["default"]);
         let other = principal("other", &["default", "scrapers"]);
-        for (scope, allows_agent, allows_other) in [
-            (Scope::RemoteSets, true, false),
-            (Scope::Metrics, false, true),
-            (Scope::Identity, true, true),
-            (Scope::PolicyEdges, true, true),
-            (Scope::Status, true, true),
+        for (of, allows_agent, allows_other) in [
+            (scope("remote-sets"), true, false),
+            (scope("metrics"), false, true),
+            (scope("identity"), true, true),
+            (scope("policy-edges"), true, true),
+            (scope("status"), true, true),
         ] {
-            let allowed = (grants.allows(scope, &agent), grants.allows(scope, &other));
-            assert_eq!(allowed, (allows_agent, allows_other), "{}", scope.name());
+            let allowed = (grants.allows(of, &agent), grants.allows(of, &other));
+            assert_eq!(allowed, (allows_agent, allows_other), "{}", of.name);
         }
     }
 
@@ -147,32 +141,32 @@ mod tests {
     fn star_grants_every_scope() {
         let grants = grants(&["*=user:admin", "metrics=user:scraper"]);
         let (admin, scraper) = (principal("admin", &[]), principal("scraper", &["default"]));
-        assert!(Scope::ALL.into_iter().all(|scope| grants.allows(scope, &admin)));
-        let of_scraper: Vec<Scope> = Scope::ALL.into_iter().filter(|scope| grants.allows(*scope, &scraper)).collect();
-        assert_eq!(of_scraper, [Scope::Metrics]);
+        assert!(SCOPES.iter().copied().all(|scope| grants.allows(scope, &admin)));
+        let of_scraper: Vec<Scope> = SCOPES.iter().copied().filter(|scope| grants.allows(*scope, &scraper)).collect();
+        assert_eq!(of_scraper, [scope("metrics")]);
     }
 
     #[test]
     fn user_is_not_a_group_of_its_name() {
         let grants = grants(&["metrics=group:a", "status=user:b"]);
-        assert!(!grants.allows(Scope::Metrics, &principal("a", &[])));
-        assert!(!grants.allows(Scope::Status, &principal("x", &["b"])));
+        assert!(!grants.allows(scope("metrics"), &principal("a", &[])));
+        assert!(!grants.allows(scope("status"), &principal("x", &["b"])));
     }
 
     #[test]
     fn invalid_grants_are_refused() {
         for bad in ["", "metrics", "metrics=", "metrics=user:", "metrics=x:y", "metric=user:x", "=user:x"] {
-            assert!(bad.parse::<Grant>().is_err(), "{bad}");
+            assert!(Grant::parse(bad, SCOPES).is_err(), "{bad}");
         }
-        assert!("metric=user:x".parse::<Grant>().unwrap_err().contains("remote-sets"));
+        assert!(Grant::parse("metric=user:x", SCOPES).unwrap_err().contains("remote-sets"));
     }
 
     #[test]
     fn scope_follows_from_the_first_segment() {
-        assert_eq!(Scope::of_path("/identity/download"), Some(Scope::Identity));
-        assert_eq!(Scope::of_path("/metrics"), Some(Scope::Metrics));
+        assert_eq!(Scope::of_path(SCOPES, "/identity/download"), Some(scope("identity")));
+        assert_eq!(Scope::of_path(SCOPES, "/metrics"), Some(scope("metrics")));
         for none in ["/", "", "/identityx/download", "//identity/download", "/healthz/x"] {
-            assert_eq!(Scope::of_path(none), None, "{none}");
+            assert_eq!(Scope::of_path(SCOPES, none), None, "{none}");
         }
         assert!(Scope::is_open("/readyz") && !Scope::is_open("/readyz/") && !Scope::is_open("/status"));
     }

@@ -107,7 +107,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(60);
 
     fn accepted(user: &str) -> Decision {
-        Decision::Accepted(Arc::new(Principal { user: user.into(), groups: vec![] }))
+        Decision::Accepted(Arc::new(Principal { user: user.into(), groups: vec![], node: None }))
     }
 
     #[test]

@@ -17,10 +17,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use listener::PeerCertificate;
 
-pub(crate) use grant::{Grant, Grants, Scope, Subject};
-pub(crate) use tokens::{TokenAuthenticator, TokenSettings};
+pub use grant::{Grant, Grants, Scope, Subject};
+pub use tokens::{TokenAuthenticator, TokenSettings};
 
-use crate::metrics::AccessFigures;
+use crate::AccessFigures;
 use tokens::{Token, TokenError};
 
 /// An open stream is authenticated again each time that a cached decision would have expired this many times: often enough
@@ -32,31 +32,35 @@ const UNCONFIRMED: Duration = Duration::from_secs(3600);
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Principal {
-    pub(crate) user: String,
-    pub(crate) groups: Vec<String>,
+pub struct Principal {
+    pub user: String,
+    pub groups: Vec<String>,
+    /// The node that the token of a pod is bound to; `None` if the API server does not say.
+    pub node: Option<String>,
 }
 
 /// How clients are authenticated, and what is granted to whom.
-pub(crate) struct Guard {
+pub struct Guard {
     /// Certificates are verified in the handshake, where there is a client CA.
-    pub(crate) certificates: bool,
-    pub(crate) tokens: Option<TokenAuthenticator>,
-    pub(crate) grants: Grants,
-    pub(crate) recheck: Duration,
-    pub(crate) figures: AccessFigures,
+    pub certificates: bool,
+    pub tokens: Option<TokenAuthenticator>,
+    pub grants: Grants,
+    /// What is served.
+    pub scopes: &'static [Scope],
+    pub recheck: Duration,
+    pub figures: AccessFigures,
 }
 
 /// What a client presented.
 #[derive(Debug, Clone)]
-pub(crate) struct ClientCredentials {
+pub struct ClientCredentials {
     certificate: Option<Arc<PeerCertificate>>,
     token: Option<Token>,
 }
 
 /// Why a request is not answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Denial {
+pub enum Denial {
     Unauthenticated(&'static str),
     Forbidden {
         user: String,
@@ -68,20 +72,24 @@ pub(crate) enum Denial {
 
 impl Guard {
     /// How clients are authenticated, in words.
-    pub(crate) fn methods(&self) -> Vec<&'static str> {
+    pub fn methods(&self) -> Vec<&'static str> {
         let certificates = self.certificates.then_some("certificates");
         certificates.into_iter().chain(self.tokens.as_ref().map(|_| "tokens")).collect()
     }
 
     /// Why the API server reviews no tokens at present.
-    pub(crate) fn token_review_failure(&self) -> Option<String> {
+    pub fn token_review_failure(&self) -> Option<String> {
         self.tokens.as_ref().and_then(TokenAuthenticator::failure)
     }
 
-    pub(crate) async fn admit(&self, client: &ClientCredentials, scope: Scope) -> Result<(), Denial> {
+    /// Who the client is, if it may use the scope.
+    ///
+    /// # Errors
+    /// If it may not, or nobody can say who it is.
+    pub async fn admit(&self, client: &ClientCredentials, scope: Scope) -> Result<Arc<Principal>, Denial> {
         let principal = self.authenticate(client).await?;
         if self.grants.allows(scope, &principal) {
-            Ok(())
+            Ok(principal)
         } else {
             Err(Denial::Forbidden { user: principal.user.clone(), scope })
         }
@@ -95,7 +103,11 @@ impl Guard {
             if certificate.not_after <= SystemTime::now() {
                 return Err(Denial::Unauthenticated("the client certificate has expired"));
             }
-            return Ok(Arc::new(Principal { user: user.clone(), groups: certificate.organizations.clone() }));
+            return Ok(Arc::new(Principal {
+                user: user.clone(),
+                groups: certificate.organizations.clone(),
+                node: None,
+            }));
         }
         match (&self.tokens, &client.token) {
             (Some(tokens), Some(token)) => tokens.authenticate(token).await.map_err(|error| match error {
@@ -129,7 +141,7 @@ fn bearer(headers: &HeaderMap) -> Option<Token> {
 
 /// An admitted client, which may lose its access while a response goes on.
 #[derive(Clone)]
-pub(crate) struct Session {
+pub struct Session {
     guard: Arc<Guard>,
     client: ClientCredentials,
     scope: Scope,
@@ -137,15 +149,15 @@ pub(crate) struct Session {
 
 impl Session {
     /// Waits until the client has lost its access: its certificate expired, or its token is no longer valid.
-    pub(crate) async fn revoked(self) {
+    pub async fn revoked(self) {
         let mut confirmed = Instant::now();
         loop {
             tokio::time::sleep(between_half_and_whole(self.guard.recheck)).await;
             match self.guard.admit(&self.client, self.scope).await {
-                Ok(()) => confirmed = Instant::now(),
+                Ok(_) => confirmed = Instant::now(),
                 Err(Denial::Unavailable(_)) if confirmed.elapsed() < UNCONFIRMED => {}
                 Err(denial) => {
-                    tracing::info!(scope = self.scope.name(), "stream closed: {}", denial.message());
+                    tracing::info!(scope = self.scope.name, "stream closed: {}", denial.message());
                     self.guard.figures.revoked();
                     return;
                 }
@@ -162,15 +174,16 @@ fn between_half_and_whole(duration: Duration) -> Duration {
 }
 
 /// The middleware of all routes. Everyone is admitted where there is no guard.
-pub(crate) async fn check(State(guard): State<Option<Arc<Guard>>>, mut request: Request, next: Next) -> Response {
+pub async fn check(State(guard): State<Option<Arc<Guard>>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let Some(guard) = guard.filter(|_| !Scope::is_open(path)) else { return next.run(request).await };
-    let Some(scope) = Scope::of_path(path) else {
+    let Some(scope) = Scope::of_path(guard.scopes, path) else {
         return (StatusCode::NOT_FOUND, "resource not found\n").into_response();
     };
     let client = ClientCredentials::of_request(&request);
     match guard.admit(&client, scope).await {
-        Ok(()) => {
+        Ok(principal) => {
+            request.extensions_mut().insert(principal);
             request.extensions_mut().insert(Session { guard, client, scope });
             next.run(request).await
         }
@@ -187,8 +200,8 @@ impl Denial {
         match self {
             Denial::Unauthenticated(why) => format!("unauthenticated: {why}"),
             Denial::Forbidden { user, scope } => {
-                let scope = scope.name();
-                format!("forbidden: user '{user}' may not read {scope}; the provider needs --allow {scope}=user:{user}")
+                let scope = scope.name;
+                format!("forbidden: user '{user}' may not use {scope}; the server needs --allow {scope}=user:{user}")
             }
             Denial::Unavailable(why) => format!("cannot authenticate at present: {why}"),
         }
@@ -212,24 +225,28 @@ impl IntoResponse for Denial {
     }
 }
 
-/// How often an open stream is authenticated again.
-pub(crate) fn recheck_interval(ttl: Duration) -> Duration {
+/// How often an open stream is authenticated again, where a decision about a token counts for so long.
+pub fn recheck_interval(ttl: Duration) -> Duration {
     ttl.saturating_mul(TTLS_BETWEEN_RECHECKS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
+    const METRICS: Scope = Scope { name: "metrics", segment: "metrics" };
+    const IDENTITY: Scope = Scope { name: "identity", segment: "identity" };
+    const REMOTE_SETS: Scope = Scope { name: "remote-sets", segment: "remote-sets" };
+    const SCOPES: &[Scope] = &[METRICS, IDENTITY, REMOTE_SETS];
 
     fn guard(grants: &[&str]) -> Guard {
-        let grants: Vec<Grant> = grants.iter().map(|grant| grant.parse().unwrap()).collect();
+        let grants: Vec<Grant> = grants.iter().map(|grant| Grant::parse(grant, SCOPES).unwrap()).collect();
         Guard {
             certificates: true,
             tokens: None,
-            grants: Grants::new(&grants, Subject::Group("system:serviceaccounts:ringfence".into())),
+            grants: Grants::new(&grants, SCOPES, Subject::Group("system:serviceaccounts:ringfence".into())),
+            scopes: SCOPES,
             recheck: Duration::from_secs(1),
-            figures: Metrics::new().of_access(),
+            figures: AccessFigures::default(),
         }
     }
 
@@ -248,10 +265,10 @@ mod tests {
     async fn certificate_admits_its_user_and_groups() {
         let guard = guard(&["metrics=user:scraper", "identity=group:readers"]);
         let scraper = client(Some("scraper"), &["readers"], 60);
-        assert_eq!(guard.admit(&scraper, Scope::Metrics).await, Ok(()));
-        assert_eq!(guard.admit(&scraper, Scope::Identity).await, Ok(()));
-        let forbidden = Denial::Forbidden { user: "scraper".into(), scope: Scope::RemoteSets };
-        assert_eq!(guard.admit(&scraper, Scope::RemoteSets).await, Err(forbidden));
+        assert_eq!(guard.admit(&scraper, METRICS).await.unwrap().user, "scraper");
+        assert!(guard.admit(&scraper, IDENTITY).await.is_ok());
+        let forbidden = Denial::Forbidden { user: "scraper".into(), scope: REMOTE_SETS };
+        assert_eq!(guard.admit(&scraper, REMOTE_SETS).await, Err(forbidden));
     }
 
     #[tokio::test]
@@ -262,7 +279,7 @@ mod tests {
             client(None, &["readers"], 60),
             ClientCredentials { certificate: None, token: Token::new("a-token") },
         ] {
-            let admitted = guard.admit(&client, Scope::Metrics).await;
+            let admitted = guard.admit(&client, METRICS).await;
             assert!(matches!(admitted, Err(Denial::Unauthenticated(_))), "{admitted:?}");
         }
     }

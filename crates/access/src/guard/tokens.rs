@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Principal;
 use super::cache::{Decision, DecisionCache, key};
-use crate::metrics::AccessFigures;
+use crate::AccessFigures;
 
 /// A longer token is none: those of service accounts have about 1 KiB.
 const TOKEN_BYTES: usize = 16 << 10;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A bearer token, which is for no log.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token(Arc<str>);
+pub(super) struct Token(Arc<str>);
 
 impl Token {
     /// `None` if the text can be none.
@@ -50,13 +50,13 @@ pub(super) enum TokenError {
 
 /// For which audiences tokens are reviewed, and how long a decision counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TokenSettings {
-    pub(crate) audiences: Vec<String>,
-    pub(crate) ttl: Duration,
+pub struct TokenSettings {
+    pub audiences: Vec<String>,
+    pub ttl: Duration,
 }
 
 /// Reviews tokens, and remembers the decisions for a while.
-pub(crate) struct TokenAuthenticator {
+pub struct TokenAuthenticator {
     connection: Connection,
     audiences: Vec<String>,
     cache: Mutex<DecisionCache>,
@@ -66,7 +66,7 @@ pub(crate) struct TokenAuthenticator {
 }
 
 impl TokenAuthenticator {
-    pub(crate) fn new(connection: &Connection, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
+    pub fn new(connection: &Connection, settings: TokenSettings, figures: AccessFigures) -> TokenAuthenticator {
         let timing = cluster::Timing { answer: PATIENCE, ..cluster::Timing::default() };
         TokenAuthenticator {
             connection: connection.clone().with_timing(timing),
@@ -116,8 +116,8 @@ impl TokenAuthenticator {
         self.figures.reviewed(&reviewed);
         self.note(reviewed.as_ref().err());
         match reviewed {
-            Ok(TokenReview::Authenticated(ReviewedUser { name, groups })) => {
-                Ok(Decision::Accepted(Arc::new(Principal { user: name, groups })))
+            Ok(TokenReview::Authenticated(ReviewedUser { name, groups, node })) => {
+                Ok(Decision::Accepted(Arc::new(Principal { user: name, groups, node })))
             }
             Ok(TokenReview::Rejected) => Ok(Decision::Rejected),
             Err(why) => Err(TokenError::Unavailable(why)),
