@@ -1,5 +1,6 @@
 //! Which records a reader wants.
 
+mod alternatives;
 mod parse;
 
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::{EndSample, Endpoint, EndpointKind, FlowRecord, Verdict};
 
+pub use alternatives::FlowFilters;
 pub use parse::FilterError;
 
 /// Conditions on records; a record is admitted if it meets all that are set.

@@ -9,7 +9,11 @@
 //!
 //! A [`Tracker`] has the live connections and their [`Ledger`]; what it observes goes into [`Windows`]; closed windows go
 //! into a [`Ring`]; a [`FlowFilter`] and [`group()`] read records.
+//!
+//! The records of several nodes meet in a [`ClusterStore`]: its [`Inbox`] keeps each record of a node's ring from being
+//! missed or counted twice, and [`join()`] makes one [`ClusterRecord`] of what both nodes of a connection report.
 
+mod cluster;
 mod connection;
 mod endpoint;
 mod filter;
@@ -23,12 +27,16 @@ mod trace;
 mod tracker;
 mod windows;
 
+pub use cluster::{
+    Acceptance, BatchHead, CLUSTER_AGE, ClusterCounts, ClusterRecord, ClusterStore, Inbox, InboxCounts, MOST_NODES,
+    MOST_RECORDS_PER_NODE, NodeReport, RefusedRecord, SeenBy, Sighting, TooManyNodes, join,
+};
 pub use connection::{Connection, ConnectionId, Tuple, Volume};
 pub use endpoint::{Endpoint, EndpointKind, Member, Network, ServicePort};
-pub use filter::{FilterError, FlowFilter, Peer, PolicyName, WorkloadName};
+pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName};
 pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
-pub use ring::{RING_AGE, RING_BYTES, Ring, RingCounts};
+pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};
 pub use trace::{PolicyAction, PolicyHit, SideTrace, TraceVerdict, Verdict};
 pub use tracker::{Ledger, Tracker};
 pub use windows::{DroppedRecords, MOST_SILENT_WINDOWS, Windows};

@@ -138,7 +138,7 @@ impl AddAssign for Connections {
 /// assert!(sample.labels.contains("app=web"));
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EndSample {
     pub addresses: BTreeSet<IpAddr>,
     /// `namespace/name`

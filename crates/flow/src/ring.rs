@@ -1,6 +1,6 @@
 //! Closed records of the last hour.
 
-mod size;
+pub(crate) mod size;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -40,6 +40,18 @@ pub struct RingCounts {
     pub left_by_age: u64,
     /// Records that left earlier, because the ring had no more bytes.
     pub left_by_bytes: u64,
+}
+
+/// Successive records of a ring, with their place in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordBatch {
+    /// Sequence number of the first record, or of the next one that is pushed if there are none.
+    pub first: u64,
+    /// Sequence number of the oldest record that the ring keeps, or of the next one that is pushed.
+    pub oldest: u64,
+    /// Sequence number of the record that was pushed last; 0 if there was none.
+    pub newest: u64,
+    pub records: Vec<Arc<FlowRecord>>,
 }
 
 impl Default for Ring {
@@ -87,6 +99,17 @@ impl Ring {
     /// All records, oldest window first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &Arc<FlowRecord>> + ExactSizeIterator {
         self.records.iter()
+    }
+
+    /// Up to `most` records, the oldest first, beginning with a sequence number, or with the oldest record if the ring no
+    /// longer has it. Records are numbered from 1 in the order in which they were pushed.
+    pub fn batch_from(&self, sequence: u64, most: usize) -> RecordBatch {
+        let RingCounts { pushed, left_by_age, left_by_bytes } = self.counts;
+        let oldest = left_by_age + left_by_bytes + 1;
+        let first = sequence.max(oldest);
+        let skipped = usize::try_from(first - oldest).unwrap_or(usize::MAX).min(self.records.len());
+        let records = self.records.range(skipped..).take(most).cloned().collect();
+        RecordBatch { first, oldest, newest: pushed, records }
     }
 
     /// Estimated bytes of the records; never more than the bound.

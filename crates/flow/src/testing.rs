@@ -82,6 +82,30 @@ pub(crate) fn subject(number: u8) -> Arc<Subject> {
     })
 }
 
+/// From `shop/web` to `shop/db-1`, in a window counted from `at(0)`.
+pub(crate) fn record_of(node: &str, window: i64) -> FlowRecord {
+    let Subject { key, source, destination, generation } = Subject::clone(&subject(1));
+    let (mut sources, mut destinations) = (EndSample::default(), EndSample::default());
+    sources.add(&source);
+    destinations.add(&destination);
+    let begin = at(window * 15_000);
+    FlowRecord {
+        window: begin,
+        node: node.into(),
+        key,
+        sources: Arc::new(sources),
+        destinations: Arc::new(destinations),
+        connections: Connections::default(),
+        sent: None,
+        received: None,
+        unknown_volume: 0,
+        denied_packets: 0,
+        generation,
+        first: begin,
+        last: begin,
+    }
+}
+
 /// A connection from a port, as NEW events have it: without counters.
 pub(crate) fn connection(source_port: u16, made: Option<Timestamp>) -> Connection {
     let original = Tuple {

@@ -19,7 +19,7 @@ use crate::{ReservedIdentity, Sid, Space};
 /// assert_eq!((world.num, world.to_string().as_str()), (2, "world"));
 /// # Ok::<(), identity::NotASid>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EndIdentity {
     /// The service identity; `None` for what is not a pod of this cluster.
     pub service: Option<String>,

@@ -18,6 +18,8 @@ pub enum FilterError {
     Repeated { field: &'static str },
     #[error("invalid {field} '{}': expected {expected}", text.escape_debug())]
     Invalid { field: &'static str, text: String, expected: &'static str },
+    #[error("too many combinations of filter values: expected at most {most}")]
+    TooManyCombinations { most: usize },
 }
 
 const SINCE: &str = "a duration such as 10m or 1h30m, or a time such as 2026-05-04T12:00:00Z";

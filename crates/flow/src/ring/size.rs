@@ -13,7 +13,7 @@ use crate::{EndSample, Endpoint, FlowKey, FlowRecord, PolicyHit, SideTrace};
 const COUNTS: usize = 16;
 
 /// A record with its place in the ring, whose capacity is up to twice its length.
-pub(super) const RECORD: usize = allocated(COUNTS + size_of::<FlowRecord>()) + 2 * size_of::<Arc<FlowRecord>>();
+pub(crate) const RECORD: usize = allocated(COUNTS + size_of::<FlowRecord>()) + 2 * size_of::<Arc<FlowRecord>>();
 
 /// A key or sample in the map that counts its records: pointer, count and control byte at a load of at least 7/16.
 const PART: usize = 17 * 16 / 7;
@@ -49,7 +49,7 @@ fn names(names: &BTreeSet<Arc<str>>) -> usize {
     set(names) + names.iter().map(|name| text(name)).sum::<usize>()
 }
 
-pub(super) fn of_sample(sample: &EndSample) -> usize {
+pub(crate) fn of_sample(sample: &EndSample) -> usize {
     let EndSample { addresses, pods, nodes, labels, identities, truncated: _ } = sample;
     let identities: usize = match identities.capacity() {
         0 => 0,
@@ -67,7 +67,7 @@ pub(super) fn of_sample(sample: &EndSample) -> usize {
         + identities
 }
 
-pub(super) fn of_key(key: &FlowKey) -> usize {
+pub(crate) fn of_key(key: &FlowKey) -> usize {
     let service = key
         .service
         .as_ref()

@@ -1,0 +1,163 @@
+//! Agents and receivers that lose messages, repeat them and start anew: what receivers have is what nodes made.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Acceptance, BatchHead, ClusterStore, Inbox};
+use crate::testing::{at, record_of};
+use crate::{Connections, FlowRecord, RecordBatch, Ring};
+
+/// Few, so that batches are cut.
+const MOST: usize = 3;
+
+struct Agent {
+    node: &'static str,
+    epoch: u64,
+    ring: Ring,
+    /// The record that is sent next.
+    next: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Agents make so many records.
+    Make { agent: usize, count: u64 },
+    /// A batch is sent. Its request or its answer may be lost, and the request may arrive again at any later time.
+    Send { agent: usize, arrives: bool, is_answered: bool, repeats: bool },
+    /// A request that arrived before arrives again.
+    Repeat { index: usize },
+    /// An agent ends with all that it has not sent, and another begins.
+    RestartAgent { agent: usize },
+    /// The receiver loses all that it has.
+    RestartReceiver,
+}
+
+struct Receiver {
+    inbox: Inbox,
+    store: ClusterStore,
+}
+
+impl Receiver {
+    fn new() -> Receiver {
+        Receiver { inbox: Inbox::new(), store: ClusterStore::new(64 << 20) }
+    }
+
+    fn receive(&mut self, head: &BatchHead, records: &[Arc<FlowRecord>]) -> u64 {
+        let Acceptance { skip, acknowledged } = self.inbox.accept(head, at(0)).unwrap();
+        for record in records.iter().skip(usize::try_from(skip).unwrap()) {
+            self.store.insert(FlowRecord::clone(record), at(0)).unwrap();
+        }
+        acknowledged
+    }
+
+    /// How often each record was received, by its number.
+    fn received(&self) -> BTreeMap<u64, u64> {
+        let mut received = BTreeMap::new();
+        for window in self.store.windows() {
+            for record in self.store.records(window) {
+                *received.entry(record.connections.started).or_insert(0) += 1;
+            }
+        }
+        received
+    }
+}
+
+impl Agent {
+    fn batch(&self) -> (BatchHead, Vec<Arc<FlowRecord>>) {
+        let RecordBatch { first, oldest, newest, records } = self.ring.batch_from(self.next, MOST);
+        let head =
+            BatchHead { node: self.node.into(), epoch: self.epoch, first, oldest, newest, count: records.len() as u64 };
+        (head, records)
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let agent = || 0usize..2;
+    prop_oneof![
+        4 => (agent(), 1u64..8).prop_map(|(agent, count)| Step::Make { agent, count }),
+        8 => (agent(), any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(agent, arrives, is_answered, repeats)| Step::Send { agent, arrives, is_answered, repeats }),
+        2 => (0usize..8).prop_map(|index| Step::Repeat { index }),
+        1 => agent().prop_map(|agent| Step::RestartAgent { agent }),
+        1 => Just(Step::RestartReceiver),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn each_record_is_received_once(steps in vec(step(), 0..60)) {
+        let mut agents = ["n1", "n2"].map(|node| Agent { node, epoch: 1, ring: Ring::default(), next: 1 });
+        let mut receiver = Receiver::new();
+        // Records that the agents of now have, and those that earlier ones took with them.
+        let (mut made, mut kept) = (0, [vec![], vec![]]);
+        let mut in_flight: Vec<(BatchHead, Vec<Arc<FlowRecord>>)> = Vec::new();
+        let mut was_restarted = false;
+        for step in steps {
+            match step {
+                Step::Make { agent, count } => {
+                    for _ in 0..count {
+                        made += 1;
+                        let connections = Connections { started: made, ..Connections::default() };
+                        let record = FlowRecord { connections, ..record_of(agents[agent].node, 0) };
+                        agents[agent].ring.push([Arc::new(record)]);
+                        kept[agent].push(made);
+                    }
+                }
+                Step::Send { agent, arrives, is_answered, repeats } => {
+                    let (head, records) = agents[agent].batch();
+                    if arrives {
+                        let acknowledged = receiver.receive(&head, &records);
+                        if is_answered {
+                            agents[agent].next = acknowledged + 1;
+                        }
+                    }
+                    if repeats && in_flight.len() < 8 {
+                        in_flight.push((head, records));
+                    }
+                }
+                Step::Repeat { index } => {
+                    if let Some((head, records)) = in_flight.get(index) {
+                        receiver.receive(head, records);
+                    }
+                }
+                Step::RestartAgent { agent } => {
+                    let this = &mut agents[agent];
+                    // Four lives are told apart.
+                    if this.epoch < 4 {
+                        *this = Agent { node: this.node, epoch: this.epoch + 1, ring: Ring::default(), next: 1 };
+                        kept[agent].clear();
+                    }
+                }
+                Step::RestartReceiver => {
+                    receiver = Receiver::new();
+                    was_restarted = true;
+                }
+            }
+            prop_assert!(receiver.received().values().all(|times| *times == 1), "received twice");
+        }
+        // Once messages arrive again, all that agents have is received, whatever was received before.
+        for agent in &mut agents {
+            while agent.next <= agent.ring.counts().pushed || {
+                let (head, records) = agent.batch();
+                receiver.receive(&head, &records) + 1 != agent.next
+            } {
+                let (head, records) = agent.batch();
+                agent.next = receiver.receive(&head, &records) + 1;
+            }
+        }
+        let received = receiver.received();
+        prop_assert!(received.values().all(|times| *times == 1), "received twice");
+        for number in kept.iter().flatten() {
+            prop_assert!(received.contains_key(number), "record {number} was lost");
+        }
+        // What is missing was counted: it was never sent by an agent that ended.
+        if !was_restarted {
+            let missing = made - received.len() as u64;
+            prop_assert!(receiver.inbox.counts().missed <= missing);
+        }
+        prop_assert_eq!(receiver.inbox.counts().received, received.len() as u64);
+    }
+}

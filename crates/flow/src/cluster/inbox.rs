@@ -1,0 +1,247 @@
+//! Which records of each agent were received, so that each is counted once.
+//!
+//! An agent numbers its records, and sends those that follow the last one that was acknowledged. A receiver that has fewer,
+//! because it was started later, answers with what it has, and the agent goes back as far as its ring reaches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Nodes whose positions are kept: twice what Kubernetes supports. The batches of further ones are refused.
+pub const MOST_NODES: usize = 10_000;
+
+/// Lives of one agent whose positions are kept, so that a batch of an earlier one that arrives late is recognised.
+const MOST_EPOCHS: usize = 4;
+
+/// A node that has sent nothing for so long is forgotten. Its ring has no record any more that was received.
+const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
+
+/// Where a batch of records is in the ring of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchHead {
+    pub node: Arc<str>,
+    /// The life of the agent. A later one has a greater number, as far as clocks go forward.
+    pub epoch: u64,
+    /// Sequence number of the first record.
+    pub first: u64,
+    /// Sequence number of the oldest record that the agent can still send.
+    pub oldest: u64,
+    /// Sequence number of the newest record of the agent.
+    pub newest: u64,
+    /// Number of records.
+    pub count: u64,
+}
+
+/// What becomes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acceptance {
+    /// Records at the begin of the batch that are not to be counted, since they were received before. All of them, where
+    /// records before the batch have to come first.
+    pub skip: u64,
+    /// The last record that was received of this life of the agent. The agent goes on with the one after it.
+    pub acknowledged: u64,
+}
+
+/// A batch of a node that is one too many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("records of at most {MOST_NODES} nodes are received")]
+pub struct TooManyNodes;
+
+/// What was received and missed since the receiver started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InboxCounts {
+    pub received: u64,
+    /// Records that were received more than once, and counted once.
+    pub repeated: u64,
+    /// Records of known nodes that were never received: they left the agent's ring, or the agent ended before it had sent them.
+    pub missed: u64,
+}
+
+/// What is known of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    pub node: Arc<str>,
+    pub epoch: u64,
+    pub acknowledged: u64,
+    /// Records that the agent has and had not sent when it last sent some.
+    pub behind: u64,
+    pub heard: Timestamp,
+}
+
+/// Positions of all agents.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    nodes: HashMap<Arc<str>, Node>,
+    received: u64,
+    repeated: u64,
+    /// Of epochs that are not kept any more, and gaps.
+    missed: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// The one heard last is the last.
+    epochs: Vec<Epoch>,
+}
+
+#[derive(Debug)]
+struct Epoch {
+    epoch: u64,
+    acknowledged: u64,
+    newest: u64,
+    heard: Timestamp,
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        Inbox::default()
+    }
+
+    /// Decides what becomes of a batch, and takes note that its records were received. To be called once for each batch,
+    /// whose records without the first `skip` are then counted.
+    ///
+    /// # Errors
+    /// If the node is unknown, and as many are known as may be.
+    pub fn accept(&mut self, head: &BatchHead, now: Timestamp) -> Result<Acceptance, TooManyNodes> {
+        let known_node = self.nodes.get(&head.node);
+        if known_node.is_none() && self.nodes.len() >= MOST_NODES {
+            return Err(TooManyNodes);
+        }
+        let known = known_node.and_then(|node| node.epochs.iter().find(|known| known.epoch == head.epoch));
+        let last = known.map_or(0, |epoch| epoch.acknowledged);
+        let due = last.saturating_add(1).max(head.oldest);
+        // Records between the last one and this batch can still be had, or the batch says nothing.
+        if head.first > due || head.count == 0 {
+            return Ok(Acceptance { skip: head.count, acknowledged: due - 1 });
+        }
+        let end = head.first.saturating_add(head.count);
+        if end <= due {
+            self.repeated += head.count;
+            return Ok(Acceptance { skip: head.count, acknowledged: last.max(due - 1) });
+        }
+        let skip = due - head.first;
+        self.repeated += skip;
+        self.received += head.count - skip;
+        // What an agent had before this receiver started was not for this one to receive.
+        if known_node.is_some() {
+            self.missed += due - last - 1;
+        }
+        let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
+        node.epochs.retain(|known| known.epoch != head.epoch);
+        let acknowledged = end - 1;
+        let newest = head.newest.max(acknowledged);
+        node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, heard: now });
+        if node.epochs.len() > MOST_EPOCHS {
+            self.missed += node.epochs.remove(0).unsent();
+        }
+        Ok(Acceptance { skip, acknowledged })
+    }
+
+    /// Forgets nodes that have sent nothing for two hours.
+    pub fn expire(&mut self, now: Timestamp) {
+        let missed = &mut self.missed;
+        self.nodes.retain(|_, node| {
+            let heard = node.epochs.last().map(|epoch| epoch.heard);
+            let is_kept = heard.is_some_and(|heard| now.duration_since(heard) < FORGOTTEN_AFTER);
+            if !is_kept {
+                *missed += node.epochs.iter().map(Epoch::unsent).sum::<u64>();
+            }
+            is_kept
+        });
+    }
+
+    pub fn counts(&self) -> InboxCounts {
+        // The last epoch goes on.
+        let ended = self.nodes.values().flat_map(|node| node.epochs.iter().rev().skip(1));
+        let missed = self.missed + ended.map(Epoch::unsent).sum::<u64>();
+        InboxCounts { received: self.received, repeated: self.repeated, missed }
+    }
+
+    /// All nodes that have sent records in the last two hours, in no order.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeReport> {
+        self.nodes.iter().map(|(name, node)| {
+            let last = node.epochs.last();
+            NodeReport {
+                node: Arc::clone(name),
+                epoch: last.map_or(0, |epoch| epoch.epoch),
+                acknowledged: last.map_or(0, |epoch| epoch.acknowledged),
+                behind: last.map_or(0, Epoch::unsent),
+                heard: last.map_or(Timestamp::MIN, |epoch| epoch.heard),
+            }
+        })
+    }
+}
+
+impl Epoch {
+    fn unsent(&self) -> u64 {
+        self.newest - self.acknowledged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::at;
+
+    fn head(epoch: u64, first: u64, count: u64, oldest: u64) -> BatchHead {
+        BatchHead { node: "n1".into(), epoch, first, oldest, newest: first + count - 1, count }
+    }
+
+    fn accepted(skip: u64, acknowledged: u64) -> Result<Acceptance, TooManyNodes> {
+        Ok(Acceptance { skip, acknowledged })
+    }
+
+    #[test]
+    fn repeated_records_are_counted_once() {
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.accept(&head(1, 1, 5, 1), at(0)), accepted(0, 5));
+        assert_eq!(inbox.accept(&head(1, 1, 5, 1), at(0)), accepted(5, 5));
+        assert_eq!(inbox.accept(&head(1, 4, 5, 1), at(0)), accepted(2, 8));
+        assert_eq!(inbox.counts(), InboxCounts { received: 8, repeated: 7, missed: 0 });
+    }
+
+    #[test]
+    fn new_receiver_has_the_agent_go_back() {
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.accept(&head(1, 90, 5, 40), at(0)), accepted(5, 39));
+        assert_eq!(inbox.nodes().len(), 0, "nothing was received");
+        assert_eq!(inbox.accept(&head(1, 40, 55, 40), at(0)), accepted(0, 94));
+        assert_eq!(inbox.counts(), InboxCounts { received: 55, repeated: 0, missed: 0 });
+    }
+
+    #[test]
+    fn records_that_left_the_agents_ring_are_missed() {
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.accept(&head(1, 1, 5, 1), at(0)), accepted(0, 5));
+        assert_eq!(inbox.accept(&head(1, 9, 2, 9), at(0)), accepted(0, 10));
+        assert_eq!(inbox.counts().missed, 3);
+    }
+
+    #[test]
+    fn unsent_records_of_an_ended_agent_are_missed() {
+        let mut inbox = Inbox::new();
+        let more_to_come = BatchHead { newest: 9, ..head(1, 1, 5, 1) };
+        assert_eq!(inbox.accept(&more_to_come, at(0)), accepted(0, 5));
+        assert_eq!(inbox.counts().missed, 0);
+        assert_eq!(inbox.nodes().next().unwrap().behind, 4);
+        assert_eq!(inbox.accept(&head(2, 1, 3, 1), at(0)), accepted(0, 3));
+        assert_eq!(inbox.counts().missed, 4);
+        // The last batch of the earlier life arrives late.
+        assert_eq!(inbox.accept(&head(1, 6, 4, 1), at(0)), accepted(0, 9));
+        assert_eq!(inbox.counts(), InboxCounts { received: 12, repeated: 0, missed: 0 });
+    }
+
+    #[test]
+    fn silent_nodes_make_room_for_others() {
+        let mut inbox = Inbox::new();
+        for number in 0..MOST_NODES {
+            let head = BatchHead { node: format!("n{number}").into(), ..head(1, 1, 1, 1) };
+            assert_eq!(inbox.accept(&head, at(0)), accepted(0, 1));
+        }
+        let further = BatchHead { node: "further".into(), ..head(1, 1, 1, 1) };
+        assert_eq!(inbox.accept(&further, at(0)), Err(TooManyNodes));
+        inbox.expire(at(2 * 3_600_000));
+        assert_eq!(inbox.accept(&further, at(0)), accepted(0, 1));
+    }
+}

@@ -1,0 +1,343 @@
+//! One record of what both nodes of a connection report.
+//!
+//! The nodes of a connection name its ends alike, and the port, since each sees it after destination translation. They
+//! differ in the rest: only the node at which a client asked for a Service knows the Service, each judges its own side, and a
+//! flow may pass one and be denied by the other. Where an address was replaced (SNAT) the other node sees a node as the
+//! source; such records stay apart.
+//!
+//! A record names workloads, not connections. Where several records of one node fit several of the other, they are joined
+//! by what both know of the rules; what remains ambiguous stays apart, and is counted once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Connections, EndSample, Endpoint, FlowKey, FlowRecord, SideTrace, TraceVerdict, Verdict, Volume};
+
+/// Connections of one key in one window, as all nodes together report them. The JSON form is that of a record with three
+/// more fields.
+///
+/// `record.verdict` is the graver one of both sides; `record.egress` is what the node of the source says, and
+/// `record.ingress` what that of the destination says, where they report. Counts are those of the source's node if it has an
+/// agent, and of the destination's otherwise. `record.node` is the node whose counts these are, the first one if there are
+/// several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterRecord {
+    #[serde(flatten)]
+    pub record: FlowRecord,
+    /// What became of the connections on the source's node; `None` if it reports none.
+    pub source_verdict: Option<Verdict>,
+    /// On the destination's node.
+    pub destination_verdict: Option<Verdict>,
+    pub seen_by: SeenBy,
+}
+
+/// The nodes that report the connections of a record. A node that has both ends is in both sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SeenBy {
+    pub source: BTreeSet<Arc<str>>,
+    pub destination: BTreeSet<Arc<str>>,
+    /// Nodes that report packets without saying whose side they are on, such as those of forged sources.
+    pub other: BTreeSet<Arc<str>>,
+}
+
+/// The side of a flow that a reporting node judges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sighting {
+    Source,
+    Destination,
+    Both,
+    Neither,
+}
+
+impl Sighting {
+    pub fn of(key: &FlowKey) -> Sighting {
+        match (key.egress.enforced_here, key.ingress.enforced_here) {
+            (true, false) => Sighting::Source,
+            (false, true) => Sighting::Destination,
+            (true, true) => Sighting::Both,
+            (false, false) => Sighting::Neither,
+        }
+    }
+}
+
+/// What both nodes of a connection see alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Edge<'a> {
+    source: &'a Endpoint,
+    destination: &'a Endpoint,
+    protocol: u8,
+    port: Option<u16>,
+    icmp_type: Option<u8>,
+}
+
+/// Records of one key and side, of one or several nodes.
+#[derive(Debug)]
+struct Report {
+    sum: FlowRecord,
+    nodes: BTreeSet<Arc<str>>,
+}
+
+/// Joins the records of one window. The result is ordered by edge, then by key.
+pub fn join<'a>(records: impl IntoIterator<Item = &'a Arc<FlowRecord>>) -> Vec<ClusterRecord> {
+    let mut edges: BTreeMap<Edge<'a>, BTreeMap<&'a FlowKey, Report>> = BTreeMap::new();
+    for record in records {
+        let key = &*record.key;
+        let FlowKey { source, destination, protocol, port, icmp_type, .. } = key;
+        let edge = Edge { source, destination, protocol: *protocol, port: *port, icmp_type: *icmp_type };
+        let reports = edges.entry(edge).or_default();
+        match reports.get_mut(key) {
+            Some(report) => report.add(record),
+            None => {
+                let nodes = [Arc::clone(&record.node)].into();
+                reports.insert(key, Report { sum: FlowRecord::clone(record), nodes });
+            }
+        }
+    }
+    edges.into_values().flat_map(|reports| join_edge(reports.into_values())).collect()
+}
+
+/// Whose counts are those of connections that both sides report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Source,
+    Destination,
+    /// The sides report different connections.
+    Each,
+}
+
+fn join_edge(reports: impl Iterator<Item = Report>) -> Vec<ClusterRecord> {
+    let (mut at_source, mut at_destination, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+    for report in reports {
+        match Sighting::of(&report.sum.key) {
+            Sighting::Source => at_source.push(report),
+            Sighting::Destination => at_destination.push(report),
+            Sighting::Both | Sighting::Neither => joined.push(report.into_record()),
+        }
+    }
+    let counted = counted(&at_source, &at_destination);
+    let pairs = match counted {
+        Counted::Source | Counted::Destination => pair(&at_source, &at_destination),
+        Counted::Each => vec![None; at_source.len()],
+    };
+    let paired: BTreeSet<usize> = pairs.iter().flatten().copied().collect();
+    for (index, report) in at_destination.iter().enumerate() {
+        if !paired.contains(&index) {
+            let mut record = report.clone_record();
+            if counted == Counted::Source {
+                clear_connections(&mut record.record);
+            }
+            joined.push(record);
+        }
+    }
+    let mut counted_pairs = BTreeSet::new();
+    for (source, pair) in at_source.into_iter().zip(pairs) {
+        joined.push(match pair {
+            Some(index) => {
+                let is_first = counted_pairs.insert(index);
+                join_pair(source, &at_destination[index], counted, is_first)
+            }
+            None => {
+                let mut record = source.into_record();
+                if counted == Counted::Destination {
+                    clear_connections(&mut record.record);
+                }
+                record
+            }
+        });
+    }
+    joined.sort_by(|a, b| a.record.key.cmp(&b.record.key));
+    joined
+}
+
+/// The source's node counts if it has an agent. Of a workload on several nodes some may have none: then the side that saw
+/// more counts, which is right if all nodes of that side have agents.
+fn counted(at_source: &[Report], at_destination: &[Report]) -> Counted {
+    if at_source.is_empty() {
+        return Counted::Each;
+    }
+    let nodes: BTreeSet<&Arc<str>> = at_source.iter().flat_map(|report| &report.nodes).collect();
+    let clients = || at_destination.iter().flat_map(|report| &report.sum.sources.nodes);
+    let are_all_known = at_destination.iter().all(|report| !report.sum.sources.truncated);
+    if are_all_known && clients().all(|node| nodes.contains(node)) {
+        return Counted::Source;
+    }
+    if are_all_known && !clients().any(|node| nodes.contains(node)) {
+        return Counted::Each;
+    }
+    let seen = |reports: &[Report]| -> u64 {
+        let counts = reports.iter().map(|report| report.sum.connections);
+        counts.map(|connections| connections.ended + connections.live + connections.lost).sum()
+    };
+    if seen(at_destination) > seen(at_source) { Counted::Destination } else { Counted::Source }
+}
+
+/// For each report of the source the one of the destination that is about the same connections.
+///
+/// First where both nodes say the same of the rules, then where they come to the same verdicts by other rules, as while a
+/// change of policies is on its way, then where one is left on each side. What was denied at the source never got to the
+/// destination.
+fn pair(at_source: &[Report], at_destination: &[Report]) -> Vec<Option<usize>> {
+    let mut pairs: Vec<Option<usize>> = vec![None; at_source.len()];
+    let mut taken: BTreeSet<usize> = BTreeSet::new();
+    for is_alike in [same_rules as fn(&FlowKey, &FlowKey) -> bool, same_verdicts] {
+        let mut taken_now = BTreeSet::new();
+        for (pair, source) in pairs.iter_mut().zip(at_source) {
+            let key = &source.sum.key;
+            if pair.is_some() || key.verdict == Verdict::Denied {
+                continue;
+            }
+            // Clients that asked for different Services have several records here and one there.
+            *pair = at_destination
+                .iter()
+                .enumerate()
+                .position(|(index, other)| !taken.contains(&index) && is_alike(key, &other.sum.key));
+            taken_now.extend(*pair);
+        }
+        taken.extend(taken_now);
+    }
+    let open = |pairs: &[Option<usize>]| -> Vec<usize> {
+        let indexes = pairs.iter().zip(at_source).enumerate();
+        let is_open =
+            |pair: &Option<usize>, source: &Report| pair.is_none() && source.sum.key.verdict != Verdict::Denied;
+        indexes.filter(|(_, (pair, source))| is_open(pair, source)).map(|(index, _)| index).collect()
+    };
+    let left: Vec<usize> = (0..at_destination.len()).filter(|index| !taken.contains(index)).collect();
+    if let ([source], [destination]) = (&*open(&pairs), &*left) {
+        pairs[*source] = Some(*destination);
+    }
+    pairs
+}
+
+fn same_rules(a: &FlowKey, b: &FlowKey) -> bool {
+    let same = |a: &SideTrace, b: &SideTrace| {
+        let SideTrace { verdict, enforced_here: _, enforced, pending } = a;
+        (verdict, enforced, pending) == (&b.verdict, &b.enforced, &b.pending)
+    };
+    same(&a.egress, &b.egress) && same(&a.ingress, &b.ingress)
+}
+
+fn same_verdicts(a: &FlowKey, b: &FlowKey) -> bool {
+    let verdicts = |key: &FlowKey| -> [TraceVerdict; 2] { [key.egress.verdict, key.ingress.verdict] };
+    verdicts(a) == verdicts(b)
+}
+
+/// `is_first`: what only the destination's node counts is in one record.
+fn join_pair(source: Report, destination: &Report, counted: Counted, is_first: bool) -> ClusterRecord {
+    let (a, b) = (source.sum, &destination.sum);
+    let mut sources = EndSample::clone(&a.sources);
+    sources.merge(&b.sources);
+    let mut destinations = EndSample::clone(&a.destinations);
+    destinations.merge(&b.destinations);
+    let is_denied_there = b.key.verdict > a.key.verdict;
+    let key = FlowKey {
+        service: a.key.service.clone().or_else(|| b.key.service.clone()),
+        verdict: a.key.verdict.max(b.key.verdict),
+        drop_cause: a.key.drop_cause.clone().or_else(|| b.key.drop_cause.clone()),
+        egress: a.key.egress.clone(),
+        ingress: b.key.ingress.clone(),
+        ..FlowKey::clone(&a.key)
+    };
+    let (source_verdict, destination_verdict) = (a.key.verdict, b.key.verdict);
+    let mut record = FlowRecord {
+        key: Arc::new(key),
+        sources: Arc::new(sources),
+        destinations: Arc::new(destinations),
+        denied_packets: match (is_denied_there, is_first) {
+            (false, _) => a.denied_packets,
+            (true, true) => b.denied_packets,
+            (true, false) => 0,
+        },
+        generation: a.generation.max(b.generation),
+        first: a.first.min(b.first),
+        last: a.last.max(b.last),
+        ..a
+    };
+    match (counted, is_first) {
+        (Counted::Destination, true) => {
+            record.node = Arc::clone(&b.node);
+            record.connections = b.connections;
+            record.sent = b.sent;
+            record.received = b.received;
+            record.unknown_volume = b.unknown_volume;
+        }
+        (Counted::Destination, false) => clear_connections(&mut record),
+        (Counted::Source | Counted::Each, _) => {}
+    }
+    ClusterRecord {
+        record,
+        source_verdict: Some(source_verdict),
+        destination_verdict: Some(destination_verdict),
+        seen_by: SeenBy { source: source.nodes, destination: destination.nodes.clone(), other: BTreeSet::new() },
+    }
+}
+
+/// The connections are in another record.
+fn clear_connections(record: &mut FlowRecord) {
+    record.connections = Connections::default();
+    record.sent = None;
+    record.received = None;
+    record.unknown_volume = 0;
+}
+
+impl Report {
+    fn add(&mut self, record: &FlowRecord) {
+        let sum = &mut self.sum;
+        let FlowRecord {
+            window: _,
+            node,
+            key: _,
+            sources,
+            destinations,
+            connections,
+            sent,
+            received,
+            unknown_volume,
+            denied_packets,
+            generation,
+            first,
+            last,
+        } = record;
+        sum.node = Arc::clone(node).min(Arc::clone(&sum.node));
+        Arc::make_mut(&mut sum.sources).merge(sources);
+        Arc::make_mut(&mut sum.destinations).merge(destinations);
+        sum.connections += *connections;
+        add_volume(&mut sum.sent, *sent);
+        add_volume(&mut sum.received, *received);
+        sum.unknown_volume = sum.unknown_volume.saturating_add(*unknown_volume);
+        sum.denied_packets = sum.denied_packets.saturating_add(*denied_packets);
+        sum.generation = sum.generation.max(*generation);
+        sum.first = sum.first.min(*first);
+        sum.last = sum.last.max(*last);
+        self.nodes.insert(Arc::clone(node));
+    }
+
+    fn clone_record(&self) -> ClusterRecord {
+        Report { sum: self.sum.clone(), nodes: self.nodes.clone() }.into_record()
+    }
+
+    fn into_record(self) -> ClusterRecord {
+        let Report { sum: record, nodes } = self;
+        let verdict = Some(record.key.verdict);
+        let none = BTreeSet::new;
+        let (source_verdict, destination_verdict, seen_by) = match Sighting::of(&record.key) {
+            Sighting::Source => (verdict, None, SeenBy { source: nodes, destination: none(), other: none() }),
+            Sighting::Destination => (None, verdict, SeenBy { source: none(), destination: nodes, other: none() }),
+            Sighting::Both => (verdict, verdict, SeenBy { source: nodes.clone(), destination: nodes, other: none() }),
+            Sighting::Neither => (None, None, SeenBy { source: none(), destination: none(), other: nodes }),
+        };
+        ClusterRecord { record, source_verdict, destination_verdict, seen_by }
+    }
+}
+
+fn add_volume(sum: &mut Option<Volume>, more: Option<Volume>) {
+    if let Some(more) = more {
+        *sum.get_or_insert_default() += more;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Received records of the last hour, by window.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::interner::Interner;
+use crate::ring::size;
+use crate::{EndSample, FlowKey, FlowRecord, MOST_MEMBERS, WINDOW_SECONDS};
+
+/// How long a window is kept, from its end.
+pub const CLUSTER_AGE: SignedDuration = SignedDuration::from_mins(60);
+
+/// Records of one node in one window: as many as an agent makes of one. A node that sends more, against its agent's own
+/// bound, does not push the records of others out.
+pub const MOST_RECORDS_PER_NODE: usize = 16_384;
+
+/// How far a window may be ahead: clocks of nodes differ. Windows of a clock that is further ahead would outlive all others.
+const MOST_AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
+
+/// Records of all nodes within a bound of estimated bytes. The oldest window leaves first.
+#[derive(Debug)]
+pub struct ClusterStore {
+    most_bytes: usize,
+    windows: BTreeMap<Timestamp, Window>,
+    keys: Interner<FlowKey>,
+    samples: Interner<EndSample>,
+    bytes: usize,
+    counts: ClusterCounts,
+    /// Windows that begin earlier have left.
+    since: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    records: Vec<Arc<FlowRecord>>,
+    by_node: HashMap<Arc<str>, usize>,
+}
+
+/// What happened to records. `kept` records are there or have left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClusterCounts {
+    pub kept: u64,
+    /// Records whose windows ended more than [`CLUSTER_AGE`] ago.
+    pub left_by_age: u64,
+    /// Records that left earlier, because there were no more bytes.
+    pub left_by_bytes: u64,
+}
+
+/// Why a record is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum RefusedRecord {
+    #[error("its window has left")]
+    TooOld,
+    #[error("its window is in the future; check the clock of the node")]
+    TooNew,
+    #[error("its window does not begin at a multiple of {WINDOW_SECONDS} s")]
+    NotAligned,
+    #[error("it lists more than {MOST_MEMBERS} members of an end")]
+    TooManyMembers,
+    #[error("the node has sent {MOST_RECORDS_PER_NODE} records of its window")]
+    TooMany,
+}
+
+impl RefusedRecord {
+    pub const ALL: [RefusedRecord; 5] = [
+        RefusedRecord::TooOld,
+        RefusedRecord::TooNew,
+        RefusedRecord::NotAligned,
+        RefusedRecord::TooManyMembers,
+        RefusedRecord::TooMany,
+    ];
+
+    /// The word of metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            RefusedRecord::TooOld => "too-old",
+            RefusedRecord::TooNew => "too-new",
+            RefusedRecord::NotAligned => "not-aligned",
+            RefusedRecord::TooManyMembers => "too-many-members",
+            RefusedRecord::TooMany => "too-many",
+        }
+    }
+}
+
+impl ClusterStore {
+    pub fn new(most_bytes: usize) -> ClusterStore {
+        ClusterStore {
+            most_bytes,
+            windows: BTreeMap::new(),
+            keys: Interner::new(),
+            samples: Interner::new(),
+            bytes: 0,
+            counts: ClusterCounts::default(),
+            since: Timestamp::MIN,
+        }
+    }
+
+    /// Adds a record that was received at `now`.
+    ///
+    /// # Errors
+    /// If it is not to be kept.
+    pub fn insert(&mut self, record: FlowRecord, now: Timestamp) -> Result<(), RefusedRecord> {
+        check(&record, now)?;
+        if record.window < self.since {
+            return Err(RefusedRecord::TooOld);
+        }
+        let window = self.windows.entry(record.window).or_default();
+        let of_node = window.by_node.entry(Arc::clone(&record.node)).or_insert(0);
+        if *of_node >= MOST_RECORDS_PER_NODE {
+            return Err(RefusedRecord::TooMany);
+        }
+        *of_node += 1;
+        let (key, is_new_key) = self.keys.retain(record.key);
+        let (sources, has_new_sources) = self.samples.retain(record.sources);
+        let (destinations, has_new_destinations) = self.samples.retain(record.destinations);
+        self.bytes += size::RECORD;
+        self.bytes += if is_new_key { size::of_key(&key) } else { 0 };
+        self.bytes += if has_new_sources { size::of_sample(&sources) } else { 0 };
+        self.bytes += if has_new_destinations { size::of_sample(&destinations) } else { 0 };
+        window.records.push(Arc::new(FlowRecord { key, sources, destinations, ..record }));
+        self.counts.kept += 1;
+        while self.bytes > self.most_bytes {
+            let Some(left) = self.pop() else { break };
+            self.counts.left_by_bytes += left;
+        }
+        Ok(())
+    }
+
+    /// Removes windows that ended more than [`CLUSTER_AGE`] before `now`.
+    pub fn expire(&mut self, now: Timestamp) {
+        let oldest = oldest_window(now);
+        while self.windows.first_key_value().is_some_and(|(window, _)| *window < oldest) {
+            let Some(left) = self.pop() else { break };
+            self.counts.left_by_age += left;
+        }
+        self.keys.shrink();
+        self.samples.shrink();
+    }
+
+    /// Begins of the windows that have records, the oldest first.
+    pub fn windows(&self) -> impl DoubleEndedIterator<Item = Timestamp> {
+        self.windows.keys().copied()
+    }
+
+    /// The records of a window, in the order of their arrival.
+    pub fn records(&self, window: Timestamp) -> &[Arc<FlowRecord>] {
+        self.windows.get(&window).map_or(&[], |window| &window.records)
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.windows.values().map(|window| window.records.len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// Estimated bytes of the records; never more than the bound.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn counts(&self) -> ClusterCounts {
+        self.counts
+    }
+
+    /// Removes the oldest window, and says how many records it had.
+    fn pop(&mut self) -> Option<u64> {
+        let (begin, window) = self.windows.pop_first()?;
+        for record in &window.records {
+            self.bytes -= size::RECORD;
+            if self.keys.release(&record.key) {
+                self.bytes -= size::of_key(&record.key);
+            }
+            for sample in [&record.sources, &record.destinations] {
+                if self.samples.release(sample) {
+                    self.bytes -= size::of_sample(sample);
+                }
+            }
+        }
+        self.since = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
+        Some(window.records.len() as u64)
+    }
+}
+
+/// The oldest window that is kept at a time.
+fn oldest_window(now: Timestamp) -> Timestamp {
+    let age = CLUSTER_AGE + SignedDuration::from_secs(WINDOW_SECONDS);
+    now.checked_sub(age).unwrap_or(Timestamp::MIN)
+}
+
+fn check(record: &FlowRecord, now: Timestamp) -> Result<(), RefusedRecord> {
+    let is_aligned = record.window.subsec_nanosecond() == 0 && record.window.as_second() % WINDOW_SECONDS == 0;
+    if !is_aligned {
+        return Err(RefusedRecord::NotAligned);
+    }
+    if record.window < oldest_window(now) {
+        return Err(RefusedRecord::TooOld);
+    }
+    if record.window > now.checked_add(MOST_AHEAD).unwrap_or(Timestamp::MAX) {
+        return Err(RefusedRecord::TooNew);
+    }
+    let is_bounded = |sample: &EndSample| {
+        let EndSample { addresses, pods, nodes, labels, identities, truncated: _ } = sample;
+        let lengths = [addresses.len(), pods.len(), nodes.len(), labels.len(), identities.len()];
+        lengths.into_iter().all(|length| length <= MOST_MEMBERS)
+    };
+    if !is_bounded(&record.sources) || !is_bounded(&record.destinations) {
+        return Err(RefusedRecord::TooManyMembers);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, record_of};
+
+    const MANY: usize = 64 << 20;
+
+    #[test]
+    fn windows_leave_after_an_hour() {
+        let mut store = ClusterStore::new(MANY);
+        for window in 0..3 {
+            store.insert(record_of("n1", window), at(0)).unwrap();
+        }
+        store.expire(at(3_600_000 + 30_000));
+        assert_eq!(store.windows().collect::<Vec<_>>(), [at(15_000), at(30_000)]);
+        assert_eq!(store.insert(record_of("n1", 0), at(0)), Err(RefusedRecord::TooOld));
+        assert_eq!(store.counts(), ClusterCounts { kept: 3, left_by_age: 1, left_by_bytes: 0 });
+        store.expire(at(4_000_000));
+        assert_eq!((store.bytes(), store.len()), (0, 0));
+    }
+
+    #[test]
+    fn oldest_windows_leave_when_bytes_run_out() {
+        let mut one = ClusterStore::new(MANY);
+        one.insert(record_of("n1", 0), at(0)).unwrap();
+        let most = one.bytes() + size::RECORD;
+        let mut store = ClusterStore::new(most);
+        for window in 0..3 {
+            store.insert(record_of("n1", window), at(0)).unwrap();
+            assert!(store.bytes() <= most);
+        }
+        assert_eq!(store.windows().collect::<Vec<_>>(), [at(15_000), at(30_000)]);
+        assert_eq!(store.counts(), ClusterCounts { kept: 3, left_by_age: 0, left_by_bytes: 1 });
+    }
+
+    #[test]
+    fn records_of_wrong_clocks_are_refused() {
+        let mut store = ClusterStore::new(MANY);
+        assert_eq!(store.insert(record_of("n1", 3), at(0)), Err(RefusedRecord::TooNew));
+        assert_eq!(store.insert(record_of("n1", -242), at(0)), Err(RefusedRecord::TooOld));
+        let oblique = FlowRecord { window: at(1), ..record_of("n1", 0) };
+        assert_eq!(store.insert(oblique, at(0)), Err(RefusedRecord::NotAligned));
+        assert!(store.is_empty());
+    }
+
+    #[test]
+    fn records_of_a_node_are_bounded_in_each_window() {
+        let mut store = ClusterStore::new(MANY);
+        for _ in 0..MOST_RECORDS_PER_NODE {
+            store.insert(record_of("n1", 0), at(0)).unwrap();
+        }
+        assert_eq!(store.insert(record_of("n1", 0), at(0)), Err(RefusedRecord::TooMany));
+        assert_eq!(store.insert(record_of("n2", 0), at(0)), Ok(()));
+        assert_eq!(store.insert(record_of("n1", 1), at(0)), Ok(()));
+    }
+
+    #[test]
+    fn equal_keys_are_kept_once() {
+        let mut store = ClusterStore::new(MANY);
+        store.insert(record_of("n1", 0), at(0)).unwrap();
+        let before = store.bytes();
+        store.insert(record_of("n1", 1), at(0)).unwrap();
+        assert_eq!(store.bytes() - before, size::RECORD);
+        let [first, second] = [0, 1].map(|window| store.records(at(window * 15_000))[0].clone());
+        assert!(Arc::ptr_eq(&first.key, &second.key) && Arc::ptr_eq(&first.sources, &second.sources));
+    }
+}
