@@ -11,7 +11,7 @@ mod remote_cluster;
 // The chart renders to the same objects.
 mod chart;
 // Alerts, dashboard and documentation are about figures that the agent has.
-mod monitoring;
+pub(crate) mod monitoring;
 // A renderer of the part of Helm's template language that the chart uses.
 mod template;
 // The image is built from what it needs.

@@ -1,6 +1,8 @@
 //! Flow records of a real agent with real packets: every connection with both ends by name, the rule that decided at that
 //! time, and volumes to the byte.
 
+// The aggregator of the cluster.
+mod cluster;
 // Policies that change while connections begin.
 mod changes;
 // Lost events and restarts.

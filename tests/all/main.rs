@@ -31,6 +31,8 @@ mod regressions;
 mod kernel;
 // What a running agent says of a flow is what the kernel does with it, and what the oracle says.
 mod explained;
+// The aggregator has each record of each node once, and strangers have none.
+mod aggregator;
 mod flows;
 // The demo's expectation is what the policies of the example say.
 mod demo;

@@ -25,7 +25,19 @@ const BETWEEN: Duration = Duration::from_millis(5);
 /// # Panics
 /// If it has not been built.
 pub fn provider() -> Command {
-    let mut command = Command::new(built("ringfence-context"));
+    program("ringfence-context")
+}
+
+/// The aggregator of flow records, with nothing in its environment that it reads.
+///
+/// # Panics
+/// If it has not been built.
+pub fn aggregator() -> Command {
+    program("ringfence-flows")
+}
+
+fn program(name: &str) -> Command {
+    let mut command = Command::new(built(name));
     without_variables(&mut command);
     command.envs(DEPLOYED_WITH);
     command.env_remove("POD_NAME").env_remove("POD_NAMESPACE").stdin(Stdio::null());
@@ -74,7 +86,7 @@ impl Provider {
     /// # Panics
     /// If it does not start.
     pub fn start<A: AsRef<OsStr>>(address: SocketAddr, arguments: impl IntoIterator<Item = A>) -> Provider {
-        Provider::spawned(address, arguments, None, |command| command.spawn())
+        Provider::spawned(provider(), address, arguments, None, |command| command.spawn())
     }
 
     /// As [`Provider::start`], with these variables in its environment.
@@ -86,7 +98,7 @@ impl Provider {
         address: SocketAddr,
         arguments: impl IntoIterator<Item = A>,
     ) -> Provider {
-        Provider::spawned(address, arguments, None, |command| command.envs(variables).spawn())
+        Provider::spawned(provider(), address, arguments, None, |command| command.envs(variables).spawn())
     }
 
     /// As [`Provider::start`], in the namespace of a lab's node.
@@ -100,10 +112,30 @@ impl Provider {
         arguments: impl IntoIterator<Item = A>,
     ) -> Provider {
         let namespace = File::open(lab.node_namespace_path(node)).expect("the node's namespace");
-        Provider::spawned(address, arguments, Some(namespace), |command| lab.node_exec(node, || command.spawn()))
+        let spawn = |command: &mut Command| lab.node_exec(node, || command.spawn());
+        Provider::spawned(provider(), address, arguments, Some(namespace), spawn)
+    }
+
+    /// As [`Provider::start`], with the aggregator of flow records, which is asked the same way.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_aggregator<A: AsRef<OsStr>>(address: SocketAddr, arguments: impl IntoIterator<Item = A>) -> Provider {
+        Provider::spawned(aggregator(), address, arguments, None, |command| command.spawn())
+    }
+
+    /// As [`Provider::start_aggregator`], in the namespace of a lab's node.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_aggregator_in(lab: &Lab, node: &str, address: SocketAddr) -> Provider {
+        let namespace = File::open(lab.node_namespace_path(node)).expect("the node's namespace");
+        let spawn = |command: &mut Command| lab.node_exec(node, || command.spawn());
+        Provider::spawned(aggregator(), address, [] as [&str; 0], Some(namespace), spawn)
     }
 
     fn spawned<A: AsRef<OsStr>>(
+        mut command: Command,
         address: SocketAddr,
         arguments: impl IntoIterator<Item = A>,
         namespace: Option<File>,
@@ -111,7 +143,6 @@ impl Provider {
     ) -> Provider {
         let log = NamedTempFile::new().expect("a file for the log");
         let output: File = log.reopen().expect("the log's file");
-        let mut command = provider();
         command.args(["serve", "--listen", &address.to_string()]).args(arguments);
         let process = spawn(command.stdout(Stdio::null()).stderr(output)).expect("the provider starts");
         Provider { address, namespace, process, log }

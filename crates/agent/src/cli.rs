@@ -1,6 +1,7 @@
 //! The command line: flags, environment variables, help.
 
 mod agent;
+mod flow_delivery;
 mod flows;
 mod identity;
 mod node;
@@ -18,6 +19,7 @@ use policy::{Layout, Named, NamedTraffic};
 
 pub(crate) use self::identity::{IdentityArguments, SchemeArguments};
 pub(crate) use agent::{AgentArguments, Switch};
+pub(crate) use flow_delivery::FlowDeliveryArguments;
 pub(crate) use flows::{FlowNameArguments, FlowOutput, FlowsArguments};
 pub(crate) use node::{
     ChecksumOffload, DoctorArguments, InstallCniArguments, OnTimeout, ProbeArguments, RulesArguments, StatusArguments,
@@ -80,6 +82,7 @@ fn read(matches: &ArgMatches) -> Result<Cli, clap::Error> {
     if let (Command::Agent(arguments), Some((_, given))) = (&mut cli.command, matches.subcommand()) {
         arguments.choose_source(given)?;
         arguments.check_ranges()?;
+        arguments.check_flows()?;
     }
     if let (Command::Explain(arguments), Some((_, given))) = (&cli.command, matches.subcommand()) {
         arguments.check_enforcement(given)?;

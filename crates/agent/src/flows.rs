@@ -10,6 +10,7 @@ pub(crate) mod accounting;
 mod attribution;
 mod backlog;
 mod capture;
+mod delivery;
 mod feed;
 mod offload;
 mod replica;
@@ -19,6 +20,7 @@ mod store;
 
 pub(crate) use attribution::Naming;
 pub(crate) use capture::{Capture, CaptureSettings, GIVE_UP_AT};
+pub(crate) use delivery::start_delivery;
 pub(crate) use feed::{DeniedPackets, FlowFeed, Mutation, feed};
 pub(crate) use store::{FlowFigures, FlowLine, FlowStore, FollowedFlows};
 

@@ -211,7 +211,7 @@ fn documented(page: &str, prefix: &str) -> BTreeMap<String, (String, BTreeSet<St
 
 /// Every figure is a row of the page, and every row that begins so is a figure.
 #[track_caller]
-pub(super) fn assert_documented(figures: &[Family], page: &str, prefix: &str) {
+pub(crate) fn assert_documented(figures: &[Family], page: &str, prefix: &str) {
     let documented = documented(page, prefix);
     let names: BTreeSet<&str> = figures.iter().map(|family| family.name.as_str()).collect();
     assert_eq!(documented.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);

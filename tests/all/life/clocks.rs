@@ -14,11 +14,15 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 25] = [
+const ALLOWED: [(&str, &str); 30] = [
+    ("access/src/figures.rs", "when the certificate expires, for who reads it"),
+    ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
+    ("agent/src/cli/flows.rs", "durations of filters count back from now, for who reads flow records"),
     ("agent/src/cni_install/files.rs", "how old a file is that a killed installation left: it goes earlier or later"),
     ("agent/src/cni_install/tests.rs", "makes such a file look old"),
     ("agent/src/flows/capture.rs", "windows of flow records are aligned to it; records decide nothing"),
+    ("agent/src/flows/delivery.rs", "names the life of the agent; any number that it did not have before does"),
     ("agent/src/flows/feed.rs", "when commits were, next to the kernel's times of connections in flow records"),
     ("agent/src/listen/flows.rs", "which window of flow records is open, for who reads them"),
     (
@@ -29,12 +33,16 @@ const ALLOWED: [(&str, &str); 25] = [
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
     ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
+    (
+        "aggregator/src/listen.rs",
+        "durations of filters count back from now; windows of records are those of the wall clock",
+    ),
+    ("aggregator/src/metrics.rs", "which nodes are silent, for who reads it"),
+    ("aggregator/src/serve.rs", "windows of flow records are those of the wall clock, and expire by it"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
     ("context/src/epoch.rs", "names an epoch; one that is not greater than the last gives way to the next"),
-    ("context/src/guard.rs", "certificates of clients expire at a date"),
     ("context/src/history/clock.rs", "dates of a history that the monotonic clock orders, for its readers"),
     ("context/src/metrics.rs", "how old the sets of other clusters are, for who reads it"),
-    ("context/src/metrics/access.rs", "when the certificate expires, for who reads it"),
     ("context/src/pki.rs", "certificates are valid between two dates"),
     ("context/src/pki/tests.rs", "makes such certificates"),
     ("context/src/remote/cluster.rs", "as of when sets of another cluster were right, which outlives this process"),

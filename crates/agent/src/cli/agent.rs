@@ -13,7 +13,8 @@ use nfnetlink::{Features, ProbeError};
 use policy::{EdgeHook, Layout, TUNNEL_PORTS};
 
 use super::{
-    Cli, EnforcementArguments, FlowNameArguments, RemoteArguments, ReportingArguments, SchemeArguments, TableArguments,
+    Cli, EnforcementArguments, FlowDeliveryArguments, FlowNameArguments, RemoteArguments, ReportingArguments,
+    SchemeArguments, TableArguments,
 };
 use crate::own_subnets::own_subnets;
 use crate::protection::protection;
@@ -114,6 +115,9 @@ pub(crate) struct AgentArguments {
 
     #[command(flatten)]
     pub(crate) remote: RemoteArguments,
+
+    #[command(flatten)]
+    pub(crate) flow_delivery: FlowDeliveryArguments,
 }
 
 impl AgentArguments {
@@ -140,6 +144,15 @@ impl AgentArguments {
         if self.unknown_pods == UnknownPods::Deny && self.pod_cidr.is_empty() {
             let message = "--unknown-pods deny needs --pod-cidr, the address ranges of this node's pods";
             return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Nothing is sent where nothing is recorded.
+    pub(super) fn check_flows(&self) -> Result<(), clap::Error> {
+        if self.flow_delivery.flow_server.is_some() && self.flows == Switch::Off {
+            let message = "--flow-server needs --flows on: without it there are no flow records to send";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
         }
         Ok(())
     }

@@ -3,8 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use flow::{FilterError, GroupField};
+use feed::Access;
+use feed::client::Url;
+use flow::{FilterError, FlowFilters, GroupField};
+use jiff::Timestamp;
 
+use crate::api::flow_server::FlowServer;
 use crate::api::flows::FlowsQuery;
 use crate::flows::Naming;
 use crate::identities::Identities;
@@ -41,37 +45,40 @@ pub(crate) struct FlowsArguments {
     #[arg(long, short, conflicts_with = "by")]
     pub(crate) follow: bool,
 
+    #[command(flatten)]
+    pub(crate) server: FlowServerArguments,
+
     /// Print only records of windows that ended within this time (90s, 10m, 1h), or since a time (RFC 3339).
     #[arg(long, value_name = "DURATION|TIME")]
-    since: Option<String>,
+    since: Vec<String>,
 
     /// Print only flows with an end in this namespace.
     #[arg(long, short, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    namespace: Vec<String>,
 
     /// Print only flows with an end in this workload.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
-    workload: Option<String>,
+    workload: Vec<String>,
 
     /// Print only flows with this other end: a namespace, workload or pod (NAMESPACE/NAME), node, address, range, or world.
     #[arg(long, value_name = "PEER")]
-    peer: Option<String>,
+    peer: Vec<String>,
 
     /// Print only flows to this port.
     #[arg(long, short, value_name = "PORT")]
-    port: Option<String>,
+    port: Vec<String>,
 
     /// Print only flows of this protocol: tcp, udp, sctp, icmp, or a number.
     #[arg(long, value_name = "PROTOCOL")]
-    protocol: Option<String>,
+    protocol: Vec<String>,
 
     /// Print only flows with this verdict: allowed, would-deny or denied.
     #[arg(long, value_name = "VERDICT")]
-    verdict: Option<String>,
+    verdict: Vec<String>,
 
     /// Print only flows about which this policy decided, or would.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
-    policy: Option<String>,
+    policy: Vec<String>,
 
     /// Sum the records by these fields: src, dst, port, protocol, service, verdict, policy, node. Separated by commas.
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
@@ -90,8 +97,22 @@ impl FlowsArguments {
     /// The query of the flags.
     ///
     /// # Errors
-    /// If the value of a flag cannot be parsed.
+    /// If the value of a flag cannot be parsed, or the agent is asked for alternatives.
     pub(crate) fn query(&self) -> Result<FlowsQuery, FilterError> {
+        FlowsQuery::new(self.follow, self.given())
+    }
+
+    /// The filters of the flags, in which a field may appear several times.
+    ///
+    /// # Errors
+    /// If the value of a flag cannot be parsed.
+    pub(crate) fn alternatives(&self) -> Result<Vec<(&'static str, String)>, FilterError> {
+        let given = self.given();
+        FlowFilters::parse(given.iter().map(|(field, text)| (*field, text.as_str())), Timestamp::now())?;
+        Ok(given)
+    }
+
+    fn given(&self) -> Vec<(&'static str, String)> {
         let given = [
             ("since", &self.since),
             ("namespace", &self.namespace),
@@ -102,8 +123,41 @@ impl FlowsArguments {
             ("verdict", &self.verdict),
             ("policy", &self.policy),
         ];
-        let given = given.into_iter().filter_map(|(field, text)| Some((field, text.clone()?))).collect();
-        FlowsQuery::new(self.follow, given)
+        given.into_iter().flat_map(|(field, texts)| texts.iter().map(move |text| (field, text.clone()))).collect()
+    }
+}
+
+/// The aggregator, which has the records of all nodes.
+#[derive(Debug, Args)]
+pub(crate) struct FlowServerArguments {
+    /// Ask the aggregator at this URL for the flows of the whole cluster, instead of the agent of this node; also through
+    /// kubectl port-forward. Filters may then be given several times each, as alternatives.
+    #[arg(long, env = "RINGFENCE_FLOWS_URL", value_name = "URL", conflicts_with = "follow", value_parser = server)]
+    server: Option<Url>,
+
+    /// File with the bearer token for the aggregator.
+    #[arg(long, env = "RINGFENCE_FLOWS_TOKEN_FILE", value_name = "FILE", requires = "server")]
+    server_token_file: Option<PathBuf>,
+
+    /// File with the CA certificates (PEM) for the aggregator. Default: the CA certificates of the system.
+    #[arg(long, env = "RINGFENCE_FLOWS_CA_FILE", value_name = "FILE", requires = "server")]
+    server_ca_file: Option<PathBuf>,
+}
+
+impl FlowServerArguments {
+    /// `None` if the agent is meant.
+    pub(crate) fn server(&self) -> Option<FlowServer> {
+        let access = Access { token_file: self.server_token_file.clone(), ca_file: self.server_ca_file.clone() };
+        self.server.clone().map(|url| FlowServer { url, access })
+    }
+}
+
+fn server(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|_| "expected http(s)://HOST:PORT".to_owned())?;
+    match (url.scheme(), url.username(), url.password()) {
+        ("http" | "https", "", None) => Ok(url),
+        ("http" | "https", ..) => Err("a URL must not contain a user name or password; use --server-token-file".into()),
+        _ => Err("expected http(s)://HOST:PORT".into()),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use flow::{FlowFilter, FlowRecord, Ledger, Ring, Tracker, Windows};
+use ::delivery::{DeliveryFigures, DeliveryView};
+use flow::{FlowFilter, FlowRecord, Ledger, RecordBatch, Ring, Tracker, Windows};
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
@@ -37,6 +38,10 @@ pub(crate) struct FlowStore {
     /// Listings that readers have asked for, and the last one of them that was made.
     listings_requested: AtomicU64,
     listings_made: watch::Sender<u64>,
+    /// Records that were pushed into the ring.
+    closed: watch::Sender<u64>,
+    /// Of the delivery to the aggregator, where there is one.
+    delivery: OnceLock<DeliveryFigures>,
 }
 
 pub(crate) struct Core {
@@ -76,6 +81,8 @@ pub(crate) struct FlowFigures {
     pub(crate) dropped_observations: u64,
     /// Packets of drop events that are in no record, since the queue to the flow thread was full.
     pub(crate) dropped_denials: u64,
+    /// `None` where records stay on the node.
+    pub(crate) delivery: Option<DeliveryView>,
 }
 
 /// Records that a reader has not received yet.
@@ -109,6 +116,8 @@ impl FlowStore {
             dropped_denials: AtomicU64::new(0),
             listings_requested: AtomicU64::new(0),
             listings_made: watch::Sender::new(0),
+            closed: watch::Sender::new(0),
+            delivery: OnceLock::new(),
         }
     }
 
@@ -147,6 +156,7 @@ impl FlowStore {
         }
         core.ring.push(closed);
         core.ring.expire(now);
+        self.closed.send_replace(core.ring.counts().pushed);
     }
 
     /// The records that the filter admits, those of the open window last, and new ones if `follow`. `None` if too many
@@ -168,6 +178,21 @@ impl FlowStore {
         Some(FollowedFlows { filter, past, coming, _place: place })
     }
 
+    /// Changes when windows were closed.
+    pub(super) fn closed(&self) -> watch::Receiver<u64> {
+        self.closed.subscribe()
+    }
+
+    /// Records of the ring from a sequence number.
+    pub(super) fn batch_from(&self, sequence: u64, most: usize) -> RecordBatch {
+        self.core().ring.batch_from(sequence, most)
+    }
+
+    /// The figures are part of the store's from then on. Only the first ones are.
+    pub(super) fn set_delivery(&self, figures: DeliveryFigures) {
+        self.delivery.get_or_init(|| figures);
+    }
+
     /// Counts packets that are in no record. Never waits.
     pub(super) fn drop_denials(&self, packets: u64) {
         self.dropped_denials.fetch_add(packets, Ordering::Relaxed);
@@ -185,6 +210,7 @@ impl FlowStore {
             evicted_records: core.ring.counts().left_by_bytes,
             dropped_observations: dropped.connection_observations + dropped.denial_observations,
             dropped_denials: self.dropped_denials.load(Ordering::Relaxed),
+            delivery: self.delivery.get().map(DeliveryFigures::view),
         }
     }
 }

@@ -46,7 +46,10 @@ pub(super) async fn coverage(State(sources): State<Sources>, Asked(NoParameters)
 }
 
 pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
-    let FlowFigures { ledger, health, kept_since, .. } = figures;
+    let FlowFigures { ledger, health, kept_since, delivery, .. } = figures;
+    let undelivered = delivery.as_ref().and_then(|delivery| delivery.failure.as_ref());
+    let undelivered =
+        undelivered.map(|why| format!("flow records are kept, and cannot be sent to the aggregator: {why}"));
     FlowCoverage {
         since: health.since.map(written),
         kept_since: kept_since.map(written),
@@ -57,7 +60,7 @@ pub(super) fn coverage_of(figures: &FlowFigures) -> FlowCoverage {
         untracked: ledger.untracked,
         lost_events: health.lost_events,
         reliable: health.reliable,
-        problems: health.problems.clone(),
+        problems: health.problems.iter().cloned().chain(undelivered).collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use delivery::DeliveryView;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -30,6 +31,7 @@ impl Collector for FlowCollector {
             evicted_records,
             dropped_observations,
             dropped_denials,
+            delivery,
         } = self.0.figures();
         let counters = [
             ("flow_connections_started", "Connections of this node's pods in flow records", ledger.started),
@@ -74,6 +76,36 @@ impl Collector for FlowCollector {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
-        Ok(())
+        encode_delivery(&mut encoder, &delivery.unwrap_or_default())
     }
+}
+
+/// Figures of the delivery to the aggregator.
+fn encode_delivery(encoder: &mut DescriptorEncoder<'_>, delivery: &DeliveryView) -> Result<(), fmt::Error> {
+    let DeliveryView { sent, acknowledged, dropped, failures, failure } = delivery;
+    let counters = [
+        ("flow_delivery_sent_records", "Flow records in calls to the aggregator that succeeded", *sent),
+        (
+            "flow_delivery_dropped_records",
+            "Flow records that left the ring before the aggregator had acknowledged them",
+            *dropped,
+        ),
+        ("flow_delivery_failures", "Calls to the aggregator that failed", *failures),
+    ];
+    for (name, help, value) in counters {
+        ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+    }
+    let acknowledged = i64::try_from(*acknowledged).unwrap_or(i64::MAX);
+    let gauges = [
+        (
+            "flow_delivery_acknowledged_record",
+            "Number of the last acknowledged flow record of this agent",
+            acknowledged,
+        ),
+        ("flow_delivery_failing", "1 while calls to the aggregator fail", i64::from(failure.is_some())),
+    ];
+    for (name, help, value) in gauges {
+        ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+    }
+    Ok(())
 }

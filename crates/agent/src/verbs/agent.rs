@@ -15,7 +15,7 @@ use crate::enforcer::Enforcer;
 use crate::enforcer::tables::names;
 use crate::flows::accounting::Accounting;
 use crate::flows::services::{ServiceSource, watch_services};
-use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed};
+use crate::flows::{Capture, CaptureSettings, FlowFeed, FlowStore, feed, start_delivery};
 use crate::link_watch::LinkWatch;
 use crate::listen::{SOCKET_LIMITS, Sources, port_routes, socket_routes};
 use crate::metrics::Metrics;
@@ -59,6 +59,7 @@ pub(crate) fn agent(arguments: AgentArguments) -> anyhow::Result<ExitCode> {
 async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let flow_target = arguments.flow_delivery.target()?;
     let flow_store = (arguments.flows == Switch::On).then(|| Arc::new(FlowStore::new(&arguments.node_name)));
     let metrics = match &flow_store {
         Some(store) => Metrics::new().with_flows(store.clone()),
@@ -122,6 +123,9 @@ async fn serve(arguments: AgentArguments, run_dir: RunDir) -> anyhow::Result<Exi
     let identities = arguments.scheme.identities(arguments.manifests.as_deref());
     let flows = match &flow_store {
         Some(store) => {
+            if let Some(target) = flow_target {
+                start_delivery(&arguments.node_name, target, store);
+            }
             let naming = arguments.flow_names.naming(place.clone(), identities.clone());
             Some(
                 start_flows(

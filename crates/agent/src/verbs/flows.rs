@@ -1,16 +1,20 @@
 //! `ringfence flows`: who talked to whom, and which rule decided.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use console::output::{self, Reader};
 use console::{BAD, DOUBTFUL, GOOD, YES};
-use flow::{Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, ServicePort, SideTrace};
+use flow::{ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, SeenBy};
+use flow::{ServicePort, SideTrace};
 use flow::{TraceVerdict, Verdict, Volume, group};
 use nft::Protocol;
 
 use super::until_interrupted;
 use crate::api::client;
+use crate::api::flow_server::FlowServer;
 use crate::api::flows::{FlowCoverage, FlowLine, SeenFlows};
 use crate::cli::{FlowOutput, FlowsArguments};
 use crate::flows::traffic;
@@ -20,6 +24,9 @@ pub(crate) fn flows(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
+    if let Some(server) = arguments.server.server() {
+        return show_cluster(arguments, &server).await;
+    }
     let query = arguments.query()?;
     let run_dir = &arguments.run_dir;
     let coverage = client::flow_coverage(run_dir).await?;
@@ -43,20 +50,82 @@ async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
     if arguments.follow {
         bail!("the agent closed the connection");
     }
-    for group in group(&records, &arguments.by) {
+    match print_groups(&records, arguments)? {
+        None => return Ok(YES),
+        Some(groups) => printed += groups,
+    }
+    if printed == 0 {
+        eprintln!("{}", none_found(&coverage));
+    }
+    Ok(YES)
+}
+
+/// Prints the flows of the cluster, as the aggregator has them.
+async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow::Result<ExitCode> {
+    let filters = arguments.alternatives()?;
+    let coverage = server.coverage().await?;
+    for problem in &coverage.problems {
+        anstream::eprintln!("{DOUBTFUL}note:{DOUBTFUL:#} {problem}");
+    }
+    let mut records = Vec::new();
+    let mut printed = 0;
+    let mut is_gone = false;
+    let each = |joined: ClusterRecord| {
+        if !arguments.by.is_empty() {
+            records.push(joined.record);
+            return Ok(true);
+        }
+        printed += 1;
+        let text = match arguments.output {
+            FlowOutput::Json => serde_json::to_string(&joined)? + "\n",
+            FlowOutput::Table => of_cluster_record(&joined),
+        };
+        is_gone = output::print(&text)? == Reader::Gone;
+        Ok(!is_gone)
+    };
+    server.flows(&filters, each).await?;
+    if is_gone {
+        return Ok(YES);
+    }
+    let Some(groups) = print_groups(&records, arguments)? else { return Ok(YES) };
+    if printed + groups == 0 {
+        match coverage.kept_since {
+            Some(kept) => eprintln!("no matching flow in the records since {kept}"),
+            None => eprintln!("the aggregator has no records yet"),
+        }
+    }
+    Ok(YES)
+}
+
+/// How many there were; `None` if nobody reads them any more.
+fn print_groups(records: &[FlowRecord], arguments: &FlowsArguments) -> anyhow::Result<Option<u64>> {
+    let mut printed = 0;
+    for group in group(records, &arguments.by) {
         printed += 1;
         let text = match arguments.output {
             FlowOutput::Json => serde_json::to_string(&group)? + "\n",
             FlowOutput::Table => of_group(&group),
         };
         if output::print(&text)? == Reader::Gone {
-            return Ok(YES);
+            return Ok(None);
         }
     }
-    if printed == 0 {
-        eprintln!("{}", none_found(&coverage));
-    }
-    Ok(YES)
+    Ok(Some(printed))
+}
+
+/// A line for the record, with the nodes that report it.
+fn of_cluster_record(joined: &ClusterRecord) -> String {
+    let names = |nodes: &BTreeSet<Arc<str>>| match nodes.len() {
+        0 => "-".to_owned(),
+        _ => nodes.iter().map(|node| policy::plain(node)).collect::<Vec<_>>().join(","),
+    };
+    let SeenBy { source, destination, other } = &joined.seen_by;
+    let seen = match other.is_empty() {
+        true => format!("{} -> {}", names(source), names(destination)),
+        false => names(other),
+    };
+    let line = of_record(&joined.record);
+    format!("{}  seen by {seen}\n", line.trim_end_matches('\n'))
 }
 
 /// Nothing was seen only as far as records go back.

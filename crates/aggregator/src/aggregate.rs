@@ -1,0 +1,233 @@
+//! What was received, for those who send and those who read.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use access::Principal;
+use delivery::{PushReceipt, PushRequest, UndecodableRecord, decode_record};
+use flow::{
+    ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox, InboxCounts, NodeReport, RefusedRecord,
+    WINDOW_SECONDS, join,
+};
+use jiff::{SignedDuration, Timestamp};
+use tonic::Status;
+
+/// Records of all nodes.
+pub(crate) struct Aggregate {
+    core: Mutex<Core>,
+}
+
+struct Core {
+    inbox: Inbox,
+    store: ClusterStore,
+    refused: BTreeMap<RefusedRecord, u64>,
+    undecodable: u64,
+    /// Batches of nodes that are too many, or of other nodes than their sender's.
+    refused_batches: u64,
+}
+
+/// Figures of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) inbox: InboxCounts,
+    pub(crate) store: ClusterCounts,
+    pub(crate) refused: BTreeMap<RefusedRecord, u64>,
+    pub(crate) undecodable: u64,
+    pub(crate) refused_batches: u64,
+    /// By name.
+    pub(crate) nodes: Vec<NodeReport>,
+    pub(crate) oldest_window: Option<Timestamp>,
+    pub(crate) windows: usize,
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Aggregate {
+    pub(crate) fn new(most_bytes: usize) -> Aggregate {
+        let core = Core {
+            inbox: Inbox::new(),
+            store: ClusterStore::new(most_bytes),
+            refused: BTreeMap::new(),
+            undecodable: 0,
+            refused_batches: 0,
+        };
+        Aggregate { core: Mutex::new(core) }
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives a batch. A record that is not understood is acknowledged all the same, and counted: its agent would send it
+    /// for ever.
+    ///
+    /// # Errors
+    /// If the batch is refused.
+    pub(crate) fn receive(
+        &self,
+        request: &PushRequest,
+        sender: Option<&Principal>,
+        now: Timestamp,
+    ) -> Result<PushReceipt, Status> {
+        if let Some(bound_to) = sender.and_then(|sender| sender.node.as_ref()).filter(|node| **node != request.node) {
+            self.core().refused_batches += 1;
+            return Err(Status::permission_denied(format!(
+                "the token is bound to node '{bound_to}', and the records are of node '{}'",
+                request.node.escape_debug()
+            )));
+        }
+        if request.node.is_empty() || request.node.len() > 253 || request.first == 0 || request.oldest == 0 {
+            self.core().refused_batches += 1;
+            return Err(Status::invalid_argument("expected the name of a node, and sequence numbers from 1"));
+        }
+        let decoded: Vec<Result<FlowRecord, UndecodableRecord>> =
+            request.records.iter().map(|text| decode_record(text, &request.node)).collect();
+        let mut core = self.core();
+        let acceptance = match core.inbox.accept(&request.head(), now) {
+            Ok(acceptance) => acceptance,
+            Err(error) => {
+                core.refused_batches += 1;
+                return Err(Status::resource_exhausted(error.to_string()));
+            }
+        };
+        let mut problem = None;
+        for record in decoded.into_iter().skip(usize::try_from(acceptance.skip).unwrap_or(usize::MAX)) {
+            match record {
+                Ok(record) => {
+                    if let Err(refused) = core.store.insert(record, now) {
+                        *core.refused.entry(refused).or_insert(0) += 1;
+                        problem = Some(refused.to_string());
+                    }
+                }
+                Err(error) => {
+                    core.undecodable += 1;
+                    problem = Some(error.to_string());
+                }
+            }
+        }
+        drop(core);
+        if let Some(problem) = problem {
+            tracing::debug!(node = request.node, version = request.version, "records refused, the last one: {problem}");
+        }
+        Ok(PushReceipt { acknowledged: acceptance.acknowledged })
+    }
+
+    /// Removes what is too old.
+    pub(crate) fn expire(&self, now: Timestamp) {
+        let mut core = self.core();
+        core.inbox.expire(now);
+        core.store.expire(now);
+    }
+
+    /// Begins of the windows that a query reads, the oldest first.
+    pub(crate) fn windows(&self, filters: &FlowFilters) -> Vec<Timestamp> {
+        let window = SignedDuration::from_secs(WINDOW_SECONDS);
+        let is_wanted = |begin: &Timestamp| {
+            filters.since().is_none_or(|since| begin.checked_add(window).is_ok_and(|end| end > since))
+        };
+        self.core().store.windows().filter(is_wanted).collect()
+    }
+
+    /// The joined records of a window that a query admits. Joining takes no lock.
+    pub(crate) fn read(&self, window: Timestamp, filters: &FlowFilters) -> Vec<ClusterRecord> {
+        let records: Vec<Arc<FlowRecord>> = self.core().store.records(window).to_vec();
+        let mut joined = join(&records);
+        joined.retain(|joined| filters.admits(&joined.record));
+        joined
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let core = self.core();
+        let mut nodes: Vec<NodeReport> = core.inbox.nodes().collect();
+        nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        Figures {
+            inbox: core.inbox.counts(),
+            store: core.store.counts(),
+            refused: core.refused.clone(),
+            undecodable: core.undecodable,
+            refused_batches: core.refused_batches,
+            nodes,
+            oldest_window: core.store.windows().next(),
+            windows: core.store.windows().count(),
+            records: core.store.len(),
+            bytes: core.store.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-05-04T12:00:20Z".parse().unwrap()
+    }
+
+    fn record(node: &str, verdict: &str) -> Vec<u8> {
+        let sample = r#"{"addresses":[],"pods":[],"nodes":["n1"],"labels":[],"identities":[],"truncated":false}"#;
+        let trace = |here: bool| format!(r#"{{"verdict":"allowed","enforcedHere":{here},"enforced":[],"pending":[]}}"#);
+        format!(
+            r#"{{"window":"2026-05-04T12:00:00Z","node":"{node}","source":{{"kind":"pod","namespace":"shop","name":"web"}},
+            "destination":{{"kind":"pod","namespace":"shop","name":"db"}},"protocol":6,"port":5432,"verdict":"{verdict}",
+            "egress":{},"ingress":{},"sources":{sample},"destinations":{sample},
+            "connections":{{"started":2,"ended":1,"live":1,"lost":0}},"unknownVolume":0,"deniedPackets":0,
+            "first":"2026-05-04T12:00:01Z","last":"2026-05-04T12:00:09Z"}}"#,
+            trace(node == "n1"),
+            trace(node == "n2"),
+        )
+        .into_bytes()
+    }
+
+    fn request(node: &str, first: u64, records: Vec<Vec<u8>>) -> PushRequest {
+        let newest = first + records.len() as u64 - 1;
+        PushRequest { node: node.into(), epoch: 1, first, oldest: 1, newest, records, version: "test".into() }
+    }
+
+    fn bound_to(node: &str) -> Principal {
+        Principal { user: "agent".into(), groups: vec![], node: Some(node.into()) }
+    }
+
+    #[test]
+    fn records_of_both_nodes_become_one() {
+        let aggregate = Aggregate::new(1 << 20);
+        for node in ["n1", "n2"] {
+            let batch = request(node, 1, vec![record(node, "allowed")]);
+            assert_eq!(aggregate.receive(&batch, None, now()).unwrap().acknowledged, 1);
+            assert_eq!(aggregate.receive(&batch, None, now()).unwrap().acknowledged, 1);
+        }
+        let filters = FlowFilters::default();
+        let windows = aggregate.windows(&filters);
+        let [joined] = &*aggregate.read(windows[0], &filters) else { panic!("one record") };
+        assert_eq!((joined.record.connections.started, joined.seen_by.destination.len()), (2, 1));
+        let figures = aggregate.figures();
+        assert_eq!((figures.inbox.received, figures.inbox.repeated, figures.records), (2, 2, 2));
+    }
+
+    #[test]
+    fn token_bound_to_another_node_is_refused() {
+        let aggregate = Aggregate::new(1 << 20);
+        let batch = request("n1", 1, vec![record("n1", "allowed")]);
+        let refused = aggregate.receive(&batch, Some(&bound_to("n2")), now()).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        assert_eq!((aggregate.figures().records, aggregate.figures().refused_batches), (0, 1));
+        assert!(aggregate.receive(&batch, Some(&bound_to("n1")), now()).is_ok());
+    }
+
+    #[test]
+    fn record_of_newer_agent_is_counted_and_acknowledged() {
+        let aggregate = Aggregate::new(1 << 20);
+        let batch = request("n1", 1, vec![record("n1", "postponed"), record("n2", "allowed"), record("n1", "allowed")]);
+        assert_eq!(aggregate.receive(&batch, None, now()).unwrap().acknowledged, 3);
+        let figures = aggregate.figures();
+        assert_eq!((figures.undecodable, figures.records), (2, 1));
+    }
+
+    #[test]
+    fn query_reads_the_windows_since_a_time() {
+        let aggregate = Aggregate::new(1 << 20);
+        aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
+        let since = |text| FlowFilters::parse([("since", text)], now()).unwrap();
+        assert_eq!(aggregate.windows(&since("10s")).len(), 1);
+        assert_eq!(aggregate.windows(&since("5s")).len(), 0);
+    }
+}

@@ -1,0 +1,190 @@
+//! The command line: flags, environment variables, help.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use access::{Grant, Grants, PortSettings, Risks, Scope, Subject, TokenSettings};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use console::log::LogArguments;
+use listener::Protocols;
+use listener::tls::TlsFiles;
+
+/// What can be granted: to send records, to read them, the metrics, the status.
+pub(crate) const SCOPES: &[Scope] = &[
+    Scope { name: "push", segment: delivery::SERVICE },
+    Scope { name: "flows", segment: "v1" },
+    Scope { name: "metrics", segment: "metrics" },
+    Scope { name: "status", segment: "status" },
+];
+
+/// Collect the flow records of all nodes, and answer who talked to whom in the cluster.
+#[derive(Debug, Parser)]
+#[command(name = "ringfence-flows", version, arg_required_else_help = true, max_term_width = 110)]
+#[command(after_help = "Exit status: 0 done; 2 could not run.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Receive flow records of agents and answer queries until SIGTERM or SIGINT.
+    Serve(Box<ServeArguments>),
+    /// Print a completion script for a shell.
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// Listen address of agents, queries, /healthz, /readyz, /status and /metrics. Every address but those of the loopback
+    /// needs TLS and authentication.
+    #[arg(long, env = "RINGFENCE_FLOWS_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475")]
+    pub(crate) listen: SocketAddr,
+
+    /// Memory for records, in MiB. The oldest are evicted beyond it.
+    #[arg(long, env = "RINGFENCE_FLOWS_MEMORY_MIB", value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16_384))]
+    memory_mib: u16,
+
+    /// Kubeconfig file of the API server that reviews tokens. Default: the pod's service account.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// File with the serving certificate and its chain (PEM); reloaded when it changes. Without it the port serves plain
+    /// HTTP.
+    #[arg(long, env = "RINGFENCE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// File with the private key of the serving certificate (PEM); reloaded when it changes.
+    #[arg(long, env = "RINGFENCE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// File with the CA certificates (PEM) of client certificates, which authenticate clients: the common name is the
+    /// user, the organizations are its groups. Reloaded when it changes.
+    #[arg(long, env = "RINGFENCE_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+
+    /// Authenticate clients by bearer tokens, which the API server reviews (TokenReview).
+    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_REVIEW")]
+    pub(crate) auth_token_review: bool,
+
+    /// Audiences of accepted tokens, separated by commas: a token has to be issued for one of them.
+    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_AUDIENCES", value_name = "AUDIENCE", value_delimiter = ',',
+        default_value = "ringfence-flows", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    auth_token_audiences: Vec<String>,
+
+    /// Time for which a reviewed token stays accepted without another review, from 1s to 10m.
+    #[arg(long, env = "RINGFENCE_AUTH_TOKEN_CACHE_TTL", value_name = "DURATION", default_value = "1m", value_parser = ttl)]
+    auth_token_cache_ttl: Duration,
+
+    /// Grant a scope to a user or group, as SCOPE=user:NAME or SCOPE=group:NAME; repeatable, or separated by commas. The
+    /// scopes are push, flows, metrics, status, and * for all. Default of a scope without a grant: the service accounts of
+    /// the aggregator's own namespace (--namespace).
+    #[arg(long, env = "RINGFENCE_ALLOW", value_name = "SCOPE=SUBJECT", value_delimiter = ',', value_parser = grant)]
+    allow: Vec<Grant>,
+
+    /// Namespace of the aggregator.
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "ringfence")]
+    namespace: String,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+/// Reads the process's arguments. Ends the process if it is asked for help, or if the arguments are invalid.
+pub(crate) fn parse() -> Command {
+    let command = Cli::parse().command;
+    if let Command::Serve(arguments) = &command
+        && let Some(message) = arguments.conflict()
+    {
+        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+    }
+    command
+}
+
+impl ServeArguments {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        usize::from(self.memory_mib) << 20
+    }
+
+    pub(crate) fn port_settings(&self) -> PortSettings {
+        let files = self.tls_cert.clone().zip(self.tls_key.clone());
+        let own_namespace = Subject::Group(format!("system:serviceaccounts:{}", self.namespace));
+        PortSettings {
+            listen: self.listen,
+            tls: files.map(|(certificate, key)| TlsFiles {
+                certificate,
+                key,
+                client_ca: self.client_ca.clone(),
+                protocols: Protocols::Http1AndHttp2,
+            }),
+            tokens: self.auth_token_review.then(|| TokenSettings {
+                audiences: self.auth_token_audiences.clone(),
+                ttl: self.auth_token_cache_ttl,
+            }),
+            token_ttl: self.auth_token_cache_ttl,
+            scopes: SCOPES,
+            grants: Grants::new(&self.allow, SCOPES, own_namespace),
+            risks: Risks {
+                without_tls: "read and change flow records",
+                without_authentication: "read all flow records and add false ones",
+            },
+        }
+    }
+
+    /// Arguments that exclude each other.
+    fn conflict(&self) -> Option<&'static str> {
+        let authenticates = self.client_ca.is_some() || self.auth_token_review;
+        let is_protected = self.tls_cert.is_some() && authenticates;
+        if !self.listen.ip().is_loopback() && !is_protected {
+            return Some(
+                "--listen with an address that others reach needs --tls-cert and --tls-key, and --auth-token-review or \
+                 --client-ca: flow records say who talks to whom, and nobody else may add any",
+            );
+        }
+        if !self.allow.is_empty() && !authenticates {
+            return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
+        }
+        None
+    }
+}
+
+fn grant(text: &str) -> Result<Grant, String> {
+    Grant::parse(text, SCOPES)
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let duration = console::duration(text)?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(600);
+    if bounds.contains(&duration) { Ok(duration) } else { Err("expected a duration from 1s to 10m".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conflict(arguments: &[&str]) -> Option<&'static str> {
+        let given = ["ringfence-flows", "serve"].iter().chain(arguments);
+        let Command::Serve(arguments) = Cli::try_parse_from(given).unwrap().command else { panic!("serve") };
+        arguments.conflict()
+    }
+
+    #[test]
+    fn reachable_port_needs_tls_and_authentication() {
+        let tls = ["--tls-cert", "c", "--tls-key", "k"];
+        let reachable = ["--listen", "0.0.0.0:9475"];
+        assert_eq!(conflict(&[]), None);
+        assert!(conflict(&reachable).is_some());
+        assert!(conflict(&[&reachable[..], &tls].concat()).is_some());
+        assert!(conflict(&[&reachable[..], &["--auth-token-review"]].concat()).is_some());
+        assert_eq!(conflict(&[&reachable[..], &tls, &["--auth-token-review"]].concat()), None);
+        assert_eq!(conflict(&[&reachable[..], &tls, &["--client-ca", "ca"]].concat()), None);
+        assert!(conflict(&["--allow", "flows=user:x"]).is_some());
+    }
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,220 @@
+//! What is served: the call of agents, queries, health, status and metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use access::{PortSecurity, Principal};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Extension, Query, Request, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use flow::FlowFilters;
+use futures::stream;
+use jiff::Timestamp;
+use listener::tls::{HandshakeLimits, Refused};
+use listener::{Limits, Protocols};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::aggregate::Aggregate;
+use crate::metrics::Metrics;
+use crate::report::{CoverageReport, StatusReport};
+
+/// Queries that are answered at once: each has the joined records of one window in memory.
+const QUERIES: usize = 8;
+
+/// Agents of the largest clusters have a connection each.
+const MOST_CONNECTIONS: u64 = 8_192;
+
+/// Descriptors for everything but connections.
+const OTHER_FILES: u64 = 64;
+const FEWEST_CONNECTIONS: u64 = 16;
+
+/// An agent connects again; an answer to a query may take that long.
+const LIFETIME: Duration = Duration::from_secs(600);
+
+const REQUEST_HEAD: Duration = Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const MOST_HANDSHAKES: usize = 1_024;
+
+/// An error message of ours is shorter.
+const ERROR_BYTES: usize = 4 << 10;
+
+/// What the routes answer from.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) aggregate: Arc<Aggregate>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) security: PortSecurity,
+    pub(crate) started: Timestamp,
+    queries: Arc<Semaphore>,
+}
+
+impl Sources {
+    pub(crate) fn new(
+        aggregate: Arc<Aggregate>,
+        metrics: Arc<Metrics>,
+        security: PortSecurity,
+        started: Timestamp,
+    ) -> Sources {
+        Sources { aggregate, metrics, security, started, queries: Arc::new(Semaphore::new(QUERIES)) }
+    }
+
+    fn coverage(&self) -> CoverageReport {
+        CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now())
+    }
+}
+
+/// Serves the port and never returns. `file_limit` is the limit of open files; `None` where there is none.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    sources: Sources,
+    file_limit: Option<u64>,
+) -> std::convert::Infallible {
+    let connections = file_limit.map_or(MOST_CONNECTIONS, |limit| limit.saturating_sub(OTHER_FILES));
+    let connections = connections.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
+    let limits = Limits {
+        connections: usize::try_from(connections).unwrap_or(usize::MAX),
+        request_head: REQUEST_HEAD,
+        lifetime: Some(LIFETIME),
+        protocols: Protocols::Http1AndHttp2,
+    };
+    let metrics = sources.metrics.clone();
+    let Some(tls) = sources.security.tls.clone() else {
+        return listener::serve(listener, routes(sources), limits, || metrics.refuse_connection()).await;
+    };
+    let figures = sources.security.figures.clone();
+    let refused = Arc::new(move |refused| match refused {
+        Refused::TooManyConnections => metrics.refuse_connection(),
+        Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
+            figures.refused_handshake(refused);
+        }
+    });
+    let handshakes = HandshakeLimits { count: (limits.connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE };
+    listener::tls::serve(listener, routes(sources), (limits, handshakes), tls.config, refused).await
+}
+
+fn routes(sources: Sources) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(async || "ok\n"))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .route("/v1/flows", get(flows))
+        .route("/v1/flows/coverage", get(coverage))
+        .route(delivery::PATH, post(push))
+        .fallback(async || refuse(StatusCode::NOT_FOUND, "resource not found"))
+        .method_not_allowed_fallback(async || refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
+        .layer(from_fn_with_state(sources.security.guard.clone(), access::check))
+        .layer(from_fn(as_grpc_status))
+        .with_state(sources)
+}
+
+/// A call that is refused before it is decoded is answered as gRPC asks, so that the agent's log says why.
+async fn as_grpc_status(request: Request, next: Next) -> Response {
+    let is_grpc =
+        request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    let response = next.run(request).await;
+    let code = match response.status() {
+        _ if !is_grpc => return response,
+        StatusCode::OK => return response,
+        StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
+        StatusCode::FORBIDDEN => tonic::Code::PermissionDenied,
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => tonic::Code::Unimplemented,
+        _ => tonic::Code::Unavailable,
+    };
+    let message = match to_bytes(response.into_body(), ERROR_BYTES).await {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).trim_end().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    tonic::Status::new(code, message).into_http::<Body>()
+}
+
+async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Principal>>>, request: Request) -> Response {
+    let sender = sender.map(|Extension(sender)| sender);
+    let aggregate = sources.aggregate;
+    let answer = delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now()));
+    answer.await.map(Body::new)
+}
+
+/// One line of JSON for each joined record, the oldest window first.
+async fn flows(State(sources): State<Sources>, Query(given): Query<Vec<(String, String)>>) -> Response {
+    let given = given.iter().map(|(field, text)| (field.as_str(), text.as_str()));
+    let filters = match FlowFilters::parse(given, Timestamp::now()) {
+        Ok(filters) => filters,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
+    };
+    let Ok(permit) = sources.queries.clone().try_acquire_owned() else {
+        sources.metrics.refuse_query();
+        let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, "too many queries are under way; try again later");
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        return response;
+    };
+    sources.metrics.query();
+    let windows = sources.aggregate.windows(&filters).into_iter();
+    let answer = Answer { aggregate: sources.aggregate, filters, windows, _permit: permit };
+    let lines = stream::unfold(answer, async |mut answer| {
+        let window = answer.windows.next()?;
+        let text = answer.lines(window);
+        Some((text, answer))
+    });
+    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// What is left of an answer.
+struct Answer {
+    aggregate: Arc<Aggregate>,
+    filters: FlowFilters,
+    windows: std::vec::IntoIter<Timestamp>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Answer {
+    fn lines(&self, window: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+        let mut text = Vec::new();
+        for record in self.aggregate.read(window, &self.filters) {
+            serde_json::to_writer(&mut text, &record)?;
+            text.push(b'\n');
+        }
+        Ok(text)
+    }
+}
+
+async fn coverage(State(sources): State<Sources>) -> Response {
+    Json(sources.coverage()).into_response()
+}
+
+async fn status(State(sources): State<Sources>) -> Response {
+    Json(StatusReport {
+        version: env!("CARGO_PKG_VERSION"),
+        memory_bytes: sources.aggregate.figures().bytes,
+        port: sources.security.report(),
+        coverage: sources.coverage(),
+    })
+    .into_response()
+}
+
+async fn metrics(State(sources): State<Sources>) -> Response {
+    sources.security.set_figures();
+    match sources.metrics.text() {
+        Ok(text) => {
+            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+        }
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// As the agent's socket answers.
+#[derive(Serialize)]
+struct ApiError {
+    error: String,
+}
+
+fn refuse(code: StatusCode, reason: impl Into<String>) -> Response {
+    (code, Json(ApiError { error: reason.into() })).into_response()
+}

@@ -1,0 +1,93 @@
+//! How complete the records are, as JSON.
+
+use access::PortReport;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use crate::aggregate::Figures;
+
+/// Windows close every 15 s and are sent at once; the longest wait after a failure is 30 s.
+const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
+
+/// `GET /v1/flows/coverage`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CoverageReport {
+    /// When the aggregator started: agents send it what they still have, an hour at most.
+    pub(crate) since: Timestamp,
+    /// Begin of the oldest window; null while there is none.
+    pub(crate) kept_since: Option<Timestamp>,
+    pub(crate) records: usize,
+    /// Records that were never received.
+    pub(crate) missed: u64,
+    /// Records that left before their hour was over.
+    pub(crate) evicted: u64,
+    /// Records that were not kept: too old, in the future, too many, or not understood.
+    pub(crate) refused: u64,
+    pub(crate) nodes: Vec<NodeCoverage>,
+    /// Problems, as sentences for people.
+    pub(crate) problems: Vec<String>,
+}
+
+/// A node that has sent records in the last two hours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeCoverage {
+    pub(crate) node: String,
+    /// When it sent records last.
+    pub(crate) heard: Timestamp,
+    /// Records that it had not sent then.
+    pub(crate) behind: u64,
+    pub(crate) silent: bool,
+}
+
+/// `GET /status`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StatusReport {
+    pub(crate) version: &'static str,
+    pub(crate) memory_bytes: usize,
+    pub(crate) port: PortReport,
+    pub(crate) coverage: CoverageReport,
+}
+
+impl CoverageReport {
+    pub(crate) fn new(figures: &Figures, since: Timestamp, now: Timestamp) -> CoverageReport {
+        let nodes: Vec<NodeCoverage> = figures
+            .nodes
+            .iter()
+            .map(|report| NodeCoverage {
+                node: report.node.to_string(),
+                heard: report.heard,
+                behind: report.behind,
+                silent: now.duration_since(report.heard) > SILENT_AFTER,
+            })
+            .collect();
+        let refused = figures.refused.values().sum::<u64>() + figures.undecodable;
+        let mut problems = Vec::new();
+        if nodes.is_empty() {
+            problems.push("no agent has sent records yet; agents need --flows on and --flow-server".to_owned());
+        }
+        let silent: Vec<&str> = nodes.iter().filter(|node| node.silent).map(|node| node.node.as_str()).collect();
+        if let [first, ..] = *silent {
+            problems.push(format!("{} of {} nodes send no records, such as {first}", silent.len(), nodes.len()));
+        }
+        if refused > 0 {
+            problems.push(format!("{refused} records were refused; ringfence_flows_refused_records says why"));
+        }
+        CoverageReport {
+            since,
+            kept_since: figures.oldest_window,
+            records: figures.records,
+            missed: figures.inbox.missed,
+            evicted: figures.store.left_by_bytes,
+            refused,
+            nodes,
+            problems,
+        }
+    }
+
+    pub(crate) fn silent_nodes(&self) -> usize {
+        self.nodes.iter().filter(|node| node.silent).count()
+    }
+}

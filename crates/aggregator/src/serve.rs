@@ -1,0 +1,59 @@
+//! `ringfence-flows serve`: puts the parts together and waits for the end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use access::PortSecurity;
+use anyhow::{Context, bail};
+use flow::WINDOW_SECONDS;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::aggregate::Aggregate;
+use crate::cli::ServeArguments;
+use crate::listen::{self, Sources};
+use crate::metrics::Metrics;
+
+/// How often old windows are removed.
+const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
+
+pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    console::log::start(&arguments.log);
+    feed::install_tls_provider();
+    let file_limit = listener::raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(arguments, file_limit))
+}
+
+async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
+    let metrics = Arc::new(Metrics::new(aggregate.clone()));
+    let listener = TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;
+    let connection = match arguments.auth_token_review {
+        true => Some(cluster::connect(arguments.kubeconfig.as_deref()).await?),
+        false => None,
+    };
+    let settings = arguments.port_settings();
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let security = PortSecurity::load(settings, connection.as_ref(), metrics.of_access())?;
+    let listens = listener.local_addr()?;
+    let sources = Sources::new(aggregate.clone(), metrics, security, Timestamp::now());
+    let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
+    tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
+    let mut expiry = tokio::time::interval(EXPIRE);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break tracing::info!("SIGTERM: stopping"),
+            _ = interrupt.recv() => break tracing::info!("SIGINT: stopping"),
+            Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
+            _ = expiry.tick() => aggregate.expire(Timestamp::now()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,155 @@
+//! The messages of `ringfence.flows.v1.FlowCollector`.
+//!
+//! A record is in its JSON form (docs/flows.md), which is the one description of its fields. A receiver that is older than the
+//! agent ignores fields that it does not know.
+
+use std::sync::Arc;
+
+use flow::{BatchHead, FlowRecord, RecordBatch};
+
+/// Name of the service.
+pub const SERVICE: &str = "ringfence.flows.v1.FlowCollector";
+
+/// Records of one call, without the rest of the message: a few hundred records, which take some milliseconds to decode.
+pub const BATCH_BYTES: usize = 1 << 20;
+
+/// The JSON form of a record with a hundred members at each end has less than 32 KiB.
+pub const LARGEST_RECORD: usize = 64 << 10;
+
+/// Records of one agent. Field numbers are those of the protocol.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PushRequest {
+    #[prost(string, tag = "1")]
+    pub node: String,
+    /// The life of the agent.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Sequence number of the first record; records count from 1 in each epoch.
+    #[prost(uint64, tag = "3")]
+    pub first: u64,
+    /// Sequence number of the oldest record that the agent can still send.
+    #[prost(uint64, tag = "4")]
+    pub oldest: u64,
+    /// Sequence number of the newest record of the agent.
+    #[prost(uint64, tag = "5")]
+    pub newest: u64,
+    /// Each the JSON form of a record.
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    pub records: Vec<Vec<u8>>,
+    /// Version of the agent, for people.
+    #[prost(string, tag = "7")]
+    pub version: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PushReceipt {
+    /// The last record of the epoch that was received; 0 if there was none. The agent goes on with the one after it.
+    #[prost(uint64, tag = "1")]
+    pub acknowledged: u64,
+}
+
+/// A record that the receiver does not understand.
+#[derive(Debug, thiserror::Error)]
+pub enum UndecodableRecord {
+    #[error("it is larger than {LARGEST_RECORD} bytes")]
+    TooLarge,
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    #[error("it is of node '{}'", .0.escape_debug())]
+    OtherNode(Arc<str>),
+}
+
+impl PushRequest {
+    /// As many records of the batch as a call may have, and at least one of them.
+    ///
+    /// # Errors
+    /// If a record has no JSON form.
+    pub fn new(node: &str, epoch: u64, batch: &RecordBatch) -> Result<PushRequest, serde_json::Error> {
+        let mut records = Vec::new();
+        let mut bytes = 0;
+        for record in &batch.records {
+            let text = serde_json::to_vec(&**record)?;
+            bytes += text.len();
+            if bytes > BATCH_BYTES && !records.is_empty() {
+                break;
+            }
+            records.push(text);
+        }
+        Ok(PushRequest {
+            node: node.to_owned(),
+            epoch,
+            first: batch.first,
+            oldest: batch.oldest,
+            newest: batch.newest,
+            records,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+
+    pub fn head(&self) -> BatchHead {
+        BatchHead {
+            node: self.node.as_str().into(),
+            epoch: self.epoch,
+            first: self.first,
+            oldest: self.oldest,
+            newest: self.newest,
+            count: self.records.len() as u64,
+        }
+    }
+}
+
+/// A record of a node.
+///
+/// # Errors
+/// If it is not understood, or names another node.
+pub fn decode_record(text: &[u8], node: &str) -> Result<FlowRecord, UndecodableRecord> {
+    if text.len() > LARGEST_RECORD {
+        return Err(UndecodableRecord::TooLarge);
+    }
+    let record: FlowRecord = serde_json::from_slice(text)?;
+    if *record.node != *node {
+        return Err(UndecodableRecord::OtherNode(record.node));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    /// From the protocol buffers' encoding by hand: tag = number << 3 | wire type.
+    #[test]
+    fn messages_have_these_bytes() {
+        let request = PushRequest {
+            node: "n1".into(),
+            epoch: 300,
+            first: 2,
+            oldest: 1,
+            newest: 3,
+            records: vec![b"{}".to_vec(), b"[]".to_vec()],
+            version: "v".into(),
+        };
+        let bytes = b"\x0a\x02n1\x10\xac\x02\x18\x02\x20\x01\x28\x03\x32\x02{}\x32\x02[]\x3a\x01v";
+        assert_eq!(request.encode_to_vec(), bytes);
+        assert_eq!(PushRequest::decode(&bytes[..]).unwrap(), request);
+        assert_eq!(PushReceipt { acknowledged: 3 }.encode_to_vec(), b"\x08\x03");
+    }
+
+    #[test]
+    fn records_of_other_nodes_are_refused() {
+        let text = r#"{"window":"2026-05-04T12:00:00Z","node":"n2","source":{"kind":"world"},"destination":{"kind":"world"},
+            "protocol":6,"verdict":"allowed",
+            "egress":{"verdict":"not-a-pod","enforcedHere":false,"enforced":[],"pending":[]},
+            "ingress":{"verdict":"not-a-pod","enforcedHere":false,"enforced":[],"pending":[]},
+            "sources":{"addresses":[],"pods":[],"nodes":[],"labels":[],"identities":[],"truncated":false},
+            "destinations":{"addresses":[],"pods":[],"nodes":[],"labels":[],"identities":[],"truncated":false},
+            "connections":{"started":1,"ended":0,"live":0,"lost":0},"unknownVolume":0,"deniedPackets":0,
+            "first":"2026-05-04T12:00:00Z","last":"2026-05-04T12:00:00Z"}"#;
+        assert_eq!(&*decode_record(text.as_bytes(), "n2").unwrap().node, "n2");
+        assert_eq!(decode_record(text.as_bytes(), "n1").unwrap_err().to_string(), "it is of node 'n2'");
+        let large = vec![b' '; LARGEST_RECORD + 1];
+        assert!(matches!(decode_record(&large, "n2"), Err(UndecodableRecord::TooLarge)));
+    }
+}

@@ -1,0 +1,344 @@
+//! The aggregator as a process, with agents that are made of the sender and the ring that real ones have.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use delivery::{Delivery, DeliveryFigures, DeliveryTarget};
+use feed::Access;
+use flow::{
+    Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Ring, SideTrace, TraceVerdict, Verdict, Volume,
+};
+use jiff::Timestamp;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::agent_process::{Ended, ended, ringfence, until};
+use tests::certificates::{HttpsClient, TestCa, Validity, mount, mounted};
+use tests::fake_api::{FakeApi, IssuedToken};
+use tests::openmetrics;
+use tests::provider_process::{Provider, free_port};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::deploy::monitoring::assert_documented;
+
+const AUDIENCE: &str = "ringfence-flows";
+
+/// An agent without a kernel.
+struct Agent {
+    node: &'static str,
+    ring: Arc<Mutex<Ring>>,
+    closed: watch::Sender<u64>,
+    figures: DeliveryFigures,
+    /// Ends the sender when it is dropped.
+    _runtime: Runtime,
+}
+
+impl Agent {
+    fn start(node: &'static str, epoch: u64, target: DeliveryTarget) -> Agent {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let ring = Arc::new(Mutex::new(Ring::default()));
+        let (closed, changes) = watch::channel(0);
+        let delivery = Delivery::new(node.to_owned(), epoch, target);
+        let figures = delivery.figures();
+        let read = ring.clone();
+        runtime.spawn(delivery.run(changes, move |sequence, most| read.lock().unwrap().batch_from(sequence, most)));
+        Agent { node, ring, closed, figures, _runtime: runtime }
+    }
+
+    /// Closes a window with records of connections from `shop/web` on `n1` to pods on `n2`.
+    fn close(&self, connections: &[u64]) {
+        let mut ring = self.ring.lock().unwrap();
+        let records = connections.iter().enumerate();
+        ring.push(records.map(|(number, started)| Arc::new(record(self.node, &format!("db-{number}"), *started))));
+        self.closed.send_replace(ring.counts().pushed);
+    }
+
+    fn until_acknowledged(&self) {
+        let newest = self.ring.lock().unwrap().counts().pushed;
+        until("all records are acknowledged", || {
+            let view = self.figures.view();
+            (view.acknowledged == newest && view.failure.is_none()).then_some(())
+        });
+    }
+
+    fn until_failed(&self, words: &[&str]) {
+        until(&format!("delivery fails with {words:?}"), || {
+            let why = self.figures.view().failure?;
+            words.iter().all(|word| why.contains(word)).then_some(())
+        });
+    }
+}
+
+fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
+    let now = Timestamp::now().as_second();
+    let window = Timestamp::from_second(now - now % 15).unwrap();
+    let pod = |name: &str| Endpoint {
+        kind: EndpointKind::Pod,
+        namespace: Some("shop".into()),
+        name: Some(name.into()),
+        service: Some("shop".into()),
+        cluster: None,
+        network: None,
+    };
+    let side = |enforced_here| SideTrace {
+        verdict: TraceVerdict::NotIsolated,
+        enforced_here,
+        enforced: vec![],
+        pending: vec![],
+    };
+    let sample = |node: &str| Arc::new(EndSample { nodes: [node.into()].into(), ..EndSample::default() });
+    FlowRecord {
+        window,
+        node: node.into(),
+        key: Arc::new(FlowKey {
+            source: pod("web"),
+            destination: pod(destination),
+            protocol: 6,
+            port: Some(5432),
+            icmp_type: None,
+            service: None,
+            verdict: Verdict::Allowed,
+            drop_cause: None,
+            egress: side(node == "n1"),
+            ingress: side(node == "n2"),
+        }),
+        sources: sample("n1"),
+        destinations: sample("n2"),
+        connections: Connections { started, ended: started, live: 0, lost: 0 },
+        sent: Some(Volume { packets: started, bytes: started * 100 }),
+        received: Some(Volume { packets: started, bytes: started * 1_000 }),
+        unknown_volume: 0,
+        denied_packets: 0,
+        generation: None,
+        first: window,
+        last: window,
+    }
+}
+
+fn plain(address: SocketAddr) -> DeliveryTarget {
+    DeliveryTarget::new(&format!("http://{address}"), Access::default(), None).unwrap()
+}
+
+fn flows(aggregator: &Provider, parameters: &str) -> Vec<Value> {
+    let answer = aggregator.get(&format!("/v1/flows{parameters}"));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Connections that started, and bytes that were sent.
+fn sums(aggregator: &Provider) -> (u64, u64) {
+    let number = |record: &Value, path: &str| record.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    flows(aggregator, "").iter().fold((0, 0), |(started, bytes), record| {
+        (started + number(record, "/connections/started"), bytes + number(record, "/sent/bytes"))
+    })
+}
+
+#[test]
+fn sums_hold_across_restarts_of_both_sides() {
+    let address = free_port();
+    let source = Agent::start("n1", 1, plain(address));
+    let destination = Agent::start("n2", 1, plain(address));
+    // Before there is an aggregator, and more than one batch.
+    let many: Vec<u64> = (1..=3_000).collect();
+    source.close(&many);
+    source.until_failed(&["cannot connect"]);
+    let total: u64 = many.iter().sum();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    destination.close(&many);
+    source.until_acknowledged();
+    destination.until_acknowledged();
+    assert_eq!(sums(&aggregator), (total, total * 100), "both nodes report the same connections");
+    let one = &flows(&aggregator, "?workload=db-7")[0];
+    assert_eq!(one.pointer("/seenBy/source/0").and_then(Value::as_str), Some("n1"), "{one:#}");
+    assert_eq!(one.pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"), "{one:#}");
+
+    // An aggregator that starts anew is sent what the agents still have.
+    aggregator.kill();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    source.close(&[7]);
+    destination.close(&[7]);
+    source.until_acknowledged();
+    destination.until_acknowledged();
+    assert_eq!(sums(&aggregator).0, total + 7);
+    assert_eq!(aggregator.metric("ringfence_flows_missed_records_total", &[]), 0.0);
+
+    // An agent that starts anew counts from 1 again.
+    drop(source);
+    let source = Agent::start("n1", 2, plain(address));
+    source.close(&[30]);
+    destination.close(&[30]);
+    source.until_acknowledged();
+    destination.until_acknowledged();
+    assert_eq!(sums(&aggregator).0, total + 37);
+    assert_eq!(aggregator.metric("ringfence_flows_received_records_total", &[]), 6_004.0);
+    assert_eq!(aggregator.metric("ringfence_flows_nodes", &[]), 2.0);
+    assert!(aggregator.stop().0.success());
+}
+
+#[test]
+fn filters_are_alternatives_within_a_field() {
+    let address = free_port();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let agent = Agent::start("n1", 1, plain(address));
+    agent.close(&[1, 2, 3]);
+    agent.until_acknowledged();
+    assert_eq!(flows(&aggregator, "?workload=db-0&workload=shop/db-2&port=5432&since=1m").len(), 2);
+    assert_eq!(flows(&aggregator, "?workload=db-0&port=80").len(), 0);
+    let refused = aggregator.get("/v1/flows?verdict=nope");
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("expected allowed, would-deny or denied"), "{}", refused.body);
+    assert_eq!(aggregator.get("/v1/flows?colour=red").status, 400);
+
+    let url = aggregator.url();
+    let shown = verb(&["--server", &url, "--workload", "db-0", "--workload", "db-1"]);
+    assert_eq!((shown.code, shown.stdout.lines().count()), (Some(0), 2), "{}", shown.stderr);
+    assert!(
+        shown.stdout.contains("shop/web -> shop/db-0") && shown.stdout.contains("seen by n1 -> -"),
+        "{}",
+        shown.stdout
+    );
+    let summed = verb(&["--server", &url, "--by", "src"]);
+    assert!(summed.stdout.contains("src=shop/web") && summed.stdout.contains("6 connections"), "{}", summed.stdout);
+    let nothing = verb(&["--server", &url, "--namespace", "nobody"]);
+    assert!(nothing.stdout.is_empty() && nothing.stderr.contains("no matching flow"), "{}", nothing.stderr);
+    let invalid = verb(&["--server", &url, "--port", "80x"]);
+    assert_eq!(invalid.code, Some(2), "{}", invalid.stdout);
+    assert!(invalid.stderr.contains("invalid port '80x'"), "{}", invalid.stderr);
+    aggregator.kill();
+    let away = verb(&["--server", &url]);
+    assert_eq!(away.code, Some(2));
+    assert!(away.stderr.contains("cannot ask the aggregator"), "{}", away.stderr);
+}
+
+fn verb(arguments: &[&str]) -> Ended {
+    let mut command: Command = ringfence();
+    ended(command.arg("flows").args(arguments))
+}
+
+/// An aggregator with TLS, whose clients are authenticated.
+struct Secured {
+    api: FakeApi,
+    ca: TestCa,
+    folder: TempDir,
+    address: SocketAddr,
+}
+
+impl Secured {
+    fn new() -> Secured {
+        let secured = Secured {
+            api: FakeApi::start(),
+            ca: TestCa::new("ca"),
+            folder: TempDir::new().unwrap(),
+            address: free_port(),
+        };
+        mount(secured.folder.path(), "first", &secured.ca.server(Validity::Valid));
+        secured
+    }
+
+    fn start(&self, more: &[String]) -> Provider {
+        let mut arguments = mounted(self.folder.path());
+        arguments.extend_from_slice(more);
+        let mut aggregator = Provider::start_aggregator(self.address, arguments);
+        let client = HttpsClient::new(&self.ca);
+        aggregator
+            .until("it is ready", |_| client.get(self.address, "/readyz").ok().filter(|(status, _)| *status == 200));
+        aggregator
+    }
+
+    fn target(&self, client: &HttpsClient, name: &str, certificate: Option<(PathBuf, PathBuf)>) -> DeliveryTarget {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let (ca, token) = client.files(&folder);
+        let token_file = client.token.as_ref().map(|_| token);
+        let access = Access { token_file, ca_file: Some(ca) };
+        DeliveryTarget::new(&format!("https://{}", self.address), access, certificate).unwrap()
+    }
+}
+
+#[test]
+fn strangers_neither_send_nor_read() {
+    let stage = Secured::new();
+    let kubeconfig = stage.api.kubeconfig().display().to_string();
+    let _aggregator = stage.start(&["--auth-token-review".into(), "--kubeconfig".into(), kubeconfig]);
+    let client = HttpsClient::new(&stage.ca);
+    let account = |token: &str, namespace: &str, audience: &str, node: &str| {
+        stage.api.issue_token(token, IssuedToken::of_service_account(namespace, "x", audience).bound_to(node));
+        client.with_token(token)
+    };
+    let own = account("own", "ringfence", AUDIENCE, "n1");
+    let stranger = account("stranger", "shop", AUDIENCE, "n1");
+    let elsewhere = account("elsewhere", "ringfence", "vault", "n1");
+    for path in ["/v1/flows", "/v1/flows/coverage", "/status", "/metrics"] {
+        let statuses = [&client, &elsewhere, &stranger, &own].map(|client| client.status(stage.address, path));
+        assert_eq!(statuses, [401, 401, 403, 200], "{path}");
+    }
+
+    for (client, name, words) in [
+        (&client, "nobody", ["refused", "bearer token"]),
+        (&stranger, "stranger", ["refused", "forbidden"]),
+        (&account("other", "ringfence", AUDIENCE, "n2"), "other", ["bound to node 'n2'", "of node 'n1'"]),
+    ] {
+        let agent = Agent::start("n1", 1, stage.target(client, name, None));
+        agent.close(&[1]);
+        agent.until_failed(&words);
+    }
+    let agent = Agent::start("n1", 1, stage.target(&own, "own", None));
+    agent.close(&[5]);
+    agent.until_acknowledged();
+    let (status, body) = own.get(stage.address, "/v1/flows").unwrap();
+    assert_eq!((status, body.lines().count()), (200, 1), "{body}");
+    // A TokenReview is created and not stored.
+    assert_eq!(stage.api.writes().into_keys().collect::<Vec<_>>(), ["tokenreviews"]);
+    assert!(stage.api.requests().is_empty(), "{:?}", stage.api.requests());
+
+    let (ca, token) = own.files(stage.folder.path());
+    let url = format!("https://{}", stage.address);
+    let files = [ca.display().to_string(), token.display().to_string()];
+    let shown = verb(&["--server", &url, "--server-ca-file", &files[0], "--server-token-file", &files[1]]);
+    assert!(shown.stdout.contains("shop/web -> shop/db-0"), "{}{}", shown.stdout, shown.stderr);
+}
+
+#[test]
+fn certificates_authenticate_agents_without_an_api_server() {
+    let stage = Secured::new();
+    let authority = stage.folder.path().join("clients.pem");
+    std::fs::write(&authority, &HttpsClient::new(&stage.ca).ca).unwrap();
+    let arguments = ["--client-ca", &authority.display().to_string(), "--allow", "push=user:agent"].map(str::to_owned);
+    let mut aggregator = stage.start(&arguments);
+    for (user, is_admitted) in [("stranger", false), ("agent", true)] {
+        let pair = stage.ca.client(user, &[], Validity::Valid);
+        let files = ["crt", "key"].map(|end| stage.folder.path().join(format!("{user}.{end}")));
+        std::fs::write(&files[0], &pair.certificate).unwrap();
+        std::fs::write(&files[1], &pair.key).unwrap();
+        let [certificate, key] = files;
+        let target = stage.target(&HttpsClient::new(&stage.ca), user, Some((certificate, key)));
+        let agent = Agent::start("n1", 1, target);
+        agent.close(&[1]);
+        match is_admitted {
+            true => agent.until_acknowledged(),
+            false => agent.until_failed(&["user 'stranger' may not"]),
+        }
+    }
+    assert!(aggregator.until_logged(&["ringfence-flows started"]).contains("https"));
+}
+
+#[test]
+fn each_metric_is_documented() {
+    let mut aggregator = Provider::start_aggregator(free_port(), [] as [&str; 0]);
+    aggregator.until_ready();
+    let figures = openmetrics::parse(&aggregator.get("/metrics").body).unwrap();
+    assert_documented(&figures, "docs/flows-cluster.md", "ringfence_flows_");
+}
+
+#[test]
+fn reachable_address_needs_protection() {
+    let reachable = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).to_string();
+    let refused = ended(tests::provider_process::aggregator().args(["serve", "--listen", &reachable]));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("--auth-token-review or --client-ca"), "{}", refused.stderr);
+}
