@@ -1,5 +1,5 @@
 # The image of a node: ringfence (agent, install-cni, uninstall, ...) and the CNI plugin that install-cni copies out. And of
-# the provider of context, ringfence-context.
+# the provider of context, ringfence-context, and the aggregator of flow records, ringfence-flows.
 #
 #   docker build --tag ringfence:0.1.0 .
 

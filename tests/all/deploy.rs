@@ -6,6 +6,8 @@ mod manifests;
 mod context;
 // The optional flow records of the agents.
 mod flows;
+// The optional aggregator of flow records.
+mod flow_server;
 // The base for the side of a remote cluster.
 mod remote_cluster;
 // The chart renders to the same objects.

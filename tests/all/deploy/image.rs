@@ -49,7 +49,7 @@ fn its_programs_have_their_libraries() {
     let text = read("scripts/image");
     let ldd =
         text.lines().find(|line| line.starts_with("ldd ")).expect("a line that asks what programs are linked with");
-    for program in ["ringfence", "ringfence-context"] {
+    for program in ["ringfence", "ringfence-context", "ringfence-flows"] {
         assert!(text.contains(&format!("\"$built/{program}\"")), "{program} is not installed");
         assert!(ldd.contains(&format!("\"$image/usr/local/bin/{program}\" ")), "{program}: {ldd}");
     }

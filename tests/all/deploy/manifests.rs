@@ -293,7 +293,9 @@ fn no_container_may_do_more_than_docs_install_says() {
 
 #[test]
 fn every_file_of_the_components_is_used() {
-    for component in ["context", "context-monitor", "flows", "monitoring", "pod-monitor", "service-monitor"] {
+    for component in
+        ["context", "context-monitor", "flow-server", "flows", "monitoring", "pod-monitor", "service-monitor"]
+    {
         let folder = format!("deploy/components/{component}");
         let kustomization = documents(&read(&format!("{folder}/kustomization.yaml"))).remove(0);
         assert_eq!(kustomization["kind"], "Component");
