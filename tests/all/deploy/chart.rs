@@ -155,6 +155,65 @@ fn its_flow_records_are_those_of_the_component() {
 }
 
 #[test]
+fn its_aggregator_is_that_of_the_component() {
+    let with_flows = |is_enabled: bool| {
+        rendered(|values| {
+            values["flows"]["enabled"] = json!(true);
+            values["flows"]["server"]["enabled"] = json!(is_enabled);
+        })
+    };
+    let (without, all) = (with_flows(false), with_flows(true));
+    let added = all.iter().filter(|document| !without.contains(document) && document["kind"] != "DaemonSet");
+    let (added, wanted) = (sorted(added.cloned().collect()), sorted(super::flow_server::component()));
+    assert_eq!(added.len(), wanted.len());
+    for (added, wanted) in added.iter().zip(&wanted) {
+        assert_eq!(serde_json::to_string_pretty(added).unwrap(), serde_json::to_string_pretty(wanted).unwrap());
+    }
+    let patch = super::flow_server::agents();
+    let (patch, pod) = (at(&patch, "spec.template.spec"), at(of_kind(&all, "DaemonSet"), "spec.template.spec"));
+    for (path, field) in [("containers.0", "env"), ("containers.0", "volumeMounts")] {
+        let present = list(at(pod, path), field);
+        assert!(list(at(patch, path), field).iter().all(|wanted| present.contains(wanted)), "{field}: {present:#?}");
+    }
+    assert!(list(patch, "volumes").iter().all(|wanted| list(pod, "volumes").contains(wanted)));
+}
+
+#[test]
+fn values_reach_its_aggregator() {
+    let from_prometheus = json!({"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]});
+    let to_the_api = json!({"ports": [{"port": 8443}]});
+    let nodes = json!([{"ipBlock": {"cidr": "198.51.100.0/24"}}]);
+    let all = rendered(|values| {
+        values["flows"]["enabled"] = json!(true);
+        let server = &mut values["flows"]["server"];
+        server["enabled"] = json!(true);
+        server["args"] = json!(["serve", "--memory-mib=512"]);
+        server["nodes"] = nodes.clone();
+        server["tls"]["generate"] = json!(false);
+        server["networkPolicy"] = json!({"ingress": [from_prometheus], "egress": [to_the_api]});
+        server["resources"]["limits"] = json!({"memory": "1Gi"});
+        server["tolerations"] = json!([{"operator": "Exists"}]);
+    });
+    assert_eq!(all.iter().filter(|document| document["kind"] == "Deployment").count(), 1, "no keeper of certificates");
+    let pod = at(of_kind(&all, "Deployment"), "spec.template.spec");
+    let container = at(pod, "containers.0");
+    assert_eq!(texts(at(container, "args"))[..2], ["serve", "--memory-mib=512"]);
+    assert!(texts(at(container, "args")).contains(&"--auth-token-review"));
+    assert_eq!(
+        (at(container, "resources.limits.memory"), at(pod, "tolerations.0.operator")),
+        (&json!("1Gi"), &json!("Exists"))
+    );
+    let policies: Vec<&Value> = all.iter().filter(|document| document["kind"] == "NetworkPolicy").collect();
+    let [own, of_nodes] = policies[..] else { panic!("two policies: {policies:#?}") };
+    assert_eq!(list(own, "spec.ingress").last(), Some(&from_prometheus));
+    assert_eq!(list(own, "spec.egress").last(), Some(&to_the_api));
+    assert_eq!(at(of_nodes, "spec.ingress.0.from"), &nodes);
+    // Without flow records there is nothing to collect.
+    let off = rendered(|values| values["flows"]["server"]["enabled"] = json!(true));
+    assert_eq!(off, rendered(|_| {}));
+}
+
+#[test]
 fn its_provider_is_served_without_tls_on_request() {
     let all = rendered(|values| {
         let context = &mut values["context"];

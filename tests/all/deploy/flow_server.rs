@@ -19,7 +19,7 @@ const FOLDER: &str = "deploy/components/flow-server";
 const NAME: &str = "ringfence-flow-server";
 
 /// The objects of the component.
-fn component() -> Vec<Value> {
+pub(super) fn component() -> Vec<Value> {
     let kustomization = documents(&read(&format!("{FOLDER}/kustomization.yaml"))).remove(0);
     let files = texts(&kustomization["resources"]).into_iter();
     files.flat_map(|file| documents(&read(&format!("{FOLDER}/{file}")))).collect()
@@ -38,7 +38,7 @@ fn container(name: &str) -> Value {
     container
 }
 
-fn agents() -> Value {
+pub(super) fn agents() -> Value {
     documents(&read(&format!("{FOLDER}/agents.yaml"))).remove(0)
 }
 
