@@ -155,10 +155,13 @@ fn sums_hold_across_restarts_of_both_sides() {
     assert_eq!(one.pointer("/seenBy/source/0").and_then(Value::as_str), Some("n1"), "{one:#}");
     assert_eq!(one.pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"), "{one:#}");
 
-    // An aggregator that starts anew is sent what the agents still have.
+    // An aggregator that starts anew is sent what the agents still have, also by those that have nothing new.
     aggregator.kill();
     let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
     aggregator.until_ready();
+    source.close(&[]);
+    destination.close(&[]);
+    aggregator.until("all records are there again", |aggregator| (sums(aggregator).0 == total).then_some(()));
     source.close(&[7]);
     destination.close(&[7]);
     source.until_acknowledged();

@@ -233,9 +233,6 @@ impl Delivery {
 
     async fn push(&mut self, batch: RecordBatch) -> Result<Outcome, String> {
         self.figures.note_oldest(batch.oldest, &mut self.highest);
-        if batch.records.is_empty() {
-            return Ok(Outcome::UpToDate);
-        }
         let newest = batch.newest;
         let message = PushRequest::new(&self.node, self.epoch, &batch).map_err(|error| error.to_string())?;
         let (first, count) = (message.first, message.records.len());
@@ -243,7 +240,9 @@ impl Delivery {
         if acknowledged > newest {
             return Err(format!("record {acknowledged} was acknowledged, and {newest} is the newest"));
         }
-        if acknowledged >= first {
+        // Without records, after a window that had none, the call asks whether the receiver still has the earlier ones.
+        let is_fruitful = acknowledged >= first || (count == 0 && acknowledged.saturating_add(1) >= first);
+        if is_fruitful {
             self.fruitless = 0;
         } else {
             // Another receiver answered, which has less; the next call begins there.
@@ -256,7 +255,7 @@ impl Delivery {
         }
         self.highest = self.highest.max(acknowledged);
         self.figures.succeeded(count, acknowledged);
-        Ok(Outcome::Sent)
+        Ok(if acknowledged < newest { Outcome::Sent } else { Outcome::UpToDate })
     }
 
     async fn call(&mut self, message: PushRequest) -> Result<PushReceipt, String> {

@@ -105,13 +105,18 @@ impl Inbox {
     /// If the node is unknown, and as many are known as may be.
     pub fn accept(&mut self, head: &BatchHead, now: Timestamp) -> Result<Acceptance, TooManyNodes> {
         let known_node = self.nodes.get(&head.node);
-        if known_node.is_none() && self.nodes.len() >= MOST_NODES {
+        let is_known = known_node.is_some();
+        if !is_known && self.nodes.len() >= MOST_NODES {
             return Err(TooManyNodes);
         }
         let known = known_node.and_then(|node| node.epochs.iter().find(|known| known.epoch == head.epoch));
         let last = known.map_or(0, |epoch| epoch.acknowledged);
         let due = last.saturating_add(1).max(head.oldest);
-        // Records between the last one and this batch can still be had, or the batch says nothing.
+        if let Some(known) = self.epoch_mut(head) {
+            known.heard = now;
+            known.newest = known.newest.max(head.newest);
+        }
+        // Records between the last one and this batch can still be had, or the batch only says that its agent is alive.
         if head.first > due || head.count == 0 {
             return Ok(Acceptance { skip: head.count, acknowledged: due - 1 });
         }
@@ -124,7 +129,7 @@ impl Inbox {
         self.repeated += skip;
         self.received += head.count - skip;
         // What an agent had before this receiver started was not for this one to receive.
-        if known_node.is_some() {
+        if is_known {
             self.missed += due - last - 1;
         }
         let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
@@ -136,6 +141,10 @@ impl Inbox {
             self.missed += node.epochs.remove(0).unsent();
         }
         Ok(Acceptance { skip, acknowledged })
+    }
+
+    fn epoch_mut(&mut self, head: &BatchHead) -> Option<&mut Epoch> {
+        self.nodes.get_mut(&head.node)?.epochs.iter_mut().find(|known| known.epoch == head.epoch)
     }
 
     /// Forgets nodes that have sent nothing for two hours.
@@ -208,6 +217,17 @@ mod tests {
         assert_eq!(inbox.nodes().len(), 0, "nothing was received");
         assert_eq!(inbox.accept(&head(1, 40, 55, 40), at(0)), accepted(0, 94));
         assert_eq!(inbox.counts(), InboxCounts { received: 55, repeated: 0, missed: 0 });
+    }
+
+    #[test]
+    fn batch_without_records_says_that_its_agent_is_alive() {
+        let mut inbox = Inbox::new();
+        let empty = |next: u64| BatchHead { newest: next - 1, count: 0, ..head(1, next, 1, 1) };
+        assert_eq!(inbox.accept(&empty(6), at(0)), accepted(0, 0), "the agent goes back");
+        assert_eq!(inbox.accept(&head(1, 1, 5, 1), at(0)), accepted(0, 5));
+        assert_eq!(inbox.accept(&empty(6), at(15_000)), accepted(0, 5));
+        assert_eq!(inbox.nodes().next().unwrap().heard, at(15_000));
+        assert_eq!(inbox.counts(), InboxCounts { received: 5, repeated: 0, missed: 0 });
     }
 
     #[test]
