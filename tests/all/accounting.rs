@@ -53,7 +53,7 @@ fn agent_sets_accounting_until_flows_are_off() {
 }
 
 #[test]
-fn agent_without_writable_sysctls_is_ready_and_says_so() {
+fn agent_without_writable_sysctls_is_ready_and_reports() {
     let stage = Stage::new();
     let mut command = stage.agent_with_read_only_sysctls();
     command.args(["--flows", "on"]);

@@ -162,7 +162,7 @@ fn explanation_and_oracle_agree_on_every_flow() {
 }
 
 #[test]
-fn selectors_that_do_not_require_a_cluster_never_match_a_remote_pod() {
+fn selectors_without_cluster_label_match_no_remote_pod() {
     let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
     let strategy = world_of_no_cluster().prop_flat_map(|w| (probes(&w), Just(w)));
     let checked = runner.run(&strategy, |(probes, world)| {

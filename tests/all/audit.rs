@@ -63,7 +63,7 @@ fn reached(stage: &Stage, from: &str, port: u16) -> bool {
 }
 
 #[test]
-fn what_audited_policies_would_deny_works_and_is_told_of_in_each_direction() {
+fn audited_denial_passes_and_is_reported_per_direction() {
     let stage = stage(&[says(Some("audit"), closed_db()), says(Some("audit"), nowhere())]);
     let mut agent = stage.start_on_manifests();
     let mut flow = Flow::tcp(&stage.lab, WEB[0], DB[0]);
@@ -88,7 +88,7 @@ fn what_audited_policies_would_deny_works_and_is_told_of_in_each_direction() {
 }
 
 #[test]
-fn the_summary_lists_audited_policies_with_what_they_would_have_denied_and_since_when() {
+fn audit_summary_lists_policies_with_packets_and_begin() {
     let idle = policy("idle", "app=other", json!({"policyTypes": ["Ingress"]}));
     let stage = stage(&[says(Some("audit"), closed_db()), says(Some("audit"), idle), nowhere()]);
     let mut agent = stage.start_on_manifests();
@@ -119,7 +119,7 @@ fn the_summary_lists_audited_policies_with_what_they_would_have_denied_and_since
 }
 
 #[test]
-fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else() {
+fn enforced_suggested_policies_allow_only_observed_flows() {
     let mut objects = pods();
     objects[0] = says(Some("audit"), objects[0].clone());
     let stage = stage(&[closed_db()]);
@@ -150,7 +150,7 @@ fn suggested_policies_allow_what_was_seen_once_all_are_enforced_and_nothing_else
 }
 
 #[test]
-fn from_audit_to_enforcement_is_one_commit_that_cuts_open_connections() {
+fn enforcing_audited_policy_cuts_connections_in_one_commit() {
     let stage = stage(&[says(Some("audit"), closed_db())]);
     let mut agent = stage.start_on_manifests();
     let mut flow = Flow::tcp(&stage.lab, WEB[0], DB[0]);
@@ -168,7 +168,7 @@ fn from_audit_to_enforcement_is_one_commit_that_cuts_open_connections() {
 }
 
 #[test]
-fn a_denial_says_which_audited_rule_would_allow_it() {
+fn drop_event_names_audited_rule_that_would_allow() {
     let from_other = json!([{"podSelector": {"matchLabels": {"app": "other"}}}]);
     let next = policy("next", "app=db", json!({"ingress": [{"from": from_other}]}));
     let stage = stage(&[closed_db(), says(Some("audit"), next)]);
@@ -186,7 +186,7 @@ fn a_denial_says_which_audited_rule_would_allow_it() {
 }
 
 #[test]
-fn the_agents_own_default_is_what_policies_that_say_nothing_get() {
+fn policies_without_annotation_get_default_enforcement_of_agent() {
     let stage = stage(&[closed_db(), says(Some("enforce"), nowhere())]);
     let mut command = stage.agent_on_manifests();
     command.args(["--enforcement", "audit"]);
@@ -223,7 +223,7 @@ fn until_figures(stage: &Stage, agent: &mut AgentProcess, expected: [u64; 4]) {
 }
 
 #[test]
-fn status_and_metrics_count_audited_policies_and_pods_whoever_says_that_they_are_audited() {
+fn status_and_metrics_count_audited_policies_and_pods() {
     let stage = stage(&[closed_db(), nowhere()]);
     let mut agent = stage.start_on_manifests();
     until_figures(&stage, &mut agent, [2, 0, 2, 0]);
@@ -252,7 +252,7 @@ fn status_and_metrics_count_audited_policies_and_pods_whoever_says_that_they_are
 }
 
 #[test]
-fn a_reader_of_the_agents_answers_that_has_seen_enough_is_no_error() {
+fn verbs_succeed_when_reader_closes_pipe_early() {
     let stage = stage(&[says(Some("audit"), closed_db())]);
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, OTHER[0], DB[0], 53, 1);

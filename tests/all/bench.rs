@@ -55,7 +55,7 @@ fn section_of_connections_measures_the_agent() {
 }
 
 #[test]
-fn the_section_of_events_measures_every_kind_of_event() {
+fn section_of_events_measures_every_event_kind() {
     let size = events::Size { pods: vec![PODS], rounds: 2, events: 5, time: Duration::from_secs(60) };
     let Measured { report, records } = events::measure(&size);
     println!("{report}");
@@ -69,7 +69,7 @@ fn the_section_of_events_measures_every_kind_of_event() {
 }
 
 #[test]
-fn the_section_of_starts_measures_its_parts_and_a_restart_commits_nothing() {
+fn section_of_starts_measures_parts_without_restart_commits() {
     let Measured { report, records } = start::measure(&program(), &start::Size { pods: vec![PODS], rounds: 1 });
     println!("{report}");
     assert_measured(&records, "into force", 4);
@@ -77,7 +77,7 @@ fn the_section_of_starts_measures_its_parts_and_a_restart_commits_nothing() {
 }
 
 #[test]
-fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
+fn section_of_memory_measures_after_start_and_events() {
     let size = memory::Size { pods: vec![PODS], rounds: 2, events: 500 };
     let Measured { report, records } = memory::measure(&program(), &size);
     println!("{report}");
@@ -86,7 +86,7 @@ fn the_section_of_memory_measures_it_after_the_start_and_over_events() {
 }
 
 #[test]
-fn the_section_of_storms_measures_transactions_and_latencies_and_the_rules_are_right_in_the_end() {
+fn section_of_storms_measures_transactions_and_ends_consistent() {
     let (pods, rates, lasting) = (vec![PODS], vec![100], Duration::from_secs(1));
     let size = storms::Size { pods, rounds: 2, events: 500, rates, lasting };
     let Measured { report, records } = storms::measure(&program(), &size);
@@ -131,7 +131,7 @@ fn curves_are_drawn_of_what_was_measured() {
 }
 
 #[test]
-fn the_section_of_packets_measures_every_layout_along_the_axis_and_bars_are_where_they_hold() {
+fn section_of_packets_measures_layouts_and_places_bars() {
     let Measured { report, records } =
         packets::measure(packets::Size { rounds: 1, slices: 1, batches: 1, divisor: 1000 });
     println!("{report}");
@@ -181,7 +181,7 @@ fn section_of_flows_reports_costs_and_losses() {
 }
 
 #[test]
-fn the_section_of_the_profile_measures_every_rule_that_a_packet_meets() {
+fn section_of_profile_measures_every_evaluated_rule() {
     let size = packets::Size { rounds: 2, slices: 1, batches: 1, divisor: 1 };
     let Measured { report, records } = packets::profile::measure(size);
     println!("{report}");
@@ -217,7 +217,7 @@ fn the_section_of_cni_reports_both_chains() {
 }
 
 #[test]
-fn the_section_of_context_measures_baselines_events_and_subscribers() {
+fn section_of_context_measures_baselines_events_and_subscribers() {
     let size = context::Size {
         pods: vec![PODS],
         rounds: 2,

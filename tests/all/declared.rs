@@ -199,7 +199,7 @@ fn compare(worlds: BoxedStrategy<World>, cases: u32) -> Compared {
 }
 
 #[test]
-fn a_flow_is_declared_if_and_only_if_the_oracle_allows_it() {
+fn declared_edges_equal_flows_allowed_by_oracle() {
     let compared = compare(world(), 300);
     assert!(compared.pairs.get() > 50_000, "{compared:?}");
 }
@@ -211,7 +211,7 @@ fn remote_flow_is_declared_if_oracle_allows_it() {
 }
 
 #[test]
-fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
+fn incremental_edges_equal_those_of_fresh_start() {
     let limits = prop::sample::select(vec![usize::MAX, usize::MAX, 12, 30]);
     let moduli = prop::collection::vec(prop::sample::select(vec![0_usize, 0, 0, 2, 4, 100]), 1..8);
     let drawn = (story(), moduli, 1..4_usize, limits);
@@ -274,7 +274,7 @@ fn any_sequence_of_changes_gives_the_edges_of_a_fresh_start() {
 }
 
 #[test]
-fn every_golden_case_gives_its_edges_in_both_forms() {
+fn golden_cases_have_expected_edges_in_both_forms() {
     for case in golden::cases() {
         let mut edges = Edges::new();
         let app = |pod: &Pod| pod.labels.get("app").unwrap_or(&pod.name.name).clone();

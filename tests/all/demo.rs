@@ -41,7 +41,7 @@ fn with_name_label(mut namespace: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn every_cell_is_what_the_explanation_and_the_oracle_say() {
+fn expected_cells_equal_explanation_and_oracle() {
     let (shop, world) = (shop(), world());
     let nodes = shop.nodes();
     let expected = read(&example(), &shop).unwrap();

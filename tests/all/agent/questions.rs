@@ -17,7 +17,7 @@ fn asked(stage: &Stage, target: &str) -> (u16, String) {
 }
 
 #[test]
-fn before_everything_is_listed_nothing_is_explained_and_the_old_rules_are_not_denied() {
+fn queries_are_refused_until_initial_sync_completes() {
     let stage = Stage::new();
     let api = stage.api();
     set_all(&api, &objects());
@@ -50,7 +50,7 @@ fn before_everything_is_listed_nothing_is_explained_and_the_old_rules_are_not_de
 }
 
 #[test]
-fn an_explanation_says_when_the_rules_are_not_in_force() {
+fn explanation_notes_that_rules_are_not_enforced() {
     let stage = Stage::new();
     let mut objects = objects();
     objects[1]["spec"]["nodeName"] = "node-b".into();
@@ -67,7 +67,7 @@ fn an_explanation_says_when_the_rules_are_not_in_force() {
 }
 
 #[test]
-fn what_is_misspelt_or_not_there_is_refused_and_never_passed_over() {
+fn invalid_parameters_and_missing_objects_are_refused() {
     let stage = Stage::new();
     stage.write_objects("objects.json", &objects());
     let _agent = stage.start_on_manifests();

@@ -24,7 +24,7 @@ fn assert_one_sentence(ended: &Ended, words: &[&str]) {
 }
 
 #[test]
-fn a_second_agent_of_a_run_directory_is_refused() {
+fn second_agent_on_same_run_directory_is_refused() {
     let stage = Stage::new();
     let agent = stage.start_on_manifests();
     let mut second = stage.agent_on_manifests();
@@ -35,7 +35,7 @@ fn a_second_agent_of_a_run_directory_is_refused() {
 
 /// Names of that kind are anybody's.
 #[test]
-fn who_is_not_root_does_not_keep_it_from_starting_by_holding_its_abstract_socket() {
+fn unprivileged_holder_of_abstract_socket_stops_no_agent() {
     const HOLD: &str = r#"socket(S, AF_UNIX, SOCK_STREAM, 0) or die; $| = 1;
         bind(S, pack_sockaddr_un("\0ringfence/table/ringfence")) or die; listen(S, 1); print "held\n"; sleep 60"#;
     let stage = Stage::new();
@@ -51,7 +51,7 @@ fn who_is_not_root_does_not_keep_it_from_starting_by_holding_its_abstract_socket
 }
 
 #[test]
-fn a_table_of_the_same_name_that_is_somebody_elses_stays_untouched() {
+fn foreign_table_of_same_name_stays_untouched() {
     let stage = Stage::new();
     stage.nft("add table inet ringfence");
     stage.nft("add chain inet ringfence mine");
@@ -73,7 +73,7 @@ fn without_privileges_it_says_what_it_needs() {
 }
 
 #[test]
-fn a_run_directory_that_cannot_be_made_is_named() {
+fn invalid_run_directory_is_named_in_error() {
     let stage = Stage::new();
     std::fs::write(stage.run_dir(), "a file").unwrap();
     let refused = end_of(&stage, stage.agent_on_manifests());
@@ -109,7 +109,7 @@ fn a_kubeconfig_that_leads_nowhere_is_named() {
 }
 
 #[test]
-fn without_a_source_outside_of_a_cluster_it_says_what_to_name() {
+fn missing_source_outside_cluster_error_names_kubeconfig_flag() {
     let stage = Stage::new();
     assert_one_sentence(&end_of(&stage, stage.agent()), &["no in-cluster configuration", "--kubeconfig"]);
 }

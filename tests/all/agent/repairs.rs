@@ -18,7 +18,7 @@ const TAMPERING: [(&str, &str); 8] = [
 const NO_TICK: [&str; 2] = ["--resync-secs", "86400"];
 
 #[test]
-fn what_somebody_else_changes_is_repaired_at_once_and_said_to_be_his() {
+fn foreign_change_is_repaired_and_names_its_program() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut command = stage.agent_on_manifests();
@@ -77,7 +77,7 @@ fn a_protected_table_is_nobody_elses_to_change() {
 }
 
 #[test]
-fn a_table_changes_hands_between_agents_with_and_without_protection() {
+fn table_is_adopted_across_changed_owner_flags() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let state = stage.state_of_manifests();
@@ -95,7 +95,7 @@ fn a_table_changes_hands_between_agents_with_and_without_protection() {
 }
 
 #[test]
-fn what_others_do_elsewhere_is_no_reason_to_read_or_commit_anything() {
+fn commits_to_foreign_tables_cause_no_comparison() {
     let stage = Stage::new();
     stage.write_objects("all.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut command = stage.agent_on_manifests();

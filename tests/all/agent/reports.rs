@@ -74,7 +74,7 @@ fn labels_are_bounded_whatever_the_cluster_holds() {
 }
 
 #[test]
-fn an_event_counts_from_its_arrival_to_its_commit_under_its_kind() {
+fn enforcement_latency_is_counted_by_event_kind() {
     let stage = Stage::new();
     let api = stage.api();
     set_all(&api, &[namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"])]);
@@ -100,7 +100,7 @@ fn an_event_counts_from_its_arrival_to_its_commit_under_its_kind() {
 }
 
 #[test]
-fn the_status_is_one_screen_and_its_exit_status_says_whether_the_node_is_ready() {
+fn status_verb_exit_code_reflects_readiness() {
     let stage = stage();
     let run_dir = stage.run_dir();
     let asked = |more: &[&str]| run([&["status", "--run-dir", run_dir.to_str().unwrap()], more].concat());
@@ -134,7 +134,7 @@ fn the_status_is_one_screen_and_its_exit_status_says_whether_the_node_is_ready()
 }
 
 #[test]
-fn the_log_as_json_is_one_object_a_line() {
+fn json_log_has_one_object_per_line() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--log-format", "json"]);
@@ -179,7 +179,7 @@ fn every_flag_can_be_an_environment_variable() {
 }
 
 #[test]
-fn a_flag_counts_more_than_the_variable_of_another_source() {
+fn source_flag_overrides_variable_of_another_source() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.env("KUBECONFIG", "/nowhere/kubeconfig");
@@ -224,7 +224,7 @@ fn the_agent_explains_as_the_manifests_do() {
 }
 
 #[test]
-fn the_socket_is_for_root_and_answers_bad_questions() {
+fn socket_is_root_only_and_rejects_bad_requests() {
     let stage = stage();
     let _agent = stage.start_on_manifests();
     let mode = std::fs::metadata(stage.run_dir().join("agent.sock")).unwrap().permissions().mode();

@@ -14,7 +14,7 @@ fn objects() -> [Value; 4] {
 }
 
 #[test]
-fn sigterm_leaves_the_rules_and_a_restart_adopts_them_without_a_commit() {
+fn restart_after_sigterm_adopts_rules_without_commit() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
     let start = || {
@@ -38,7 +38,7 @@ fn sigterm_leaves_the_rules_and_a_restart_adopts_them_without_a_commit() {
 }
 
 #[test]
-fn a_restart_claims_a_protected_table_and_leaves_its_rules_alone() {
+fn restart_claims_owned_table_without_changing_rules() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
     stage.start_on_manifests().stop();
@@ -51,7 +51,7 @@ fn a_restart_claims_a_protected_table_and_leaves_its_rules_alone() {
 }
 
 #[test]
-fn a_restart_with_a_changed_manifest_commits_only_what_differs() {
+fn restart_with_changed_manifest_commits_only_the_difference() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
     stage.start_on_manifests().stop();
@@ -79,7 +79,7 @@ fn a_restart_with_a_changed_manifest_commits_only_what_differs() {
 }
 
 #[test]
-fn what_changed_while_no_agent_ran_is_repaired_by_the_next() {
+fn restart_repairs_rules_changed_while_agent_was_down() {
     let stage = Stage::new();
     stage.write_objects("all.json", &objects());
     stage.start_on_manifests().stop();

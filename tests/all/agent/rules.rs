@@ -39,7 +39,7 @@ fn the_kernel_has_what_render_prints() {
 }
 
 #[test]
-fn a_changed_manifest_is_enforced_without_waiting_for_the_resync() {
+fn changed_manifest_is_enforced_before_the_next_resync() {
     let stage = Stage::new();
     let pods = [pod("web", NODE, "app=web", &["10.1.0.1", "fd00:1::1"]), pod("db", NODE, "app=db", &["10.1.0.2"])];
     stage.write_objects("pods.json", &pods);
@@ -68,7 +68,7 @@ fn assert_bounded(commits: u64, since: Instant, bound_changes: u64) {
 }
 
 #[test]
-fn a_burst_of_200_changed_files_is_a_bounded_number_of_transactions() {
+fn burst_of_changed_files_is_coalesced() {
     let stage = Stage::new();
     stage.write_objects("db.json", &[pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")]);
     let mut agent = stage.start_on_manifests();
@@ -86,7 +86,7 @@ fn a_burst_of_200_changed_files_is_a_bounded_number_of_transactions() {
 }
 
 #[test]
-fn a_burst_of_200_events_is_a_bounded_number_of_transactions() {
+fn burst_of_watch_events_is_coalesced() {
     let stage = Stage::new();
     let api = stage.api();
     let mut objects = vec![pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
@@ -105,7 +105,7 @@ fn a_burst_of_200_events_is_a_bounded_number_of_transactions() {
 }
 
 #[test]
-fn a_manifest_that_stops_parsing_keeps_what_it_said_until_it_is_mended() {
+fn invalid_manifest_keeps_previous_contents_until_corrected() {
     let stage = Stage::new();
     stage.write_objects("pods.json", &[pod("db", NODE, "app=db", &["10.1.0.2"])]);
     stage.write("policies.yaml", &ingress("db", "app=db", "app=web").to_string());
@@ -136,7 +136,7 @@ fn a_manifest_that_stops_parsing_keeps_what_it_said_until_it_is_mended() {
 }
 
 #[test]
-fn a_policy_that_is_not_understood_shows_in_log_and_metrics_and_denies() {
+fn unsupported_policy_field_denies_and_is_reported() {
     let stage = Stage::new();
     let strange = serde_json::json!({"ingress": [{"ports": [{"protocol": "QUIC", "port": 443}]}]});
     let objects = [pod("db", NODE, "app=db", &["10.1.0.2"]), policy("db", "app=db", strange)];
@@ -149,7 +149,7 @@ fn a_policy_that_is_not_understood_shows_in_log_and_metrics_and_denies() {
 }
 
 #[test]
-fn an_unknown_node_changes_nothing_and_is_not_ready_until_a_pod_is_bound_to_it() {
+fn unknown_node_is_not_ready_and_programs_nothing() {
     let stage = Stage::new();
     let mut pods: Vec<Value> = (1..=7).map(|n| pod(&format!("p{n}"), &format!("worker-{n}"), "", &[])).collect();
     stage.write_objects("pods.json", &pods);

@@ -6,7 +6,7 @@ use tests::fake_api::{FailingStreams, NO_WATCH_PROGRESS, Verb};
 use crate::stage::{NODE, Stage, ingress, namespace, pod, policy, set_all, state_of};
 
 #[test]
-fn nothing_is_programmed_before_every_kind_has_been_listed() {
+fn nothing_is_programmed_before_initial_sync_completes() {
     for held_back in Kind::NEEDED {
         let stage = Stage::new();
         let api = stage.api();
@@ -65,7 +65,7 @@ fn events_of_every_kind_reach_the_kernel() {
 }
 
 #[test]
-fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
+fn lost_api_server_keeps_rules_and_shows_status() {
     let stage = Stage::new();
     let api = stage.api();
     let objects = [namespace("shop", ""), pod("db", NODE, "app=db", &["10.1.0.2"]), ingress("db", "app=db", "app=web")];
@@ -88,7 +88,7 @@ fn when_the_server_goes_the_rules_stay_and_the_status_says_so() {
 }
 
 #[test]
-fn without_a_server_the_agent_runs_and_says_why_it_is_not_ready() {
+fn unreachable_api_server_is_named_in_readiness() {
     let stage = Stage::new();
     let api = stage.api();
     let kubeconfig = std::fs::read_to_string(api.kubeconfig()).expect("a file");

@@ -109,7 +109,7 @@ fn source_route_of_igmp_reaches_no_pod() {
 }
 
 #[test]
-fn a_source_route_does_not_reach_an_isolated_pod() {
+fn source_route_does_not_reach_isolated_pod() {
     let lab = enforced_lab();
     accept_source_routes(&lab);
     let [v4, v6] = places();

@@ -38,7 +38,7 @@ fn reply_arrives(lab: &Lab, from: SocketAddr, server: SocketAddr) -> bool {
 }
 
 #[test]
-fn a_flow_from_a_nodes_tunnel_carries_no_tunnel() {
+fn flow_from_node_tunnel_port_carries_no_tunnel() {
     let lab = lab_with_nodes(true);
     for at in places() {
         for port in TUNNEL_PORTS {
@@ -87,7 +87,7 @@ fn replies_to_tunnel_ports_of_clients_arrive() {
 
 /// The server answers the request with an ICMP error, which approves the flow no more than the request does.
 #[test]
-fn every_address_is_a_nodes_while_none_is_known() {
+fn every_address_is_guarded_while_nodes_are_unknown() {
     let lab = lab_with_nodes(false);
     for at in places() {
         assert!(!reply_arrives(&lab, SocketAddr::new(at.client, 8472), SocketAddr::new(at.server, 53)));
@@ -95,7 +95,7 @@ fn every_address_is_a_nodes_while_none_is_known() {
 }
 
 #[test]
-fn a_service_at_a_nodes_tunnel_is_not_reached() {
+fn service_translated_to_node_tunnel_is_unreachable() {
     let lab = lab_with_nodes(true);
     let at = places()[0];
     let translation = format!(

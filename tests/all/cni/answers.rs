@@ -53,7 +53,7 @@ fn a_pod_waits_until_the_agent_answers() {
 }
 
 #[test]
-fn without_an_agent_a_pod_is_to_be_tried_again_and_nothing_is_left_of_it() {
+fn add_without_agent_fails_retriable_and_leaves_nothing() {
     let place = Place::new();
     let pod = Pod::new("api-0");
     let begin = Instant::now();
@@ -69,7 +69,7 @@ fn without_an_agent_a_pod_is_to_be_tried_again_and_nothing_is_left_of_it() {
 }
 
 #[test]
-fn an_agent_that_comes_late_or_hangs_up_is_asked_again() {
+fn plugin_retries_late_or_disconnecting_agent() {
     let place = Place::new();
     let runtime = place.ptp_runtime(json!({}));
     let pod = Pod::new("api-0");
@@ -110,7 +110,7 @@ fn an_agent_that_restarts_is_asked_again() {
 }
 
 #[test]
-fn an_agent_that_says_nothing_is_waited_for_no_longer_than_configured() {
+fn add_times_out_when_agent_is_silent() {
     let place = Place::new();
     let _agent = FakeAgent::start(&place.socket(), |_| Reply::Silence);
     let begin = Instant::now();
@@ -121,7 +121,7 @@ fn an_agent_that_says_nothing_is_waited_for_no_longer_than_configured() {
 }
 
 #[test]
-fn a_pod_that_the_agent_cannot_protect_is_to_be_tried_again() {
+fn add_fails_retriable_when_agent_cannot_enforce() {
     for response in [
         Response::Failed { reason: reason("the kernel refused") },
         Response::Isolated { reason: reason("the kernel refused") },
@@ -136,7 +136,7 @@ fn a_pod_that_the_agent_cannot_protect_is_to_be_tried_again() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_no_permission() {
+fn add_fails_on_invalid_agent_response() {
     let answers: [(&[u8], &str); 4] = [
         (b"{\"version\":1,\"result\":\"ok\"}\n", "unexpected response of the agent"),
         (b"{\"version\":2,\"result\":\"enforced\"}\n", "unsupported protocol version 2"),

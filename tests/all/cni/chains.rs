@@ -57,7 +57,7 @@ fn add_and_compare(place: &Place, version: &str, plugins: &[Value], bridge: Opti
 }
 
 #[test]
-fn a_routed_pod_is_kept_and_its_result_untouched() {
+fn routed_pod_is_stored_and_result_unchanged() {
     for version in ["0.3.1", "0.4.0", "1.0.0"] {
         let place = Place::new();
         let plugins = |families| [place.ptp(families), place.ours(json!({}))];
@@ -77,7 +77,7 @@ fn a_bridged_pod_is_kept_with_its_bridge() {
 }
 
 #[test]
-fn a_port_of_the_host_leads_to_the_pod_as_without_us() {
+fn portmap_host_port_reaches_pod_through_our_plugin() {
     let place = Place::new();
     let _agent = FakeAgent::enforcing(&place.socket());
     let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
@@ -106,7 +106,7 @@ fn a_port_of_the_host_leads_to_the_pod_as_without_us() {
 }
 
 #[test]
-fn a_result_is_passed_on_as_it_was_written_whatever_it_holds() {
+fn previous_result_is_passed_through_byte_for_byte() {
     let place = Place::new();
     let _agent = FakeAgent::enforcing(&place.socket());
     let odd = r#"{ "ips":[ {"gateway":"10.1.0.1","address":"10.1.0.7\/24","weight":1.50e+02} ],
@@ -125,7 +125,7 @@ fn a_result_is_passed_on_as_it_was_written_whatever_it_holds() {
 }
 
 #[test]
-fn of_several_interfaces_of_the_host_the_pods_own_is_found() {
+fn own_host_interface_is_found_among_several() {
     let place = Place::new();
     let _agent = FakeAgent::enforcing(&place.socket());
     let runtime = place.ptp_runtime(json!({}));
@@ -149,7 +149,7 @@ fn of_several_interfaces_of_the_host_the_pods_own_is_found() {
 }
 
 #[test]
-fn what_is_no_pod_of_kubernetes_is_none_of_our_business() {
+fn container_outside_kubernetes_is_ignored() {
     let place = Place::new();
     let runtime = place.ptp_runtime(json!({}));
     let mut pod = Pod::new("api-0");
@@ -161,7 +161,7 @@ fn what_is_no_pod_of_kubernetes_is_none_of_our_business() {
 }
 
 #[test]
-fn the_runtime_runs_a_chain_of_others_by_the_specification() {
+fn test_runtime_runs_chains_without_our_plugin() {
     let place = Place::new();
     let loopback = place.runtime("1.0.0", &[json!({"type": "loopback"})]);
     let mut pod = Pod::new("api-0");

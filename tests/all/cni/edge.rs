@@ -461,7 +461,7 @@ fn gateway_leads_to_no_link_local_address() {
 
 /// A host behind the bridge's uplink, whose frames no interface of a pod checks, sends by the gateway's hardware address.
 #[test]
-fn gateway_leads_no_link_local_source_to_closed_pod() {
+fn gateway_forwards_no_link_local_source_to_pod() {
     let place = Place::new();
     let node = Node::start(&place, BRIDGE(&place), true, &[]);
     let host: Ipv6Addr = "fe80::77".parse().unwrap();

@@ -137,20 +137,20 @@ fn forged_sources_are_dropped(plugin: impl Fn(&Place) -> Value, v6: bool) {
 }
 
 #[test]
-fn a_routed_pod_sends_with_its_own_addresses_only() {
+fn routed_pod_sends_with_own_addresses_only() {
     forged_sources_are_dropped(|place| place.ptp(Families::V4), false);
     forged_sources_are_dropped(|place| place.ptp(Families::Dual), true);
 }
 
 #[test]
-fn a_bridged_pod_sends_with_its_own_addresses_only() {
+fn bridged_pod_sends_with_own_addresses_only() {
     forged_sources_are_dropped(|place| place.bridge(Families::V4), false);
     forged_sources_are_dropped(|place| place.bridge(Families::Dual), true);
 }
 
 /// The address is another pod's, and only the interface says who it was.
 #[test]
-fn a_forged_source_is_told_of_by_the_name_of_the_pod_that_sent_it() {
+fn forged_source_event_names_the_sending_pod() {
     let networks: [fn(&Place) -> Value; 2] = [|place| place.ptp(Families::V4), |place| place.bridge(Families::V4)];
     for plugin in networks {
         let place = Place::new();
@@ -177,7 +177,7 @@ fn a_forged_source_is_told_of_by_the_name_of_the_pod_that_sent_it() {
 }
 
 #[test]
-fn a_bridged_pod_does_not_get_around_its_policy_by_link_local_addresses() {
+fn link_local_addresses_do_not_bypass_bridged_policy() {
     for (check, passes) in [("on", 0), ("off", SENT)] {
         let place = Place::new();
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
@@ -220,7 +220,7 @@ pub(super) fn hardware_address(pod: &Pod) -> Vec<u8> {
 
 /// The kernel of the receiver takes a tag of number 0 off, so that nothing has to be made ready there.
 #[test]
-fn a_bridged_pod_does_not_get_around_its_policy_by_vlan_tags() {
+fn vlan_tags_do_not_bypass_bridged_policy() {
     const TAGS: [&[u8]; 3] = [&[0x81, 0, 0, 0], &[0x88, 0xa8, 0, 0], &[0x81, 0, 0, 0, 0x81, 0, 0, 0]];
     for (check, passes) in [("on", false), ("off", true)] {
         let place = Place::new();
@@ -245,7 +245,7 @@ fn a_bridged_pod_does_not_get_around_its_policy_by_vlan_tags() {
 
 /// The sender chooses whom a frame reaches, whatever address the packet in it has.
 #[test]
-fn a_bridged_pod_that_nobody_may_reach_gets_no_broadcast() {
+fn isolated_bridged_pod_receives_no_broadcast_or_multicast() {
     for (check, passes) in [("on", 0), ("off", SENT)] {
         let place = Place::new();
         let node = Node::start(&place, place.bridge(Families::V4), false, &["--source-check", check]);
@@ -297,7 +297,7 @@ fn link_local_addresses_serve_discovery_only() {
 
 /// Else others would have addresses, and a way out, that no policy knows.
 #[test]
-fn a_bridged_pod_is_no_router_to_the_others() {
+fn router_advertisement_of_bridged_pod_is_dropped() {
     for (check, believed) in [("on", false), ("off", true)] {
         let place = Place::new();
         let node = Node::start(&place, place.bridge(Families::Dual), true, &["--source-check", check]);
@@ -351,12 +351,12 @@ fn nothing_is_sent_through_the_nodes_tunnel(plugin: impl Fn(&Place) -> Value) {
 }
 
 #[test]
-fn a_routed_pod_sends_nothing_through_the_nodes_tunnel() {
+fn routed_pod_sends_nothing_through_node_tunnel() {
     nothing_is_sent_through_the_nodes_tunnel(|place| place.ptp(Families::V4));
 }
 
 #[test]
-fn a_bridged_pod_sends_nothing_through_the_nodes_tunnel() {
+fn bridged_pod_sends_nothing_through_node_tunnel() {
     nothing_is_sent_through_the_nodes_tunnel(|place| place.bridge(Families::V4));
 }
 

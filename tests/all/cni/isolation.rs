@@ -55,7 +55,7 @@ fn table(elements4: &str, elements6: &str) -> String {
 }
 
 #[test]
-fn the_table_is_exactly_this_one_however_often_it_is_made() {
+fn isolation_table_is_exact_after_repeated_adds() {
     in_new_namespace(|| {
         isolation::add(&addresses(&["10.1.0.7", "fd00:1::7", "10.1.0.7"]), None).unwrap();
         let one = table("\t\telements = { 10.1.0.7 }\n", "\t\telements = { fd00:1::7 }\n");
@@ -76,7 +76,7 @@ fn the_table_is_exactly_this_one_however_often_it_is_made() {
 }
 
 #[test]
-fn thousands_of_addresses_are_one_transaction_and_what_the_kernel_shows_loads_again() {
+fn thousands_of_isolated_addresses_round_trip_through_nft() {
     let many: Vec<IpAddr> = (0..3000_u32).map(|n| IpAddr::V6((0xfd00 << 112 | u128::from(n)).into())).collect();
     let listing = in_new_namespace(|| {
         isolation::add(&many, None).unwrap();
@@ -99,7 +99,7 @@ fn without_a_table_there_is_nothing_to_remove() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_named_and_changes_nothing() {
+fn refused_isolation_names_operation_and_changes_nothing() {
     in_new_namespace(|| {
         let other = "table inet ringfence-isolated {\n\tset pods4 {\n\t\ttype inet_service\n\t}\n}\n";
         load_text(other);
@@ -249,17 +249,17 @@ fn isolated_pod_is_cut_off(families: Families, family: usize) {
 }
 
 #[test]
-fn a_pod_that_started_without_the_agent_is_cut_off_in_both_directions() {
+fn pod_added_without_agent_is_isolated_both_ways() {
     isolated_pod_is_cut_off(Families::V4, 0);
 }
 
 #[test]
-fn a_pod_that_started_without_the_agent_is_cut_off_over_ipv6() {
+fn pod_added_without_agent_is_isolated_over_ipv6() {
     isolated_pod_is_cut_off(Families::Dual, 1);
 }
 
 #[test]
-fn where_the_agent_denies_everything_the_plugin_has_no_table() {
+fn plugin_adds_no_table_when_agent_isolates() {
     let place = Place::new();
     let _agent = FakeAgent::start(&place.socket(), |request| match request {
         Request::Add { .. } => Reply::Answer(Response::Isolated { reason: "the pod is not known".into() }),
@@ -273,7 +273,7 @@ fn where_the_agent_denies_everything_the_plugin_has_no_table() {
 }
 
 #[test]
-fn a_pod_that_cannot_be_cut_off_does_not_start() {
+fn add_fails_when_isolation_fails() {
     let place = Place::new();
     let runtime = place.ptp_runtime(isolating());
     runtime.on_node(|| load_text("table inet ringfence-isolated {\nset pods4 {\ntype inet_service\n}\n}\n"));
@@ -307,7 +307,7 @@ fn pod_without_host_interface_is_not_isolated() {
 }
 
 #[test]
-fn an_isolated_address_is_released_with_its_pod_unless_another_has_it_by_now() {
+fn delete_releases_isolated_address_unless_reused() {
     let place = Place::new();
     let result = |address: &str| {
         let interfaces = r#"[{"name":"pod0"}]"#;

@@ -65,7 +65,7 @@ fn deleting_needs_no_agent_and_no_readable_file() {
 }
 
 #[test]
-fn deleting_succeeds_when_the_agent_does_not_answer_or_refuses() {
+fn delete_succeeds_when_agent_is_silent_or_refuses() {
     let place = Place::new();
     let runtime = newest(&place);
     let pod = Pod::new("api-0");
@@ -81,7 +81,7 @@ fn deleting_succeeds_when_the_agent_does_not_answer_or_refuses() {
 }
 
 #[test]
-fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
+fn check_compares_agent_and_stored_attachment() {
     let place = Place::new();
     let runtime = newest(&place);
     let pod = Pod::new("api-0");
@@ -125,7 +125,7 @@ fn a_pod_is_checked_against_the_agent_and_against_what_is_kept() {
 }
 
 #[test]
-fn what_is_not_valid_in_its_network_is_collected() {
+fn gc_removes_stale_attachments_of_own_network() {
     let place = Place::new();
     let agent = FakeAgent::enforcing(&place.socket());
     let runtime = newest(&place);

@@ -127,7 +127,7 @@ fn each_bad_configuration_has_its_sentence() {
 }
 
 #[test]
-fn a_list_of_valid_attachments_that_is_missing_or_doubtful_removes_nothing() {
+fn gc_without_valid_attachments_removes_nothing() {
     let place = Place::new();
     let _agent = FakeAgent::enforcing(&place.socket());
     let runtime = place.runtime("1.1.0", &[place.stub(RESULT), place.ours(json!({}))]);
@@ -172,7 +172,7 @@ fn deleting_succeeds_whatever_it_is_given() {
 }
 
 #[test]
-fn the_versions_are_told_in_the_version_that_is_asked_for() {
+fn version_command_answers_in_requested_cni_version() {
     let place = Place::new();
     let runtime = place.ptp_runtime(json!({}));
     for (input, version) in

@@ -10,7 +10,7 @@ use crate::stage::{NODE, ingress, pod, policy, set_all};
 use tests::prober::{Flow, Way, listener};
 
 #[test]
-fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {
+fn tightened_ingress_policy_cuts_connection_both_ways() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
@@ -31,7 +31,7 @@ fn a_tightened_policy_cuts_an_open_connection_in_both_directions() {
 }
 
 #[test]
-fn a_tightened_egress_policy_cuts_an_open_connection_in_both_directions() {
+fn tightened_egress_policy_cuts_connection_both_ways() {
     let stage = stage();
     let to = |app: &str| {
         let peers = json!([{"podSelector": {"matchLabels": {"app": app}}}]);
@@ -47,7 +47,7 @@ fn a_tightened_egress_policy_cuts_an_open_connection_in_both_directions() {
 }
 
 #[test]
-fn what_is_open_under_audit_is_cut_when_the_policy_is_enforced() {
+fn enforcing_audited_policy_cuts_open_connections() {
     let stage = stage();
     let mut audited = server_from("other");
     audited["metadata"]["annotations"] = json!({"ringfence.io/enforcement": "audit"});
@@ -64,7 +64,7 @@ fn what_is_open_under_audit_is_cut_when_the_policy_is_enforced() {
 }
 
 #[test]
-fn a_udp_flow_is_cut_where_only_the_server_still_sends() {
+fn udp_flow_is_cut_when_only_server_sends() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
@@ -103,7 +103,7 @@ fn a_flow_over_a_translated_destination_is_cut() {
 }
 
 #[test]
-fn a_flow_from_before_any_policy_is_judged_when_one_comes() {
+fn new_policy_reevaluates_flows_opened_before_it() {
     let stage = stage();
     let api = api(&stage, &[]);
     let mut agent = stage.start_on_api(&api);
@@ -123,7 +123,7 @@ fn a_flow_from_before_any_policy_is_judged_when_one_comes() {
 }
 
 #[test]
-fn a_flow_from_before_there_was_an_agent_is_judged_when_one_comes() {
+fn agent_start_reevaluates_flows_opened_before_it() {
     let stage = stage();
     // Something else has the node's flows tracked already, as kube-proxy has. Of flows from before, nobody knows which
     // end opened them.
@@ -141,7 +141,7 @@ fn a_flow_from_before_there_was_an_agent_is_judged_when_one_comes() {
 }
 
 #[test]
-fn allowing_again_revives_the_connection_and_lets_new_ones_in() {
+fn allowing_again_revives_connection_and_accepts_new_ones() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
@@ -155,7 +155,7 @@ fn allowing_again_revives_the_connection_and_lets_new_ones_in() {
 }
 
 #[test]
-fn a_pod_that_takes_over_an_address_inherits_no_approval() {
+fn pod_reusing_an_address_inherits_no_approval() {
     let stage = stage();
     let api = api(&stage, &[server_from("client"), ingress("vault", "app=vault", "app=other")]);
     let mut agent = stage.start_on_api(&api);

@@ -8,7 +8,7 @@ use tests::prober::{Flow, Way};
 const MASK: u32 = 0xf000_0000;
 
 #[test]
-fn a_generation_that_comes_again_brings_no_idle_flow_back_to_life() {
+fn reused_generation_revives_no_idle_flow() {
     let stage = stage().with_mask(MASK);
     let other_from = |step: usize| ingress("other", "app=other", ["app=client", "app=server"][step % 2]);
     let api = api(&stage, &[server_from("client"), other_from(0)]);

@@ -10,7 +10,7 @@ use crate::stage::{NODE, ingress, pod, policy};
 use tests::prober::{Flow, Way, dropped};
 
 #[test]
-fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
+fn allowed_flows_lose_no_packets_during_policy_changes() {
     let stage = stage();
     let api = api(&stage, &[server_from("client"), ingress("other", "app=other", "app=client")]);
     let mut agent = stage.start_on_api(&api);
@@ -44,7 +44,7 @@ fn flows_that_stay_allowed_lose_nothing_while_policies_change() {
 }
 
 #[test]
-fn pods_that_are_added_leave_the_generation_alone_and_added_policies_the_flows() {
+fn added_pods_keep_generation_and_policies_keep_flows() {
     let stage = stage();
     let api = api(&stage, &[server_from("client")]);
     let mut agent = stage.start_on_api(&api);
@@ -77,7 +77,7 @@ fn a_loosened_policy_disturbs_no_flow() {
 }
 
 #[test]
-fn an_icmp_error_passes_with_its_flow_through_pods_that_are_closed_otherwise() {
+fn icmp_error_of_allowed_flow_passes_isolated_pods() {
     let stage = stage();
     let peer = |app: &str| json!([{"podSelector": {"matchLabels": {"app": app}}}]);
     let udp = json!([{"protocol": "UDP", "port": 9}]);

@@ -38,7 +38,7 @@ fn sorted(mut documents: Vec<Value>) -> Vec<Value> {
 }
 
 #[test]
-fn its_own_values_give_the_objects_of_install_yaml_but_for_the_namespace() {
+fn default_values_render_install_yaml_without_namespace() {
     let wanted: Vec<Value> = install_yaml().into_iter().filter(|document| document["kind"] != "Namespace").collect();
     let (rendered, wanted) = (sorted(rendered(|_| {})), sorted(wanted));
     assert_eq!(rendered.len(), wanted.len());
@@ -48,7 +48,7 @@ fn its_own_values_give_the_objects_of_install_yaml_but_for_the_namespace() {
 }
 
 #[test]
-fn its_provider_of_context_is_that_of_the_component() {
+fn enabled_context_renders_the_context_component() {
     let without = rendered(|_| {});
     let all = rendered(|values| values["context"]["enabled"] = json!(true));
     let added: Vec<Value> = all.into_iter().filter(|document| !without.contains(document)).collect();
@@ -95,7 +95,7 @@ fn values_reach_its_provider_of_context() {
 }
 
 #[test]
-fn other_clusters_are_watched_and_exported_as_the_components_have_it() {
+fn remote_cluster_values_render_the_components() {
     let all = rendered(|values| {
         let context = &mut values["context"];
         context["enabled"] = json!(true);
@@ -266,7 +266,7 @@ fn its_monitoring_is_that_of_the_components() {
 }
 
 #[test]
-fn its_scraping_of_the_provider_is_that_of_the_component() {
+fn context_monitoring_renders_the_monitor_component() {
     let scraped = |enabled: bool| {
         let all = rendered(|values| {
             values["context"]["enabled"] = json!(enabled);

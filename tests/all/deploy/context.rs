@@ -72,7 +72,7 @@ fn container() -> Value {
 }
 
 #[test]
-fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
+fn every_object_has_only_known_kubernetes_fields() {
     let mut seen = BTreeSet::new();
     for document in component() {
         let unknown = match (at(&document, "apiVersion").as_str(), at(&document, "kind").as_str()) {
@@ -97,7 +97,7 @@ fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
 }
 
 #[test]
-fn the_names_in_one_object_are_those_of_the_others() {
+fn names_in_objects_refer_to_existing_objects() {
     let documents = provider();
     let name = json!("ringfence-context");
     let space = at(of_kind(&install_yaml(), "Namespace"), "metadata.name").clone();
@@ -137,7 +137,7 @@ fn the_names_in_one_object_are_those_of_the_others() {
 }
 
 #[test]
-fn every_flag_and_variable_is_one_that_the_program_has() {
+fn every_flag_and_variable_exists_in_help() {
     let (container, help) = (container(), help());
     assert_eq!(texts(at(&container, "command")), ["/usr/local/bin/ringfence-context"]);
     let arguments = texts(at(&container, "args"));
@@ -162,7 +162,7 @@ fn every_flag_and_variable_is_one_that_the_program_has() {
 }
 
 #[test]
-fn it_is_of_this_version_and_may_do_nothing_on_its_node() {
+fn image_has_this_version_and_no_node_privileges() {
     let documents = provider();
     let pod = at(of_kind(&documents, "Deployment"), "spec.template.spec");
     let container = at(pod, "containers.0");

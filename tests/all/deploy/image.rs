@@ -1,7 +1,7 @@
 use super::{VERSION, read, root};
 
 #[test]
-fn its_base_images_are_pinned_and_its_version_is_this_one() {
+fn base_images_are_pinned_and_labels_match_version() {
     let text = read("Dockerfile");
     let bases: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
     let [build, "scratch"] = bases[..] else { panic!("one to build in, and nothing: {bases:?}") };
@@ -57,6 +57,6 @@ fn its_programs_have_their_libraries() {
 
 /// `ringfence-context` checks a relay's certificate against the system's, and it is an error if there are none.
 #[test]
-fn it_has_the_authorities_that_a_relay_is_checked_against() {
+fn image_contains_system_ca_certificates() {
     assert!(read("scripts/image").contains("cp --parents --dereference /etc/ssl/certs/ca-certificates.crt \"$image\""));
 }

@@ -35,7 +35,7 @@ fn containers(daemon_set: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn install_yaml_is_the_base_one_file_after_the_other() {
+fn install_yaml_is_concatenation_of_base_files() {
     let base = documents(&read("deploy/base/kustomization.yaml")).remove(0);
     let keys: Vec<&String> = base.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["apiVersion", "kind", "resources"], "anything else would make kustomize's output differ");
@@ -81,7 +81,7 @@ fn compare(path: &str, document: &Value, known: &Value, lost: &mut Vec<String>) 
 }
 
 #[test]
-fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
+fn every_object_has_only_known_kubernetes_fields() {
     let mut seen = BTreeSet::new();
     for file in ["install.yaml", "uninstall.yaml", "components/service-monitor/service.yaml"] {
         for document in documents(&read(&format!("deploy/{file}"))) {
@@ -107,7 +107,7 @@ fn every_object_is_one_that_kubernetes_knows_to_its_last_field() {
 }
 
 #[test]
-fn the_names_in_one_object_are_those_of_the_others() {
+fn names_in_objects_refer_to_existing_objects() {
     let documents = install_yaml();
     let daemon_set = of_kind(&documents, "DaemonSet");
     let binding = of_kind(&documents, "ClusterRoleBinding");
@@ -185,7 +185,7 @@ fn the_rights_are_those_that_the_code_uses() {
 }
 
 #[test]
-fn every_flag_and_variable_is_one_that_the_program_has() {
+fn every_flag_and_variable_exists_in_help() {
     let listen = documents(&read("deploy/components/monitoring/listen.yaml")).remove(0);
     let uninstall = of_kind(&uninstall_yaml(), "DaemonSet").clone();
     let documents = install_yaml();
@@ -220,7 +220,7 @@ fn every_flag_and_variable_is_one_that_the_program_has() {
 }
 
 #[test]
-fn the_agent_runs_with_the_environment_that_it_is_tested_and_measured_with() {
+fn agent_environment_equals_that_of_tests() {
     let documents = install_yaml();
     let containers = containers(of_kind(&documents, "DaemonSet"));
     let agent = containers.into_iter().find(|container| container["name"] == "agent").unwrap();
@@ -231,7 +231,7 @@ fn the_agent_runs_with_the_environment_that_it_is_tested_and_measured_with() {
 }
 
 #[test]
-fn the_folders_and_the_port_are_those_that_the_program_takes_by_itself() {
+fn folders_and_port_equal_program_defaults() {
     let documents = install_yaml();
     let daemon_set = of_kind(&documents, "DaemonSet");
     let volumes = list(daemon_set, "spec.template.spec.volumes");
@@ -263,7 +263,7 @@ fn the_images_are_of_this_version() {
 }
 
 #[test]
-fn no_container_may_do_more_than_docs_install_says() {
+fn container_privileges_match_install_docs() {
     let documented = read("docs/install.md");
     let mut files = install_yaml();
     files.extend(documents(&read("deploy/uninstall.yaml")));

@@ -119,7 +119,7 @@ fn alerts_are_about_figures_that_exist() {
 
 /// The job of a ServiceMonitor's targets is the name of the service, that of a PodMonitor's its namespace and name.
 #[test]
-fn the_alert_about_one_agent_knows_the_jobs_that_the_monitors_make() {
+fn gone_alerts_select_the_jobs_of_monitors() {
     let rules = documents(&read("deploy/monitoring/alerts.yaml")).remove(0);
     for (name, monitor) in [
         ("RingfenceAgentGone", "pod-monitor/podmonitor"),

@@ -37,7 +37,7 @@ fn obstacles(stage: &Stage) -> Vec<Check> {
 }
 
 #[test]
-fn a_bridge_that_calls_no_hooks_is_an_error_for_each_family_until_it_does() {
+fn bridge_without_netfilter_hooks_is_error_per_family() {
     let stage = bridged();
     assert_eq!(severities(&stage, "bridge-nf-call"), ["error", "error"]);
     assert!(found(&stage, "bridge-nf-call")[0].1.contains("bridge cni0 are not enforced for IPv4"));
@@ -52,7 +52,7 @@ fn a_bridge_that_calls_no_hooks_is_an_error_for_each_family_until_it_does() {
 }
 
 #[test]
-fn the_switches_of_one_bridge_count_as_those_of_all() {
+fn per_bridge_netfilter_switches_suffice() {
     let stage = bridged();
     sh(&stage, "ip link set cni0 type bridge nf_call_iptables 1 nf_call_ip6tables 1");
     assert_eq!(severities(&stage, "bridge-nf-call"), ["ok"]);
@@ -60,7 +60,7 @@ fn the_switches_of_one_bridge_count_as_those_of_all() {
 }
 
 #[test]
-fn a_bridge_without_pods_and_pods_without_a_bridge_are_fine() {
+fn bridge_without_pods_needs_no_netfilter_hooks() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     sh(
         &stage,

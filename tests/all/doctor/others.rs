@@ -5,7 +5,7 @@ use super::{found, severities};
 use crate::stage::Stage;
 
 #[test]
-fn a_node_without_other_tables_has_nothing_to_tell() {
+fn node_without_foreign_tables_has_no_findings() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     assert_eq!(severities(&stage, "other-tables"), ["ok"]);
     for id in ["other-engines", "flowtables", "notrack", "connection-mark"] {
@@ -14,7 +14,7 @@ fn a_node_without_other_tables_has_nothing_to_tell() {
 }
 
 #[test]
-fn a_drop_policy_a_second_engine_and_raw_rules_are_told_by_name() {
+fn drop_policy_second_engine_and_notrack_are_named() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     stage.nft("add table ip filter");
     stage.nft("add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }");
