@@ -29,7 +29,7 @@ const PROBES: usize = 160;
 const THROUGH_PROGRAM: usize = 32;
 
 #[test]
-fn running_agents_explain_every_probe_as_the_kernel_judges_it() {
+fn agents_explain_every_probe_as_kernel_judges() {
     let mut seen = Seen::default();
     // An agent whose node has no pod takes itself to have the wrong name, and enforces nothing.
     let runs_pods = |world: &World| NODES.iter().all(|node| world.pods.iter().any(|pod| node_of(pod) == Some(node)));

@@ -95,7 +95,7 @@ fn exchange(stage: &Stage, from: &str, to: &str, port: u16, bytes: usize) {
 }
 
 #[test]
-fn connections_have_both_ends_by_name_and_their_rule() {
+fn connections_have_both_ends_and_their_rule() {
     let stage = stage();
     let mut agent = start(&stage);
     for family in [0, 1] {
@@ -214,7 +214,7 @@ fn audited_policies_are_pending_in_traces() {
 }
 
 #[test]
-fn agent_without_flows_says_how_to_switch_them_on() {
+fn agent_without_flows_names_the_flag() {
     let stage = stage();
     let _agent = stage.start_on_manifests();
     let answer = ask_socket(&stage.run_dir(), "/v1/flows");

@@ -43,7 +43,7 @@ fn check(files: &[(&str, &str)], objects: &[&str], problems: &[&str]) {
 }
 
 #[test]
-fn one_object_many_documents_and_lists_are_read_from_yaml_and_json() {
+fn objects_documents_and_lists_are_read() {
     let list = "apiVersion: v1\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: c\n    namespace: shop\n\
                 - apiVersion: networking.k8s.io/v1\n  kind: NetworkPolicy\n  metadata: {name: p, namespace: shop}\n  \
                 spec: {podSelector: {}}\nkind: List\nmetadata:\n  resourceVersion: \"\"\n";
@@ -77,7 +77,7 @@ fn kinds_without_a_meaning_here_are_counted() {
 }
 
 #[test]
-fn a_namespace_that_is_only_mentioned_exists_and_has_the_label_of_its_name() {
+fn undefined_namespace_is_implied_with_its_name_label() {
     let folder = folder_of(&[("a.yaml", &pod("a"))]);
     let folder = read_folder(folder.path()).unwrap();
     assert_eq!(names(&folder), ["Namespace shop a.yaml:1", "Pod shop/a a.yaml:1"]);
@@ -87,7 +87,7 @@ fn a_namespace_that_is_only_mentioned_exists_and_has_the_label_of_its_name() {
 }
 
 #[test]
-fn of_two_definitions_the_first_counts_and_the_problem_names_both() {
+fn duplicate_object_is_a_problem_naming_both_definitions() {
     check(
         &[("a.yaml", &namespace("shop", "first")), ("b.yaml", &format!("---\n{}", namespace("shop", "second")))],
         &["Namespace shop a.yaml:1"],
@@ -96,7 +96,7 @@ fn of_two_definitions_the_first_counts_and_the_problem_names_both() {
 }
 
 #[test]
-fn a_file_that_does_not_parse_is_a_problem_with_its_place_and_the_others_count() {
+fn invalid_file_is_reported_and_others_are_read() {
     check(
         &[("a.yaml", &pod("a")), ("b.yaml", "kind: Pod\nmetadata: a: b\n")],
         &["Namespace shop a.yaml:1", "Pod shop/a a.yaml:1"],
@@ -113,13 +113,13 @@ fn a_single_file_is_a_folder_of_one() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_an_error() {
+fn reading_a_missing_folder_fails() {
     let error = read_folder::<Object>(Path::new("/nowhere/manifests")).unwrap_err().to_string();
     assert_eq!(error, "manifest folder /nowhere/manifests: No such file or directory (os error 2)");
 }
 
 #[test]
-fn links_in_circles_end_and_broken_links_are_problems() {
+fn circular_links_end_and_broken_links_are_problems() {
     let folder = folder_of(&[("sub/a.yaml", &namespace("a", "x"))]);
     symlink(folder.path(), folder.path().join("sub/loop")).unwrap();
     symlink("nothing", folder.path().join("sub/broken.yaml")).unwrap();
@@ -130,7 +130,7 @@ fn links_in_circles_end_and_broken_links_are_problems() {
 }
 
 #[test]
-fn a_config_map_as_kubelet_mounts_it_is_read_once() {
+fn mounted_config_map_is_read_once() {
     let folder =
         folder_of(&[("..2026_01/web.yaml", &namespace("web", "x")), ("..2026_01/sub/db.yaml", &namespace("db", "x"))]);
     symlink("..2026_01", folder.path().join("..data")).unwrap();
@@ -192,7 +192,7 @@ impl Known {
 }
 
 #[tokio::test]
-async fn the_first_event_has_every_kind_and_later_ones_only_the_kinds_that_changed() {
+async fn later_events_have_only_changed_kinds() {
     let folder = folder_of(&[("a.yaml", &namespace("a", "x"))]);
     let mut known = Known::of(&folder);
     known.until_namespaces(&["a"]).await;
@@ -212,7 +212,7 @@ async fn an_empty_folder_is_known_to_be_empty() {
 }
 
 #[tokio::test]
-async fn a_file_in_a_folder_that_came_later_is_seen() {
+async fn file_in_new_subfolder_is_read() {
     let folder = TempDir::new().unwrap();
     let mut known = Known::of(&folder);
     known.until_namespaces(&[]).await;
@@ -224,7 +224,7 @@ async fn a_file_in_a_folder_that_came_later_is_seen() {
 }
 
 #[tokio::test]
-async fn a_bad_file_keeps_what_it_said_and_the_others_go_on() {
+async fn invalid_file_keeps_previous_contents_and_others_update() {
     let folder = folder_of(&[("a.yaml", &namespace("a", "x")), ("b.yaml", &namespace("b", "x"))]);
     let mut known = Known::of(&folder);
     known.until_namespaces(&["a", "b"]).await;
@@ -250,7 +250,7 @@ async fn a_deleted_file_takes_its_objects_with_it() {
 }
 
 #[tokio::test]
-async fn a_config_map_is_updated_by_the_swap_of_its_link() {
+async fn swapped_config_map_link_updates_contents() {
     let folder = folder_of(&[("..1/web.yaml", &namespace("one", "x"))]);
     symlink("..1", folder.path().join("..data")).unwrap();
     symlink("..data/web.yaml", folder.path().join("web.yaml")).unwrap();
@@ -267,7 +267,7 @@ async fn a_config_map_is_updated_by_the_swap_of_its_link() {
 }
 
 #[tokio::test]
-async fn a_file_behind_a_link_is_followed_where_it_is() {
+async fn change_of_a_link_target_is_read() {
     let elsewhere = folder_of(&[("a.yaml", &namespace("a", "x"))]);
     let folder = TempDir::new().unwrap();
     symlink(elsewhere.path().join("a.yaml"), folder.path().join("link.yaml")).unwrap();
@@ -278,7 +278,7 @@ async fn a_file_behind_a_link_is_followed_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_folder_that_goes_away_is_a_problem_and_what_it_said_counts() {
+async fn removed_folder_is_a_problem_and_contents_stay() {
     let folder = folder_of(&[("in/a.yaml", &namespace("a", "x"))]);
     let (sender, events) = mpsc::channel(8);
     let path = folder.path().join("in");
@@ -291,7 +291,7 @@ async fn a_folder_that_goes_away_is_a_problem_and_what_it_said_counts() {
 }
 
 #[tokio::test]
-async fn following_a_folder_that_is_not_there_is_an_error() {
+async fn watching_a_missing_folder_fails() {
     let (sender, _events) = mpsc::channel(8);
     watch_folder::<Object>(Path::new("/nowhere"), sender).await.unwrap_err();
 }

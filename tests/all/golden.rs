@@ -126,7 +126,7 @@ fn every_case_gives_its_text_and_its_diagnostics() {
 }
 
 #[test]
-fn every_line_of_the_semantics_is_named_by_a_case() {
+fn every_semantics_line_has_a_golden_case() {
     let mut named: BTreeSet<u32> = BTreeSet::new();
     for case in cases() {
         let text = std::fs::read_to_string(case.join("manifests.yaml")).unwrap();
@@ -137,7 +137,7 @@ fn every_line_of_the_semantics_is_named_by_a_case() {
 }
 
 #[test]
-fn the_kernel_shows_the_same_after_netlink_and_after_nft() {
+fn kernel_listing_is_same_after_netlink_and_nft() {
     for case in cases() {
         let ruleset = translation_of(&case).ruleset;
         let (by_netlink, by_text) =

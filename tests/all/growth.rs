@@ -241,7 +241,7 @@ fn wide_peer(number: usize) -> Value {
 }
 
 #[test]
-fn policy_over_budget_is_denied_and_others_stay_enforced() {
+fn policy_over_budget_is_denied_others_stay_enforced() {
     let labels = json!({"a": "1", "b": "1", "app": "any"});
     let pods: Vec<Value> = (0..100).map(|n| pod(n, &labels)).collect();
     let peers: Vec<Value> = (0..400).map(wide_peer).collect();

@@ -276,7 +276,7 @@ fn identity_of(stage: &Stage, subject: &str) -> (u16, Value) {
 }
 
 #[test]
-fn agent_names_the_cluster_by_the_uid_of_kube_system() {
+fn agent_derives_cluster_id_from_kube_system_uid() {
     let stage = Stage::new();
     let api = stage.api();
     set_all(&api, &[namespace("shop", ""), pod("web", NODE, "app=web", &["10.1.0.1"])]);

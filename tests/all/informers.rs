@@ -153,7 +153,7 @@ fn pod(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn streaming_lists_are_asked_for_first_and_followed_without_another_request() {
+async fn streaming_list_continues_as_watch_without_another_request() {
     let (api, mut known) = watched(|_| {}).await;
     api.set(Kind::Pod, pod("db"));
     known.until_pods(&["db", "web"]).await;
@@ -166,7 +166,7 @@ async fn streaming_lists_are_asked_for_first_and_followed_without_another_reques
 }
 
 #[tokio::test]
-async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again() {
+async fn unsupported_streaming_list_falls_back_to_pages_permanently() {
     let api = small_cluster();
     api.faults(|f| f.no_streaming = true);
     let names: Vec<String> = (0..1201).map(|i| format!("pod-{i:04}")).collect();
@@ -187,7 +187,7 @@ async fn without_streaming_lists_pages_are_read_and_streams_not_asked_for_again(
 }
 
 #[tokio::test]
-async fn a_stream_that_never_says_that_the_list_is_complete_gives_way_to_pages() {
+async fn unfinished_initial_stream_falls_back_to_pages() {
     let (api, mut known) = watched(|f| f.no_end_of_list = true).await;
     assert_eq!(api.count(Verb::List, Kind::Pod), 1);
     known.until_well().await;
@@ -209,7 +209,7 @@ async fn pages_that_expire_are_read_as_one() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_costs_no_change_and_no_list() {
+async fn dropped_connection_loses_no_event_and_relists_nothing() {
     let (api, mut known) = watched(|_| {}).await;
     for round in 0..5 {
         api.cut_connections();
@@ -221,7 +221,7 @@ async fn a_connection_that_is_cut_costs_no_change_and_no_list() {
 }
 
 #[tokio::test]
-async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
+async fn bookmark_advances_resource_version_of_idle_watch() {
     let (api, mut known) = watched(|_| {}).await;
     (0..10).for_each(|i| api.set(Kind::Pod, pod(&format!("pod-{i}"))));
     api.bookmark();
@@ -237,7 +237,7 @@ async fn a_bookmark_moves_the_version_that_a_quiet_watch_resumes_from() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_gone_is_listed_again_and_the_deletions_meanwhile_are_applied() {
+async fn expired_resource_version_relists_and_applies_deletions() {
     for gone_as_status in [false, true] {
         let (api, mut known) = watched(|f| f.gone_as_status = gone_as_status).await;
         api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 503)));
@@ -254,7 +254,7 @@ async fn a_version_that_is_gone_is_listed_again_and_the_deletions_meanwhile_are_
 }
 
 #[tokio::test]
-async fn an_object_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch() {
+async fn undecodable_object_stops_neither_list_nor_watch() {
     let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none", "status": [1]});
     for no_streaming in [false, true] {
         let api = small_cluster();
@@ -273,7 +273,7 @@ async fn an_object_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch()
 }
 
 #[tokio::test]
-async fn what_a_list_and_a_watch_tell_means_what_the_whole_objects_mean() {
+async fn listed_and_watched_objects_equal_directly_lowered_ones() {
     for (number, world) in draw_worlds(12).iter().enumerate() {
         let mut documents = world.documents();
         for document in documents.iter_mut().filter(|document| kind_of(document) == Kind::NetworkPolicy) {
@@ -301,7 +301,7 @@ async fn what_a_list_and_a_watch_tell_means_what_the_whole_objects_mean() {
 }
 
 #[tokio::test]
-async fn a_policy_of_a_list_that_comes_in_pages_is_of_the_version_of_the_list() {
+async fn paged_policy_inherits_api_version_of_its_list() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
@@ -321,7 +321,7 @@ async fn a_policy_of_a_list_that_comes_in_pages_is_of_the_version_of_the_list() 
 }
 
 #[tokio::test]
-async fn an_object_without_a_name_is_a_problem_and_the_watch_goes_on() {
+async fn unnamed_object_is_a_problem_and_watch_continues() {
     let (api, mut known) = watched(|_| {}).await;
     api.send_raw(Kind::Pod, b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"labels\":{}}}}\n");
     known.until_problem("pods watch: ignored 1 objects without metadata.name").await;
@@ -330,7 +330,7 @@ async fn an_object_without_a_name_is_a_problem_and_the_watch_goes_on() {
 }
 
 #[tokio::test]
-async fn a_change_that_arrives_as_garbage_is_not_lost() {
+async fn garbled_event_is_not_lost() {
     let (api, mut known) = watched(|_| {}).await;
     api.set_garbled(Kind::Pod, pod("db"));
     api.set(Kind::Pod, pod("zoo"));
@@ -339,7 +339,7 @@ async fn a_change_that_arrives_as_garbage_is_not_lost() {
 }
 
 #[tokio::test]
-async fn lines_that_are_no_events_cost_no_change_and_no_list() {
+async fn invalid_watch_lines_lose_no_event_without_relist() {
     let (api, mut known) = watched(|_| {}).await;
     for garbage in [b"\xff\xfe{{{\n".as_slice(), b"{}\n", b"{\"type\":\"NEW\",\"object\":{}}\n"] {
         api.until_watched().await;
@@ -353,7 +353,7 @@ async fn lines_that_are_no_events_cost_no_change_and_no_list() {
 }
 
 #[tokio::test]
-async fn forbidden_says_which_verb_is_missing_and_the_other_kinds_go_on() {
+async fn forbidden_kind_names_missing_verb_others_continue() {
     let api = small_cluster();
     let policies = Kind::NetworkPolicy;
     api.faults(|f| f.refuse(policies, &[Verb::Watch, Verb::List], 403));
@@ -371,7 +371,7 @@ async fn forbidden_says_which_verb_is_missing_and_the_other_kinds_go_on() {
 }
 
 #[tokio::test]
-async fn credentials_that_are_not_accepted_are_said_to_be() {
+async fn rejected_credentials_are_reported_as_unauthorized() {
     let api = small_cluster();
     api.faults(|f| f.refuse(Kind::Pod, &[Verb::Watch], 401));
     let mut known: Known = Known::of(&api.kubeconfig(), impatient()).await;
@@ -382,7 +382,7 @@ async fn credentials_that_are_not_accepted_are_said_to_be() {
 }
 
 #[tokio::test]
-async fn server_errors_are_waited_out_and_what_is_known_stays() {
+async fn server_errors_are_retried_and_store_is_kept() {
     let (api, mut known) = watched(|_| {}).await;
     api.faults(|f| Kind::ALL.iter().for_each(|kind| f.refuse(*kind, &[Verb::Watch], 500)));
     api.cut_connections();
@@ -398,7 +398,7 @@ async fn server_errors_are_waited_out_and_what_is_known_stays() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_noticed_and_asked_again() {
+async fn unanswered_watch_request_times_out_and_is_retried() {
     let api = small_cluster();
     api.faults(|f| f.silent = true);
     let timing = Timing { answer: Duration::from_millis(200), ..impatient() };
@@ -412,7 +412,7 @@ async fn a_server_that_does_not_answer_is_noticed_and_asked_again() {
 }
 
 #[tokio::test]
-async fn a_watch_that_falls_silent_for_longer_than_it_was_to_last_is_opened_anew() {
+async fn stalled_watch_is_reopened_after_its_deadline() {
     let timing = Timing { watch: Duration::from_secs(1), watch_grace: Duration::from_millis(200), ..impatient() };
     let (api, mut known) = watched_with(timing, |_| {}).await;
     api.faults(|f| f.stalled = true);
@@ -425,7 +425,7 @@ async fn a_watch_that_falls_silent_for_longer_than_it_was_to_last_is_opened_anew
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_in_time_is_resumed_without_a_problem() {
+async fn watch_ended_by_timeout_resumes_without_problem() {
     let timing = Timing { watch: Duration::from_secs(1), ..impatient() };
     let (api, mut known) = watched_with(timing, |_| {}).await;
     let before = api.requests().len();
@@ -436,7 +436,7 @@ async fn a_watch_that_ends_in_time_is_resumed_without_a_problem() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause() {
+async fn immediately_closed_watches_are_retried_with_backoff() {
     let (api, mut known) = watched(|_| {}).await;
     api.faults(|f| f.ends_watches = true);
     api.cut_connections();
@@ -453,7 +453,7 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_a_pause()
 }
 
 #[tokio::test]
-async fn answers_that_come_late_and_in_pieces_are_answers() {
+async fn delayed_and_fragmented_responses_are_read() {
     for no_streaming in [false, true] {
         let (api, mut known) = watched(|f| {
             *f = Faults { no_streaming, pieces: Some(3), delay: Duration::from_millis(50), ..Faults::default() };
@@ -466,7 +466,7 @@ async fn answers_that_come_late_and_in_pieces_are_answers() {
 }
 
 #[tokio::test]
-async fn every_kind_must_be_listed_before_the_picture_is_whole() {
+async fn initial_sync_needs_every_required_kind() {
     for missing in Kind::NEEDED {
         let api = small_cluster();
         api.faults(|f| f.refuse(missing, &[Verb::Watch, Verb::List], 500));
@@ -479,7 +479,7 @@ async fn every_kind_must_be_listed_before_the_picture_is_whole() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_a_problem_of_every_watch() {
+async fn unreachable_server_is_a_problem_of_every_watch() {
     let api = small_cluster();
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     std::fs::copy(api.kubeconfig(), kubeconfig.path()).unwrap();

@@ -125,7 +125,7 @@ fn replace(path: &Path, text: &str) {
 }
 
 #[test]
-fn once_it_copies_the_plugin_adds_the_entry_and_ends() {
+fn single_run_copies_plugin_and_adds_entry() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
     let Ended { code, stdout, stderr } = ended(&mut node.command());
@@ -160,7 +160,7 @@ fn once_it_copies_the_plugin_adds_the_entry_and_ends() {
 }
 
 #[test]
-fn it_waits_for_a_folder_and_a_configuration_and_for_one_that_is_whole() {
+fn installer_waits_for_a_valid_network_configuration() {
     let node = Node::new();
     std::fs::remove_dir(node.path("net.d")).unwrap();
     let mut installer = node.start(&[]);
@@ -175,7 +175,7 @@ fn it_waits_for_a_folder_and_a_configuration_and_for_one_that_is_whole() {
 }
 
 #[test]
-fn with_watch_it_puts_back_what_is_lost_and_follows_to_a_new_first_file() {
+fn watch_restores_entry_and_follows_new_first_file() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
     let installer = node.start(&["--watch"]);
@@ -206,7 +206,7 @@ fn with_watch_it_puts_back_what_is_lost_and_follows_to_a_new_first_file() {
 }
 
 #[test]
-fn a_writer_that_rewrites_two_hundred_times_keeps_its_last_word_and_the_entry() {
+fn frequent_rewrites_keep_last_contents_and_entry() {
     let node = Node::new();
     node.write("10-net.conflist", &list("start"));
     let installer = node.start(&["--watch"]);
@@ -237,7 +237,7 @@ fn a_writer_that_rewrites_two_hundred_times_keeps_its_last_word_and_the_entry() 
 }
 
 #[test]
-fn a_program_that_takes_the_entry_out_again_and_again_is_told_and_not_raced() {
+fn repeated_removal_of_entry_is_reported_without_racing() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
     let installer = node.start(&["--watch"]);
@@ -253,7 +253,7 @@ fn a_program_that_takes_the_entry_out_again_and_again_is_told_and_not_raced() {
 }
 
 #[test]
-fn what_is_no_plugin_is_refused_before_anything_is_written() {
+fn invalid_plugin_is_refused_before_any_write() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
     for (text, words) in [
@@ -275,7 +275,7 @@ fn what_is_no_plugin_is_refused_before_anything_is_written() {
 
 /// As on nodes of Kubespray, where the folder and the list belong to another user than root.
 #[test]
-fn list_of_another_user_takes_entry_with_dac_override() {
+fn foreign_owned_conflist_gets_entry_with_dac_override() {
     let node = Node::new();
     node.write("10-net.conflist", &list("net"));
     for path in ["net.d", "net.d/10-net.conflist"] {
@@ -310,7 +310,7 @@ fn lock_held_by_unprivileged_user_stops_no_installer() {
 }
 
 #[test]
-fn a_pipe_among_the_configurations_is_told_and_keeps_nobody_waiting() {
+fn named_pipe_among_configurations_is_skipped_with_report() {
     let node = Node::new();
     nix::unistd::mkfifo(&node.path("net.d/00-pipe.conflist"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let installer = node.start(&[]);

@@ -127,7 +127,7 @@ fn exactly_what_a_rule_drops_fails() {
 }
 
 #[test]
-fn what_a_node_does_not_forward_it_cannot_drop() {
+fn node_drops_only_packets_that_it_forwards() {
     let spec = two_nodes_and_an_outside();
     let lab = Lab::new(&spec);
     drop_on(&lab, "node-a", &["meta l4proto != 255"]);
@@ -139,7 +139,7 @@ fn what_a_node_does_not_forward_it_cannot_drop() {
 }
 
 #[test]
-fn a_lab_of_eight_pods_and_a_batch_of_five_hundred_probes_are_quick() {
+fn lab_of_eight_pods_probes_within_deadline() {
     // Generous, for a loaded machine: they take some 0.1 s each, and 0.3 s more where something is dropped.
     const ENOUGH: Duration = Duration::from_secs(30);
     let spec = LabSpec { nodes: vec![node("node-a", 1, 8)], outside: vec![address("192.0.2.1")] };

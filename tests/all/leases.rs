@@ -64,7 +64,7 @@ fn holder(lease: Option<&Value>) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn one_leads_and_the_other_follows_when_it_ends() {
+async fn released_lease_is_acquired_by_the_other_candidate() {
     let api = FakeApi::start();
     let mut a = Candidate::start(&api, "a", LONG_TERMS).await;
     a.until_leads().await;
@@ -80,7 +80,7 @@ async fn one_leads_and_the_other_follows_when_it_ends() {
 }
 
 #[tokio::test]
-async fn a_leader_that_is_gone_without_a_word_is_followed() {
+async fn expired_lease_of_dead_leader_is_acquired() {
     let api = FakeApi::start();
     let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
@@ -91,7 +91,7 @@ async fn a_leader_that_is_gone_without_a_word_is_followed() {
 }
 
 #[tokio::test]
-async fn a_leader_that_cannot_write_leads_no_more_and_says_why() {
+async fn leader_without_write_permission_steps_down_with_reason() {
     let api = FakeApi::start();
     let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
@@ -108,7 +108,7 @@ async fn a_leader_that_cannot_write_leads_no_more_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_leader_that_gets_no_answer_leads_no_more() {
+async fn leader_without_server_response_steps_down() {
     let api = FakeApi::start();
     let mut a = Candidate::start(&api, "a", SHORT_TERMS).await;
     a.until_leads().await;
@@ -137,7 +137,7 @@ async fn who_was_overtaken_waits() {
 }
 
 #[tokio::test]
-async fn of_many_that_begin_at_once_never_two_lead() {
+async fn concurrent_candidates_have_at_most_one_leader() {
     let api = FakeApi::start();
     let mut candidates = Vec::new();
     for number in 0..5 {

@@ -58,7 +58,7 @@ fn netlink_and_text_make_the_same_table() {
 }
 
 #[test]
-fn nothing_is_missing_after_a_commit_nor_after_loading_the_text() {
+fn commit_and_loaded_text_read_back_complete() {
     for ruleset in rulesets::all() {
         in_new_namespace(|| {
             load_netlink(&ruleset);
@@ -72,7 +72,7 @@ fn nothing_is_missing_after_a_commit_nor_after_loading_the_text() {
 }
 
 #[test]
-fn a_difference_makes_the_kernel_hold_the_new_ruleset() {
+fn difference_commits_to_exactly_the_new_ruleset() {
     let base = with_chain(empty(), "forward", Some(Hook::Forward), vec![]);
     let interval = |ranges: &[(u16, u16)]| with_set(base.clone(), "s", port_ranges(ranges));
     let addresses = |ranges: &[(&str, &str)]| {
@@ -132,7 +132,7 @@ fn a_difference_makes_the_kernel_hold_the_new_ruleset() {
 }
 
 #[test]
-fn what_was_tampered_with_is_found_and_mended_in_place() {
+fn tampered_table_is_repaired_in_place() {
     let wanted = every_rule();
     let cases = [
         ("delete element inet ringfence hosts4 { 10.0.0.2 }", "add element inet ringfence hosts4"),
@@ -190,7 +190,7 @@ fn a_deleted_chain_comes_back() {
 }
 
 #[test]
-fn the_owner_and_the_generation_of_a_table_are_told() {
+fn table_read_reports_comment_and_generation_mark() {
     let mark = Match::Mark { mask: 0xfff0_0000, value: 0x0420_0000 };
     let accept = Rule::new(vec![mark], vec![Action::Verdict(Verdict::Accept)]);
     let ruleset = with_chain(empty(), "forward", Some(Hook::Forward), vec![accept]);
@@ -207,7 +207,7 @@ fn the_owner_and_the_generation_of_a_table_are_told() {
 }
 
 #[test]
-fn a_refused_commit_names_the_operation_and_changes_nothing() {
+fn refused_commit_names_operation_and_changes_nothing() {
     let wanted = every_rule();
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
@@ -260,7 +260,7 @@ fn a_refused_element_is_named_among_many() {
 }
 
 #[test]
-fn a_commit_at_an_old_generation_is_told_apart() {
+fn commit_at_stale_kernel_generation_fails_as_moved() {
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
         let generation = kernel.generation().unwrap();
@@ -311,7 +311,7 @@ fn with_one_more(ruleset: &Ruleset) -> Ruleset {
 }
 
 #[test]
-fn marks_of_other_generations_are_cleared_and_the_rest_is_kept() {
+fn conntrack_marks_of_stale_generations_are_cleared() {
     let mark_of = |port: u16| {
         let listed = conntrack(&["-L", "-p", "udp", "--dport", &port.to_string()]);
         let word = listed.split_whitespace().find_map(|w| w.strip_prefix("mark=")).map(str::to_owned);

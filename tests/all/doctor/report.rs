@@ -6,7 +6,7 @@ use super::{doctor, found, severities};
 use crate::stage::{Stage, ingress, namespace, pod};
 
 #[test]
-fn without_an_agent_it_says_so_and_ends_with_1() {
+fn missing_agent_is_an_error_with_status_1() {
     let stage = Stage::new();
     let report = doctor(&stage, &[]);
     assert_eq!((report.code, report.stderr.as_str()), (Some(1), ""));
@@ -38,7 +38,7 @@ fn as_json_the_findings_are_one_object() {
 }
 
 #[test]
-fn with_an_agent_at_work_it_ends_with_0_and_tells_of_its_table() {
+fn running_agent_and_table_end_with_status_0() {
     let stage = Stage::with_pods(&[("shop/web", &["10.1.0.1"]), ("shop/db", &["10.1.0.2"])]);
     let objects = [
         namespace("shop", ""),
@@ -67,7 +67,7 @@ fn a_table_of_somebody_else_is_an_error() {
 }
 
 #[test]
-fn a_chain_with_the_plugin_is_told_from_one_without() {
+fn missing_cni_plugin_in_first_conflist_is_warning() {
     let stage = Stage::new();
     let folder = stage.run_dir().join("net.d");
     std::fs::create_dir_all(&folder).unwrap();

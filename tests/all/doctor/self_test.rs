@@ -22,7 +22,7 @@ fn with_programs(mut change: impl FnMut(&mut Vec<Rule>)) -> Ruleset {
 }
 
 #[test]
-fn it_passes_with_the_rules_as_they_are_for_both_families() {
+fn unmodified_rules_pass_self_test_in_both_families() {
     let passed = run(&ruleset()).unwrap();
     assert_eq!(passed.families, BTreeSet::from([Family::Ipv4, Family::Ipv6]));
 }
@@ -44,7 +44,7 @@ fn rules_that_drop_everything_are_found_out() {
 }
 
 #[test]
-fn rules_that_the_kernel_does_not_take_are_found_out() {
+fn rules_refused_by_kernel_fail_self_test() {
     let nowhere = Verdict::Goto(Name::new("nowhere").unwrap());
     let broken = with_programs(|rules| rules.push(Rule::new(vec![], vec![Action::Verdict(nowhere.clone())])));
     let refused = run(&broken).unwrap_err();
@@ -83,7 +83,7 @@ fn after(script: &str) -> String {
 }
 
 #[test]
-fn settings_that_are_read_only_as_in_a_container_do_not_stop_it() {
+fn self_test_passes_with_read_only_sysctls() {
     let read_only = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; exec";
     let line = after(&format!("unshare -m sh -ec '{read_only} \"$@\"' sh"));
     assert!(line.starts_with("ok ") && line.contains("IPv4 and IPv6"), "{line}");

@@ -9,7 +9,7 @@ use super::{found, severities, sh};
 use crate::stage::{NODE, Stage, namespace, pod, set_all};
 
 #[test]
-fn interface_of_ipvs_is_an_error_until_it_goes() {
+fn ipvs_interface_is_an_error_until_removed() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     let run_dir = stage.run_dir();
     let obstacles = || {

@@ -4,7 +4,7 @@ use super::{found, severities, sh};
 use crate::stage::{NODE, Stage, pod};
 
 #[test]
-fn tunnel_at_unknown_port_is_named_until_it_is_given() {
+fn tunnel_at_unknown_port_is_reported_until_configured() {
     let stage = Stage::with_pods(&[("shop/a", &["10.1.0.1"])]);
     stage.write_objects("pods.json", &[pod("a", NODE, "app=a", &["10.1.0.1"])]);
     sh(

@@ -11,7 +11,7 @@ const FLOWS: u16 = 6000;
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_flood_of_flows_keeps_the_totals_exact_and_the_agent_answering_and_what_is_not_told_is_said() {
+fn flood_keeps_totals_exact_and_reports_missing_events() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     let lost_before = lost_packets();
@@ -44,7 +44,7 @@ fn a_flood_of_flows_keeps_the_totals_exact_and_the_agent_answering_and_what_is_n
 }
 
 #[test]
-fn a_pod_that_scans_ports_does_not_hide_what_is_denied_to_others() {
+fn port_scan_hides_no_denials_of_other_pods() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     for port in 1..=FLOWS {

@@ -35,7 +35,7 @@ impl Foreign {
 }
 
 #[test]
-fn the_group_of_another_program_is_left_alone_and_the_next_one_taken() {
+fn agent_skips_nflog_group_of_another_program() {
     let stage = stage();
     let mut foreign = Foreign::listen(&stage, 9470);
     let mut agent = stage.start_on_manifests();
@@ -62,7 +62,7 @@ fn the_group_of_another_program_is_left_alone_and_the_next_one_taken() {
 }
 
 #[test]
-fn a_group_that_was_asked_for_and_is_taken_is_an_error_that_says_by_whom() {
+fn occupied_nflog_group_is_refused_naming_its_owner() {
     let stage = stage();
     let mut foreign = Foreign::listen(&stage, 5000);
     let mut command = stage.agent_on_manifests();
@@ -77,7 +77,7 @@ fn a_group_that_was_asked_for_and_is_taken_is_an_error_that_says_by_whom() {
 }
 
 #[test]
-fn where_every_group_is_taken_the_agent_enforces_and_says_that_nothing_is_reported() {
+fn agent_enforces_without_events_when_groups_are_exhausted() {
     let stage = stage();
     let _all: Vec<PacketLog> =
         stage.lab.node_exec(NODE, || (9470..9486).map(|group| PacketLog::open(group, 0).unwrap()).collect());
@@ -91,7 +91,7 @@ fn where_every_group_is_taken_the_agent_enforces_and_says_that_nothing_is_report
 }
 
 #[test]
-fn without_a_group_packets_are_counted_and_not_told_of() {
+fn nflog_off_counts_packets_without_events() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--nflog-group", "off"]);

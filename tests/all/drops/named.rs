@@ -11,7 +11,7 @@ use crate::stage::{NODE, policy};
 const QUIET: Duration = Duration::from_secs(6);
 
 #[test]
-fn denied_flows_are_told_of_at_once_with_pods_policies_and_the_closest_rule_and_then_counted() {
+fn denied_flows_are_reported_immediately_then_counted() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     send_syns(&stage, OTHER[0], DB[0], 5432, 3);
@@ -60,7 +60,7 @@ fn denied_flows_are_told_of_at_once_with_pods_policies_and_the_closest_rule_and_
 }
 
 #[test]
-fn an_echo_has_its_type_and_an_egress_policy_its_direction() {
+fn events_have_icmp_type_and_egress_direction() {
     let stage = stage();
     let nowhere = policy("nowhere", "app=other", json!({"policyTypes": ["Egress"]}));
     stage.write_objects("policies.json", &[nowhere]);
@@ -74,7 +74,7 @@ fn an_echo_has_its_type_and_an_egress_policy_its_direction() {
 }
 
 #[test]
-fn ends_that_are_no_pods_are_the_world_another_cluster_or_a_node() {
+fn endpoints_outside_pods_are_world_cluster_or_node() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--remote-cidr", "east=2001:db8::/32,west=198.51.100.0/24"]);
@@ -103,7 +103,7 @@ fn ends_that_are_no_pods_are_the_world_another_cluster_or_a_node() {
 }
 
 #[test]
-fn what_nobody_is_known_to_have_is_an_unknown_pod() {
+fn unclaimed_pod_address_is_an_unknown_pod() {
     let stage = stage();
     stage.write_objects("pods.json", &pods()[..3]);
     let mut command = stage.agent_on_manifests();
@@ -119,7 +119,7 @@ fn what_nobody_is_known_to_have_is_an_unknown_pod() {
 }
 
 #[test]
-fn the_log_as_json_has_a_field_for_each_thing_that_is_told() {
+fn json_log_has_every_field_of_drop_event() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--log-format", "json"]);

@@ -40,7 +40,7 @@ impl Following {
 }
 
 #[test]
-fn as_text_an_event_is_a_line_with_names_and_one_for_the_closest_rule() {
+fn text_output_shows_names_and_closest_rule() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     agent.until("it counts", |_| status(&stage)["drops"].is_object().then_some(()));
@@ -68,7 +68,7 @@ fn as_text_an_event_is_a_line_with_names_and_one_for_the_closest_rule() {
 }
 
 #[test]
-fn followed_it_goes_on_with_what_was_asked_for_until_it_is_stopped() {
+fn follow_streams_matching_events_until_stopped() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);
@@ -116,7 +116,7 @@ fn followed_it_goes_on_with_what_was_asked_for_until_it_is_stopped() {
 const ONE_AFTER_THE_OTHER: usize = 20;
 
 #[test]
-fn readers_that_have_gone_make_room_though_nothing_is_denied() {
+fn disconnected_readers_free_slots_without_new_events() {
     let stage = stage();
     let mut agent = stage.start_on_manifests();
     send_datagrams(&stage, WEB[0], DB[0], 53, 1);

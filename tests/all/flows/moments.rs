@@ -35,7 +35,7 @@ fn reader_gets_connections_that_have_just_begun() {
 }
 
 #[test]
-fn open_connection_keeps_the_policy_that_let_it_in() {
+fn open_connection_keeps_the_policy_that_allowed_it() {
     let stage = stage();
     let mut agent = start(&stage);
     serve(&stage, DB[0], PORT);

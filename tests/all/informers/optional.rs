@@ -51,7 +51,7 @@ fn is_exposed(known: &Known<Object>, name: &str) -> Option<bool> {
 }
 
 #[tokio::test]
-async fn the_picture_is_complete_without_kinds_that_are_not_served_or_not_granted() {
+async fn initial_sync_completes_without_optional_kinds() {
     let api = small_cluster();
     api.faults(|f| {
         f.refuse(Kind::Service, &[Verb::List, Verb::Watch], 403);
@@ -123,7 +123,7 @@ fn slices_of(known: &Known<Object>) -> Vec<(String, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn only_the_slice_of_the_api_servers_is_asked_for() {
+async fn only_endpoint_slice_of_api_servers_is_requested() {
     for no_streaming in [false, true] {
         let api = small_cluster();
         api.faults(|f| f.no_streaming = no_streaming);
@@ -150,7 +150,7 @@ async fn only_the_slice_of_the_api_servers_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_kind_that_is_uninstalled_has_no_objects_and_one_that_is_installed_is_noticed() {
+async fn installed_and_uninstalled_kinds_are_followed() {
     let api = small_cluster();
     let mut known: Known<Object> = Known::of(&api.kubeconfig(), impatient()).await;
     until_unserved(&mut known, &CUSTOM).await;
@@ -163,7 +163,7 @@ async fn a_kind_that_is_uninstalled_has_no_objects_and_one_that_is_installed_is_
 }
 
 #[tokio::test]
-async fn a_kind_that_is_not_served_is_asked_for_slowly() {
+async fn unserved_kind_is_retried_with_long_backoff() {
     let api = small_cluster();
     let timing = cluster::Timing {
         backoff_first: Duration::from_millis(1),
@@ -181,7 +181,7 @@ async fn a_kind_that_is_not_served_is_asked_for_slowly() {
 }
 
 #[tokio::test]
-async fn a_service_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch() {
+async fn undecodable_service_stops_neither_list_nor_watch() {
     let api = small_cluster();
     let bad = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "labels": 7}, "spec": "none"});
     api.set(Kind::Service, bad("bad"));
@@ -196,7 +196,7 @@ async fn a_service_that_cannot_be_decoded_stops_neither_the_list_nor_the_watch()
 }
 
 #[tokio::test]
-async fn a_cluster_is_known_by_the_uid_of_kube_system() {
+async fn cluster_uid_is_the_uid_of_kube_system() {
     let api = FakeApi::start();
     let connection = connect(Some(&api.kubeconfig())).await.unwrap().with_timing(impatient());
     let error = cluster_uid(&connection).await.unwrap_err();

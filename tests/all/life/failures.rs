@@ -44,7 +44,7 @@ fn assert_keeps(stage: &Stage, agent: &mut AgentProcess) {
 }
 
 #[test]
-fn while_the_api_server_is_away_the_node_is_ready_says_since_when_and_keeps_the_rules() {
+fn unreachable_api_server_keeps_readiness_and_rules() {
     let stage = stage();
     let api = on_api(&stage);
     let mut agent = start_unprotected(&stage, &api);
@@ -61,7 +61,7 @@ fn while_the_api_server_is_away_the_node_is_ready_says_since_when_and_keeps_the_
 }
 
 #[test]
-fn while_the_api_server_says_nothing_the_node_is_ready_and_keeps_the_rules() {
+fn silent_api_server_keeps_readiness_and_rules() {
     let stage = stage();
     let api = on_api(&stage);
     let mut agent = start_unprotected(&stage, &api);
@@ -79,7 +79,7 @@ fn while_the_api_server_says_nothing_the_node_is_ready_and_keeps_the_rules() {
 }
 
 #[test]
-fn a_storm_of_events_becomes_few_commits_and_ends_right() {
+fn event_storm_is_coalesced_and_ends_consistent() {
     let stage = stage();
     let api = on_api(&stage);
     let mut agent = start_unprotected(&stage, &api);
@@ -105,7 +105,7 @@ fn a_storm_of_events_becomes_few_commits_and_ends_right() {
 }
 
 #[test]
-fn after_lost_announcements_of_commits_the_rules_are_right() {
+fn lost_netlink_notifications_are_repaired_by_resync() {
     let stage = stage();
     let api = on_api(&stage);
     let mut agent = start_unprotected(&stage, &api);
@@ -139,7 +139,7 @@ fn assert_refused(refused: &Ended, words: &[&str]) {
 }
 
 #[test]
-fn a_second_agent_of_the_node_is_refused_whatever_its_run_directory_and_protection() {
+fn second_agent_of_same_table_is_refused() {
     for owner in ["auto", "off"] {
         let stage = stage();
         let api = on_api(&stage);
@@ -178,7 +178,7 @@ fn where_the_disk_is_full(folder: &Path, options: &str, command: &Command) -> Co
 }
 
 #[test]
-fn with_a_full_run_directory_the_agent_starts_and_enforces() {
+fn agent_enforces_with_a_full_run_directory() {
     let stage = stage();
     stage.write_objects(super::FILE, &objects());
     std::fs::create_dir(stage.run_dir()).expect("a folder of ours");
@@ -188,7 +188,7 @@ fn with_a_full_run_directory_the_agent_starts_and_enforces() {
 }
 
 #[test]
-fn without_room_for_a_lock_in_its_run_directory_the_agent_says_so_and_touches_nothing() {
+fn agent_without_space_for_lock_file_is_refused() {
     let stage = stage();
     stage.write_objects(super::FILE, &objects());
     start(&stage, "off").until_ready();
@@ -202,7 +202,7 @@ fn without_room_for_a_lock_in_its_run_directory_the_agent_says_so_and_touches_no
 }
 
 #[test]
-fn an_add_of_the_cni_plugin_on_a_full_disk_fails_with_a_sentence_and_leaves_nothing_half_written() {
+fn cni_add_on_full_disk_fails_without_leftovers() {
     for options in ["size=8k", "size=8k,nr_inodes=8"] {
         let stage = stage();
         std::fs::create_dir(stage.run_dir()).expect("a folder of ours");

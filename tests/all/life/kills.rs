@@ -103,11 +103,11 @@ fn dies_all_the_time(owner: &str) {
 }
 
 #[test]
-fn no_packet_gets_through_and_no_connection_breaks_over_kills_at_any_moment_with_protected_tables() {
+fn kills_leak_and_cut_nothing_with_owned_table() {
     dies_all_the_time("auto");
 }
 
 #[test]
-fn no_packet_gets_through_and_no_connection_breaks_over_kills_at_any_moment_without_protection() {
+fn kills_leak_and_cut_nothing_with_unowned_table() {
     dies_all_the_time("off");
 }

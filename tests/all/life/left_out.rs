@@ -50,7 +50,7 @@ fn refusals(operations: Vec<Operation>) -> Vec<Operation> {
 }
 
 #[test]
-fn what_is_left_out_is_denied_and_what_cannot_be_left_out_stays() {
+fn omitted_operations_allow_no_further_flows() {
     let mut counts: BTreeMap<(String, bool), usize> = BTreeMap::new();
     for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
@@ -85,7 +85,7 @@ fn what_is_left_out_is_denied_and_what_cannot_be_left_out_stays() {
 }
 
 #[test]
-fn whatever_is_refused_one_after_the_other_the_ruleset_never_allows_more() {
+fn successive_omitted_operations_allow_no_further_flows() {
     for (number, world) in draw_worlds(CLUSTERS).into_iter().enumerate() {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         let mut ruleset = translate(&state, NODES[0], &layout(number)).ruleset;
@@ -108,7 +108,7 @@ fn whatever_is_refused_one_after_the_other_the_ruleset_never_allows_more() {
 }
 
 #[test]
-fn whatever_is_refused_of_audited_policies_nothing_is_denied() {
+fn omitted_operations_of_audited_policies_deny_nothing() {
     let mut left_out = 0;
     for world in draw_worlds(CLUSTERS) {
         let mut world = World { audits_by_default: true, ..world };

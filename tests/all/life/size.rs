@@ -12,7 +12,7 @@ const LABELS: usize = 10;
 const ELEMENTS: u64 = 100_000;
 
 #[test]
-fn a_hundred_thousand_elements_come_back_after_a_flush_of_the_ruleset_and_the_program_is_named() {
+fn large_table_is_repaired_after_foreign_flush() {
     let stage = stage();
     let labels: Vec<String> = (0..LABELS).map(|n| format!("l{n}=v")).collect();
     let mut objects: Vec<Value> = vec![namespace("shop", ""), pod("server", NODE, "app=server", &super::SERVER)];

@@ -60,7 +60,7 @@ fn with(more: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn an_address_that_a_known_pod_is_attached_with_inherits_nothing_by_the_time_of_the_answer() {
+fn known_pod_with_reused_address_inherits_no_flows() {
     let stage = stage();
     // The API still says that the client has the addresses, and does not know those of the new pod.
     stage.write_objects(FILE, &with(&[pod("newcomer", NODE, "app=newcomer", &[])]));
@@ -77,7 +77,7 @@ fn an_address_that_a_known_pod_is_attached_with_inherits_nothing_by_the_time_of_
 }
 
 #[test]
-fn an_address_that_an_unknown_pod_is_attached_with_inherits_nothing_before_or_after_it_is_known() {
+fn unknown_pod_with_reused_address_inherits_no_flows() {
     let stage = stage();
     stage.write_objects(FILE, &with(&[]));
     let mut agent = start(&stage, "auto");
@@ -101,7 +101,7 @@ fn an_address_that_an_unknown_pod_is_attached_with_inherits_nothing_before_or_af
 }
 
 #[test]
-fn a_server_that_takes_over_an_address_does_not_get_what_was_open_to_the_one_before() {
+fn new_server_with_reused_address_inherits_no_flows() {
     let stage = stage();
     let vault = pod("vault", NODE, "app=vault", &[]);
     let of_vault = ingress("vault", "app=vault", "app=nobody");
@@ -124,7 +124,7 @@ fn a_server_that_takes_over_an_address_does_not_get_what_was_open_to_the_one_bef
 }
 
 #[test]
-fn a_translated_udp_flow_is_cut_in_both_directions_and_families() {
+fn translated_udp_flow_is_cut_in_both_directions() {
     let stage = stage();
     stage.write_objects(FILE, &objects());
     let mut agent = start(&stage, "auto");
@@ -153,7 +153,7 @@ fn a_translated_udp_flow_is_cut_in_both_directions_and_families() {
 }
 
 #[test]
-fn of_two_attachments_with_one_address_the_later_one_has_it_and_the_other_is_told() {
+fn later_attachment_claims_address_and_check_reports_conflict() {
     let stage = stage();
     stage.write_objects(FILE, &with(&[]));
     let mut agent = start(&stage, "auto");

@@ -48,23 +48,23 @@ fn is_adopted(text: &str, owner: &str) {
 }
 
 #[test]
-fn a_table_of_an_earlier_release_is_changed_in_one_transaction() {
+fn earlier_release_table_is_updated_in_one_transaction() {
     is_adopted(EARLIER, "off");
 }
 
 #[test]
-fn a_table_of_an_earlier_release_becomes_a_protected_one_in_one_transaction() {
+fn earlier_release_table_becomes_owned_in_one_transaction() {
     is_adopted(EARLIER, "auto");
 }
 
 #[test]
-fn a_table_of_another_release_with_other_hooks_and_sets_is_replaced_in_one_transaction() {
+fn incompatible_release_table_is_replaced_in_one_transaction() {
     is_adopted(&of_a_later_release(), "off");
     is_adopted(&of_a_later_release(), "auto");
 }
 
 #[test]
-fn what_an_earlier_release_has_right_is_not_made_anew() {
+fn unchanged_rules_of_earlier_release_keep_handles() {
     let stage = stage();
     stage.write_objects(FILE, &objects());
     load(&stage, EARLIER);

@@ -37,7 +37,7 @@ fn version(number: usize) -> Ruleset {
 /// A packet that is under way during a commit goes by the rules of before and by the elements of after, so that it finds
 /// new chains without rules.
 #[test]
-fn no_packet_gets_through_while_one_program_takes_the_place_of_another() {
+fn no_packet_passes_while_chains_are_replaced() {
     in_new_namespace(|| {
         packet_log::set_up_loopback();
         let mut kernel = Kernel::open().unwrap();
@@ -94,7 +94,7 @@ fn sized(size: u32) -> Ruleset {
 }
 
 #[test]
-fn every_packet_is_judged_alike_while_a_set_gives_way_to_one_of_another_size() {
+fn verdicts_stay_constant_while_set_is_resized() {
     in_new_namespace(|| {
         packet_log::set_up_loopback();
         let mut kernel = Kernel::open().unwrap();

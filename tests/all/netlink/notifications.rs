@@ -25,7 +25,7 @@ fn many(count: u32) -> Ruleset {
 }
 
 #[test]
-fn a_foreign_commit_is_told_with_its_program_and_whether_it_touches_our_tables() {
+fn foreign_commit_notification_names_program_and_touched_tables() {
     let (inet, bridge) = (every_rule(), every_bridge_rule());
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
@@ -58,7 +58,7 @@ fn a_foreign_commit_is_told_with_its_program_and_whether_it_touches_our_tables()
 }
 
 #[test]
-fn commits_are_told_one_by_one_and_in_their_order() {
+fn notifications_arrive_once_per_commit_in_order() {
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
         let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
@@ -74,7 +74,7 @@ fn commits_are_told_one_by_one_and_in_their_order() {
 }
 
 #[test]
-fn a_commit_of_ours_is_silent_however_large_it_is() {
+fn own_commit_of_any_size_sends_no_notification() {
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
         let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
@@ -87,7 +87,7 @@ fn a_commit_of_ours_is_silent_however_large_it_is() {
 }
 
 #[test]
-fn what_does_not_fit_the_buffer_is_lost_and_the_next_commit_is_told_again() {
+fn buffer_overflow_reports_loss_and_notifications_continue() {
     in_new_namespace(|| {
         let kernel = Kernel::open().unwrap();
         let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();
@@ -102,7 +102,7 @@ fn what_does_not_fit_the_buffer_is_lost_and_the_next_commit_is_told_again() {
 }
 
 #[test]
-fn waiting_ends_with_a_commit_that_another_thread_makes() {
+fn waiting_ends_with_a_commit_of_another_thread() {
     in_new_namespace(|| {
         let kernel = Kernel::open().unwrap();
         let mut notifications = Notifications::open(&kernel, &[empty().table]).unwrap();

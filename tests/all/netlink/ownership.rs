@@ -25,7 +25,7 @@ fn leave_orphan(ruleset: &Ruleset) {
 }
 
 #[test]
-fn nobody_else_can_change_a_protected_table_and_its_owner_can() {
+fn owned_table_is_changed_by_its_owner_only() {
     let wanted = protected();
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
@@ -54,7 +54,7 @@ fn nobody_else_can_change_a_protected_table_and_its_owner_can() {
 }
 
 #[test]
-fn a_table_that_lost_its_owner_stays_and_is_claimed_without_a_change() {
+fn orphaned_table_is_claimed_without_changes() {
     let wanted = protected();
     // Of what is in the table: nft says of the table itself who owns it.
     let handles = || -> Vec<String> {
@@ -74,7 +74,7 @@ fn a_table_that_lost_its_owner_stays_and_is_claimed_without_a_change() {
 }
 
 #[test]
-fn a_claim_mends_in_the_same_transaction_and_a_refused_one_claims_nothing() {
+fn claim_and_repair_are_one_transaction() {
     let wanted = protected();
     in_new_namespace(|| {
         leave_orphan(&wanted);
@@ -95,7 +95,7 @@ fn a_claim_mends_in_the_same_transaction_and_a_refused_one_claims_nothing() {
 }
 
 #[test]
-fn an_orphan_is_good_enough_where_no_protection_is_wanted() {
+fn unowned_layout_updates_orphan_without_claiming_it() {
     let unprotected = protected().protected(false);
     in_new_namespace(|| {
         leave_orphan(&protected());
