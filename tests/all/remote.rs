@@ -95,7 +95,7 @@ fn admitted(places: &[usize]) -> [[bool; 2]; PLACES.len()] {
 }
 
 #[test]
-fn a_pod_of_another_cluster_is_admitted_for_as_long_as_it_offers_itself() {
+fn remote_pod_is_allowed_while_labelled_and_running() {
     let clusters = TwoClusters::new();
     let other = EastPod { offered_as: None, ..EastPod::web("other", 1) };
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), other.clone()]);
@@ -129,7 +129,7 @@ fn a_pod_of_another_cluster_is_admitted_for_as_long_as_it_offers_itself() {
 }
 
 #[test]
-fn two_pods_that_have_had_one_address_are_counted() {
+fn shared_remote_address_stays_when_one_pod_leaves() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("old", 0)]);
     cast.until_in_kernel(&[0]);
@@ -143,7 +143,7 @@ fn two_pods_that_have_had_one_address_are_counted() {
 }
 
 #[test]
-fn selectors_that_do_not_require_a_cluster_admit_nobody_of_another() {
+fn selectors_without_cluster_label_allow_no_remote_pod() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0)]);
     cast.until_in_kernel(&[0]);
@@ -169,7 +169,7 @@ fn selectors_that_do_not_require_a_cluster_admit_nobody_of_another() {
 }
 
 #[test]
-fn an_address_of_this_cluster_is_its_pod_s_whatever_another_says() {
+fn local_pod_address_overrides_remote_set() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), EastPod::web("web-1", 1)]);
     cast.until_in_kernel(&[0, 1]);

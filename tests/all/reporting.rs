@@ -41,7 +41,7 @@ fn packets(flow: &Probe) -> [Packet; 4] {
 }
 
 #[test]
-fn a_ruleset_with_reporting_does_to_every_packet_what_one_without_does() {
+fn reporting_changes_no_verdict() {
     for world in draw_worlds(CLUSTERS) {
         let (state, flows) = (state_of(&world), draw_probes(&world, FLOWS));
         for node in NODES {
@@ -136,7 +136,7 @@ fn whole(state: &ClusterState) -> Vec<Ruleset> {
 }
 
 #[test]
-fn generated_rulesets_with_reporting_come_back_from_the_kernel_as_they_were() {
+fn rulesets_with_reporting_read_back_as_committed() {
     let mut bridges = 0;
     for world in draw_worlds(COMMITTED) {
         let rulesets = whole(&attached(state_of(&world)));

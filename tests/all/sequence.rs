@@ -133,7 +133,7 @@ fn ruleset(state: &ClusterState) -> Ruleset {
 }
 
 #[test]
-fn any_sequence_ends_in_the_ruleset_of_a_fresh_start() {
+fn change_sequence_ends_in_ruleset_of_fresh_start() {
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
     let checked = runner.run(&story(), |(worlds, steps, order)| {
         let mut state = ClusterState::new();
@@ -223,7 +223,7 @@ fn pod_of(object: &Object) -> Option<&policy::Pod> {
 }
 
 #[test]
-fn a_translation_that_follows_is_that_of_a_fresh_start_after_every_change() {
+fn incremental_translation_equals_fresh_one_after_every_change() {
     let denying = layout().denying_unknown(vec!["10.1.0.0/24".parse().unwrap()]);
     let fallback = layout().with_edge_hook(EdgeHook::Prerouting);
     let layouts = [layout(), denying, layout().checking_sources(false), fallback];
@@ -269,7 +269,7 @@ fn saying(world: &World, enforcement: &str) -> World {
 }
 
 #[test]
-fn from_audit_to_enforcement_is_one_difference_that_moves_the_generation() {
+fn enforcing_audited_policies_moves_the_generation() {
     let mut moved = 0;
     for world in draw_worlds(200) {
         let [audited, enforced] =
@@ -290,7 +290,7 @@ fn from_audit_to_enforcement_is_one_difference_that_moves_the_generation() {
 }
 
 #[test]
-fn committed_differences_leave_the_kernel_equal_to_the_ruleset() {
+fn committed_differences_leave_kernel_equal_to_ruleset() {
     let config = Config { cases: 25, max_shrink_iters: 200, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let checked = runner.run(&story(), |(worlds, steps, order)| {

@@ -220,7 +220,7 @@ fn stock_readers_open_databases_of_numbers() {
 }
 
 #[test]
-fn all_read_the_same_in_the_file_that_build_writes() {
+fn all_readers_agree_on_a_built_file() {
     let records = read_built(SHOP);
     assert!(records.keys().any(IpAddr::is_ipv4) && records.keys().any(IpAddr::is_ipv6));
 }
@@ -325,7 +325,7 @@ fn stock_readers_find_ranges_where_no_address_is() {
 }
 
 #[test]
-fn verdict_of_an_unknown_address_is_the_same_with_world_records() {
+fn world_records_change_no_verdict_of_unknown_addresses() {
     let verdict = |flags: &[&str], asked: [&str; 3]| {
         let out = tempfile::TempDir::new().unwrap();
         build(SHOP, out.path(), flags);

@@ -65,7 +65,7 @@ fn discovery_passes_on_its_link_and_nowhere_else() {
 }
 
 #[test]
-fn errors_pass_with_an_approved_flow_and_no_longer() {
+fn icmp_errors_pass_only_with_approved_flows() {
     let ruleset = closed_pods();
     let approved = Layout::for_table("ringfence").unwrap();
     for (mark, expected) in [(approved.mark(), Stop::Accepted), (approved.next().mark(), Stop::Dropped)] {
@@ -76,7 +76,7 @@ fn errors_pass_with_an_approved_flow_and_no_longer() {
 }
 
 #[test]
-fn the_kernel_drops_discovery_that_is_routed_between_closed_pods() {
+fn kernel_drops_routed_discovery_between_isolated_pods() {
     let pod = |name: &str, address: Ipv6Addr| PodSpec { name: name.into(), addresses: vec![address.into()] };
     let node = NodeSpec { name: "node-a".into(), pods: vec![pod("a", A), pod("b", B)], ..NodeSpec::default() };
     let lab = Lab::new(&LabSpec { nodes: vec![node], outside: vec![] });

@@ -121,7 +121,7 @@ fn mixed(probes: &[Probe]) -> Vec<Probe> {
 }
 
 #[test]
-fn suggested_policies_allow_the_flows_seen_and_deny_all_others_of_these_workloads() {
+fn suggested_policies_allow_exactly_the_observed_flows() {
     let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
     let strategy = world().prop_flat_map(|w| (probes(&w), Just(w)));
     let (allowed, denied) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
@@ -177,7 +177,7 @@ fn suggested_policies_allow_the_flows_seen_and_deny_all_others_of_these_workload
 }
 
 #[test]
-fn a_suggestion_that_is_read_from_a_file_is_the_policy_that_was_suggested() {
+fn suggested_policies_round_trip_through_files() {
     let mut read = 0;
     for world in draw_worlds(40) {
         let state = state_of(&world);

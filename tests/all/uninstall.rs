@@ -109,7 +109,7 @@ not there    the folder RUN
 ";
 
 #[test]
-fn everything_of_ours_goes_with_the_agent_dead_and_a_second_time_there_is_nothing() {
+fn uninstall_removes_everything_and_is_idempotent() {
     let scene = Scene::installed();
     scene.table("inet theirs", "");
     assert_eq!(scene.report(&[]), (Some(0), REMOVED.to_owned()));
@@ -215,7 +215,7 @@ fn whoever_would_put_the_entry_back_is_named() {
 }
 
 #[test]
-fn tables_of_our_names_that_are_somebody_elses_stay() {
+fn foreign_tables_with_our_names_stay() {
     let scene = Scene::new();
     scene.table("inet ringfence", "comment \"mine\";");
     scene.table("bridge ringfence", "");
@@ -263,7 +263,7 @@ fn another_program_of_the_plugins_name_stays() {
 }
 
 #[test]
-fn a_table_that_a_living_process_owns_is_told_and_goes_with_its_end() {
+fn table_owned_by_live_process_is_reported() {
     let scene = Scene::new();
     let owner = Owner::of(&scene.stage, &format!("add table inet ringfence {{ flags owner; {OURS} }}"));
     assert!(scene.stage.tables().contains("ringfence"));
@@ -276,7 +276,7 @@ fn a_table_that_a_living_process_owns_is_told_and_goes_with_its_end() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_and_names_us_is_left_to_a_person() {
+fn unparsable_conflist_with_our_plugin_is_reported() {
     let scene = Scene::new();
     scene.node.write("10-net.conflist", "{\"plugins\": [{\"type\": \"ringfence-cni\"}");
     let (code, report) = scene.report(&[]);

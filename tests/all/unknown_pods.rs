@@ -46,7 +46,7 @@ fn they_pass_unless_they_are_to_be_denied() {
 }
 
 #[test]
-fn denied_they_neither_send_nor_receive_until_they_are_known() {
+fn denied_unknown_pods_are_isolated_until_known() {
     let stage = stage();
     let ranges = ["--unknown-pods", "deny", "--pod-cidr", "10.1.0.0/24", "--pod-cidr", "fd00:1::/64"];
     let mut agent = start(&stage, &ranges);
@@ -68,7 +68,7 @@ fn denied_they_neither_send_nor_receive_until_they_are_known() {
 }
 
 #[test]
-fn to_deny_them_their_ranges_have_to_be_said() {
+fn denying_unknown_pods_requires_pod_cidr() {
     let stage = stage();
     let mut command = stage.agent_on_manifests();
     command.args(["--unknown-pods", "deny"]);

@@ -80,7 +80,7 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
-fn without_a_verb_it_prints_its_help_and_ends_with_2() {
+fn missing_verb_prints_help_and_ends_with_2() {
     let nothing: [&str; 0] = [];
     let bare = run(nothing);
     assert_eq!(bare.code, Some(2));
@@ -94,7 +94,7 @@ fn without_a_verb_it_prints_its_help_and_ends_with_2() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn verbs_succeed_when_reader_closes_pipe_early() {
     let shop = folder(SHOP);
     let shop = shop.path().to_str().expect("UTF-8");
     for arguments in [

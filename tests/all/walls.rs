@@ -142,7 +142,7 @@ const AT_SOCKETS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn whoever_asks_the_agent_does_it_through_the_one_client() {
+fn sockets_of_agent_are_used_through_one_client() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
     let mut seen = BTreeSet::new();
     let mut folders = vec![source.clone()];

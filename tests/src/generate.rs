@@ -122,7 +122,7 @@ mod tests {
     use crate::oracle::judge;
 
     #[test]
-    fn a_seed_gives_the_same_worlds_and_probes_every_time() {
+    fn worlds_and_probes_are_reproducible() {
         let yaml = |worlds: Vec<World>| worlds.iter().map(World::to_yaml).collect::<String>();
         assert_eq!(yaml(draw_worlds(20)), yaml(draw_worlds(20)));
         for world in draw_worlds(20) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remote_sets_allow_is_common_and_so_is_what_they_do_not() {
+    fn remote_sets_change_many_verdicts() {
         let mut changed: BTreeMap<(bool, bool), usize> = BTreeMap::new();
         for world in draw(&connected_world(), 300) {
             let alone = World { remote: None, ..world.clone() };

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_has_what_its_size_says_and_objects_like_those_of_a_server() {
+    fn cluster_has_counts_of_its_size() {
         let size = Size::of_pods(1_000);
         assert_eq!(size, Size { namespaces: 10, pods: 1_000, policies: 100, local_pods: 110 });
         let cluster = Cluster::of(size);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_its_node_use_all_of_it() {
+    fn rules_of_node_use_the_whole_cluster() {
         let cluster = Cluster::of(Size::of_pods(1_000));
         let layout = Layout::for_table("ringfence").unwrap();
         let translation = translate(&cluster.state(), NODE, &layout);

@@ -108,7 +108,7 @@ fn unowned_layout_updates_orphan_without_claiming_it() {
 }
 
 #[test]
-fn a_table_without_flags_is_replaced_by_a_protected_one_in_one_transaction() {
+fn unowned_table_becomes_owned_in_one_transaction() {
     let wanted = protected();
     in_new_namespace(|| {
         let mut kernel = Kernel::open().unwrap();
@@ -123,7 +123,7 @@ fn a_table_without_flags_is_replaced_by_a_protected_one_in_one_transaction() {
 }
 
 #[test]
-fn the_owner_of_a_table_that_another_socket_holds_is_told() {
+fn read_reports_owner_of_table_on_another_socket() {
     let wanted = protected();
     in_new_namespace(|| {
         let mut owner = Kernel::open().unwrap();

@@ -91,7 +91,7 @@ fn head(source: IpAddr, destination: &str, protocol: u8) -> PacketHead {
 }
 
 #[test]
-fn a_logged_packet_arrives_with_its_prefix_and_its_ends() {
+fn logged_packet_has_prefix_addresses_and_ports() {
     in_new_namespace(|| {
         load_rules();
         let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
@@ -124,7 +124,7 @@ fn a_logged_packet_arrives_with_its_prefix_and_its_ends() {
 }
 
 #[test]
-fn a_packet_on_its_way_out_tells_the_interface_that_it_leaves_by() {
+fn outgoing_packet_has_its_output_interface() {
     in_new_namespace(|| {
         set_up_loopback();
         load_text(
@@ -184,7 +184,7 @@ fn a_packet_on_a_bridge_tells_the_port() {
 }
 
 #[test]
-fn a_group_that_somebody_has_is_taken_and_stays_his() {
+fn group_in_use_is_refused_and_undisturbed() {
     in_new_namespace(|| {
         load_rules();
         let mut first = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
@@ -205,7 +205,7 @@ fn a_group_that_somebody_has_is_taken_and_stays_his() {
 }
 
 #[test]
-fn packets_that_a_full_buffer_does_not_take_are_counted() {
+fn packets_lost_to_full_buffer_are_counted() {
     in_new_namespace(|| {
         load_rules();
         let mut log = PacketLog::open(GROUP, SNAP_BYTES).unwrap();
@@ -236,7 +236,7 @@ fn packets_that_a_full_buffer_does_not_take_are_counted() {
 }
 
 #[test]
-fn without_the_right_to_administer_the_network_nothing_is_bound() {
+fn packet_log_without_net_admin_is_not_permitted() {
     const INSIDE: &str = "RINGFENCE_TEST_WITHOUT_CAP_NET_ADMIN";
     if std::env::var_os(INSIDE).is_some() {
         let opened = in_new_namespace(|| PacketLog::open(GROUP, SNAP_BYTES));
@@ -248,7 +248,7 @@ fn without_the_right_to_administer_the_network_nothing_is_bound() {
     let output = std::process::Command::new("setpriv")
         .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
         .arg(me)
-        .args(["--exact", "netlink::packet_log::without_the_right_to_administer_the_network_nothing_is_bound"])
+        .args(["--exact", "netlink::packet_log::packet_log_without_net_admin_is_not_permitted"])
         .env(INSIDE, "1")
         .output()
         .expect("util-linux is installed");

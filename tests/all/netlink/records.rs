@@ -115,7 +115,7 @@ fn a_table_of_flows_is_told_whole() {
 }
 
 #[test]
-fn records_are_read_while_flows_go_on_and_others_commit() {
+fn records_are_complete_during_traffic_and_foreign_commits() {
     in_new_namespace(|| {
         load_rules();
         let (mut kernel, mut committing) = (Kernel::open().unwrap(), Kernel::open().unwrap());

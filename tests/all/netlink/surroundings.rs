@@ -5,7 +5,7 @@ use nfnetlink::{BaseChain, Feature, ProbeError, Release, count_flows, probe};
 use super::*;
 
 #[test]
-fn a_kernel_that_can_do_everything_is_found_to_and_nothing_is_left_behind() {
+fn probe_finds_every_feature_and_leaves_nothing() {
     in_new_namespace(|| {
         let before = Kernel::open().unwrap().generation().unwrap();
         let features = probe().unwrap();
@@ -18,7 +18,7 @@ fn a_kernel_that_can_do_everything_is_found_to_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn without_the_right_to_make_namespaces_nothing_is_probed() {
+fn probe_without_sys_admin_is_not_permitted() {
     const INSIDE: &str = "RINGFENCE_TEST_WITHOUT_CAP_SYS_ADMIN";
     if std::env::var_os(INSIDE).is_some() {
         let found = probe();
@@ -27,7 +27,7 @@ fn without_the_right_to_make_namespaces_nothing_is_probed() {
     }
     // A process loses the right for good, so this test runs itself once more in one of its own.
     let me = std::env::current_exe().unwrap();
-    let test = "netlink::surroundings::without_the_right_to_make_namespaces_nothing_is_probed";
+    let test = "netlink::surroundings::probe_without_sys_admin_is_not_permitted";
     let output = std::process::Command::new("setpriv")
         .args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .arg(me)

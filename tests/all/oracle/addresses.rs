@@ -10,7 +10,7 @@ fn owner_of(pods: impl IntoIterator<Item = k8s_openapi::api::core::v1::Pod>) -> 
 // 5
 
 #[test]
-fn a_finished_pod_has_no_address_and_a_terminating_one_still_has() {
+fn finished_pods_lose_addresses_and_terminating_keep_them() {
     for (phase, expected) in [("Succeeded", None), ("Failed", None), ("Pending", Some("a")), ("Unknown", Some("a"))] {
         assert_eq!(owner_of([pod("a", json!({}), json!({}), json!({"phase": phase}))]).as_deref(), expected);
     }
@@ -19,7 +19,7 @@ fn a_finished_pod_has_no_address_and_a_terminating_one_still_has() {
 }
 
 #[test]
-fn of_two_pods_that_claim_an_address_the_newest_live_one_has_it() {
+fn newest_live_pod_wins_a_duplicate_address() {
     let [early, late] = ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"];
     let metadata = |value: Value| pod("a", value, json!({}), json!({"startTime": early}));
     let rivals = [
@@ -57,7 +57,7 @@ fn of_two_pods_that_claim_an_address_the_newest_live_one_has_it() {
 }
 
 #[test]
-fn the_loser_of_an_address_is_neither_policed_nor_a_peer_under_it() {
+fn address_loser_is_neither_isolated_nor_peer() {
     let mut world = world([ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": "old"}}}]}]))]);
     let started = json!({"podIP": "10.0.0.9", "startTime": "2026-01-01T00:00:00Z"});
     world.pods.push(pod("old", json!({"labels": {"app": "old"}}), json!({}), json!({})));
@@ -70,7 +70,7 @@ fn the_loser_of_an_address_is_neither_policed_nor_a_peer_under_it() {
 // 6
 
 #[test]
-fn pods_of_the_host_network_are_neither_selected_nor_peers() {
+fn host_network_pods_are_neither_selected_nor_peers() {
     let deny_all = policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": {}}]}]}));
     let mut world = world([deny_all]);

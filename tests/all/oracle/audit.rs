@@ -12,7 +12,7 @@ fn audited(policy: Value) -> Value {
 }
 
 #[test]
-fn audited_policies_alone_deny_nothing_and_say_what_they_would() {
+fn audited_policies_alone_report_without_denying() {
     let from_cache = || ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": "cache"}}}]}]));
     let alone = world([audited(from_cache())]);
     assert_eq!([from(&alone, CACHE), from(&alone, DB)], [WouldAllow, WouldDeny]);

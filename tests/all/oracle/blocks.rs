@@ -17,7 +17,7 @@ fn except_belongs_to_its_own_block() {
 }
 
 #[test]
-fn blocks_hold_what_their_prefix_holds_in_their_own_family() {
+fn blocks_match_their_prefix_in_own_family_only() {
     let block = |cidr: &str| json!([{"from": [{"ipBlock": {"cidr": cidr}}]}]);
     assert_sources(block("0.0.0.0/0"), &[OUTSIDE, "255.255.255.255"], &[]);
     assert_sources(block("192.0.2.77/25"), &[OUTSIDE, "192.0.2.127"], &["192.0.2.128"]);

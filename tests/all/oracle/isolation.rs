@@ -3,7 +3,7 @@ use super::*;
 // 1
 
 #[test]
-fn without_policy_types_a_policy_isolates_for_ingress_and_for_egress_only_with_an_entry() {
+fn absent_policy_types_isolate_egress_only_with_rules() {
     for types in [Value::Null, json!([])] {
         let of = |more: Value| {
             let mut spec = json!({"podSelector": {}, "policyTypes": types});
@@ -19,7 +19,7 @@ fn without_policy_types_a_policy_isolates_for_ingress_and_for_egress_only_with_a
 }
 
 #[test]
-fn policy_types_win_over_the_rules_that_are_there() {
+fn policy_types_override_the_presence_of_rules() {
     let rules = |types: Value| json!({"podSelector": {}, "policyTypes": types, "ingress": [{}], "egress": [{}]});
     assert_eq!(both_sides(policy(rules(json!(["Ingress"])))), [Allowed, NotIsolated]);
     assert_eq!(both_sides(policy(rules(json!(["Egress"])))), [NotIsolated, Allowed]);
@@ -29,7 +29,7 @@ fn policy_types_win_over_the_rules_that_are_there() {
 // 2
 
 #[test]
-fn a_connection_needs_the_egress_side_of_its_source_and_the_ingress_side_of_its_destination() {
+fn connection_needs_egress_and_ingress_allowed() {
     let to_cache = json!([{"to": [{"podSelector": {"matchLabels": {"app": "cache"}}}]}]);
     let deny_cache = policy(json!({"podSelector": {"matchLabels": {"app": "cache"}}}));
     let judgement = ask(&world([egress(to_cache), deny_cache]), WEB, CACHE, TCP, 80);
@@ -38,20 +38,20 @@ fn a_connection_needs_the_egress_side_of_its_source_and_the_ingress_side_of_its_
 }
 
 #[test]
-fn what_is_allowed_is_the_union_of_the_policies_that_select_the_pod() {
+fn allowed_flows_are_the_union_of_selecting_policies() {
     let by = |app: &str| ingress(json!([{"from": [{"podSelector": {"matchLabels": {"app": app}}}]}]));
     let world = world([by("cache"), by("db"), ingress(json!([]))]);
     assert_eq!([CACHE, DB, OTHER].map(|source| from(&world, source)), [Allowed, Allowed, Denied]);
 }
 
 #[test]
-fn a_policy_selects_pods_of_its_own_namespace_only() {
+fn policy_selects_pods_of_own_namespace_only() {
     let deny_all = policy(json!({"podSelector": {}}));
     assert_eq!(ask(&world([deny_all]), OUTSIDE, OTHER, TCP, 80).ingress, NotIsolated);
 }
 
 #[test]
-fn a_policy_works_in_a_namespace_without_an_object() {
+fn policy_applies_in_namespace_without_an_object() {
     let mut deny = policy(json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
     deny["metadata"]["namespace"] = "ghost".into();
     let mut world = world([deny]);
@@ -67,7 +67,7 @@ fn a_policy_works_in_a_namespace_without_an_object() {
 }
 
 #[test]
-fn a_node_judges_only_the_sides_of_its_own_pods() {
+fn node_judges_only_sides_of_local_pods() {
     let world = world([policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))]);
     assert_eq!(ask(&world, DB, WEB, TCP, 80), Judgement { egress: NotLocal, ingress: Denied, itself: false });
     assert_eq!(ask(&world, WEB, DB, TCP, 80), Judgement { egress: Denied, ingress: NotLocal, itself: false });
@@ -78,7 +78,7 @@ fn a_node_judges_only_the_sides_of_its_own_pods() {
 // 3
 
 #[test]
-fn ingress_without_rules_denies_all_and_with_an_empty_rule_allows_all() {
+fn empty_ingress_denies_and_empty_rule_allows_all() {
     let all = [CACHE, DB, OTHER, GHOST, OUTSIDE];
     assert_sources(json!([]), &[], &all);
     assert_sources(Value::Null, &[], &all);
@@ -88,7 +88,7 @@ fn ingress_without_rules_denies_all_and_with_an_empty_rule_allows_all() {
 }
 
 #[test]
-fn a_rule_without_ports_allows_every_port_and_protocol() {
+fn rule_without_ports_allows_every_port_and_protocol() {
     for rule in [json!({}), json!({"ports": []}), json!({"ports": null})] {
         let world = world([ingress(json!([rule]))]);
         for (protocol, port) in [(TCP, Some(1)), (UDP, Some(65535)), (SCTP, Some(80)), (1, None), (47, None)] {

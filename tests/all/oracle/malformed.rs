@@ -3,7 +3,7 @@ use super::*;
 // 15
 
 #[test]
-fn a_selector_that_is_not_understood_as_a_peer_matches_nothing_and_the_others_count() {
+fn invalid_selector_matches_nothing_and_other_peers_apply() {
     for selector in [
         json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["d*"]}]}),
         json!({"matchExpressions": [{"key": "app", "operator": "In", "values": []}]}),
@@ -29,7 +29,7 @@ fn a_selector_that_is_not_understood_as_a_peer_matches_nothing_and_the_others_co
 }
 
 #[test]
-fn a_peer_that_is_not_understood_matches_nothing_and_the_others_count() {
+fn invalid_peer_matches_nothing_and_others_apply() {
     for peer in [
         json!({}),
         json!("all"),
@@ -50,7 +50,7 @@ fn a_peer_that_is_not_understood_matches_nothing_and_the_others_count() {
 }
 
 #[test]
-fn a_port_that_is_not_understood_matches_nothing_and_the_others_count() {
+fn invalid_port_matches_nothing_and_others_apply() {
     for port in [
         json!(80),
         json!({"protocol": "tcp"}),
@@ -71,7 +71,7 @@ fn a_port_that_is_not_understood_matches_nothing_and_the_others_count() {
 }
 
 #[test]
-fn a_rule_that_is_not_understood_allows_nothing_and_the_others_count() {
+fn invalid_rule_allows_nothing_and_others_apply() {
     for rule in [
         json!("all"),
         json!([]),
@@ -90,7 +90,7 @@ fn a_rule_that_is_not_understood_allows_nothing_and_the_others_count() {
 }
 
 #[test]
-fn a_policy_with_something_unknown_isolates_in_its_directions_and_allows_nothing() {
+fn policy_with_unknown_field_isolates_and_allows_nothing() {
     let open =
         || policy(json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"], "egress": [{}]}));
     let damaged = |damage: fn(&mut Value)| {
@@ -110,7 +110,7 @@ fn a_policy_with_something_unknown_isolates_in_its_directions_and_allows_nothing
 }
 
 #[test]
-fn what_does_not_bear_on_the_meaning_is_ignored() {
+fn fields_without_meaning_are_ignored() {
     let mut open = egress(json!([{}]));
     open["metadata"]["unheard"] = "of".into();
     open["status"] = json!({"conditions": 7});
@@ -119,7 +119,7 @@ fn what_does_not_bear_on_the_meaning_is_ignored() {
 }
 
 #[test]
-fn an_unknown_policy_type_isolates_in_both_directions_and_only_listed_known_types_allow() {
+fn unknown_policy_type_isolates_in_both_directions() {
     let of = |types: Value| both_sides(policy(json!({"policyTypes": types, "ingress": [{}], "egress": [{}]})));
     assert_eq!(of(json!(["Forward"])), [Denied, Denied]);
     assert_eq!(of(json!(["Ingress", "Forward"])), [Allowed, Denied]);

@@ -3,7 +3,7 @@ use super::*;
 // 9
 
 #[test]
-fn the_protocol_of_a_port_is_tcp_unless_it_says_otherwise() {
+fn protocol_of_a_port_defaults_to_tcp() {
     assert_ports(json!([{"port": 80}]), &[(TCP, 80)], &[(UDP, 80), (SCTP, 80), (TCP, 81)]);
     assert_ports(json!([{"port": 80, "protocol": null}]), &[(TCP, 80)], &[(UDP, 80)]);
     assert_ports(json!([{"port": 80, "protocol": "UDP"}]), &[(UDP, 80)], &[(TCP, 80), (SCTP, 80)]);
@@ -11,7 +11,7 @@ fn the_protocol_of_a_port_is_tcp_unless_it_says_otherwise() {
 }
 
 #[test]
-fn an_entry_without_a_port_is_every_port_of_its_protocol_beside_numbered_ones_too() {
+fn entry_without_port_allows_its_whole_protocol() {
     assert_ports(json!([{}]), &[(TCP, 1), (TCP, 65535)], &[(UDP, 1)]);
     assert_ports(json!([{"protocol": "UDP"}, {"port": 80}]), &[(UDP, 1), (TCP, 80)], &[(TCP, 81), (SCTP, 80)]);
     assert_ports(json!([{"port": 80, "protocol": "UDP"}, {"protocol": "UDP"}]), &[(UDP, 81)], &[(TCP, 80)]);
@@ -26,7 +26,7 @@ fn end_port_is_inclusive() {
 // 10
 
 #[test]
-fn a_named_port_of_ingress_resolves_on_each_selected_pod() {
+fn ingress_named_port_resolves_on_each_selected_pod() {
     let world = world([policy(json!({"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]}))]);
     let reach = |pod: &str, port: u16| ask(&world, OUTSIDE, pod, TCP, port).ingress;
     assert_eq!([reach(WEB, 8080), reach(WEB, 9090)], [Allowed, Denied]);
@@ -34,7 +34,7 @@ fn a_named_port_of_ingress_resolves_on_each_selected_pod() {
 }
 
 #[test]
-fn a_named_port_of_egress_resolves_on_each_peer() {
+fn egress_named_port_resolves_on_each_peer() {
     let world = world([egress(json!([{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}]))]);
     let reach = |pod: &str, port: u16| ask(&world, WEB, pod, TCP, port).egress;
     assert_eq!(
@@ -44,7 +44,7 @@ fn a_named_port_of_egress_resolves_on_each_peer() {
 }
 
 #[test]
-fn a_named_port_of_egress_without_peers_resolves_on_any_pod_and_on_nothing_else() {
+fn egress_named_port_without_peers_resolves_on_pods() {
     let world = world([egress(json!([{"ports": [{"port": "http"}]}]))]);
     let reach = |pod: &str, port: u16| ask(&world, WEB, pod, TCP, port).egress;
     assert_eq!(
@@ -54,7 +54,7 @@ fn a_named_port_of_egress_without_peers_resolves_on_any_pod_and_on_nothing_else(
 }
 
 #[test]
-fn named_port_at_ip_block_resolves_on_its_pods() {
+fn ip_block_named_port_resolves_on_its_pods() {
     let world_of =
         |block: serde_json::Value| world([egress(json!([{"to": [{"ipBlock": block}], "ports": [{"port": "http"}]}]))]);
     let everywhere = world_of(json!({"cidr": "0.0.0.0/0"}));
@@ -67,7 +67,7 @@ fn named_port_at_ip_block_resolves_on_its_pods() {
 }
 
 #[test]
-fn a_name_resolves_by_protocol_in_containers_and_then_in_restartable_init_containers() {
+fn named_port_resolves_in_containers_then_sidecars() {
     let port =
         |name: &str, number: u16, protocol: &str| json!({"name": name, "containerPort": number, "protocol": protocol});
     let containers = json!({
@@ -92,7 +92,7 @@ fn a_name_resolves_by_protocol_in_containers_and_then_in_restartable_init_contai
 }
 
 #[test]
-fn a_rule_whose_only_port_is_unresolved_allows_nothing() {
+fn rule_with_only_unresolved_port_allows_nothing() {
     assert_ports(json!([{"port": "nobody"}]), &[], &[(TCP, 80), (TCP, 8080)]);
     assert_ports(json!([{"port": "nobody"}, {"port": 80}]), &[(TCP, 80)], &[(TCP, 8080)]);
     assert_ports(json!([{"port": "http", "protocol": "UDP"}]), &[], &[(UDP, 8080), (TCP, 8080)]);

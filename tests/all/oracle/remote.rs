@@ -36,7 +36,7 @@ fn lets_in(peer: &Value) -> [bool; 2] {
 }
 
 #[test]
-fn a_remote_pod_is_a_pod_with_three_labels_in_a_namespace_with_two() {
+fn remote_pods_match_by_labels_of_their_set() {
     let api = by_labels(PREFIX, &[("name", "api")]);
     let east_back = by_labels(PREFIX, &[("cluster", "east"), ("namespace", "back")]);
     assert_eq!(lets_in(&json!({"namespaceSelector": east_back, "podSelector": api})), [true, false]);
@@ -54,7 +54,7 @@ fn a_remote_pod_is_a_pod_with_three_labels_in_a_namespace_with_two() {
 }
 
 #[test]
-fn a_selector_reaches_other_clusters_only_if_it_requires_the_label_of_one() {
+fn remote_pods_match_only_selectors_requiring_cluster_label() {
     for (selector, reaches) in [
         (by_labels(PREFIX, &[("cluster", "east")]), true),
         (by_expression("cluster", "In", json!(["west", "east"])), true),
@@ -76,7 +76,7 @@ fn a_selector_reaches_other_clusters_only_if_it_requires_the_label_of_one() {
 }
 
 #[test]
-fn an_address_of_a_pod_of_this_cluster_is_no_remote_one() {
+fn local_pod_address_overrides_remote_set() {
     let east = by_labels(PREFIX, &[("cluster", "east")]);
     let mut world = connected([ingress(json!([{"from": [{"namespaceSelector": east}]}]))]);
     assert_eq!([from(&world, CACHE), from(&world, REMOTE)], [Denied, Allowed]);
@@ -85,7 +85,7 @@ fn an_address_of_a_pod_of_this_cluster_is_no_remote_one() {
 }
 
 #[test]
-fn both_families_of_a_remote_pod_count_and_a_neighbour_of_neither() {
+fn remote_pod_matches_in_both_families() {
     let east = by_labels(PREFIX, &[("cluster", "east")]);
     let world = connected([ingress(json!([{"from": [{"namespaceSelector": east}]}]))]);
     let v6 = |source: &str| ask(&world, source, "fd00::1", TCP, 80).ingress;
@@ -93,7 +93,7 @@ fn both_families_of_a_remote_pod_count_and_a_neighbour_of_neither() {
 }
 
 #[test]
-fn a_named_port_does_not_resolve_on_a_remote_pod() {
+fn named_port_does_not_resolve_on_remote_pod() {
     let east = by_labels(PREFIX, &[("cluster", "east")]);
     let rule = |ports: Value| egress(json!([{"to": [{"namespaceSelector": east}], "ports": ports}]));
     assert_eq!(to(&connected([rule(json!([{"port": "http"}]))]), REMOTE), Denied);

@@ -3,7 +3,7 @@ use super::*;
 // 4
 
 #[test]
-fn the_selectors_of_one_peer_are_both_required_and_two_peers_are_alternatives() {
+fn selectors_of_one_peer_are_anded_peers_ored() {
     let b = json!({"matchLabels": {"team": "b"}});
     let web = json!({"matchLabels": {"app": "web"}});
     let db = json!({"matchLabels": {"app": "db"}});
@@ -13,7 +13,7 @@ fn the_selectors_of_one_peer_are_both_required_and_two_peers_are_alternatives() 
 }
 
 #[test]
-fn a_pod_selector_alone_means_the_policys_own_namespace() {
+fn pod_selector_alone_selects_in_own_namespace() {
     assert_sources(json!([{"from": [{"podSelector": {}}]}]), &[CACHE, DB], &[OTHER, GHOST, OUTSIDE]);
 }
 
@@ -25,7 +25,7 @@ fn an_absent_selector_and_an_empty_one_differ() {
 }
 
 #[test]
-fn all_four_operators_work_and_the_negative_ones_match_objects_without_the_key() {
+fn negative_operators_match_objects_without_the_key() {
     let select = |key: &str, operator: &str, values: Value| {
         json!([{"from": [{"podSelector":
             {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}}]}])
@@ -46,7 +46,7 @@ fn labels_and_expressions_are_anded() {
 }
 
 #[test]
-fn the_name_label_is_on_every_namespace_and_cannot_lie() {
+fn namespace_name_label_is_implied_and_authoritative() {
     let named =
         |name: &str| json!([{"from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}]}]);
     let mut world = world([ingress(named("other"))]);

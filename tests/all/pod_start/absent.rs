@@ -29,7 +29,7 @@ fn isolating() -> Value {
 }
 
 #[test]
-fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
+fn pod_does_not_start_until_an_agent_runs() {
     let site = Site::with(&objects());
     let refused = site.runtime(Network::Routed, json!({"timeoutSeconds": 1}));
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -45,7 +45,7 @@ fn without_an_agent_a_pod_does_not_start_until_there_is_one() {
 }
 
 #[test]
-fn a_pod_that_starts_while_the_agent_does_waits_for_it() {
+fn pod_waits_for_an_agent_that_is_starting() {
     let site = Site::with(&objects());
     let runtime = site.runtime(Network::Routed, json!({}));
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn a_pod_that_starts_while_the_agent_does_waits_for_it() {
 }
 
 #[test]
-fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_meanwhile() {
+fn agent_adopts_isolated_pod_without_leaking_packets() {
     for network in [Network::Routed, Network::Bridged] {
         let site = Site::with(&objects());
         let agent = site.start_agent();
@@ -103,7 +103,7 @@ fn a_later_agent_takes_over_a_pod_that_started_without_one_and_no_packet_leaks_m
 }
 
 #[test]
-fn of_pods_that_started_without_an_agent_those_that_nobody_knows_stay_denied() {
+fn adopted_unknown_pod_stays_denied_until_known() {
     let mut known = objects();
     let late = known.pop().unwrap();
     let site = Site::with(&known);
@@ -119,7 +119,7 @@ fn of_pods_that_started_without_an_agent_those_that_nobody_knows_stay_denied() {
 }
 
 #[test]
-fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
+fn add_fails_until_initial_sync_completes() {
     for kind in Kind::NEEDED {
         let site = Site::with(&objects());
         site.api.faults(|f| f.refuse(kind, &[Verb::List, Verb::Watch], 403));
@@ -144,7 +144,7 @@ fn an_agent_that_has_not_listed_everything_starts_no_pod_and_says_why() {
 }
 
 #[test]
-fn an_agent_that_is_killed_while_a_pod_waits_leaves_it_to_the_next() {
+fn pending_add_survives_agent_restart() {
     let mut known = objects();
     let late = known.pop().unwrap();
     let site = Site::with(&known);
@@ -171,7 +171,7 @@ fn past_the_agent(site: &Site) -> Value {
 }
 
 #[test]
-fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_once() {
+fn pod_isolated_beside_running_agent_is_adopted() {
     let site = Site::with(&objects());
     let mut agent = site.start_agent();
     let late = Running::start(&site.runtime(Network::Routed, past_the_agent(&site)), "late");
@@ -180,7 +180,7 @@ fn a_pod_that_was_isolated_past_a_running_agent_is_taken_over_at_once() {
 }
 
 #[test]
-fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
+fn hung_agent_forgets_pod_whose_add_timed_out() {
     let site = Site::with(&objects());
     let mut agent = site.start_agent();
     agent.hang();
@@ -199,7 +199,7 @@ fn an_agent_that_hung_until_a_pod_gave_up_keeps_nothing_of_it() {
 }
 
 #[test]
-fn an_agent_that_hung_until_a_pod_was_isolated_takes_it_over() {
+fn hung_agent_adopts_pod_isolated_meanwhile() {
     let site = Site::with(&objects());
     let mut agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -263,7 +263,7 @@ fn refused_pod_stays_isolated_until_adds_succeed() {
 }
 
 #[test]
-fn a_pod_that_is_taken_over_is_not_taken_for_who_had_its_address_before() {
+fn adopted_pod_with_reused_address_inherits_no_rules() {
     let objects = [
         namespace("shop", ""),
         ingress("db", "app=db", "app=friend"),

@@ -38,7 +38,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn idle_connections_to_the_port_keep_no_pod_waiting() {
+fn idle_connections_to_metrics_port_delay_no_pod() {
     let objects = [namespace("shop", ""), pending("web", "app=web")];
     let site = Site::with(&objects);
     let agent = site.agent();

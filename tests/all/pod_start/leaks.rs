@@ -171,7 +171,7 @@ fn while_the_agent_is_killed<T>(site: &Site, work: impl FnOnce() -> T) -> (T, us
 }
 
 #[test]
-fn in_a_thousand_starts_not_one_packet_comes_through() {
+fn thousand_routed_starts_leak_no_packet() {
     let site = Site::with(&objects());
     let runtime = site.runtime(Network::Routed, json!({}));
     let agent = site.start_agent();
@@ -205,7 +205,7 @@ fn in_a_thousand_starts_not_one_packet_comes_through() {
 }
 
 #[test]
-fn on_a_bridge_not_one_packet_comes_through_either() {
+fn bridged_starts_leak_no_packet() {
     let site = Site::with(&objects());
     let runtime = site.runtime(Network::Bridged, json!({}));
     let agent = site.start_agent();
@@ -224,7 +224,7 @@ const ROUND: usize = 20;
 const ROUNDS: usize = 25;
 
 #[test]
-fn without_the_plugin_the_first_packets_do_come_through() {
+fn starts_without_the_plugin_leak_packets() {
     for network in [Network::Routed, Network::Bridged] {
         let site = Site::with(&objects());
         let runtime = site.runtime(network, json!({}));

@@ -41,7 +41,7 @@ fn start(site: &Site, command: Command) -> AgentProcess<'_> {
 }
 
 #[test]
-fn a_deleted_pod_leaves_the_kernel_however_often_it_is_deleted() {
+fn repeated_delete_removes_pod_from_kernel() {
     let site = site();
     let _agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -55,7 +55,7 @@ fn a_deleted_pod_leaves_the_kernel_however_often_it_is_deleted() {
 }
 
 #[test]
-fn a_pod_that_was_deleted_without_the_agent_is_gone_with_its_return() {
+fn pod_deleted_without_agent_is_removed_at_restart() {
     let site = site();
     let agent = site.start_agent();
     let runtime = site.runtime(Network::Bridged, json!({}));
@@ -69,7 +69,7 @@ fn a_pod_that_was_deleted_without_the_agent_is_gone_with_its_return() {
 }
 
 #[test]
-fn a_pod_that_was_deleted_past_the_agent_is_gone_at_its_next_tick() {
+fn pod_deleted_without_notice_is_removed_at_resync() {
     let site = site();
     let _agent = start(&site, ticking(&site));
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -82,7 +82,7 @@ fn a_pod_that_was_deleted_past_the_agent_is_gone_at_its_next_tick() {
 }
 
 #[test]
-fn a_delete_that_comes_late_takes_nothing_from_a_pod_that_is_still_kept() {
+fn late_delete_removes_nothing_while_attachment_is_stored() {
     let site = site();
     let _agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -96,7 +96,7 @@ fn a_delete_that_comes_late_takes_nothing_from_a_pod_that_is_still_kept() {
 }
 
 #[test]
-fn a_pod_that_is_kept_where_the_agent_does_not_look_does_not_start() {
+fn add_fails_when_state_directories_differ() {
     let site = site();
     let _agent = site.start_agent();
     let elsewhere = json!({"stateDir": site.folder.path().join("elsewhere"), "timeoutSeconds": 5});
@@ -109,7 +109,7 @@ fn a_pod_that_is_kept_where_the_agent_does_not_look_does_not_start() {
 }
 
 #[test]
-fn what_is_collected_leaves_the_kernel_and_what_is_valid_stays() {
+fn gc_removes_stale_pods_from_kernel_only() {
     let site = site();
     let _agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -123,7 +123,7 @@ fn what_is_collected_leaves_the_kernel_and_what_is_valid_stays() {
 }
 
 #[test]
-fn a_check_says_whether_the_agent_has_the_pods_rules_in_force() {
+fn check_reports_whether_rules_are_in_force() {
     let site = site();
     let agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));
@@ -178,7 +178,7 @@ fn status_waits_for_an_agent_that_restarts() {
 }
 
 #[test]
-fn an_attachment_that_nobody_can_read_is_told_and_starts_count_on() {
+fn unreadable_attachment_is_reported_and_pods_still_start() {
     let site = site();
     let agent = site.start_agent();
     let runtime = site.runtime(Network::Routed, json!({}));

@@ -55,12 +55,12 @@ fn assert_claim_is_void(claim: impl Fn(&[&str]) -> Value) {
 }
 
 #[test]
-fn a_pod_elsewhere_that_claims_an_address_of_this_node_gains_it_nothing() {
+fn remote_status_claiming_local_address_gains_no_access() {
     assert_claim_is_void(|addresses| with_uid("of-the-impostor", pod("impostor", "node-b", "app=friend", addresses)));
 }
 
 #[test]
-fn the_status_of_an_old_pod_here_does_not_speak_for_who_has_its_address_now() {
+fn stale_local_status_does_not_claim_reused_address() {
     assert_claim_is_void(|addresses| {
         let mut old = with_uid("of-the-old", pod("old", NODE, "app=friend", addresses));
         old["status"]["phase"] = json!("Running");
@@ -70,7 +70,7 @@ fn the_status_of_an_old_pod_here_does_not_speak_for_who_has_its_address_now() {
 }
 
 #[test]
-fn a_sandbox_that_is_made_again_has_the_rules_of_its_pod_and_the_old_one_takes_none_with_it() {
+fn recreated_sandbox_keeps_rules_after_old_delete() {
     let objects = objects();
     let site = Site::with(&objects);
     let agent = site.start_agent();

@@ -19,7 +19,7 @@ use crate::stage::{NODE, ingress, namespace, policy, set_all};
 const PATIENCE: Duration = Duration::from_millis(700);
 
 #[test]
-fn when_add_returns_the_kernel_has_the_rules_although_no_status_has_an_address() {
+fn add_returns_after_rules_without_pod_status() {
     for network in [Network::Routed, Network::Bridged] {
         let mut objects = vec![
             namespace("shop", ""),
@@ -84,7 +84,7 @@ fn without_counts(listed: Value) -> Value {
 }
 
 #[test]
-fn printed_rules_load_again_as_the_kernel_has_them() {
+fn printed_rules_load_as_kernel_lists_them() {
     for (network, families) in
         [(Network::Routed, &["inet", "netdev"][..]), (Network::Bridged, &["inet", "bridge", "netdev"])]
     {
@@ -128,7 +128,7 @@ fn assert_printed_rules_load(site: &Site, command: Command, network: Network, fa
 }
 
 #[test]
-fn an_attachment_counts_from_the_plugins_question_to_its_commit() {
+fn attachment_latency_is_counted_up_to_its_commit() {
     let site = Site::with(&[namespace("shop", ""), ingress("web", "app=web", "app=db"), pending("web", "app=web")]);
     let mut agent = site.start_agent();
     Running::start(&site.runtime(Network::Routed, json!({})), "web");
@@ -146,7 +146,7 @@ fn an_attachment_counts_from_the_plugins_question_to_its_commit() {
 }
 
 #[test]
-fn a_pod_that_the_watch_knows_is_not_asked_for() {
+fn pod_known_from_watch_needs_no_request() {
     let site = Site::with(&[namespace("shop", ""), pending("web", "app=web")]);
     let _agent = site.start_agent();
     Running::start(&site.runtime(Network::Routed, json!({})), "web");
@@ -154,7 +154,7 @@ fn a_pod_that_the_watch_knows_is_not_asked_for() {
 }
 
 #[test]
-fn a_pod_of_a_folder_of_manifests_starts_with_its_rules() {
+fn pod_from_manifest_folder_starts_with_its_rules() {
     let site = Site::new();
     let objects = [namespace("shop", ""), egress("web", "app=web", "app=db"), pending("web", "app=web")];
     site.stage.write_objects("all.json", &objects);
@@ -164,7 +164,7 @@ fn a_pod_of_a_folder_of_manifests_starts_with_its_rules() {
 }
 
 #[test]
-fn beside_portmap_and_loopback_a_port_of_the_host_leads_to_what_policies_allow() {
+fn portmap_host_port_reaches_only_allowed_ports() {
     let only_80 = policy("web", "app=web", json!({"ingress": [{"ports": [{"port": 80}]}]}));
     let objects = [namespace("shop", ""), only_80, pending("web", "app=web"), pending("client", "app=client")];
     let site = Site::with(&objects);

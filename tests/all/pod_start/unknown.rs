@@ -9,7 +9,7 @@ use super::{
 use crate::stage::{namespace, set_all};
 
 #[test]
-fn a_pod_that_only_the_api_server_knows_is_asked_for_and_starts_with_its_rules() {
+fn pod_missing_from_watch_is_fetched_for_add() {
     let mut objects = vec![namespace("shop", ""), egress("web", "app=web", "app=db")];
     let site = Site::with(&objects);
     let _agent = site.start_agent();
@@ -28,7 +28,7 @@ fn a_pod_that_only_the_api_server_knows_is_asked_for_and_starts_with_its_rules()
 }
 
 #[test]
-fn a_pod_that_nobody_knows_does_not_start_and_gives_its_addresses_back() {
+fn unknown_pod_fails_add_and_releases_its_addresses() {
     let objects = [namespace("shop", ""), egress("web", "app=web", "app=db")];
     let site = Site::with(&objects);
     let _agent = site.start_agent();
@@ -51,7 +51,7 @@ fn a_pod_that_nobody_knows_does_not_start_and_gives_its_addresses_back() {
 }
 
 #[test]
-fn a_pod_that_is_not_known_yet_is_denied_everything_until_it_is() {
+fn unknown_pod_is_isolated_until_known() {
     for network in [Network::Routed, Network::Bridged] {
         let mut objects = vec![
             namespace("shop", ""),
@@ -83,7 +83,7 @@ fn a_pod_that_is_not_known_yet_is_denied_everything_until_it_is() {
 }
 
 #[test]
-fn an_api_server_that_does_not_answer_is_named_and_the_pod_starts_at_the_next_attempt() {
+fn failed_pod_request_is_named_and_retry_succeeds() {
     let site = Site::with(&[namespace("shop", "")]);
     let _agent = site.start_agent();
     site.api.faults(|faults| {
@@ -104,7 +104,7 @@ fn an_api_server_that_does_not_answer_is_named_and_the_pod_starts_at_the_next_at
 }
 
 #[test]
-fn the_successor_of_a_pod_is_not_let_loose_by_its_predecessors_object() {
+fn stale_pod_object_does_not_release_its_successor() {
     let predecessor = |uid: &str| with_uid(uid, pending("db-0", "app=free"));
     let mut objects = vec![namespace("shop", ""), pending("peer", "app=peer"), predecessor("of-the-first")];
     let site = Site::with(&objects);

@@ -30,7 +30,7 @@ fn said(ended: &Ended) -> (Option<i32>, &str) {
 }
 
 #[test]
-fn build_writes_a_folder_from_which_all_verbs_answer_as_from_a_provider() {
+fn built_folder_answers_verbs_like_a_provider() {
     let (out, ended) = built();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let lines: Vec<&str> = ended.stdout.lines().collect();
@@ -60,7 +60,7 @@ fn build_writes_a_folder_from_which_all_verbs_answer_as_from_a_provider() {
 }
 
 #[test]
-fn what_only_the_extended_form_says_is_answered_as_it_is_now() {
+fn verdict_reads_current_extended_form() {
     let (api, mut world) = (FakeApi::start(), World::default());
     let policy = |cidr: &str| {
         let ingress = json!([{"from": [{"ipBlock": {"cidr": cidr}}]}]);
@@ -87,7 +87,7 @@ fn what_only_the_extended_form_says_is_answered_as_it_is_now() {
 }
 
 #[test]
-fn a_list_that_is_a_file_answers_for_workloads_that_it_does_not_name() {
+fn verdict_from_file_handles_unlisted_workloads() {
     let (out, _) = built();
     let folder = out.path().join("new/policy-edges");
     let named = |name: &PathBuf| name.to_string_lossy().ends_with(".extended.txt");
@@ -101,14 +101,14 @@ fn a_list_that_is_a_file_answers_for_workloads_that_it_does_not_name() {
 }
 
 #[test]
-fn a_relay_is_told_of_which_cluster_it_hears() {
+fn push_url_requires_cluster_id() {
     let ended = run(["serve", "--manifests", &shop(), "--push-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.stderr.contains("needs --cluster-id"), "{ended:?}");
 }
 
 #[test]
-fn lookup_says_who_has_an_address_and_its_status_whether_all_are_known() {
+fn lookup_exit_code_reflects_unknown_addresses() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
     let known = ask(&folder, &["lookup", "10.1.0.2", "fd00:2::2"]);
@@ -157,7 +157,7 @@ fn ids_diff_names_labels_that_differ() {
 }
 
 #[test]
-fn ids_lists_every_identity_with_its_number_and_addresses() {
+fn ids_lists_every_identity_with_number_and_references() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
     let table: Value = serde_json::from_str(&ask(&folder, &["ids", "-o", "json"]).stdout).unwrap();
@@ -175,7 +175,7 @@ fn ids_lists_every_identity_with_its_number_and_addresses() {
 }
 
 #[test]
-fn verdict_says_what_declares_a_flow_or_who_governs_its_ends() {
+fn verdict_names_declaring_edge_or_governing_policies() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
     let cases = [
@@ -195,7 +195,7 @@ fn verdict_says_what_declares_a_flow_or_who_governs_its_ends() {
 }
 
 #[test]
-fn what_cannot_be_asked_ends_with_two_and_says_why() {
+fn invalid_queries_and_damaged_folders_end_with_two() {
     let (out, _) = built();
     let folder = out.path().join("new").display().to_string();
     let nothing = TempDir::new().unwrap();
@@ -227,7 +227,7 @@ fn what_cannot_be_asked_ends_with_two_and_says_why() {
 }
 
 #[test]
-fn a_folder_with_a_bad_file_is_built_without_it_and_the_status_says_so() {
+fn build_skips_invalid_file_and_ends_with_one() {
     let (manifests, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     std::fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
     let arguments = [manifests.path(), out.path()].map(|path| path.display().to_string());
@@ -239,7 +239,7 @@ fn a_folder_with_a_bad_file_is_built_without_it_and_the_status_says_so() {
 }
 
 #[test]
-fn a_flag_names_the_source_whatever_the_shell_has() {
+fn source_flags_override_kubeconfig_variable() {
     let serve = |arguments: &[&str]| {
         let mut command = provider();
         command.env("KUBECONFIG", "/no/such/kubeconfig").args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);

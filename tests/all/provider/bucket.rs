@@ -44,7 +44,7 @@ fn until_stored(provider: &mut Provider, bucket: &FakeBucket, fresh: &Fresh) {
 }
 
 #[test]
-fn a_bucket_has_what_the_provider_serves_pointer_last_and_consumers_read_it() {
+fn bucket_holds_served_baselines_readable_by_consumers() {
     let (api, bucket) = (FakeApi::start(), FakeBucket::start());
     let mut world = world(&api);
     let mut provider = start(&api, &bucket);
@@ -84,7 +84,7 @@ fn until_no_failure(provider: &mut Provider) {
 }
 
 #[test]
-fn a_bucket_that_refuses_is_told_and_written_to_once_it_does_not() {
+fn refusing_bucket_is_reported_and_retried() {
     for (status, told) in [(503, "503"), (403, "403")] {
         let (api, bucket) = (FakeApi::start(), FakeBucket::start());
         let mut world = world(&api);
@@ -101,7 +101,7 @@ fn a_bucket_that_refuses_is_told_and_written_to_once_it_does_not() {
 }
 
 #[test]
-fn where_nothing_may_be_deleted_the_newest_is_stored_all_the_same() {
+fn newest_baseline_is_stored_while_deletes_are_refused() {
     let (api, bucket) = (FakeApi::start(), FakeBucket::start());
     let mut world = world(&api);
     bucket.refuse(&["DELETE"], 403);

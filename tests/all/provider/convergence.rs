@@ -39,7 +39,7 @@ const EVENTS: usize = 70;
 const PAUSE: Duration = Duration::from_millis(60);
 
 #[test]
-fn whatever_happens_every_consumer_ends_with_the_table_of_a_fresh_start() {
+fn consumers_converge_to_table_of_fresh_start() {
     let mut chance = Chance::printed("the lives of a cluster");
     scope(|scope| {
         for _ in 0..LIVES {

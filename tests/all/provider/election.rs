@@ -39,7 +39,7 @@ fn leads(status: &Value) -> bool {
 }
 
 #[test]
-fn of_two_providers_one_pushes_and_the_other_follows_it_with_another_epoch() {
+fn second_provider_pushes_new_epoch_after_leader() {
     let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
@@ -80,7 +80,7 @@ fn of_two_providers_one_pushes_and_the_other_follows_it_with_another_epoch() {
 }
 
 #[test]
-fn a_leader_that_stood_still_while_another_led_begins_another_epoch() {
+fn paused_leader_begins_new_epoch_after_regaining_lease() {
     let (api, relay, mut world) = (FakeApi::start(), FakeRelay::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));

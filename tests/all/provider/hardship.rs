@@ -30,7 +30,7 @@ fn has_problem(status: &Value, words: &[&str]) -> bool {
 }
 
 #[test]
-fn objects_that_are_wrong_spoil_only_what_is_wrong_with_them_and_are_named() {
+fn invalid_parts_of_objects_are_skipped_and_reported() {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
     world.set(&api, Kind::Pod, pod("shop", "odd", "odd", &["10.0.0.300", "10.0.0.1"]));
@@ -66,7 +66,7 @@ fn objects_that_are_wrong_spoil_only_what_is_wrong_with_them_and_are_named() {
 }
 
 #[test]
-fn identities_go_out_without_what_only_classifies_and_the_status_says_what_is_missing() {
+fn identities_are_served_without_classifying_kinds() {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
     world.set(&api, Kind::Pod, pod("shop", "web-1", "web", &["10.0.0.1"]));
@@ -97,7 +97,7 @@ fn identities_go_out_without_what_only_classifies_and_the_status_says_what_is_mi
 }
 
 #[test]
-fn an_api_server_that_answers_half_is_asked_until_everything_is_known() {
+fn interrupted_lists_are_retried_until_complete() {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
     for number in 0..200 {
@@ -131,7 +131,7 @@ const NOT_HELD: Duration = Duration::from_secs(30);
 const HEAVY_ROUNDS: usize = 14;
 
 #[test]
-fn a_subscriber_that_reads_nothing_is_sent_away_and_holds_nobody() {
+fn stalled_subscriber_is_disconnected_without_delaying_others() {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));
     for number in 0..250 {

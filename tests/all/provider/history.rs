@@ -37,7 +37,7 @@ fn shop() -> (FakeApi, World) {
 }
 
 #[test]
-fn lookup_at_a_time_finds_the_record_of_then() {
+fn lookup_at_a_time_finds_its_record() {
     let (api, mut world) = shop();
     let mut provider = start(&api, &[]);
     let first = current(&provider);

@@ -58,7 +58,7 @@ fn fails_with(status: &Value, words: &[&str]) -> bool {
 }
 
 #[test]
-fn a_token_that_is_refused_is_told_and_what_waits_goes_out_in_order_once_it_is_right() {
+fn rejected_token_is_reported_and_backlog_pushed_later() {
     let mut place = Place::new();
     place.relay.demand_token("second");
     for number in 1..=3 {
@@ -81,7 +81,7 @@ fn a_token_that_is_refused_is_told_and_what_waits_goes_out_in_order_once_it_is_r
 }
 
 #[test]
-fn a_delta_that_is_refused_for_good_gives_way_to_a_baseline() {
+fn permanently_refused_delta_is_replaced_by_baseline() {
     let mut place = Place::new();
     place.relay.fail(Requests::Deltas, Fault::Refuse(400));
     place.happen(1);
@@ -104,7 +104,7 @@ fn a_delta_that_is_refused_for_good_gives_way_to_a_baseline() {
 }
 
 #[test]
-fn a_relay_that_does_not_answer_is_asked_again_and_gets_every_delta() {
+fn silent_relay_is_retried_and_receives_every_delta() {
     let mut place = Place::new();
     place.relay.fail(Requests::Deltas, Fault::Silent);
     place.happen(1);
@@ -116,7 +116,7 @@ fn a_relay_that_does_not_answer_is_asked_again_and_gets_every_delta() {
 }
 
 #[test]
-fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
+fn unacknowledged_delta_is_pushed_again_without_effect() {
     let mut place = Place::new();
     for (number, fault) in [(1, Fault::TakeAndReset), (2, Fault::TakeAndRefuse(503)), (3, Fault::ResetHalfWay)] {
         let before = place.relay.requests();
@@ -132,7 +132,7 @@ fn a_delta_that_was_taken_without_a_word_comes_again_and_changes_nothing() {
 }
 
 #[test]
-fn a_delta_that_is_refused_for_good_is_given_up_however_often_baselines_overtake_it() {
+fn refused_delta_is_dropped_despite_frequent_baselines() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
     place.relay.fail(Requests::Deltas, Fault::Refuse(400));
     let mut number = 0;
@@ -165,7 +165,7 @@ fn baselines_go_on_while_the_relay_refuses_deltas() {
 }
 
 #[test]
-fn deltas_go_on_while_the_relay_refuses_the_next_baseline() {
+fn deltas_are_pushed_while_relay_refuses_baselines() {
     let mut place = Place::with(&["--baseline-secs", "1"]);
     place.relay.fail(Requests::Baselines, Fault::Refuse(500));
     place.happen(1);

@@ -90,7 +90,7 @@ fn other_nodes_are_remote_to_own_node() {
 }
 
 #[test]
-fn identities_go_out_without_rights_to_nodes_and_slices() {
+fn identities_are_served_without_node_and_slice_rights() {
     let (api, mut world) = (FakeApi::start(), World::default());
     world.set(&api, Kind::Namespace, namespace("kube-system", json!({})));
     world.set(&api, Kind::Namespace, namespace("shop", json!({})));

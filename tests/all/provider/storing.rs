@@ -57,7 +57,7 @@ fn files(store: &Path, feed: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_reader_of_the_store_always_finds_what_the_pointer_names_and_old_baselines_go() {
+fn pointer_names_existing_objects_and_old_baselines_expire() {
     let (api, store) = (FakeApi::start(), TempDir::new().unwrap());
     let mut world = world(&api);
     let _provider = start(&api, store.path());
@@ -125,7 +125,7 @@ fn fill(disk: &Path, but: usize) {
 }
 
 #[test]
-fn a_full_disk_is_told_and_once_there_is_room_the_newest_is_stored_and_nothing_is_left_over() {
+fn full_disk_is_reported_and_storing_resumes_cleanly() {
     // With no room at all, for one of two objects, for both without the pointer.
     for blocks in [0, 1, 2] {
         with_small_disk(128, |disk| {

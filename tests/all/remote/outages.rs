@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn sets_stay_while_the_other_cluster_is_away_and_what_it_lost_meanwhile_goes_when_it_is_back() {
+fn sets_survive_outage_and_lose_removed_pods_afterwards() {
     let clusters = TwoClusters::new();
     let (web_0, web_1) = (EastPod::web("web-0", 0), EastPod::web("web-1", 1));
     let mut cast = Cast::begin(&clusters, &[web_0.clone(), web_1]);
@@ -55,7 +55,7 @@ impl Cast<'_> {
 }
 
 #[test]
-fn all_of_them_may_go_in_any_order_and_come_back_in_any() {
+fn sets_survive_outages_in_any_order() {
     let clusters = TwoClusters::new();
     let (stays, goes) = (EastPod::web("stays", 0), EastPod::web("goes", 1));
     let both = [stays.clone(), goes.clone()];
@@ -83,7 +83,7 @@ fn all_of_them_may_go_in_any_order_and_come_back_in_any() {
 }
 
 #[test]
-fn an_agent_that_starts_while_nobody_answers_enforces_what_it_has_on_disk_from_its_first_commit_on() {
+fn agent_enforces_stored_sets_without_provider() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0)]);
     cast.until_in_kernel(&[0]);
@@ -98,7 +98,7 @@ fn an_agent_that_starts_while_nobody_answers_enforces_what_it_has_on_disk_from_i
 }
 
 #[test]
-fn a_provider_that_has_lost_its_state_takes_nothing_away_while_the_other_cluster_is_away() {
+fn provider_without_state_removes_no_sets_during_outage() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), EastPod::web("web-1", 1)]);
     cast.until_in_kernel(&[0, 1]);
@@ -114,7 +114,7 @@ fn a_provider_that_has_lost_its_state_takes_nothing_away_while_the_other_cluster
 }
 
 #[test]
-fn what_is_too_old_is_dropped_where_that_is_asked_for_and_comes_back() {
+fn stale_sets_are_dropped_and_restored_after_reconnect() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0)]);
     cast.until_in_kernel(&[0]);
@@ -132,7 +132,7 @@ fn what_is_too_old_is_dropped_where_that_is_asked_for_and_comes_back() {
 }
 
 #[test]
-fn a_file_of_the_agent_that_is_damaged_is_set_aside_and_said() {
+fn damaged_remote_sets_file_is_renamed_and_reported() {
     let clusters = TwoClusters::new();
     std::fs::create_dir(clusters.path("agent")).unwrap();
     std::fs::write(clusters.path("agent/remote-sets.json"), "{\"epoch\":0,").unwrap();
@@ -153,7 +153,7 @@ fn a_file_of_the_agent_that_is_damaged_is_set_aside_and_said() {
 }
 
 #[test]
-fn a_second_provider_is_asked_where_the_first_one_fails() {
+fn agent_falls_back_to_second_provider_url() {
     let clusters = TwoClusters::new();
     let mut cast = Cast { clusters: &clusters, east: None, provider: None, agent: None };
     cast.start_east(&[EastPod::web("web-0", 0)]);

@@ -23,7 +23,7 @@ fn explain_names_the_set_and_the_policy() {
 }
 
 #[test]
-fn the_status_and_the_figures_say_how_old_it_is() {
+fn status_and_metrics_report_staleness_of_sets() {
     let clusters = TwoClusters::new();
     let mut cast = Cast::begin(&clusters, &[EastPod::web("web-0", 0), EastPod::web("web-1", 1)]);
     cast.until_in_kernel(&[0, 1]);
@@ -61,7 +61,7 @@ fn the_status_and_the_figures_say_how_old_it_is() {
 }
 
 #[test]
-fn an_agent_that_asks_no_provider_is_as_before() {
+fn agent_without_provider_has_no_remote_state() {
     let clusters = TwoClusters::new();
     let mut agent = clusters.agent_without_provider(&[]);
     agent.until_ready();

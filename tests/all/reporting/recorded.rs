@@ -90,7 +90,7 @@ impl Enforced<'_> {
 }
 
 #[test]
-fn what_packets_have_recorded_stays_through_changes_and_repairs() {
+fn recorded_flows_survive_changes_and_repairs() {
     let lab = lab();
     let base = [
         namespace("shop", ""),

@@ -45,7 +45,7 @@ fn warnings_end_with_0_unless_strict() {
 }
 
 #[test]
-fn what_is_not_understood_and_what_does_not_parse_ends_with_1() {
+fn unsupported_fields_and_invalid_files_end_with_1() {
     let wrong = folder(&format!(
         "{SHOP}---\nkind: NetworkPolicy\nmetadata: {{name: x, namespace: shop}}\nspec: {{ingress: [{{fro: []}}]}}\n"
     ));
@@ -93,7 +93,7 @@ spec: {podSelector: {matchLabels: {app: db}}}
 "#;
 
 #[test]
-fn policies_that_say_nothing_are_checked_as_the_flag_has_it() {
+fn enforcement_flag_applies_to_unannotated_policies() {
     let both = folder(&format!("{SHOP}{ENFORCED}"));
     let check = |enforcement| say(both.path(), &["check", "--enforcement", enforcement]);
     assert!(check("enforce").ends_with("0 errors, 0 warnings\nexit status 0\n"), "{}", check("enforce"));

@@ -10,7 +10,7 @@ fn check(flow: [&str; 3], expected: Expect) {
 }
 
 #[test]
-fn an_allowed_flow_names_the_rule_and_ends_with_0() {
+fn allowed_flow_names_rule_with_status_0() {
     check(
         ["shop/web", "shop/db", "5432"],
         expect![[r#"
@@ -25,7 +25,7 @@ fn an_allowed_flow_names_the_rule_and_ends_with_0() {
 }
 
 #[test]
-fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
+fn denied_flow_names_closest_rule_with_status_1() {
     check(
         ["ops/backup", "shop/db", "5432/tcp"],
         expect![[r#"
@@ -56,7 +56,7 @@ fn a_denied_flow_names_the_closest_rule_and_what_it_lacks_and_ends_with_1() {
 }
 
 #[test]
-fn a_node_and_its_own_pods_reach_each_other_whatever_the_policies_say() {
+fn node_and_its_pods_are_always_allowed() {
     let proxy = r#"
 ---
 apiVersion: v1
@@ -116,7 +116,7 @@ fn parties_can_be_addresses() {
 }
 
 #[test]
-fn ports_can_be_named_and_traffic_can_be_icmp() {
+fn traffic_is_a_named_port_or_icmp() {
     check(
         ["shop/web", "shop/db", "postgres"],
         expect![[r#"
@@ -203,7 +203,7 @@ fn as_json_every_family_is_an_entry() {
 }
 
 #[test]
-fn policies_that_say_nothing_are_explained_as_the_flag_has_it() {
+fn enforcement_flag_applies_to_unannotated_policies() {
     let flow = ["explain", "ops/backup", "shop/db", "5432"];
     let shop = folder(SHOP);
     let audited = say(shop.path(), &[&flow[..], &["--enforcement", "audit"]].concat());
@@ -214,7 +214,7 @@ fn policies_that_say_nothing_are_explained_as_the_flag_has_it() {
 }
 
 #[test]
-fn how_a_running_agent_enforces_is_its_own_affair() {
+fn enforcement_flag_requires_manifests() {
     let refused = run(["explain", "shop/web", "shop/db", "5432", "--enforcement", "audit"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("--enforcement needs --manifests"), "{}", refused.stderr);

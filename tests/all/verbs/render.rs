@@ -87,7 +87,7 @@ fn beside_the_ruleset(text: &str) -> String {
 }
 
 #[test]
-fn a_file_that_does_not_parse_is_named_with_line_and_column_and_the_rest_is_rendered() {
+fn invalid_file_is_reported_and_others_are_rendered() {
     let shop = folder(SHOP);
     std::fs::write(shop.path().join("broken.yaml"), "kind: NetworkPolicy\nspec:\n  a: ]\n").unwrap();
     let text = say(shop.path(), &["render", "--node-name", "node-a"]);
@@ -114,7 +114,7 @@ fn what_is_not_understood_is_said_and_denied() {
 }
 
 #[test]
-fn reports_go_to_the_group_that_the_agent_would_take_unless_another_is_named_or_none() {
+fn nflog_group_flag_selects_or_disables_the_group() {
     let folder = folder(SHOP);
     let rendered = |arguments: &[&str]| say(folder.path(), &[&["render", "--node-name", "node-a"], arguments].concat());
     assert!(rendered(&[]).contains("log prefix \"ringfence deny/ingress\" group 9470"));
@@ -124,7 +124,7 @@ fn reports_go_to_the_group_that_the_agent_would_take_unless_another_is_named_or_
 }
 
 #[test]
-fn policies_that_say_nothing_are_audited_where_that_is_asked_for() {
+fn enforcement_flag_applies_to_unannotated_policies() {
     let folder = folder(SHOP);
     let text = say(folder.path(), &["render", "--node-name", "node-a", "--enforcement", "audit"]);
     assert!(text.contains("chain audit-ingress/shop/db/") && !text.contains("chain ingress/shop/db/"), "{text}");

@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_one_or_between_the_two_middle_ones() {
+    fn median_is_middle_value_or_mean_of_two() {
         assert_eq!(Figure::of([3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(Figure::of([4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert_eq!(format!("{:.1}", Figure::of([3.0, 1.0, 2.0])), "2.0 (1.0-3.0)");
     }
 
     #[test]
-    fn a_short_figure_has_two_digits_and_no_spread_that_cannot_be_seen() {
+    fn short_figure_has_significant_digits_and_visible_spread() {
         let shown = |runs: [f64; 3]| Figure::of(runs).short();
         assert_eq!(shown([0.121, 0.119, 0.123]), "0.12");
         assert_eq!(shown([0.042, 0.051, 0.039]), "0.042 (0.039-0.051)");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_smallest_that_so_many_are_not_above() {
+    fn percentile_is_smallest_value_covering_its_share() {
         let spread = Spread::of((1..=100).rev().map(f64::from));
         assert_eq!(spread, Some(Spread { least: 1.0, median: 50.0, p99: 99.0, most: 100.0 }));
         assert_eq!(Spread::of([7.0]), Some(Spread { least: 7.0, median: 7.0, p99: 7.0, most: 7.0 }));

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_again_replaces_what_was_and_the_rest_stays() {
+    fn new_records_replace_same_points_and_keep_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records.json");
         let at = |section: &str, x: f64, y: f64| {

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_log_is_of_the_day_or_of_the_next() {
+    fn log_line_time_may_cross_midnight() {
         let day = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 * 3 + 86_399);
         let seconds = |line: &str| since(SystemTime::UNIX_EPOCH, time_of(line, day)).as_secs_f64();
         assert_eq!(seconds("1970-01-04T23:59:59.500000Z  INFO x"), 86_400.0 * 3.0 + 86_399.5);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_under_each_other_but_for_the_last() {
+    fn columns_are_aligned_except_the_last() {
         let mut table = Table::new(["", "ns", "rule"]);
         table.row(["established", "9", "a long | one"]);
         table.row(["first", "100", "b"]);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_agents_and_servers_of_the_place_are_ended() {
+    fn only_processes_of_own_demo_are_ended() {
         for (line, ends) in [
             ("ringfence\0agent\0--node-name\0node-a\0--run-dir\0/run/ringfence-demo/node-a\0", true),
             ("demo\0--serve\0/run/ringfence-demo/manifests\0", true),

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_but_a_request_for_an_echo_is_recognised_as_itself() {
+    fn built_packets_are_recognised_except_echo_requests() {
         for (source, destination) in [("10.1.0.1", "10.2.0.2"), ("fd00:1::1", "fd00:2::2")] {
             for protocol in [Probe::SCTP, 47, 253] {
                 let probe = Probe {

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn after_any_events_the_state_is_that_of_the_lists() {
+    fn state_after_events_equals_that_of_lists() {
         let mut cluster = Cluster::of(Size::of_pods(300));
         let mut state = cluster.state();
         let mut versions = vec![cluster.version()];

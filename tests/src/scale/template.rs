@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_filled_and_white_space_stays_only_in_texts() {
+    fn template_fills_gaps_and_keeps_whitespace_in_strings() {
         let template = Template::new("{ \"a b\": \"$name$ \\\" x\",\n \"c\": $list$ }");
         let mut out = Vec::new();
         template.write(&mut out, |gap, out| out.extend(if gap == "name" { "web".bytes() } else { "[1]".bytes() }));

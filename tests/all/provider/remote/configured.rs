@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_token_is_read_again_when_its_file_changes() {
+fn changed_token_file_is_reloaded() {
     let stage = Stage::new();
     stage.east.faults(|faults| faults.token = Some("first".into()));
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
@@ -20,7 +20,7 @@ fn a_token_is_read_again_when_its_file_changes() {
 }
 
 #[test]
-fn a_kubeconfig_and_the_token_file_that_it_names_are_read_again_too() {
+fn changed_kubeconfig_and_its_token_file_are_reloaded() {
     let stage = Stage::new();
     stage.east.faults(|faults| faults.token = Some("first".into()));
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
@@ -44,7 +44,7 @@ fn a_kubeconfig_and_the_token_file_that_it_names_are_read_again_too() {
 }
 
 #[test]
-fn a_cluster_that_is_not_named_any_more_goes_with_its_sets_and_its_state() {
+fn removed_cluster_loses_its_sets_and_state() {
     let stage = Stage::new();
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     let mut provider = stage.start();
@@ -71,7 +71,7 @@ fn a_cluster_that_is_not_named_any_more_goes_with_its_sets_and_its_state() {
 }
 
 #[test]
-fn a_file_that_becomes_wrong_changes_nothing_and_one_that_is_wrong_is_not_begun_with() {
+fn invalid_cluster_file_fails_start_and_keeps_clusters() {
     let stage = Stage::new();
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     let mut provider = stage.start();
@@ -98,7 +98,7 @@ fn a_file_that_becomes_wrong_changes_nothing_and_one_that_is_wrong_is_not_begun_
 }
 
 #[test]
-fn two_clusters_whose_names_could_be_joined_alike_are_apart() {
+fn clusters_with_ambiguous_joined_names_stay_distinct() {
     let stage = Stage::new();
     let other = FakeApi::start();
     let mut in_a = offering("web-1", "web", &["10.4.1.1"]);
@@ -120,7 +120,7 @@ fn two_clusters_whose_names_could_be_joined_alike_are_apart() {
 }
 
 #[test]
-fn where_no_other_clusters_are_watched_there_is_no_such_feed() {
+fn remote_feed_is_absent_without_remote_clusters() {
     let home = FakeApi::start();
     home.set(Kind::Namespace, namespace("kube-system", json!({})));
     let kubeconfig = home.kubeconfig().display().to_string();

@@ -73,7 +73,7 @@ fn remote_line_follows_its_set_in_deltas() {
 }
 
 #[test]
-fn first_list_has_lines_of_clusters_that_are_away() {
+fn first_list_has_lines_of_unreachable_clusters() {
     let stage = stage_with_database();
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     let mut provider = stage.start();

@@ -62,7 +62,7 @@ fn each_set_is_an_object_to_the_letter() {
 }
 
 #[test]
-fn calicos_own_api_is_used_where_it_is_served() {
+fn calico_api_is_used_where_served() {
     let stage = stage();
     stage.home.install_network_sets("projectcalico.org/v3");
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
@@ -72,7 +72,7 @@ fn calicos_own_api_is_used_where_it_is_served() {
 }
 
 #[test]
-fn objects_follow_their_sets_and_nothing_is_written_for_what_changes_nothing() {
+fn exported_objects_follow_sets_without_redundant_writes() {
     let stage = stage();
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
     stage.set(offering("api-1", "api", &["10.4.1.9"]));
@@ -108,7 +108,7 @@ fn objects_follow_their_sets_and_nothing_is_written_for_what_changes_nothing() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_as_it_is_and_is_told() {
+fn foreign_network_set_is_kept_and_reported() {
     let stage = stage();
     let theirs = |name: &str, labels: Value| {
         json!({
@@ -258,7 +258,7 @@ fn export_deletes_its_sets_of_removed_clusters() {
 }
 
 #[test]
-fn sets_whose_names_would_be_the_same_have_an_object_each() {
+fn sets_with_colliding_names_have_separate_objects() {
     let stage = stage();
     let in_namespace = |pod: &str, namespace: &str, set: &str, address: &str| {
         let mut offering = offering(pod, set, &[address]);
@@ -278,7 +278,7 @@ fn sets_whose_names_would_be_the_same_have_an_object_each() {
 }
 
 #[test]
-fn what_others_change_of_our_objects_or_refuse_is_tried_again() {
+fn refused_or_conflicting_exports_are_retried() {
     let stage = stage();
     stage.home.faults(|faults| faults.network_set_refusals = BTreeMap::from([(Verb::Create, 503)]));
     stage.set(offering("web-1", "web", &["10.4.1.1"]));
@@ -297,7 +297,7 @@ fn what_others_change_of_our_objects_or_refuse_is_tried_again() {
 }
 
 #[test]
-fn nothing_is_written_where_nothing_is_to_be_exported_or_another_leads() {
+fn export_writes_nothing_while_another_provider_leads() {
     let stage = Stage::new().with(&["--leader-elect", "--export", "calico", "--lease-identity", "second"]);
     stage.home.install_network_sets(V1);
     let held = json!({

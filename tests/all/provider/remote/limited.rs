@@ -75,7 +75,7 @@ fn cluster_over_its_limits_loses_largest_namespace_first() {
 }
 
 #[test]
-fn changed_limits_count_at_once_while_cluster_is_away() {
+fn changed_limits_apply_while_cluster_is_unreachable() {
     let stage = Stage::new();
     for (pod, address) in [("web", "10.4.1.1"), ("api", "10.4.1.2"), ("db", "10.4.1.3")] {
         stage.set(offering(pod, pod, &[address]));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_follower_is_told_of_every_change_of_a_labelled_pod() {
+fn follower_receives_every_change_of_labelled_pods() {
     let stage = Stage::new();
     stage.set(offering("web-1", "web", &["10.4.1.38", "2001:db8::38"]));
     stage.set(pod("shop", "plain", "any", &["10.4.1.99"]));
@@ -40,7 +40,7 @@ fn a_follower_is_told_of_every_change_of_a_labelled_pod() {
 }
 
 #[test]
-fn both_families_of_labels_are_watched_and_others_where_they_are_asked_for() {
+fn default_and_configured_label_prefixes_are_watched() {
     let stage = Stage::new();
     let mut newer = offering("web-1", "web", &["10.4.1.1"]);
     newer["metadata"]["labels"] = json!({"policy.semaphore.uw.io/name": "web"});
@@ -57,7 +57,7 @@ fn both_families_of_labels_are_watched_and_others_where_they_are_asked_for() {
 }
 
 #[test]
-fn the_death_of_an_old_pod_leaves_the_address_of_the_one_that_has_it_now() {
+fn shared_address_stays_when_one_pod_is_removed() {
     let stage = Stage::new();
     stage.set(offering("old", "web", &["10.4.1.38"]));
     stage.set(offering("new", "web", &["10.4.1.38"]));
@@ -70,7 +70,7 @@ fn the_death_of_an_old_pod_leaves_the_address_of_the_one_that_has_it_now() {
 }
 
 #[test]
-fn pods_on_their_nodes_network_and_sets_that_are_not_accepted_are_left_out() {
+fn host_network_pods_and_unaccepted_sets_are_excluded() {
     let stage = Stage::new();
     let mut on_host = offering("host-1", "web-host", &["10.0.0.1"]);
     on_host["spec"]["hostNetwork"] = true.into();

@@ -27,7 +27,7 @@ fn until_saved(stage: &Stage, address: &str) {
 }
 
 #[test]
-fn sets_stay_while_their_cluster_is_away_also_when_the_provider_begins_anew() {
+fn sets_survive_cluster_outage_and_provider_restart() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -64,7 +64,7 @@ fn sets_stay_while_their_cluster_is_away_also_when_the_provider_begins_anew() {
 }
 
 #[test]
-fn a_deletion_during_an_outage_is_applied_when_it_is_over() {
+fn deletion_during_outage_is_applied_after_it() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -79,7 +79,7 @@ fn a_deletion_during_an_outage_is_applied_when_it_is_over() {
 }
 
 #[test]
-fn a_list_that_takes_more_than_half_is_asked_for_twice() {
+fn list_removing_over_half_is_requested_twice() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -105,7 +105,7 @@ fn a_list_that_takes_more_than_half_is_asked_for_twice() {
 }
 
 #[test]
-fn deletions_that_are_watched_count_at_once_however_many_they_are() {
+fn watched_deletions_apply_immediately() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -117,7 +117,7 @@ fn deletions_that_are_watched_count_at_once_however_many_they_are() {
 }
 
 #[test]
-fn state_that_is_damaged_is_refused_and_moved_aside() {
+fn damaged_state_file_is_refused_and_renamed() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -137,7 +137,7 @@ fn state_that_is_damaged_is_refused_and_moved_aside() {
 }
 
 #[test]
-fn what_nothing_is_known_of_has_no_age_and_does_not_hold_up_the_rest() {
+fn unsynced_cluster_has_no_age_and_blocks_nothing() {
     let stage = stage_of_three();
     stage.cut_off();
     let mut provider = stage.start();
@@ -152,7 +152,7 @@ fn what_nothing_is_known_of_has_no_age_and_does_not_hold_up_the_rest() {
 }
 
 #[test]
-fn sets_that_are_too_old_are_dropped_where_that_is_asked_for() {
+fn stale_sets_are_dropped_after_configured_age() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());
@@ -183,7 +183,7 @@ fn sets_that_are_too_old_are_dropped_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_is_measured_and_asked_tells_the_clusters_apart() {
+fn remote_metrics_are_labelled_by_cluster() {
     let stage = stage_of_three();
     let mut provider = stage.start();
     until_served(&mut provider, &three());

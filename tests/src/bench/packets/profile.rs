@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_meets_the_rules_before_the_cut_and_passes() {
+    fn truncated_ruleset_accepts_packet_after_same_rules() {
         for (check_sources, packet) in
             [(true, Packet::First), (false, Packet::First), (true, Packet::Established), (false, Packet::Established)]
         {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_established_packet_is_asked_for_its_approval_only() {
+    fn established_packet_meets_the_approval_rule_only() {
         for check_sources in [true, false] {
             let way = Way::of(Cluster { check_sources, ..Cluster::SMALLEST }.ruleset("t"), Packet::Established);
             let met: Vec<String> = (1..=way.met.len()).map(|count| way.last(count)).collect();
