@@ -40,6 +40,8 @@ mod demo;
 mod identities;
 // The walls between the crates hold.
 mod walls;
+// Names of tests stay short.
+mod tidy;
 // A node for the agent to run on.
 mod stage;
 // The agent as a process: what it programs, repairs, refuses and says.

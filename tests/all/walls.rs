@@ -1,7 +1,7 @@
 //! The walls between the crates (ARCHITECTURE.md), read from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -145,20 +145,31 @@ const AT_SOCKETS: &[(&str, &str)] = &[
 fn sockets_of_agent_are_used_through_one_client() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/agent/src");
     let mut seen = BTreeSet::new();
-    let mut folders = vec![source.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap();
-            if ["UnixStream", "UnixListener::bind", "hyper::"].iter().any(|word| text.contains(word)) {
-                seen.insert(path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned());
-            }
+    for path in source_files(&source) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if ["UnixStream", "UnixListener::bind", "hyper::"].iter().any(|word| text.contains(word)) {
+            seen.insert(path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned());
         }
     }
     let allowed: BTreeSet<String> = AT_SOCKETS.iter().map(|(file, _)| (*file).to_owned()).collect();
     assert_eq!(seen, allowed);
+}
+
+/// The Rust files below a folder, without build output.
+pub(crate) fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if path.file_name().is_none_or(|name| name != "target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
 }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_without_records_says_that_its_agent_is_alive() {
+    fn batch_without_records_marks_its_agent_alive() {
         let mut inbox = Inbox::new();
         let empty = |next: u64| BatchHead { newest: next - 1, count: 0, ..head(1, next, 1, 1) };
         assert_eq!(inbox.accept(&empty(6), at(0)), accepted(0, 0), "the agent goes back");

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_node_are_bounded_in_each_window() {
+    fn records_per_node_and_window_are_bounded() {
         let mut store = ClusterStore::new(MANY);
         for _ in 0..MOST_RECORDS_PER_NODE {
             store.insert(record_of("n1", 0), at(0)).unwrap();

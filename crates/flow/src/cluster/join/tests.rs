@@ -98,7 +98,7 @@ fn flow_denied_at_its_source_joins_nothing() {
 }
 
 #[test]
-fn source_behind_snat_stays_a_record_of_its_own() {
+fn source_behind_snat_stays_a_separate_record() {
     let translated = with_key(seen("n2", ["n1", "n2"], 2), |key| {
         key.source = Endpoint { kind: crate::EndpointKind::Node, name: Some("n1".into()), ..pod("x", "x") };
     });
@@ -158,7 +158,7 @@ fn policies_under_way_do_not_count_connections_twice() {
 }
 
 #[test]
-fn side_that_saw_more_counts_where_agents_are_missing() {
+fn larger_count_wins_where_agents_are_missing() {
     // The destination's node reports the connections of n1, which has an agent, and of n3, which has none.
     let mut there = seen("n2", ["n1", "n2"], 5);
     Arc::make_mut(&mut there.sources).nodes.insert("n3".into());
