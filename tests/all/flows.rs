@@ -19,16 +19,28 @@ mod totals;
 mod ulogd;
 // Connections while they are open.
 mod moments;
+// `ringfence flows --follow`.
+mod follow;
+// Filters and sums of `ringfence flows`, against the same records filtered here.
+mod filters;
+// Labels and service identities of pods in records.
+mod labels;
+// A pod that fills connection tracking, and events that overflow the agent's socket.
+mod flood;
+// A wall clock that is set back and forward.
+mod clock;
 // `ringfence flows`, and what `explain` says of flows.
 mod verb;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::agent_process::{AgentProcess, ask_socket};
+use tests::agent_process::{AgentProcess, WITHIN, ask_socket};
+use tests::fake_clock::FakeClock;
 
 use crate::drops::{DB, OTHER, OUTSIDE, WEB, send_datagrams, stage};
 use crate::stage::{NODE, Stage, pod, policy};
@@ -36,8 +48,21 @@ use crate::stage::{NODE, Stage, pod, policy};
 /// Port that the policy of `db` allows.
 const PORT: u16 = 5432;
 
+const WINDOW_SECONDS: i64 = 15;
+
 fn start(stage: &Stage) -> AgentProcess<'_> {
+    start_command(stage, stage.agent_on_manifests())
+}
+
+/// With a clock of its own, so that a test need not wait for the end of a window.
+fn start_with_clock<'stage>(stage: &'stage Stage, clock: &FakeClock) -> AgentProcess<'stage> {
     let mut command = stage.agent_on_manifests();
+    clock.apply(&mut command);
+    start_command(stage, command)
+}
+
+/// Starts this agent with flow records, and waits until it makes them.
+fn start_command(stage: &Stage, mut command: Command) -> AgentProcess<'_> {
     command.args(["--flows", "on"]);
     let mut agent = stage.start(command);
     agent.until_ready();
@@ -59,6 +84,26 @@ fn listed(run_dir: &Path, parameters: &str) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let lines = answer.body.lines().filter(|line| line.starts_with('{'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Whether each connection that began is live, has ended or is lost.
+fn balances(coverage: &Value) -> bool {
+    let figure = |name: &str| coverage[name].as_u64().unwrap();
+    figure("started") == figure("ended") + figure("live") + figure("lost")
+}
+
+/// Writes a setting of the node's connection tracking.
+fn write_setting(stage: &Stage, key: &str, value: u64) {
+    let path = format!("/proc/sys/net/netfilter/{key}");
+    stage.lab.node_exec(NODE, || std::fs::write(&path, value.to_string())).unwrap();
+}
+
+/// Runs `conntrack` on the node. Listing with `-L` makes connection tracking forget what has expired.
+fn conntrack(stage: &Stage, arguments: &[&str]) {
+    let ended = stage
+        .lab
+        .node_exec(NODE, || Command::new("conntrack").args(arguments).output().expect("conntrack is installed"));
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 fn sum(records: &[Value], pointer: &str) -> u64 {
@@ -86,6 +131,7 @@ fn exchange(stage: &Stage, from: &str, to: &str, port: u16, bytes: usize) {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     stage.lab.in_namespace_of(from, || {
         let mut client = TcpStream::connect_timeout(&SocketAddr::new(to, port), Duration::from_secs(10)).unwrap();
+        client.set_read_timeout(Some(WITHIN)).unwrap();
         client.write_all(&vec![7; bytes]).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut answer = Vec::new();

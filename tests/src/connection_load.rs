@@ -2,8 +2,8 @@
 //! waits for another thread to be scheduled.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::ops::Range;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -83,6 +83,27 @@ pub fn send_first_packets(lab: &Lab, client: IpAddr, target: SocketAddr, source_
             let socket = bound(SocketAddr::new(client, port), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
             let begun = connect(socket.as_raw_fd(), &SockaddrStorage::from(target));
             assert_eq!(begun, Err(Errno::EINPROGRESS));
+        }
+    });
+}
+
+/// Sends a datagram from each of the source ports to each of the ports of the destination: a flow for each pair.
+///
+/// # Panics
+/// If nobody in the lab has the address, or a source port is taken.
+pub fn send_datagrams(
+    lab: &Lab,
+    client: IpAddr,
+    destination: IpAddr,
+    source_ports: RangeInclusive<u16>,
+    ports: &RangeInclusive<u16>,
+) {
+    lab.in_namespace_of(client, || {
+        for source_port in source_ports {
+            let socket = UdpSocket::bind((client, source_port)).expect("a free port");
+            for port in ports.clone() {
+                socket.send_to(b"hello", (destination, port)).expect("a route");
+            }
         }
     });
 }

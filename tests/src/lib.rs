@@ -11,6 +11,7 @@ pub mod demo_context;
 pub mod demo_remote;
 pub mod fake_api;
 pub mod fake_bucket;
+pub mod fake_clock;
 pub mod fake_relay;
 pub mod frame;
 pub mod fuzzing;

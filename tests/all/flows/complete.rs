@@ -1,14 +1,7 @@
 use std::io::Write as _;
 
-use serde_json::Value;
-
-use super::{PORT, coverage, exchange, records, serve, start, sum};
+use super::{PORT, balances, coverage, exchange, records, serve, start, sum};
 use crate::drops::{DB, WEB, stage};
-
-fn balances(coverage: &Value) -> bool {
-    let figure = |name: &str| coverage[name].as_u64().unwrap();
-    figure("started") == figure("ended") + figure("live") + figure("lost")
-}
 
 #[test]
 fn connections_during_a_standstill_are_recorded() {

@@ -1,12 +1,13 @@
 //! What is known of a connection while it is open, and by which rules, with and without times of conntrack's entries.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::agent_process::AgentProcess;
 
-use super::{PORT, coverage, exchange, records, serve, start, sum};
+use super::{PORT, balances, coverage, exchange, records, serve, start, start_command, sum, write_setting};
 use crate::drops::{DB, WEB, stage};
 use crate::stage::{Stage, policy};
 
@@ -62,11 +63,7 @@ fn open_connection_keeps_the_policy_that_allowed_it() {
 #[test]
 fn agent_without_accounting_records_connections_without_volume() {
     let stage = stage();
-    let mut command = stage.agent_with_read_only_sysctls();
-    command.args(["--flows", "on"]);
-    let mut agent = stage.start(command);
-    agent.until_ready();
-    agent.until("the agent follows connection tracking", |_| coverage(&stage)["since"].is_string().then_some(()));
+    let mut agent = start_command(&stage, stage.agent_with_read_only_sysctls());
     serve(&stage, DB[0], PORT);
     exchange(&stage, WEB[0], DB[0], PORT, 1000);
     let found = agent.until("the connection", |_| {
@@ -76,4 +73,24 @@ fn agent_without_accounting_records_connections_without_volume() {
     assert_eq!(found[0]["ingress"]["verdict"], "allowed", "{found:#?}");
     assert!(found.iter().all(|r| r["sent"].is_null() && r["received"].is_null()), "{found:#?}");
     assert!(sum(&found, "/unknownVolume") > 0, "{found:#?}");
+}
+
+#[test]
+fn agent_without_conntrack_events_records_listed_connections() {
+    let stage = stage();
+    write_setting(&stage, "nf_conntrack_events", 0);
+    let mut agent = start(&stage);
+    serve(&stage, DB[0], PORT);
+    let mut open = connect(&stage);
+    open.write_all(&[7; 5_000]).unwrap();
+    let found = agent.until("the open connection with its volume", |_| {
+        let found = records(&stage, "?protocol=tcp");
+        (sum(&found, "/sent/bytes") > 5_000).then_some(found)
+    });
+    assert_eq!(sum(&found, "/connections/started"), 1, "{found:#?}");
+    assert_eq!(found[0]["ingress"]["verdict"], "allowed", "{found:#?}");
+    let figures = coverage(&stage);
+    assert!(figures["problems"].to_string().contains("net.netfilter.nf_conntrack_events is 0"), "{figures}");
+    assert!(balances(&figures) && figures["live"] == 1, "{figures}");
+    agent.until_logged(&["net.netfilter.nf_conntrack_events is 0", "sysctl -w"]);
 }

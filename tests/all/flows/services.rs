@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
 use tests::fake_api::{FakeApi, Verb};
 
-use super::{PORT, coverage, exchange, records, serve, sum};
+use super::{PORT, coverage, exchange, records, serve, start_command, sum};
 use crate::drops::{DB, WEB, pods, stage};
 use crate::stage::{Stage, set_all};
 
@@ -47,12 +47,7 @@ fn scene() -> (Stage, FakeApi) {
 }
 
 fn start<'a>(stage: &'a Stage, api: &FakeApi) -> AgentProcess<'a> {
-    let mut command = stage.agent_on_api(api);
-    command.args(["--flows", "on"]);
-    let mut agent = stage.start(command);
-    agent.until_ready();
-    agent.until("the agent follows connection tracking", |_| coverage(stage)["since"].is_string().then_some(()));
-    agent
+    start_command(stage, stage.agent_on_api(api))
 }
 
 /// Connections by the name of their Service; `None` is of those without one.

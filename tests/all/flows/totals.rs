@@ -8,7 +8,7 @@ use tests::backlog::lost_packets;
 use tests::connection_load::{ConnectionLoad, send_first_packets};
 
 use super::ulogd::Ulogd;
-use super::{PORT, coverage, records, start, sum};
+use super::{PORT, balances, conntrack, coverage, records, start, sum, write_setting};
 use crate::drops::{DB, OTHER, WEB, stage};
 use crate::stage::Stage;
 
@@ -100,19 +100,6 @@ fn connect(stage: &Stage, loads: &[ConnectionLoad; 2], ports: Range<u16>) {
     });
 }
 
-/// Lets connection tracking forget what has expired, which a listing does.
-fn list_entries(stage: &Stage) {
-    let listed = stage.lab.node_exec(crate::stage::NODE, || {
-        std::process::Command::new("conntrack").arg("-L").output().expect("conntrack is installed")
-    });
-    assert!(listed.status.success(), "{listed:?}");
-}
-
-fn write_setting(stage: &Stage, key: &str, value: u64) {
-    let path = format!("/proc/sys/net/netfilter/{key}");
-    stage.lab.node_exec(crate::stage::NODE, || std::fs::write(&path, value.to_string())).unwrap();
-}
-
 /// Packets that were denied, by the records and the metrics that say what is not in records.
 fn denied(stage: &Stage, agent: &AgentProcess) -> u64 {
     sum(&records(stage, "?verdict=denied"), "/deniedPackets")
@@ -143,7 +130,7 @@ fn sums_of_many_connections_equal_the_counters() {
     connect(&stage, &loads, part(&ports, 1));
     let loaded = standstill.elapsed();
     std::thread::sleep((STANDSTILL * wanted).saturating_sub(standstill.elapsed()));
-    list_entries(&stage);
+    conntrack(&stage, &["-L"]);
     agent.go_on();
     let stood = standstill.elapsed();
     connect(&stage, &loads, part(&ports, 2));
@@ -156,12 +143,12 @@ fn sums_of_many_connections_equal_the_counters() {
     let mut listed = began;
     let figures = agent.until_within(WITHIN, "every connection has ended", |_| {
         if listed.elapsed() > BETWEEN_LISTINGS {
-            list_entries(&stage);
+            conntrack(&stage, &["-L"]);
             listed = Instant::now();
         }
         let figures = coverage(&stage);
         let figure = |name: &str| figures[name].as_u64().unwrap();
-        assert_eq!(figure("started"), figure("ended") + figure("live") + figure("lost"), "{figures}");
+        assert!(balances(&figures), "{figures}");
         assert!(figure("started") <= total, "{figures}");
         (figure("started") == total && figure("live") == 0).then_some(figures)
     });

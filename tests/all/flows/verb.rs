@@ -7,7 +7,7 @@ use super::{PORT, exchange, records, serve, start, sum};
 use crate::drops::{DB, OTHER, WEB, send_datagrams, stage};
 use crate::stage::Stage;
 
-fn flows(stage: &Stage, arguments: &[&str]) -> Command {
+pub(super) fn flows(stage: &Stage, arguments: &[&str]) -> Command {
     let mut command = ringfence();
     command.arg("flows").arg("--run-dir").arg(stage.run_dir()).args(arguments);
     command
