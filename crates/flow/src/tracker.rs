@@ -20,6 +20,10 @@ const SAME_BEGIN: SignedDuration = SignedDuration::from_millis(100);
 /// misses may still be in the socket's queue.
 const LISTINGS_TO_LOSE: u8 = 2;
 
+/// A map that has room for more than so many times its entries is shrunk, unless it is small.
+const SPARSE: usize = 8;
+const SMALL: usize = 1024;
+
 /// What became of the connections of one tracker: `started == ended + live + lost` at every moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -31,7 +35,8 @@ pub struct Ledger {
     pub live: u64,
     /// Connections that are gone although no end event came.
     pub lost: u64,
-    /// Beginnings that were not tracked because the tracker was full; in none of the others. A connection counts once for its
+    /// Beginnings that were not tracked because the tracker was full, and ends of connections whose beginning is not known; in
+    /// none of the others. A connection counts once for its
     /// event, and once for each listing that finds it untracked.
     pub untracked: u64,
 }
@@ -42,14 +47,14 @@ pub struct Ledger {
 /// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
 /// (`nf_conntrack_acct` was off when it was made), or some that lack packets (of a flowtable): then a part of its volume is
 /// unknown, never 0. Counters below those of an earlier report
-/// were reset (`conntrack -Z`); nothing is added, and counting goes on from there.
+/// were reset (`conntrack -Z`): nothing is added, counting goes on from there, and a part of the volume is unknown.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use flow::{Connection, Tracker, Volume, Windows};
 /// # fn example(connection: Connection, subject: Arc<flow::Subject>, at: jiff::Timestamp) {
 /// let mut windows = Windows::new("worker-1".into(), 10_000);
-/// let mut tracker = Tracker::new(262_144);
+/// let mut tracker = Tracker::new(262_144, 32_768);
 /// tracker.begin(&connection, subject, None, at, &mut windows);
 /// let volume = [Volume { packets: 5, bytes: 400 }, Volume { packets: 4, bytes: 9_000 }];
 /// assert!(tracker.end(&Connection { volume: Some(volume), ..connection }, at, &mut windows));
@@ -60,6 +65,9 @@ pub struct Ledger {
 pub struct Tracker {
     live: HashMap<ConnectionId, Tracked>,
     most: usize,
+    /// The subjects of live connections, and how many each of them has.
+    subjects: HashMap<ByAddress<Subject>, u32>,
+    most_subjects: usize,
     started: u64,
     ended: u64,
     lost: u64,
@@ -107,7 +115,9 @@ impl Tracked {
 
     /// What a report of counters adds.
     fn measure(&mut self, volume: Option<[Volume; 2]>, window: i64) -> Observation {
-        self.is_incomplete |= volume.is_none();
+        let is_reset =
+            volume.is_some_and(|volume| volume.iter().zip(&self.counted).any(|(new, old)| new.packets < old.packets));
+        self.is_incomplete |= volume.is_none() || is_reset;
         let is_unknown = self.is_incomplete && self.unknown_in != Some(window);
         if is_unknown {
             self.unknown_in = Some(window);
@@ -122,11 +132,14 @@ impl Tracked {
 }
 
 impl Tracker {
-    /// At most `most` connections are tracked at a time, about 250 bytes each beside their subjects.
-    pub fn new(most: usize) -> Tracker {
+    /// At most `most` connections are tracked at a time, about 250 bytes each, with `most_subjects` different subjects, of
+    /// about a kilobyte: a pod may open each connection to another port, so that each has a subject of its own.
+    pub fn new(most: usize, most_subjects: usize) -> Tracker {
         Tracker {
             live: HashMap::new(),
             most,
+            subjects: HashMap::new(),
+            most_subjects,
             started: 0,
             ended: 0,
             lost: 0,
@@ -170,10 +183,14 @@ impl Tracker {
             }
             self.remove(id, None, at, windows, Removal::Lost);
         }
-        if self.live.len() >= self.most {
+        let subject = ByAddress(subject);
+        let has_room = self.subjects.len() < self.most_subjects || self.subjects.contains_key(&subject);
+        if self.live.len() >= self.most || !has_room {
             self.untracked += 1;
             return;
         }
+        *self.subjects.entry(subject.clone()).or_insert(0) += 1;
+        let ByAddress(subject) = subject;
         let place = windows.place(at);
         let mut tracked = Tracked {
             subject,
@@ -285,7 +302,21 @@ impl Tracker {
         for id in &gone {
             self.remove(id, None, at, windows, Removal::Lost);
         }
+        self.shrink();
         gone.len() as u64
+    }
+
+    /// Gives back what a flood has left behind.
+    fn shrink(&mut self) {
+        if self.live.capacity() / SPARSE > self.live.len().max(SMALL) {
+            self.live.shrink_to(self.live.len().max(SMALL));
+            self.subjects.shrink_to(self.subjects.len().max(SMALL));
+        }
+    }
+
+    /// A connection that has ended cannot be attributed to a time.
+    pub fn count_untracked(&mut self) {
+        self.untracked += 1;
     }
 
     pub fn ledger(&self) -> Ledger {
@@ -321,6 +352,7 @@ impl Tracker {
         removal: Removal,
     ) {
         let Some(mut tracked) = self.live.remove(id) else { return };
+        self.release(&tracked.subject);
         // The event of the end of a lost connection may follow all the same.
         self.recent_ends.insert(id, tracked.made);
         let place = windows.place(at.max(tracked.latest));
@@ -333,6 +365,16 @@ impl Tracker {
         self.lost += lost;
         windows.add(&tracked.subject, place, Observation { ended, lost, ..measured });
         windows.carry(&tracked.subject, place, tracked.began_in);
+    }
+
+    fn release(&mut self, subject: &Arc<Subject>) {
+        let subject = ByAddress(Arc::clone(subject));
+        if let Some(connections) = self.subjects.get_mut(&subject) {
+            *connections -= 1;
+            if *connections == 0 {
+                self.subjects.remove(&subject);
+            }
+        }
     }
 
     fn remember_end(&mut self, id: ConnectionId) {

@@ -141,6 +141,7 @@ fn seventeenth_follower_is_refused() {
     let mut agent = start(&stage);
     let mut followers: Vec<_> = (0..FOLLOWERS).map(|_| follow(&stage)).collect();
     assert!(followers.iter().all(|(status, _)| *status == 200));
+    assert_eq!(follow(&stage).0, 503);
     let refused = ended(flows(&stage, &[]).arg("--follow"));
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("too many subscribers; try again later"), "{}", refused.stderr);

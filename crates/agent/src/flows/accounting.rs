@@ -97,6 +97,31 @@ impl Accounting {
         matches!(self.value(Setting::Timestamps), Ok(ON))
     }
 
+    /// The settings that are off.
+    pub(crate) fn off(&self) -> Vec<Setting> {
+        Setting::ALL.into_iter().filter(|setting| !matches!(self.value(*setting), Ok(ON))).collect()
+    }
+
+    /// Switches settings on again that another program has switched off since [`Accounting::enable`], if it was the agent that
+    /// had switched them on. Returns a sentence for each setting that is off and was not at the start, and where ends of
+    /// connections are not announced.
+    pub(crate) fn renew(&self, off_at_start: &[Setting]) -> Vec<String> {
+        let ours = self.former().unwrap_or_default();
+        let mut problems = Vec::new();
+        for setting in self.off().into_iter().filter(|setting| !off_at_start.contains(setting)) {
+            match ours.contains_key(&setting).then(|| self.set(setting, ON)) {
+                Some(Ok(())) => tracing::warn!(
+                    "another program switched off {setting}; it is on again, and connections that were made meanwhile are not \
+                     recorded completely"
+                ),
+                Some(Err(error)) => problems.push(advice(setting, &error.to_string())),
+                None => problems.push(advice(setting, "another program switched it off")),
+            }
+        }
+        problems.extend(self.unannounced());
+        problems
+    }
+
     /// Why ends of connections are not announced.
     fn unannounced(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join("proc/sys").join(EVENTS)).ok()?;

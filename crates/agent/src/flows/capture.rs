@@ -19,7 +19,7 @@ use nfnetlink::{FlowEvent, FlowEvents, FlowMonitor, Subscription, TrackedFlow, T
 use policy::Layout;
 use tokio::sync::mpsc;
 
-use super::accounting::Accounting;
+use super::accounting::{Accounting, Setting};
 use super::attribution::{Attribution, Naming};
 use super::backlog::{Backlog, Reported};
 use super::feed::{DeniedPackets, Message};
@@ -87,6 +87,9 @@ pub(crate) struct Capture {
     accounting: Accounting,
     offloaded: OffloadedVolume,
     standing_problems: Vec<String>,
+    off_at_start: Vec<Setting>,
+    /// Settings of connection tracking that others have changed.
+    changed_settings: Vec<String>,
     /// Why Services may be missing.
     service_problems: Vec<String>,
     /// When the listener was opened: older connections have volume that was not observed.
@@ -126,6 +129,8 @@ impl Capture {
             replica: Replica::default(),
             backlog: Backlog::default(),
             denials: VecDeque::new(),
+            off_at_start: accounting.off(),
+            changed_settings: vec![],
             accounting,
             offloaded: OffloadedVolume::default(),
             standing_problems: problems,
@@ -355,7 +360,16 @@ impl Capture {
             return;
         }
         // It was in no listing. One that is older than the listener was never counted as live.
-        let Some(began) = ended.started.filter(|began| Some(*began) >= self.opened) else { return };
+        let Some(began) = ended.started else {
+            // The times of entries were switched off meanwhile, or it is older than they are.
+            if self.attribution.of_connection(&mut self.replica, ended, at).is_some() {
+                tracker.count_untracked();
+            }
+            return;
+        };
+        if Some(began) < self.opened {
+            return;
+        }
         if let Some(subject) = self.attribution.of_connection(&mut self.replica, ended, began) {
             tracker.record_ended(ended, &subject, None, at, windows);
         }
@@ -375,6 +389,8 @@ impl Capture {
         };
         if for_window {
             self.offloaded.renew();
+            let changed = self.accounting.renew(&self.off_at_start);
+            self.changed_settings = changed.into_iter().filter(|p| !self.standing_problems.contains(p)).collect();
         }
         if finds_lost {
             self.store.core().tracker.begin_listing();
@@ -484,7 +500,8 @@ impl Capture {
 
     fn problems(&self) -> Vec<String> {
         let offloaded = self.offloaded.problem().map(String::from);
-        self.standing_problems.iter().chain(&self.service_problems).cloned().chain(offloaded).collect()
+        let standing = self.standing_problems.iter().chain(&self.changed_settings).chain(&self.service_problems);
+        standing.cloned().chain(offloaded).collect()
     }
 
     fn report(&mut self, problem: &str) {

@@ -22,6 +22,10 @@ const FOLLOWERS: usize = 16;
 /// Live connections that are tracked: as many as the usual `nf_conntrack_max` of a large node.
 const MOST_CONNECTIONS: usize = 1 << 20;
 
+/// Different ends, ports and rules of live connections, about a kilobyte each. A pod that opens connections to many ports has
+/// as many.
+const MOST_SUBJECTS: usize = 32_768;
+
 /// Records of one window.
 const MOST_RECORDS: usize = 16_384;
 
@@ -104,7 +108,7 @@ impl FlowStore {
     pub(crate) fn new(node: &str) -> FlowStore {
         let (sender, _) = channel(BEHIND);
         let core = Core {
-            tracker: Tracker::new(MOST_CONNECTIONS),
+            tracker: Tracker::new(MOST_CONNECTIONS, MOST_SUBJECTS),
             windows: Windows::new(node.into(), MOST_RECORDS),
             ring: Ring::new(flow::RING_BYTES),
             health: Health::default(),

@@ -93,7 +93,7 @@ fn group_fields_round_trip_through_text() {
 fn group_has_this_json_and_these_cells() {
     let mut windows = Windows::new("worker-1".into(), 10);
     windows.denied(&subject(1), 3, at(0));
-    let records = windows.open_records(at(0), &Tracker::new(0));
+    let records = windows.open_records(at(0), &Tracker::new(0, 100));
     let groups = group(&records, &ALL);
     let cells: Vec<String> = groups[0].by.iter().map(GroupValue::to_string).collect();
     expect!["shop/web | shop/db-1 | 5432 | tcp | - | allowed | shop/db | worker-1"].assert_eq(&cells.join(" | "));

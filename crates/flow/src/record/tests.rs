@@ -38,7 +38,7 @@ fn record_has_this_json() {
         generation: Some(41),
     });
     let mut windows = Windows::new("worker-1".into(), 10);
-    let mut tracker = Tracker::new(10);
+    let mut tracker = Tracker::new(10, 100);
     let one = connection(40_000, None);
     tracker.begin(&one, subject.clone(), None, at(1_250), &mut windows);
     windows.denied(&subject, 1, at(1_250));

@@ -5,7 +5,7 @@ use crate::{Connections, FlowRecord};
 const BIG: usize = 100;
 
 fn new() -> (Tracker, Windows) {
-    (Tracker::new(BIG), Windows::new("worker-1".into(), BIG))
+    (Tracker::new(BIG, 100), Windows::new("worker-1".into(), BIG))
 }
 
 fn with(connection: &Connection, volume: Option<[Volume; 2]>) -> Connection {
@@ -124,7 +124,7 @@ fn listed_connection_whose_event_follows_counts_once() {
 
 #[test]
 fn full_tracker_counts_untracked_connections() {
-    let (mut tracker, mut windows) = (Tracker::new(1), Windows::new("worker-1".into(), BIG));
+    let (mut tracker, mut windows) = (Tracker::new(1, 100), Windows::new("worker-1".into(), BIG));
     for port in [1, 2, 2] {
         tracker.begin(&connection(port, None), subject(1), None, at(0), &mut windows);
     }
@@ -135,6 +135,21 @@ fn full_tracker_counts_untracked_connections() {
     tracker.record_ended(&ended, &subject(1), Some([volume(1, 50), volume(0, 0)]), at(0), &mut windows);
     assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 1, live: 1, lost: 0, untracked: 2 });
     assert_eq!(open(&windows, &tracker).sent, Some(volume(2, 250)));
+}
+
+#[test]
+fn full_tracker_takes_connections_of_known_subjects() {
+    let (mut tracker, mut windows) = (Tracker::new(BIG, 1), Windows::new("worker-1".into(), BIG));
+    let known = subject(1);
+    for (port, subject) in [(1, known.clone()), (2, subject(2)), (3, known)] {
+        tracker.begin(&connection(port, None), subject, None, at(0), &mut windows);
+    }
+    assert_eq!(tracker.ledger(), Ledger { started: 2, ended: 0, live: 2, lost: 0, untracked: 1 });
+    for port in [1, 3] {
+        assert!(tracker.end(&connection(port, None), at(0), &mut windows));
+    }
+    tracker.begin(&connection(2, None), subject(2), None, at(0), &mut windows);
+    assert_eq!(tracker.ledger().live, 1, "the first subject has left");
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl World {
             entries: Vec::new(),
             milliseconds: 0,
             latest: 0,
-            tracker: Tracker::new(bounds[0]),
+            tracker: Tracker::new(bounds[0], 1_000),
             windows: Windows::new("worker-1".into(), bounds[1]),
             histories: Vec::new(),
             tracked: HashMap::new(),
@@ -374,7 +374,7 @@ impl World {
     /// The agent starts anew: connections that are there are older than it.
     fn restart(&mut self) {
         self.check_life();
-        self.tracker = Tracker::new(self.bounds[0]);
+        self.tracker = Tracker::new(self.bounds[0], 1_000);
         self.windows = Windows::new("worker-1".into(), self.bounds[1]);
         self.histories.clear();
         self.tracked.clear();

@@ -3,7 +3,7 @@ use crate::Connection;
 use crate::testing::{at, connection, subject, volume};
 
 fn new() -> (Tracker, Windows) {
-    (Tracker::new(100), Windows::new("worker-1".into(), 100))
+    (Tracker::new(100, 100), Windows::new("worker-1".into(), 100))
 }
 
 /// Window in seconds, and what the record counts.
@@ -76,7 +76,7 @@ fn long_gap_closes_few_windows_of_live_connections() {
 
 #[test]
 fn full_window_counts_dropped_records() {
-    let (mut tracker, mut windows) = (Tracker::new(100), Windows::new("worker-1".into(), 1));
+    let (mut tracker, mut windows) = (Tracker::new(100, 100), Windows::new("worker-1".into(), 1));
     tracker.begin(&connection(1, None), subject(1), None, at(0), &mut windows);
     tracker.begin(&connection(2, None), subject(2), None, at(0), &mut windows);
     let measured = Connection { volume: Some([volume(1, 60), volume(2, 120)]), ..connection(2, None) };

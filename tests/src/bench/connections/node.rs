@@ -29,7 +29,7 @@ const SOURCE_PORTS: usize = 64;
 
 /// Connections of which the end was lost are known to be gone after two windows.
 const PATIENCE: Duration = Duration::from_secs(120);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
 pub(super) struct Node {
     pub(super) lab: Lab,
@@ -109,11 +109,14 @@ impl Agent<'_> {
             assert!(ended.status.success(), "{ended:?}");
         });
         let deadline = Instant::now() + PATIENCE;
+        // Connections of which the agent learns by their end only come after those that it knew.
+        let mut before = Value::Null;
         let found = loop {
             let coverage = self.asked();
-            if coverage["live"] == 0 {
+            if coverage["live"] == 0 && coverage == before {
                 break coverage;
             }
+            before = coverage.clone();
             assert!(Instant::now() < deadline, "connections that have ended still live: {coverage}");
             thread::sleep(BETWEEN_LOOKS);
         };

@@ -35,6 +35,23 @@ fn make_sysctls_read_only() {
 }
 
 #[test]
+fn settings_that_others_switch_off_are_renewed() {
+    in_namespace_with([0, 1], |accounting| {
+        assert_eq!(accounting.enable(), [] as [String; 0]);
+        assert_eq!(accounting.renew(&[]), [] as [String; 0]);
+        for setting in Setting::ALL {
+            accounting.set(setting, 0).unwrap();
+        }
+        assert_eq!(accounting.off(), Setting::ALL);
+        // Timestamps were on before the agent, whose setting they are not.
+        let problems = accounting.renew(&[]);
+        assert_eq!(values(accounting), [1, 0]);
+        assert!(problems.len() == 1 && problems[0].contains("nf_conntrack_timestamp is off"), "{problems:?}");
+        assert_eq!(accounting.renew(&[Setting::Timestamps]), [] as [String; 0], "it was off at the start");
+    });
+}
+
+#[test]
 fn settings_are_set_and_restored() {
     in_namespace_with([0, 0], |accounting| {
         assert_eq!(accounting.enable(), [] as [String; 0]);
