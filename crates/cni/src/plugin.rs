@@ -5,6 +5,7 @@
 
 mod add;
 mod agent;
+mod bridge_learning;
 mod check;
 mod checksum_offload;
 mod config;
@@ -13,6 +14,7 @@ mod environment;
 mod failure;
 mod gc;
 mod host_interface;
+mod link_down;
 mod netlink;
 mod pod_interface;
 mod prev_result;

@@ -6,6 +6,7 @@ use cni::{Attachment, store};
 use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Reply, Runtime};
 
+use super::edge::ip;
 use super::{Families, Place, Pod};
 
 const NOT_IN_FORCE: u64 = 100;
@@ -43,6 +44,37 @@ fn deleting_twice_is_deleting_once() {
         assert_eq!(agent.requests().last(), Some(&Request::Delete(pod.id())));
     }
     runtime.delete(&Pod::new("never-added").container).unwrap();
+}
+
+/// The main plugin does not find an interface that the pod has renamed, and so leaves the link.
+#[test]
+fn delete_sets_the_host_interface_down() {
+    let place = Place::new();
+    let _agent = FakeAgent::enforcing(&place.socket());
+    let runtime = place.ptp_runtime(json!({}));
+    let pods = ["api-0", "api-1"].map(Pod::new);
+    for pod in &pods {
+        runtime.add(&pod.container).unwrap();
+        pod.sandbox.run(|| {
+            for words in ["link set eth0 down", "link set eth0 name renamed", "link set renamed up"] {
+                ip(words);
+            }
+        });
+    }
+    let [first, second] = &place.attachments()[..] else { panic!("two attachments") };
+    let is_up = |attachment: &Attachment| {
+        let shown = runtime.on_node(|| ip(&format!("link show {}", attachment.host_interface.as_ref().unwrap())));
+        assert!(shown.contains("mtu"), "the interface is there: {shown}");
+        shown.contains(",UP")
+    };
+    assert!(is_up(first) && is_up(second));
+    // Another interface has the name of the second one by now.
+    let other = Attachment { host_interface_index: Some(1), ..second.clone() };
+    store::write(&place.state_dir(), &other).unwrap();
+    for pod in &pods {
+        runtime.delete(&pod.container).unwrap();
+    }
+    assert_eq!((is_up(first), is_up(second)), (false, true));
 }
 
 #[test]

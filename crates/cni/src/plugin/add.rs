@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::isolation::HostPort;
 use crate::plugin::agent::{ask_until, tell};
-use crate::plugin::checksum_offload;
 use crate::plugin::config::{ChecksumOffload, Config, OnTimeout};
 use crate::plugin::environment::{Environment, Pod};
 use crate::plugin::host_interface::{self, HostInterface};
 use crate::plugin::pod_interface::{self, PodInterface};
 use crate::plugin::prev_result::PrevResult;
 use crate::plugin::{Code, Failure, say};
+use crate::plugin::{bridge_learning, checksum_offload};
 use crate::protocol::{Request, Response};
 use crate::{Attachment, isolation, store};
 
@@ -38,6 +38,11 @@ pub(super) fn add(environment: &Environment, config: &Config) -> Result<Vec<u8>,
     let PrevResult { addresses, host_interfaces } = PrevResult::parse(prev_result)?;
     let HostInterface { name: host_interface, index: host_interface_index, bridge, input: input_interface } =
         host_interface::find(&host_interfaces, sandbox, id.interface());
+    if let Some(bridge) = &bridge
+        && let Err(error) = bridge_learning::restrict(bridge)
+    {
+        say(format_args!("bridge {bridge} may learn from frames to reserved addresses (no_linklocal_learn): {error}"));
+    }
     let PodInterface { hardware_address, link_local } = pod_interface::read(sandbox, id.interface());
     let (link_local, link_local_error) = match link_local {
         Ok(addresses) => (addresses, None),

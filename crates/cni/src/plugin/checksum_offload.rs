@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
 use crate::plugin::netlink::{
-    HEADER_BYTES, NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, find, message_type,
+    HEADER_BYTES, NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, acknowledgement, attribute, attributes, find, is_error,
 };
 use crate::plugin::sandbox::in_sandbox;
 
@@ -130,14 +130,11 @@ impl Ethtool {
 
 /// The attributes of an answer, or the error that it holds; none if it is cut off.
 fn parse_answer(answer: &[u8]) -> Option<Result<Vec<u8>, String>> {
-    if message_type(answer)? != NLMSG_ERROR {
-        return Some(Ok(answer.get(HEADER_BYTES + GENERIC_HEADER_BYTES..)?.to_vec()));
+    match acknowledgement(answer) {
+        Some(acknowledged) => Some(acknowledged.map(|()| Vec::new()).map_err(|error| error.to_string())),
+        None if is_error(answer)? => None,
+        None => Some(Ok(answer.get(HEADER_BYTES + GENERIC_HEADER_BYTES..)?.to_vec())),
     }
-    let code = i32::from_ne_bytes(answer.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?);
-    Some(match code {
-        0 => Ok(Vec::new()),
-        code => Err(std::io::Error::from_raw_os_error(-code).to_string()),
-    })
 }
 
 fn device(interface: &str, flags: u32) -> Vec<u8> {
@@ -154,7 +151,7 @@ mod tests {
     fn refusal_of_the_kernel_is_an_error() {
         let answer = |code: i32| {
             let mut bytes = vec![0; 4];
-            bytes.extend(NLMSG_ERROR.to_ne_bytes());
+            bytes.extend(2u16.to_ne_bytes());
             bytes.resize(HEADER_BYTES, 0);
             bytes.extend(code.to_ne_bytes());
             bytes

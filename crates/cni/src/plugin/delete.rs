@@ -7,7 +7,7 @@ use crate::plugin::agent::tell;
 use crate::plugin::config::Config;
 use crate::plugin::environment::Environment;
 use crate::plugin::prev_result::PrevResult;
-use crate::plugin::{Failure, say};
+use crate::plugin::{Failure, link_down, say};
 use crate::protocol::Request;
 use crate::{Attachment, AttachmentId, isolation, store};
 
@@ -32,7 +32,10 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
     let (addresses, host_interface) = match store::read(folder, id) {
-        Ok(Some(attachment)) => (attachment.all_addresses(), attachment.host_interface),
+        Ok(Some(attachment)) => {
+            set_down(config, &attachment);
+            (attachment.all_addresses(), attachment.host_interface)
+        }
         Ok(None) => (Vec::new(), None),
         Err(error) => {
             say(format_args!("cannot read attachment {} in {}: {error}", id, folder.display()));
@@ -48,6 +51,16 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
     }
     tell(&config.agent_socket, &Request::Delete(id.clone()));
     complaints.is_empty()
+}
+
+/// The rules of the interface go with the attachment, and the interface may stay for some time.
+fn set_down(config: &Config, attachment: &Attachment) {
+    let Some(name) = &attachment.host_interface else { return };
+    let is_of_other = |other: &Attachment| other.id != attachment.id && other.host_interface.as_ref() == Some(name);
+    let is_free = store::read_all(&config.state_dir).is_ok_and(|others| !others.attachments.iter().any(is_of_other));
+    if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
+        say(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
+    }
 }
 
 /// Removes addresses and interface from the isolation tables, unless another pod has them now.

@@ -1,6 +1,6 @@
 //! The parts of netlink messages that rtnetlink and generic netlink share (netlink(7), `include/uapi/linux/netlink.h`).
 
-pub(super) const NLMSG_ERROR: u16 = 2;
+const NLMSG_ERROR: u16 = 2;
 pub(super) const NLM_F_REQUEST: u16 = 1;
 pub(super) const NLM_F_ACK: u16 = 4;
 pub(super) const NLA_F_NESTED: u16 = 0x8000;
@@ -38,6 +38,23 @@ pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
 /// The type of a message.
 pub(super) fn message_type(message: &[u8]) -> Option<u16> {
     u16_at(message, 4)
+}
+
+/// Whether a message is an error or an acknowledgement, which is an error of code 0.
+pub(super) fn is_error(message: &[u8]) -> Option<bool> {
+    Some(message_type(message)? == NLMSG_ERROR)
+}
+
+/// What the kernel says of a request that it has nothing to answer to; none if the message is something else, or cut off.
+pub(super) fn acknowledgement(message: &[u8]) -> Option<std::io::Result<()>> {
+    if !is_error(message)? {
+        return None;
+    }
+    let code = i32::from_ne_bytes(message.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?);
+    Some(match code {
+        0 => Ok(()),
+        code => Err(std::io::Error::from_raw_os_error(-code)),
+    })
 }
 
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
