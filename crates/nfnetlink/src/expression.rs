@@ -34,11 +34,13 @@ pub enum MetaKey {
     Nfproto,
     L4proto,
     PacketType,
+    Priority,
 }
 
 impl MetaKey {
-    pub const ALL: [MetaKey; 7] = [
+    pub const ALL: [MetaKey; 8] = [
         MetaKey::Protocol,
+        MetaKey::Priority,
         MetaKey::InInterfaceName,
         MetaKey::OutInterfaceName,
         MetaKey::InInterfaceType,
@@ -50,6 +52,7 @@ impl MetaKey {
     pub fn number(self) -> u32 {
         match self {
             MetaKey::Protocol => 1,
+            MetaKey::Priority => 2,
             MetaKey::InInterfaceName => 6,
             MetaKey::OutInterfaceName => 7,
             MetaKey::InInterfaceType => 8,
@@ -185,6 +188,15 @@ pub enum Expression {
     Meta {
         key: MetaKey,
         to: Register,
+    },
+    /// Loads a constant.
+    Immediate {
+        to: Register,
+        data: Vec<u8>,
+    },
+    MetaSet {
+        key: MetaKey,
+        from: Register,
     },
     Ct {
         key: CtKey,

@@ -175,6 +175,8 @@ fn run(ruleset: &Ruleset, rule: &Rule, packet: &Packet, mark: &mut u32) -> Optio
         match action {
             // What a rule tells is no part of what it decides, and a rule with one of these decides nothing.
             Action::Counter | Action::Limit(_) | Action::Record { .. } | Action::Log(_) => {}
+            // Packets here have the priority that rules ask for.
+            Action::SetPriority(_) => {}
             Action::SetMark { mask, value } => {
                 packet.flow.as_ref()?;
                 *mark = (*mark & !mask) | value;
@@ -243,6 +245,8 @@ fn holds(ruleset: &Ruleset, condition: &Match, packet: &Packet, mark: u32) -> bo
         Match::FirstFragment => packet.source.is_ipv4(),
         // Packets here have all the bytes that rules ask for.
         Match::PrivateBytes(_) => true,
+        // Packets here were checked at the interface, where there is such a check.
+        Match::NotPriority(_) => false,
         // Packets here have no link header (as if their sender's were the expected one), are never ARP or fragments, and
         // show no more of ICMP than the type of ICMPv6.
         Match::NotFromHardware(_)

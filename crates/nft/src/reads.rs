@@ -41,6 +41,7 @@ impl Match {
             | Match::NotProtocol(_)
             | Match::IpProtocol(_)
             | Match::MulticastFrame
+            | Match::NotPriority(_)
             | Match::PrivateBytes(_)
             | Match::DestinationPort(..) => of(Source::Packet, None),
             Match::IcmpType(..)

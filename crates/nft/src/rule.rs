@@ -238,6 +238,8 @@ pub enum Match {
     FlowSourcePort(u16, u16),
     /// The destination port of this packet is in a range, both ends included.
     DestinationPort(u16, u16),
+    /// The packet has another priority than this.
+    NotPriority(PacketPriority),
     /// The IPv4 header has this length in words of 4 bytes: 5 without options.
     Ipv4HeaderWords(u8),
     /// The IPv4 header has another length than this, in words of 4 bytes.
@@ -321,6 +323,21 @@ impl Verdict {
     }
 }
 
+/// The priority of a packet (`meta priority`, `skb->priority`): a handle of traffic control, which a device that hands the
+/// packet to another network namespace sets to zero (`____dev_forward_skb`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketPriority {
+    pub major: u16,
+    pub minor: u16,
+}
+
+impl PacketPriority {
+    /// As the kernel has it.
+    pub fn number(self) -> u32 {
+        u32::from(self.major) << 16 | u32::from(self.minor)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Counts packets and bytes. What was counted is not part of the value.
@@ -330,6 +347,8 @@ pub enum Action {
         mask: u32,
         value: u32,
     },
+    /// Gives the packet this priority.
+    SetPriority(PacketPriority),
     Verdict(Verdict),
     /// The verdict of the named map's element for the field; goes on with the next rule when there is none.
     VerdictMap {
@@ -411,6 +430,7 @@ impl Rule {
             Action::Verdict(v) => Some(v),
             Action::Counter
             | Action::SetMark { .. }
+            | Action::SetPriority(_)
             | Action::VerdictMap { .. }
             | Action::Limit(_)
             | Action::Record { .. }
@@ -423,7 +443,12 @@ impl Rule {
         let matched = self.matches.iter().filter_map(Match::set);
         let acted_on = self.actions.iter().filter_map(|action| match action {
             Action::VerdictMap { map: set, .. } | Action::Record { set, .. } => Some(set),
-            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => None,
+            Action::Counter
+            | Action::SetMark { .. }
+            | Action::SetPriority(_)
+            | Action::Verdict(_)
+            | Action::Limit(_)
+            | Action::Log(_) => None,
         });
         matched.chain(acted_on)
     }
@@ -439,7 +464,11 @@ impl Action {
     pub(crate) fn reports(&self) -> bool {
         match self {
             Action::Limit(_) | Action::Record { .. } | Action::Log(_) => true,
-            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::VerdictMap { .. } => false,
+            Action::Counter
+            | Action::SetMark { .. }
+            | Action::SetPriority(_)
+            | Action::Verdict(_)
+            | Action::VerdictMap { .. } => false,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::{
     Action, Chain, Comment, Direction, Dynamic, Element, Family, Field, Hook, Key, Limit, Log, Match, Name,
-    ROUTER_ALERT, Rule, Ruleset, Set, Table, Verdict,
+    PacketPriority, ROUTER_ALERT, Rule, Ruleset, Set, Table, Verdict,
 };
 
 impl Display for Ruleset {
@@ -209,6 +209,7 @@ impl Display for Match {
             Match::Ipv4HeaderWords(words) => write!(f, "ip hdrlength {words}"),
             Match::NotIpv4HeaderWords(words) => write!(f, "ip hdrlength != {words}"),
             // nft has no word for the first option, which stands behind the header's 20 bytes.
+            Match::NotPriority(priority) => write!(f, "meta priority != {priority}"),
             Match::RouterAlert => write!(f, "@nh,160,32 {ROUTER_ALERT:#010x}"),
             Match::NotRouterAlert => write!(f, "@nh,160,32 != {ROUTER_ALERT:#010x}"),
             Match::InSet { fields, set } => write!(f, "{} @{set}", concatenation(fields)),
@@ -291,6 +292,7 @@ impl Display for Action {
         match self {
             Action::Counter => f.write_str("counter"),
             Action::SetMark { mask, value } => write!(f, "ct mark set ct mark & {:#010x} | {value:#010x}", !mask),
+            Action::SetPriority(priority) => write!(f, "meta priority set {priority}"),
             Action::Verdict(verdict) => verdict.fmt(f),
             Action::VerdictMap { field, map } => write!(f, "{field} vmap @{map}"),
             Action::Limit(limit) => limit.fmt(f),
@@ -301,6 +303,12 @@ impl Display for Action {
                 write!(f, "log prefix {prefix} group {group} snaplen {snap_bytes}")
             }
         }
+    }
+}
+
+impl Display for PacketPriority {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:04x}", self.major, self.minor)
     }
 }
 

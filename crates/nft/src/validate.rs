@@ -163,7 +163,11 @@ impl Ruleset {
                     Action::SetMark { mask, .. } if mask_is_bad(*mask) => {
                         found.push(Invalid::Mask { user: user.clone(), mask: *mask });
                     }
-                    Action::SetMark { .. } | Action::Counter | Action::Limit(_) | Action::Log(_) => {}
+                    Action::SetMark { .. }
+                    | Action::SetPriority(_)
+                    | Action::Counter
+                    | Action::Limit(_)
+                    | Action::Log(_) => {}
                 }
             }
         }
@@ -270,7 +274,9 @@ impl Rule {
                 Action::SetMark { .. } => true,
                 Action::VerdictMap { field, .. } => field.is_of_flow(),
                 Action::Record { fields, .. } => fields.iter().any(|field| field.is_of_flow()),
-                Action::Counter | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => false,
+                Action::Counter | Action::SetPriority(_) | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => {
+                    false
+                }
             })
     }
 
@@ -278,7 +284,12 @@ impl Rule {
         let of_action = self.actions.iter().flat_map(|a| match a {
             Action::VerdictMap { field, .. } => field.family().into_iter().collect(),
             Action::Record { fields, .. } => fields.iter().filter_map(|f| f.family()).collect(),
-            Action::Counter | Action::SetMark { .. } | Action::Verdict(_) | Action::Limit(_) | Action::Log(_) => vec![],
+            Action::Counter
+            | Action::SetMark { .. }
+            | Action::SetPriority(_)
+            | Action::Verdict(_)
+            | Action::Limit(_)
+            | Action::Log(_) => vec![],
         });
         self.matches.iter().flat_map(Match::families).chain(of_action).collect()
     }

@@ -66,6 +66,54 @@ fn limited_bridged_pod_sends_with_own_addresses() {
     limited_pod_sends_with_own_addresses(BRIDGE);
 }
 
+/// A device of the pod's own, through which one packet of two passes again and again on its way out, marks packets so that the
+/// kernel passes over the hooks at the interface (`ifb_ri_tasklet`, `skb_skip_tc_classify`).
+const OWN_IFB: [(&str, &str); 4] = [
+    ("ip", "link add ifb0 type ifb"),
+    ("ip", "link set ifb0 up"),
+    ("tc", "qdisc add dev eth0 clsact"),
+    // ld rand; jset #1; ret #-1; ret #0
+    (
+        "tc",
+        "filter add dev eth0 egress bpf bytecode 4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0 action mirred egress \
+         redirect dev ifb0",
+    ),
+];
+
+fn add_own_ifb() {
+    for (program, words) in OWN_IFB {
+        // The bytecode is one argument.
+        let (before, bytecode, after) = match words.split_once("4,32") {
+            Some((before, rest)) => {
+                let (bytecode, after) = rest.split_once(" action").unwrap();
+                (before, Some(format!("4,32{bytecode}")), format!("action{after}"))
+            }
+            None => (words, None, String::new()),
+        };
+        let words = before.split_whitespace().map(String::from).chain(bytecode);
+        let words = words.chain(after.split_whitespace().map(String::from));
+        let status = Command::new(program).args(words).status().expect("iproute2");
+        assert!(status.success(), "{program} {before}");
+    }
+}
+
+#[test]
+fn own_ifb_leads_past_no_check() {
+    for network in [PTP, BRIDGE] {
+        for (arguments, passes) in [(&[][..], false), (&["--source-check", "off"][..], true)] {
+            let place = Place::new();
+            let node = start(&place, &[network(&place), place.ours(json!({}))], arguments);
+            node.web.sandbox.run(add_own_ifb);
+            if passes {
+                until("a forged source gets through", || (escapes(&node) && is_reflected(&node)).then_some(()));
+            } else {
+                assert!((0..10).all(|_| !escapes(&node) && !is_reflected(&node)));
+            }
+            node.end();
+        }
+    }
+}
+
 /// The plugin behind ours in the chain makes the queue after our ADD was answered.
 #[test]
 fn check_at_prerouting_follows_ingress_qdisc() {
@@ -96,7 +144,7 @@ fn check_at_prerouting_follows_ingress_qdisc() {
         });
         until("the chains go with the qdiscs", || (!is_checked()).then_some(()));
         let table = node.runtime.on_node(|| nft("list table inet ringfence"));
-        assert!(!table.contains("pod-ports") && !table.contains("deny/router"), "{table}");
+        assert!(table.contains("pod-ports") && !table.contains("deny/router"), "{table}");
         assert!(!escapes(&node));
         node.end();
     }

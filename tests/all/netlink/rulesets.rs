@@ -276,6 +276,8 @@ pub(crate) fn every_rule() -> Ruleset {
         Rule::new(vec![Match::NotIpv4HeaderWords(5)], vec![accept()]),
         Rule::new(vec![Match::Ipv4HeaderWords(6), Match::RouterAlert], vec![accept()]),
         Rule::new(vec![Match::NotRouterAlert], vec![accept()]),
+        Rule::new(vec![Match::NotPriority(PacketPriority { major: 0x5246, minor: 0x10 })], vec![accept()]),
+        Rule::new(vec![], vec![Action::SetPriority(PacketPriority { major: 0x5246, minor: 0x10 })]),
         Rule::new(vec![Match::Family(V6), Match::MulticastFrame, Match::ListenerReport(131, 132)], vec![accept()]),
         Rule::new(vec![Match::ListenerReport(143, 143)], vec![accept()]),
         Rule::new(vec![Match::Family(V6), Match::OnLinkIcmpv6Type(133, 133)], vec![accept()]),

@@ -37,6 +37,12 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             let key = MetaKey::ALL.into_iter().find(|k| k.number() == key);
             Ok(key.map(|key| Expression::Meta { key, to: Register(to) }))
         }
+        // NFTA_META_SREG in the place of NFTA_META_DREG
+        "meta" if f.has_only(&[2, 3]) => {
+            let (Some(key), Some(from)) = (f.number(2)?, f.number(3)?) else { return Ok(None) };
+            let key = MetaKey::ALL.into_iter().find(|k| k.number() == key);
+            Ok(key.map(|key| Expression::MetaSet { key, from: Register(from) }))
+        }
         "ct" if f.has_only(&[1, 2, 3, 4]) => ct(&f),
         "payload" if f.has_only(&[1, 2, 3, 4]) => {
             let (Some(to), Some(base), Some(offset), Some(length)) =
@@ -69,8 +75,11 @@ fn expression(name: &str, f: Fields<'_>) -> Result<Option<Expression>, DecodeErr
             Ok(Some(Expression::Lookup { set: set.text()?.into(), from: Register(from), to, inverted }))
         }
         "immediate" if f.has_only(&[1, 2]) => {
-            let (Some(0), Some(data)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
-            Ok(verdict(data)?.map(Expression::Verdict))
+            let (Some(to), Some(data)) = (f.number(1)?, f.get(2)) else { return Ok(None) };
+            match to {
+                0 => Ok(verdict(data)?.map(Expression::Verdict)),
+                to => Ok(value(data)?.map(|data| Expression::Immediate { to: Register(to), data })),
+            }
         }
         "counter" => Ok(Some(Expression::Counter)),
         "limit" => Ok(limit(&f)?.map(Expression::Limit)),

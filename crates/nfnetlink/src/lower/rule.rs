@@ -145,6 +145,10 @@ impl Code {
                 self.meta(MetaKey::PacketType, Register::FIRST);
                 self.compare(Compare::Equal, &[PACKET_MULTICAST]);
             }
+            Match::NotPriority(priority) => {
+                self.meta(MetaKey::Priority, Register::FIRST);
+                self.compare(Compare::NotEqual, &priority.number().to_ne_bytes());
+            }
             Match::Ipv4HeaderWords(words) => self.ipv4_header_words(Compare::Equal, *words),
             Match::NotIpv4HeaderWords(words) => self.ipv4_header_words(Compare::NotEqual, *words),
             Match::RouterAlert => self.first_option(Compare::Equal, ROUTER_ALERT),
@@ -362,6 +366,11 @@ impl Code {
                 // `& keep | value` is `& (keep & ~value) ^ value` in the kernel's terms.
                 self.bitwise(!mask & !value, *value);
                 self.expressions.push(Expression::CtSet { key: CtKey::Mark, from: Register::FIRST });
+            }
+            Action::SetPriority(priority) => {
+                let data = priority.number().to_ne_bytes().to_vec();
+                self.expressions.push(Expression::Immediate { to: Register::FIRST, data });
+                self.expressions.push(Expression::MetaSet { key: MetaKey::Priority, from: Register::FIRST });
             }
             Action::Verdict(verdict) => self.expressions.push(Expression::Verdict(Verdict::from(verdict))),
             Action::Limit(limit) => self.expressions.push(Expression::Limit(limit.into())),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Direction, Dynamic, Element, EtherType, Family, Field, HardwareAddress, Hook,
-    InterfaceName, Key, KeyType, Limit, Log, Match, Name, Period, Protocol, Rerouting, Rule, Ruleset, Set, State,
-    Table, Verdict,
+    InterfaceName, Key, KeyType, Limit, Log, Match, Name, PacketPriority, Period, Protocol, Rerouting, Rule, Ruleset,
+    Set, State, Table, Verdict,
 };
 
 fn name(text: &str) -> Name {
@@ -148,6 +148,7 @@ pub(super) fn interface_ingress() -> Ruleset {
         drop_if(Match::ArpSender(std::net::Ipv4Addr::LOCALHOST)),
         drop_if(Match::SourceIs(std::net::Ipv6Addr::LOCALHOST.into())),
         Rule::new(vec![Match::EtherType(EtherType::Ipv4), Match::PrivateBytes(20)], vec![]),
+        Rule::new(vec![], vec![Action::SetPriority(PacketPriority { major: 1, minor: 1 })]),
     ];
     with_chain(empty(Table::netdev), "pod/lo", Some(Hook::Ingress(interface)), rules)
 }

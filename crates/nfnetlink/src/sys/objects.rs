@@ -336,6 +336,12 @@ impl ExpressionObject {
             Expression::Meta { key, to } => ExpressionObject::new("meta")
                 .number(sys::NFTNL_EXPR_META_KEY, key.number())
                 .number(sys::NFTNL_EXPR_META_DREG, to.0),
+            Expression::Immediate { to, data } => ExpressionObject::new("immediate")
+                .number(sys::NFTNL_EXPR_IMM_DREG, to.0)
+                .data(sys::NFTNL_EXPR_IMM_DATA, data),
+            Expression::MetaSet { key, from } => ExpressionObject::new("meta")
+                .number(sys::NFTNL_EXPR_META_KEY, key.number())
+                .number(sys::NFTNL_EXPR_META_SREG, from.0),
             Expression::Ct { key, direction, to } => {
                 let object = ExpressionObject::new("ct")
                     .number(sys::NFTNL_EXPR_CT_KEY, key.number())

@@ -38,7 +38,7 @@ fn add_set(ruleset: &mut Ruleset, name: Name, types: &[KeyType], comment: &str, 
 
 /// The table of family `bridge`; none if no pod is known to be on a bridge.
 pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
-    let mut bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
+    let bridged: Vec<&PodPort> = ports.iter().filter(|port| port.bridged).collect();
     if bridged.is_empty() {
         return None;
     }
@@ -61,10 +61,7 @@ pub(super) fn bridged(layout: &Layout, ports: &[PodPort]) -> Option<Ruleset> {
     ruleset.chains.insert(fixed("forward"), Arc::new(between_ports));
     add_deny_chain(&mut ruleset, layout, Cause::OtherDestination);
     add_deny_chain(&mut ruleset, layout, Cause::OtherProtocol);
-    bridged.retain(|port| port.is_checked_at_prerouting(layout.edge_hook()));
-    if !bridged.is_empty() {
-        add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
-    }
+    add_prerouting(&mut ruleset, layout, bridged, Hook::Prerouting);
     Some(ruleset)
 }
 

@@ -5,6 +5,10 @@
 //! ingress of each pod's interface. Where the kernel has no such hook, the same rules stand at the prerouting hooks of
 //! the families `inet` and `bridge`, in one chain per interface.
 //!
+//! What a device of the pod's own marks so passes by every hook at the interface (`ifb` and `skb_skip_tc_classify`). So the
+//! chain there gives what it sees a [priority](CHECKED), which no pod can give, and the prerouting hooks drop what comes in
+//! by a pod's interface without it.
+//!
 //! A pod may send packets whose headers are in pages that it still writes to. So rules read nothing before
 //! [`Match::PrivateBytes`] has the kernel copy it, and only at fixed places in the packet.
 
@@ -14,7 +18,8 @@ use std::sync::Arc;
 
 use nft::{
     Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, HardwareAddress, Hook, IgmpType,
-    InterfaceName, Key, KeyType, Match, Name, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
+    InterfaceName, Key, KeyType, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily,
+    Verdict,
 };
 
 use super::Direction;
@@ -53,7 +58,7 @@ pub(super) struct PodPort {
 }
 
 impl PodPort {
-    /// Whether it is checked at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
+    /// Whether it is checked as a whole at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
     /// the ingress hook (`skb_skip_tc_classify`), as that of pods with limited egress bandwidth does. Such a port is checked
     /// at both.
     pub(super) fn is_checked_at_prerouting(&self, hook: EdgeHook) -> bool {
@@ -112,6 +117,10 @@ const EDGE_DISCOVERY: &str = "edge-discovery";
 pub(super) const LINK_LOCAL: &str = "link-local6";
 /// Those of the pods that are isolated for ingress.
 pub(super) const CLOSED_LINK_LOCAL: &str = "closed-link-local6";
+/// The priority of packets that were checked at their pod's interface. A veth sets it to zero on the way out of the pod. Its
+/// last four bits are those of best effort, by which queueing disciplines without classes choose a queue (`TC_PRIO_MAX`).
+const CHECKED: PacketPriority = PacketPriority { major: 0x5246, minor: 0x0010 };
+
 /// The interfaces of pods, in the tables of the prerouting hooks, each with its chain.
 const PORTS: &str = "pod-ports";
 const PREROUTING: &str = "prerouting";
@@ -201,19 +210,38 @@ pub(super) fn add_prerouting<'a>(
     ports: impl IntoIterator<Item = &'a PodPort>,
     hook: Hook,
 ) {
-    add_shared(ruleset, layout);
+    let hook_of_check = layout.edge_hook();
+    let ports: Vec<&PodPort> = ports.into_iter().collect();
+    if ports.iter().any(|port| port.is_checked_at_prerouting(hook_of_check)) {
+        add_shared(ruleset, layout);
+    } else {
+        add_deny_chain(ruleset, layout, Cause::ForgedSource);
+    }
     let mut map = Set { verdicts: true, ..Set::of(&[KeyType::InterfaceName]) };
     map.comment = Some(Comment::new("host sides of pods' interfaces"));
     for port in ports {
-        add_port(ruleset, port, None);
-        let verdict = Some(Verdict::Goto(chain_name(POD, port.interface)));
+        let chain = match port.is_checked_at_prerouting(hook_of_check) {
+            true => {
+                add_port(ruleset, port, None);
+                chain_name(POD, port.interface)
+            }
+            false => chain_of(Cause::ForgedSource),
+        };
+        let verdict = Some(Verdict::Goto(chain));
         let comment = Some(Comment::new(&port.pod.to_string()));
         map.elements.insert(Key::One(Datum::Interface(port.interface)), Element { verdict, comment });
     }
     map.size = Some(room_for(map.elements.len()));
     ruleset.sets.insert(fixed(PORTS), Arc::new(map));
     let dispatch = Action::VerdictMap { field: Field::InInterface, map: fixed(PORTS) };
-    let chain = Chain { hook: Some(hook), rules: vec![Rule::new(vec![], vec![dispatch])] };
+    let rule = match hook_of_check {
+        EdgeHook::Ingress => {
+            let rule = Rule::new(vec![Match::NotPriority(CHECKED)], vec![dispatch]);
+            rule.commented("what comes from pods and was not checked at their interfaces")
+        }
+        EdgeHook::Prerouting => Rule::new(vec![], vec![dispatch]),
+    };
+    let chain = Chain { hook: Some(hook), rules: vec![rule] };
     ruleset.chains.insert(fixed(PREROUTING), Arc::new(chain));
     if hook.family() == TableFamily::Inet {
         let chain = Chain { hook: Some(Hook::Output), rules: vec![option_answer_rule()] };
@@ -330,7 +358,9 @@ fn add_port(ruleset: &mut Ruleset, port: &PodPort, hook: Option<Hook>) {
     ruleset.chains.insert(chain_name(NEIGHBOURS, port.interface), Arc::new(neighbours));
     let icmp = Chain { hook: None, rules: icmp_rules(port, table) };
     ruleset.chains.insert(chain_name(ICMP_OF, port.interface), Arc::new(icmp));
-    let chain = Chain { hook, rules: port_rules(port, table) };
+    let checked = hook.map(|_| Rule::new(vec![], vec![Action::SetPriority(CHECKED)]));
+    let rules = checked.into_iter().chain(port_rules(port, table)).collect();
+    let chain = Chain { hook, rules };
     ruleset.chains.insert(chain_name(POD, port.interface), Arc::new(chain));
 }
 

@@ -170,6 +170,7 @@ fn goes_to(rule: &Rule, is: impl Fn(&Name) -> bool) -> bool {
         Action::Verdict(verdict) => verdict.target().is_some_and(&is),
         Action::Counter
         | Action::SetMark { .. }
+        | Action::SetPriority(_)
         | Action::VerdictMap { .. }
         | Action::Limit(_)
         | Action::Record { .. }

@@ -302,9 +302,8 @@ impl Translator {
 
     /// The part of the check that is in the table of family `inet`.
     fn place_inet_ports(&mut self) {
-        let hook = self.layout.edge_hook();
         // Frames to the reserved addresses of a bridge (IEEE 802.1Q, table 8-1) come in by its ports.
-        let ports: Vec<&PodPort> = self.ports.iter().filter(|port| port.is_checked_at_prerouting(hook)).collect();
+        let ports: Vec<&PodPort> = self.ports.iter().collect();
         edge::replace_prerouting(&mut self.ruleset, &self.layout, &ports, Hook::EarlyPrerouting);
     }
 

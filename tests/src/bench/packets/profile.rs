@@ -120,7 +120,14 @@ fn frame(ruleset: &Ruleset, packet: Packet) -> Frame {
 }
 
 impl Way {
-    fn of(ruleset: Ruleset, packet: Packet) -> Way {
+    /// Without what drops packets that were not checked at their interface, as none is here.
+    fn of(mut ruleset: Ruleset, packet: Packet) -> Way {
+        let is_early = |chain: &Chain| chain.hook == Some(Hook::EarlyPrerouting);
+        let early: Vec<Name> =
+            ruleset.chains.iter().filter(|(_, chain)| is_early(chain)).map(|(name, _)| name.clone()).collect();
+        for name in early {
+            ruleset.chains.remove(&name);
+        }
         let met = nft::rules_met(&ruleset, &frame(&ruleset, packet), Hook::Forward);
         Way { ruleset, met }
     }
