@@ -10,11 +10,17 @@ use flow::{
     WINDOW_SECONDS, join,
 };
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 use tonic::Status;
+
+/// How long after its end a window settles. Agents close a window up to 15 s after its end, and send it at once; clocks of
+/// nodes differ by some seconds.
+pub(crate) const SETTLE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Records of all nodes.
 pub(crate) struct Aggregate {
     core: Mutex<Core>,
+    settled: watch::Sender<Timestamp>,
 }
 
 struct Core {
@@ -24,6 +30,10 @@ struct Core {
     undecodable: u64,
     /// Batches of nodes that are too many, or of other nodes than their sender's.
     refused_batches: u64,
+    /// Records of windows that had settled.
+    late: u64,
+    /// Windows that begin earlier have settled.
+    settled: Timestamp,
 }
 
 /// Figures of one moment.
@@ -34,6 +44,8 @@ pub(crate) struct Figures {
     pub(crate) refused: BTreeMap<RefusedRecord, u64>,
     pub(crate) undecodable: u64,
     pub(crate) refused_batches: u64,
+    /// Records that arrived after their window had settled.
+    pub(crate) late: u64,
     /// By name.
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) oldest_window: Option<Timestamp>,
@@ -50,8 +62,10 @@ impl Aggregate {
             refused: BTreeMap::new(),
             undecodable: 0,
             refused_batches: 0,
+            late: 0,
+            settled: Timestamp::MIN,
         };
-        Aggregate { core: Mutex::new(core) }
+        Aggregate { core: Mutex::new(core), settled: watch::Sender::new(Timestamp::MIN) }
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
@@ -94,9 +108,13 @@ impl Aggregate {
         for record in decoded.into_iter().skip(usize::try_from(acceptance.skip).unwrap_or(usize::MAX)) {
             match record {
                 Ok(record) => {
-                    if let Err(refused) = core.store.insert(record, now) {
-                        *core.refused.entry(refused).or_insert(0) += 1;
-                        problem = Some(refused.to_string());
+                    let is_late = record.window < core.settled;
+                    match core.store.insert(record, now) {
+                        Ok(()) => core.late += u64::from(is_late),
+                        Err(refused) => {
+                            *core.refused.entry(refused).or_insert(0) += 1;
+                            problem = Some(refused.to_string());
+                        }
                     }
                 }
                 Err(error) => {
@@ -110,6 +128,22 @@ impl Aggregate {
             tracing::debug!(node = request.node, version = request.version, "records refused, the last one: {problem}");
         }
         Ok(PushReceipt { acknowledged: acceptance.acknowledged })
+    }
+
+    /// Settles the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each window once, when it has settled.
+    pub(crate) fn settle(&self, now: Timestamp) {
+        let seconds = now.checked_sub(SETTLE_AFTER).unwrap_or(Timestamp::MIN).as_second();
+        let begin = Timestamp::from_second(seconds - seconds.rem_euclid(WINDOW_SECONDS)).unwrap_or(Timestamp::MIN);
+        let mut core = self.core();
+        core.settled = core.settled.max(begin);
+        let settled = core.settled;
+        drop(core);
+        self.settled.send_if_modified(|last| std::mem::replace(last, settled) != settled);
+    }
+
+    /// Windows that begin before this time have settled. A window without records settles as well.
+    pub(crate) fn settled(&self) -> watch::Receiver<Timestamp> {
+        self.settled.subscribe()
     }
 
     /// Removes what is too old.
@@ -146,6 +180,7 @@ impl Aggregate {
             refused: core.refused.clone(),
             undecodable: core.undecodable,
             refused_batches: core.refused_batches,
+            late: core.late,
             nodes,
             oldest_window: core.store.windows().next(),
             windows: core.store.windows().count(),
@@ -220,6 +255,20 @@ mod tests {
         assert_eq!(aggregate.receive(&batch, None, now()).unwrap().acknowledged, 3);
         let figures = aggregate.figures();
         assert_eq!((figures.undecodable, figures.records), (2, 1));
+    }
+
+    #[test]
+    fn records_of_settled_windows_are_late() {
+        let aggregate = Aggregate::new(1 << 20);
+        let settled = aggregate.settled();
+        aggregate.settle("2026-05-04T12:00:44Z".parse().unwrap());
+        assert_eq!(*settled.borrow(), "2026-05-04T12:00:00Z".parse().unwrap());
+        aggregate.receive(&request("n1", 1, vec![record("n1", "allowed")]), None, now()).unwrap();
+        assert_eq!(aggregate.figures().late, 0);
+        aggregate.settle("2026-05-04T12:00:45Z".parse().unwrap());
+        assert!(settled.has_changed().unwrap());
+        aggregate.receive(&request("n1", 2, vec![record("n1", "allowed")]), None, now()).unwrap();
+        assert_eq!((aggregate.figures().late, aggregate.figures().records), (1, 2));
     }
 
     #[test]

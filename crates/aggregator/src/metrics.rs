@@ -99,6 +99,7 @@ impl Collector for RecordCollector {
                 "Flow records evicted before their hour was over, for lack of memory",
                 figures.store.left_by_bytes,
             ),
+            ("late_records", "Flow records received after their window had settled", figures.late),
             (
                 "refused_batches",
                 "Batches refused: of a node that is not the sender's, or of too many nodes",

@@ -19,6 +19,9 @@ use crate::metrics::Metrics;
 /// How often old windows are removed.
 const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
 
+/// How late a window settles at most.
+const SETTLE: Duration = Duration::from_secs(1);
+
 pub(crate) fn serve(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     console::log::start(&arguments.log);
     feed::install_tls_provider();
@@ -47,11 +50,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
     let mut expiry = tokio::time::interval(EXPIRE);
+    let mut settling = tokio::time::interval(SETTLE);
     loop {
         tokio::select! {
             _ = terminate.recv() => break tracing::info!("SIGTERM: stopping"),
             _ = interrupt.recv() => break tracing::info!("SIGINT: stopping"),
             Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
+            _ = settling.tick() => aggregate.settle(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
         }
     }
