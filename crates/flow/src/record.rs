@@ -26,7 +26,8 @@ pub struct FlowKey {
     pub destination: Endpoint,
     /// IANA number of the protocol.
     pub protocol: u8,
-    /// The port of the destination after destination translation; `None` for protocols without ports.
+    /// The port of the destination after destination translation; `None` for protocols without ports, and in records that sum
+    /// up many ports ([`crate::Windows::folded_records`]).
     pub port: Option<u16>,
     /// Type of the ICMP message that opened the flow.
     pub icmp_type: Option<u8>,

@@ -158,8 +158,9 @@ impl Tracker {
     }
 
     /// A connection was made (NEW event), or is in a listing although no NEW event came. `base` is the volume that it had
-    /// before the agent knew of it, which is not counted: of connections that are older than the agent. `None` counts
-    /// from 0. Counters of the connection, if it has any, are a first report; NEW events have none.
+    /// before the agent knew of it, which is not counted: of connections that are older than the agent. How much of it
+    /// belongs to the window is unknown. `None` counts from 0. Counters of the connection, if it has any, are a first report;
+    /// NEW events have none.
     ///
     /// A connection that is tracked already is a duplicate, of which only counters are used, unless the kernel made it at
     /// another time than the tracked one: then that one is lost, and the id is used again.
@@ -203,7 +204,14 @@ impl Tracker {
             listed: self.listing,
             missed: 0,
         };
-        let volume = if volume.is_some() { tracked.measure(*volume, place.window) } else { Observation::default() };
+        let volume = match (base, volume) {
+            (Some(_), _) => {
+                tracked.unknown_in = Some(place.window);
+                Observation { unknown_volume: 1, ..Observation::default() }
+            }
+            (None, Some(_)) => tracked.measure(*volume, place.window),
+            (None, None) => Observation::default(),
+        };
         windows.add(&tracked.subject, place, Observation { started: 1, ..volume });
         self.live.insert(*id, tracked);
         self.started += 1;

@@ -1,5 +1,6 @@
 //! Windows that are open: observations of connections and denied packets, summed up by key.
 
+mod fold;
 mod open;
 
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ pub struct Windows {
     samples: HashMap<Arc<FlowKey>, [Arc<EndSample>; 2]>,
     dropped: DroppedRecords,
     skipped_windows: u64,
+    folded_records: u64,
 }
 
 /// What is in no record because its window had as many records as it may have. With these, sums over records equal sums over
@@ -87,6 +89,7 @@ impl Windows {
             samples: HashMap::new(),
             dropped: DroppedRecords::default(),
             skipped_windows: 0,
+            folded_records: 0,
         }
     }
 
@@ -118,6 +121,7 @@ impl Windows {
             let mut current = mem::replace(&mut self.current, next);
             let live = live_at_end(window, tracker, &self.current);
             self.dropped.connections.live += current.add_live(live, start(window), start(window + 1));
+            self.folded_records += current.fold_ports();
             let closed = current.into_records(start(window), &self.node, &self.samples);
             self.samples = closed
                 .iter()
@@ -145,6 +149,7 @@ impl Windows {
         for (window, mut open, live) in windows {
             let until = now.clamp(start(window), start(window + 1));
             open.add_live(live, start(window), until);
+            open.fold_ports();
             records.extend(open.into_records(start(window), &self.node, &self.samples));
         }
         records
@@ -153,6 +158,12 @@ impl Windows {
     /// What is in no record because its window was full.
     pub fn dropped_records(&self) -> DroppedRecords {
         self.dropped
+    }
+
+    /// Records that were summed up with others, since their ends used more than 16 ports in the window, or their source had
+    /// more than 256 records.
+    pub fn folded_records(&self) -> u64 {
+        self.folded_records
     }
 
     /// Windows without records that were neither watched nor closed one by one (see [`MOST_SILENT_WINDOWS`]).

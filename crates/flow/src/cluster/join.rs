@@ -97,7 +97,37 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a Arc<FlowRecord>>) -> Vec<C
             }
         }
     }
-    edges.into_values().flat_map(|reports| join_edge(reports.into_values())).collect()
+    let others = SourceReports::of(&edges);
+    let joined =
+        edges.into_iter().map(|(edge, reports)| join_edge(reports.into_values(), &others.of_other_ports(&edge)));
+    joined.flatten().collect()
+}
+
+/// The nodes of sources that report connections with and without a port. Each node sums up the ports of a pair that it saw too
+/// many of, and the node of the destination sees fewer: those that were denied at the source do not get to it.
+struct SourceReports<'a> {
+    /// By source, destination and protocol: the nodes of records without a port, and with one.
+    nodes: BTreeMap<(&'a Endpoint, &'a Endpoint, u8), [BTreeSet<Arc<str>>; 2]>,
+}
+
+impl<'a> SourceReports<'a> {
+    fn of(edges: &BTreeMap<Edge<'a>, BTreeMap<&'a FlowKey, Report>>) -> SourceReports<'a> {
+        let mut nodes: BTreeMap<_, [BTreeSet<Arc<str>>; 2]> = BTreeMap::new();
+        for (edge, reports) in edges {
+            let pair = (edge.source, edge.destination, edge.protocol);
+            for (_, report) in reports.iter().filter(|(key, _)| Sighting::of(key) == Sighting::Source) {
+                nodes.entry(pair).or_default()[usize::from(edge.port.is_some())].extend(report.nodes.iter().cloned());
+            }
+        }
+        SourceReports { nodes }
+    }
+
+    /// The nodes whose records of other ports may have the connections of this edge: a record without a port has those of
+    /// all ports.
+    fn of_other_ports(&self, edge: &Edge<'_>) -> BTreeSet<Arc<str>> {
+        let nodes = self.nodes.get(&(edge.source, edge.destination, edge.protocol));
+        nodes.map_or_else(BTreeSet::new, |nodes| nodes[usize::from(edge.port.is_none())].clone())
+    }
 }
 
 /// Whose counts are those of connections that both sides report.
@@ -109,7 +139,8 @@ enum Counted {
     Each,
 }
 
-fn join_edge(reports: impl Iterator<Item = Report>) -> Vec<ClusterRecord> {
+/// `of_other_ports`: nodes that may have the connections of this edge in records of other ports.
+fn join_edge(reports: impl Iterator<Item = Report>, of_other_ports: &BTreeSet<Arc<str>>) -> Vec<ClusterRecord> {
     let (mut at_source, mut at_destination, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for report in reports {
         match Sighting::of(&report.sum.key) {
@@ -127,7 +158,12 @@ fn join_edge(reports: impl Iterator<Item = Report>) -> Vec<ClusterRecord> {
     for (index, report) in at_destination.iter().enumerate() {
         if !paired.contains(&index) {
             let mut record = report.clone_record();
-            if counted == Counted::Source {
+            let clients = &report.sum.sources;
+            let is_counted_elsewhere = at_source.is_empty()
+                && !clients.truncated
+                && !clients.nodes.is_empty()
+                && clients.nodes.is_subset(of_other_ports);
+            if counted == Counted::Source || is_counted_elsewhere {
                 clear_connections(&mut record.record);
             }
             joined.push(record);

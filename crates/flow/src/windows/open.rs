@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Observation;
+use super::fold::fold_ports;
 use crate::shared::ByAddress;
 use crate::{Connections, EndSample, FlowKey, FlowRecord, Subject, Volume};
 
@@ -28,8 +29,8 @@ pub(super) struct OpenWindow {
 
 /// A record that is not closed.
 #[derive(Debug, Clone)]
-struct Sum {
-    key: Arc<FlowKey>,
+pub(super) struct Sum {
+    pub(super) key: Arc<FlowKey>,
     sources: EndSample,
     destinations: EndSample,
     connections: Connections,
@@ -103,6 +104,13 @@ impl OpenWindow {
             }
         }
         dropped
+    }
+
+    /// Sums up the ports of ends that used many. Returns how many records there are fewer. No further observation may follow.
+    pub(super) fn fold_ports(&mut self) -> u64 {
+        self.by_key.clear();
+        self.by_subject.clear();
+        fold_ports(&mut self.sums)
     }
 
     /// The records by key, with the samples of an earlier window where they are the same.
@@ -201,6 +209,24 @@ impl Sum {
         self.denied_packets = self.denied_packets.saturating_add(denied_packets);
         self.first = self.first.min(at);
         self.last = self.last.max(at);
+    }
+
+    /// Adds what another one has counted, whose key differs.
+    pub(super) fn merge(&mut self, other: &Sum) {
+        let Sum { key: _, sources, destinations, connections, volume, .. } = other;
+        self.sources.merge(sources);
+        self.destinations.merge(destinations);
+        self.connections += *connections;
+        if let Some([sent, received]) = volume {
+            let sum = self.volume.get_or_insert_default();
+            sum[0] += *sent;
+            sum[1] += *received;
+        }
+        self.unknown_volume = self.unknown_volume.saturating_add(other.unknown_volume);
+        self.denied_packets = self.denied_packets.saturating_add(other.denied_packets);
+        self.generation = self.generation.max(other.generation);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
     }
 }
 

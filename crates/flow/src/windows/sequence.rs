@@ -179,8 +179,10 @@ impl World {
         if self.tracker.ledger().started > before {
             self.tracked.insert(id, self.histories.len());
             self.entries[index].history = Some(self.histories.len());
+            // What a connection had sent before is no report of what it sent since.
+            let reported = volume.filter(|_| base.is_none());
             let base = base.unwrap_or_default();
-            self.histories.push(History { subject: number, base, reported: volume, ended: false });
+            self.histories.push(History { subject: number, base, reported, ended: false });
         } else if self.tracker.subject(&id).is_some() {
             self.report(&id, volume);
         }

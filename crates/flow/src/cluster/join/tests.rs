@@ -175,6 +175,20 @@ fn different_connections_of_a_workload_are_added() {
 }
 
 #[test]
+fn summed_up_ports_of_one_node_count_once() {
+    let at = |port: Option<u16>, record: FlowRecord| with_key(record, |key| key.port = port);
+    for (at_source, at_destination) in [(None, Some(5432)), (Some(5432), None)] {
+        let records =
+            joined([at(at_source, seen("n1", ["n1", "n2"], 17)), at(at_destination, seen("n2", ["n1", "n2"], 16))]);
+        let started: u64 = records.iter().map(|one| one.record.connections.started).sum();
+        assert_eq!((records.len(), started), (2, 17), "{at_source:?}");
+    }
+    // The connections of another port are others.
+    let records = joined([at(Some(80), seen("n1", ["n1", "n2"], 1)), at(Some(443), seen("n2", ["n1", "n2"], 2))]);
+    assert_eq!(records.iter().map(|one| one.record.connections.started).sum::<u64>(), 3);
+}
+
+#[test]
 fn cluster_record_has_the_json_of_a_record() {
     let records = joined([seen("n1", ["n1", "n2"], 1)]);
     let text = serde_json::to_string(&records[0]).unwrap();
