@@ -37,7 +37,7 @@ pub(crate) fn pods() -> Vec<Value> {
     vec![namespace("shop", ""), named("web", &WEB), named("db", &DB), named("other", &OTHER)]
 }
 
-fn db_from_web() -> Value {
+pub(crate) fn db_from_web() -> Value {
     let web = json!([{"podSelector": {"matchLabels": {"app": "web"}}}]);
     policy("db", "app=db", json!({"ingress": [{"from": web, "ports": [{"port": 5432}]}]}))
 }

@@ -23,7 +23,7 @@ pub(crate) use ends::{Ends, Place};
 pub(crate) use group::{GroupChoice, Reporting};
 pub(crate) use ledger::{Ledger, Remaining};
 pub(crate) use naming::{name, traffic_of};
-pub(crate) use seen::{Carried, Flow, Observed};
+pub(crate) use seen::{Carried, FirstPacket, Flow, Observed};
 pub(crate) use stream::{Followed, Stream};
 pub(crate) use watch::Watch;
 

@@ -166,7 +166,11 @@ fn ask_agent(arguments: &ExplainArguments) -> anyhow::Result<Vec<Explained>> {
 fn or_manifests(error: Unanswered) -> anyhow::Error {
     match &error {
         Unanswered::Unreachable { .. } => anyhow::Error::new(error).context("without an agent, use --manifests DIR"),
-        Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
+        Unanswered::Refused(_)
+        | Unanswered::BrokeOff(_)
+        | Unanswered::TimedOut
+        | Unanswered::Closed
+        | Unanswered::NotUnderstood(_) => error.into(),
     }
 }
 

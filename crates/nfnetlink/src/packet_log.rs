@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::decode::{DecodeError, PacketHead, PacketRecord, decode_logged, decode_replies};
+use crate::decode::{DecodeError, PacketHead, PacketRecord, TrackedTuple, decode_logged, decode_replies};
 use crate::message::{ULOG, Writer};
 use crate::sys::{Buffer, Socket, SocketOption, interface_name};
 
@@ -29,6 +29,9 @@ const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
 /// `NFULNL_CFG_F_SEQ`
 const NUMBERED: u16 = 1;
+/// `NFULNL_CFG_F_CONNTRACK`: messages have the packet's conntrack entry. Needs `CONFIG_NETFILTER_NETLINK_GLUE_CT`, which
+/// distributions set.
+const WITH_CONNECTION: u16 = 4;
 
 /// Every packet is told at once. How many there are is limited where they are logged, in the rules.
 const PACKETS_PER_MESSAGE: u32 = 1;
@@ -61,6 +64,7 @@ pub struct PacketLog {
     /// What the last datagram said and was not asked for yet. It is filled when it is empty, but for what was logged
     /// between the request for the group and its answer, which `WAITING` limits.
     told: VecDeque<Logged>,
+    shows_connections: bool,
 }
 
 /// What the kernel tells of the group.
@@ -89,6 +93,9 @@ pub struct LoggedPacket {
     pub out_interface: Option<String>,
     /// None if it is no IP packet, or cut within the IP header.
     pub content: Option<PacketHead>,
+    /// What the packet's flow asked for, before any destination translation. `None` for packets without a conntrack entry,
+    /// and where the kernel does not show it ([`PacketLog::shows_connections`]).
+    pub original: Option<TrackedTuple>,
 }
 
 /// Why packets of the group cannot be received.
@@ -131,13 +138,32 @@ impl PacketLog {
             Some(libc::EPERM) => PacketLogError::NotPermitted,
             _ => PacketLogError::Io(e),
         })?;
-        let mut log = PacketLog { socket, datagram: Buffer::of_length(DATAGRAM), expected: 0, told: VecDeque::new() };
-        log.socket.send(&request(group, snap_bytes))?;
-        match log.answer()? {
-            Some(0) => Ok(log),
-            Some(errno) => Err(refusal(group, errno)),
-            None => Err(PacketLogError::Silent(group)),
+        let mut log = PacketLog {
+            socket,
+            datagram: Buffer::of_length(DATAGRAM),
+            expected: 0,
+            told: VecDeque::new(),
+            shows_connections: false,
+        };
+        for flags in [NUMBERED | WITH_CONNECTION, NUMBERED] {
+            log.socket.send(&request(group, snap_bytes, flags))?;
+            match log.answer()? {
+                Some(0) => {
+                    log.shows_connections = flags & WITH_CONNECTION != 0;
+                    return Ok(log);
+                }
+                // The kernel checks flags before it binds the group (`nfulnl_recv_config`).
+                Some(libc::EOPNOTSUPP) if flags & WITH_CONNECTION != 0 => {}
+                Some(errno) => return Err(refusal(group, errno)),
+                None => break,
+            }
         }
+        Err(PacketLogError::Silent(group))
+    }
+
+    /// Whether packets come with the conntrack entry of their flow (`CONFIG_NETFILTER_NETLINK_GLUE_CT`).
+    pub fn shows_connections(&self) -> bool {
+        self.shows_connections
     }
 
     /// The port id of the socket, by which the kernel knows whose the group is.
@@ -185,7 +211,7 @@ impl PacketLog {
     }
 
     fn take(&mut self, packets: Vec<PacketRecord>) -> io::Result<()> {
-        for PacketRecord { prefix, ether_type, input, output, sequence, content } in packets {
+        for PacketRecord { prefix, ether_type, input, output, sequence, content, original } in packets {
             if let Some(sequence) = sequence {
                 let missing = missing(&mut self.expected, sequence);
                 self.told.extend(missing.map(|messages| Logged::Lost { messages: Some(messages) }));
@@ -197,6 +223,7 @@ impl PacketLog {
                 in_interface,
                 out_interface,
                 content,
+                original,
             }));
         }
         Ok(())
@@ -217,7 +244,7 @@ fn named(index: Option<u32>) -> io::Result<Option<String>> {
     }
 }
 
-fn request(group: u16, snap_bytes: u32) -> Vec<u8> {
+fn request(group: u16, snap_bytes: u32, flags: u16) -> Vec<u8> {
     // `struct nfulnl_msg_config_mode`: range, mode, padding.
     let [a, b, c, d] = snap_bytes.to_be_bytes();
     Writer::with_resource(CONFIGURE, libc::NLM_F_ACK, SEQUENCE, 0, group)
@@ -225,7 +252,7 @@ fn request(group: u16, snap_bytes: u32) -> Vec<u8> {
         .put(MODE, &[a, b, c, d, COPY_PACKET, 0])
         .put_number(ROOM, MESSAGE_ROOM)
         .put_number(THRESHOLD, PACKETS_PER_MESSAGE)
-        .put(FLAGS, &NUMBERED.to_be_bytes())
+        .put(FLAGS, &flags.to_be_bytes())
         .finish()
 }
 
@@ -267,10 +294,10 @@ mod tests {
             10, 0, 2, 0, 0, 0, 0, 128, 2, 0, 0, 0, // copy 128 bytes
             8, 0, 3, 0, 0, 0, 2, 0, // room
             8, 0, 5, 0, 0, 0, 0, 1, // threshold
-            6, 0, 6, 0, 0, 1, 0, 0, // numbered
+            6, 0, 6, 0, 0, 5, 0, 0, // numbered, with the conntrack entry
         ];
         if cfg!(target_endian = "little") {
-            assert_eq!(request(9470, 128), expected);
+            assert_eq!(request(9470, 128, NUMBERED | WITH_CONNECTION), expected);
         }
     }
 

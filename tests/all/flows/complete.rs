@@ -35,6 +35,9 @@ fn restarted_agent_follows_open_connections() {
     agent.stop();
     let mut agent = start(&stage);
     agent.until("the open connection is found", |_| (coverage(&stage)["live"] == 1).then_some(()));
+    // No agent has measured what was sent up to now.
+    let found = records(&stage, "?protocol=tcp");
+    assert_eq!(sum(&found, "/unknownVolume"), 1, "{found:#?}");
     client.write_all(&[7; 3_000]).unwrap();
     drop(client);
     // What was sent before the restart is not counted again.

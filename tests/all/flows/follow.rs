@@ -1,8 +1,6 @@
 //! `ringfence flows --follow`, and `follow=true` of the API: records as their windows are closed.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +8,6 @@ use std::sync::mpsc::{Receiver, channel};
 use jiff::Timestamp;
 use serde_json::Value;
 use tests::agent_process::{Ended, WITHIN, ended, until};
-use tests::backlog::lost_packets;
 use tests::fake_clock::FakeClock;
 
 use super::filters::{admits, window_end};
@@ -21,9 +18,6 @@ use crate::stage::Stage;
 
 /// Readers that may follow at a time.
 const FOLLOWERS: usize = 16;
-
-/// Flows with a record each: more than wait for one reader.
-const RECORDS: u16 = 10_000;
 
 /// `ringfence flows --follow`, as it goes on. Killed when this is dropped.
 struct Follower {
@@ -166,33 +160,4 @@ fn killed_agent_ends_its_followers_with_an_error() {
     let last = follower.until_ended();
     assert_eq!(last.code, Some(2), "{last:?}");
     assert!(last.stderr.contains("the agent"), "{last:?}");
-}
-
-#[test]
-fn slow_follower_gets_the_number_of_lost_records() {
-    let (stage, clock) = (stage(), FakeClock::new());
-    let mut agent = start_with_clock(&stage, &clock);
-    let (status, answer) = follow(&stage);
-    assert_eq!(status, 200);
-    let lost_before = lost_packets();
-    stage.lab.in_namespace_of(WEB[0].parse().unwrap(), || {
-        let socket = UdpSocket::bind((WEB[0], 0)).unwrap();
-        (1..=RECORDS).for_each(|port| assert!(socket.send_to(b"hello", (OTHER[0], port)).is_ok()));
-    });
-    let wanted = u64::from(RECORDS) - (lost_packets() - lost_before);
-    clock.set(WINDOW_SECONDS);
-    agent.until("a record of each flow is closed", |agent| {
-        let kept = agent.metric("ringfence_flow_records") + agent.metric("ringfence_flow_evicted_records_total");
-        (kept >= wanted).then_some(())
-    });
-    let (mut received, mut lost) = (BTreeSet::new(), 0);
-    let mut lines = answer.lines();
-    while received.len() as u64 + lost < wanted {
-        let line: Value = serde_json::from_str(&lines.next().expect("a line").unwrap()).unwrap();
-        match line["lost"].as_u64() {
-            Some(more) => lost += more,
-            None => assert!(received.insert((window_end(&line), line["port"].as_u64())), "twice: {line:#}"),
-        }
-    }
-    assert!(lost > 0, "{} records were received", received.len());
 }

@@ -1,13 +1,16 @@
 use std::collections::BTreeMap;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use context::object::Kind as ContextKind;
+use nfnetlink::PacketLog;
 use serde_json::{Value, json};
 use tests::agent_process::{AgentProcess, until};
 use tests::fake_api::{FakeApi, Verb};
+use tests::netns::in_new_namespace;
 
 use super::{PORT, coverage, exchange, records, serve, start_command, sum};
-use crate::drops::{DB, WEB, pods, stage};
+use crate::drops::{DB, OTHER, WEB, db_from_web, pods, stage};
 use crate::stage::{Stage, set_all};
 
 const CLUSTER_ADDRESS: &str = "10.96.0.10";
@@ -99,6 +102,28 @@ fn missing_rights_leave_flows_without_services() {
     api.faults(|faults| faults.refusals.clear());
     until_named(&stage, &mut agent, "database");
     agent.until("there is no problem", |_| (problems(&stage) == "[]").then_some(()));
+}
+
+#[test]
+fn denied_connection_has_the_service_that_was_asked() {
+    let (stage, api) = scene();
+    set_all(&api, &[db_from_web()]);
+    let mut agent = start(&stage, &api);
+    until_named(&stage, &mut agent, "database");
+    stage.lab.in_namespace_of(OTHER[0].parse().unwrap(), || {
+        let service = (CLUSTER_ADDRESS.parse::<IpAddr>().unwrap(), KEPT_PORT).into();
+        assert!(TcpStream::connect_timeout(&service, Duration::from_millis(200)).is_err());
+    });
+    let denied = agent.until("the denied packet is recorded", |_| records(&stage, "?verdict=denied").pop());
+    assert_eq!((&denied["source"]["name"], &denied["destination"]["name"]), (&json!("other"), &json!("db")));
+    // Only the conntrack entry says what a denied packet had asked for, and not every kernel shows it.
+    let shows_connections = in_new_namespace(|| PacketLog::open(1, 128).unwrap().shows_connections());
+    let expected = match shows_connections {
+        true => json!({"namespace": "shop", "name": "database", "portName": "kept", "port": KEPT_PORT}),
+        false => Value::Null,
+    };
+    assert_eq!((&denied["service"], &denied["port"]), (&expected, &json!(PORT)), "{denied:#}");
+    assert_eq!((&denied["egress"]["enforcedHere"], &denied["ingress"]["enforcedHere"]), (&json!(true), &json!(true)));
 }
 
 #[test]

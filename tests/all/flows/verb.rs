@@ -67,6 +67,6 @@ fn explain_names_the_flows_that_were_seen() {
         ended(&mut command).stdout
     };
     agent.until("the connection is recorded", |_| (!records(&stage, "").is_empty()).then_some(()));
-    assert!(explain("5432").contains("seen: 1 connections"), "{}", explain("5432"));
+    assert!(explain("5432").contains("seen between their workloads: 1 connections"), "{}", explain("5432"));
     assert!(explain("80").contains("seen: never"), "{}", explain("80"));
 }

@@ -83,6 +83,7 @@ fn expected(ether_type: u16, content: PacketHead) -> LoggedPacket {
         in_interface: Some("lo".into()),
         out_interface: None,
         content: Some(content),
+        original: None,
     }
 }
 
@@ -175,6 +176,7 @@ fn a_packet_on_a_bridge_tells_the_port() {
             in_interface: Some("pod0".into()),
             out_interface: None,
             content,
+            original: None,
         };
         assert_eq!(first, packet_of(IPV4, Some(content)));
         send_frame("inside", &[&ethernet[..], &[0x08, 0x06], &[0; 28]].concat());

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -26,6 +27,10 @@ use crate::run_dir::socket_path;
 /// Largest answer that is taken whole: far above any of them, far below what would hurt.
 const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
+/// How long the agent may take to answer, and between two parts of an answer. Its slowest answer, a comparison of large tables
+/// with the kernel's, takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
@@ -36,6 +41,14 @@ pub(crate) enum Unanswered {
     Refused(String),
     #[error("the agent did not answer: {0}")]
     BrokeOff(String),
+    #[error(
+        "the agent did not answer within {} s: check its log, and that its process is not stopped or short of processor time",
+        PATIENCE.as_secs()
+    )]
+    TimedOut,
+    /// The agent has ended, most often.
+    #[error("the agent closed the connection: it was stopped or restarted")]
+    Closed,
     #[error("cannot decode the agent's response: {0}; use the program of the agent's own release")]
     NotUnderstood(serde_json::Error),
 }
@@ -89,7 +102,7 @@ pub(crate) async fn drops(run_dir: &Path, query: &DropsQuery) -> Result<Lines, U
         ("verdict", verdict.map(policy::Judgement::word)),
     ];
     let body = ask(run_dir, &target(DROPS, &parameters)).await?.into_body();
-    Ok(Lines { body, unread: Vec::new() })
+    Ok(Lines { body, unread: Vec::new(), follows: query.follow })
 }
 
 pub(crate) async fn flow_coverage(run_dir: &Path) -> Result<FlowCoverage, Unanswered> {
@@ -101,7 +114,7 @@ pub(crate) async fn flows(run_dir: &Path, query: &FlowsQuery) -> Result<Lines, U
     let given = query.given.iter().map(|(name, text)| (*name, Some(text.as_str())));
     let parameters: Vec<(&str, Option<&str>)> = follow.into_iter().chain(given).collect();
     let body = ask(run_dir, &target(FLOWS, &parameters)).await?.into_body();
-    Ok(Lines { body, unread: Vec::new() })
+    Ok(Lines { body, unread: Vec::new(), follows: query.follow })
 }
 
 pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesText, Unanswered> {
@@ -126,7 +139,7 @@ impl RulesText {
     /// `None` at the end of the text.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Unanswered> {
         loop {
-            match self.body.frame().await {
+            match in_time(self.body.frame()).await? {
                 // Frames without data are trailers.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(part) => return Ok(Some(part)),
@@ -146,10 +159,12 @@ const LARGEST_LINE_BYTES: usize = 1 << 20;
 pub(crate) struct Lines {
     body: Incoming,
     unread: Vec<u8>,
+    /// The next line may be long in coming.
+    follows: bool,
 }
 
 impl Lines {
-    /// None at the end of the answer.
+    /// `None` at the end of the answer, which one that follows does not have.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -159,13 +174,23 @@ impl Lines {
             if self.unread.len() > LARGEST_LINE_BYTES {
                 return Err(Unanswered::BrokeOff("a line of its response is too long".into()));
             }
-            match self.body.frame().await {
+            let frame = match self.follows {
+                true => self.body.frame().await,
+                false => in_time(self.body.frame()).await?,
+            };
+            match frame {
                 Some(Ok(frame)) => self.unread.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(_)) if self.follows => return Err(Unanswered::Closed),
                 Some(Err(error)) => return Err(Unanswered::BrokeOff(error.to_string())),
+                None if self.follows => return Err(Unanswered::Closed),
                 None => return Ok(None),
             }
         }
     }
+}
+
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Unanswered> {
+    tokio::time::timeout(PATIENCE, answer).await.map_err(|_| Unanswered::TimedOut)
 }
 
 /// A route with its parameters, without those that have no value.
@@ -191,7 +216,8 @@ pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incomin
     // It ends with the answer; what goes wrong with it shows where the answer is read.
     tokio::spawn(connection);
     let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new());
-    let response = sender.send_request(request.map_err(|e| broke_off(&e))?).await.map_err(|e| broke_off(&e))?;
+    let request = request.map_err(|e| broke_off(&e))?;
+    let response = in_time(sender.send_request(request)).await?.map_err(|e| broke_off(&e))?;
     let status = response.status();
     if status.is_success() {
         return Ok(response);
@@ -204,7 +230,7 @@ pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incomin
 }
 
 async fn whole(response: Response<Incoming>) -> Result<Bytes, Unanswered> {
-    let body = Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect().await;
+    let body = in_time(Limited::new(response.into_body(), LARGEST_ANSWER_BYTES).collect()).await?;
     Ok(body.map_err(|e| Unanswered::BrokeOff(e.to_string()))?.to_bytes())
 }
 

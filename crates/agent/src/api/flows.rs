@@ -41,7 +41,7 @@ pub(crate) struct FlowCoverage {
     pub(crate) problems: Vec<String>,
 }
 
-/// Flows between two addresses, as far as there are records of them.
+/// What the records say in which both addresses are listed: a record has the connections of all pods of two workloads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SeenFlows {
@@ -54,8 +54,14 @@ pub(crate) struct SeenFlows {
     /// From the source to the destination; null if it is unknown.
     pub(crate) sent: Option<Volume>,
     pub(crate) received: Option<Volume>,
+    /// Connections whose volume is not in these, or only in part; each once for each window.
+    #[serde(default)]
+    pub(crate) unknown_volume: u64,
     /// Packets that were denied.
     pub(crate) denied_packets: u64,
+    /// Whether no further record may have the addresses: one lists 100 of an end, and may sum up the ports of a scan.
+    #[serde(default)]
+    pub(crate) complete: bool,
     /// RFC 3339: the last event; null if there was none.
     pub(crate) last: Option<String>,
 }

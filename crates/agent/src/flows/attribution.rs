@@ -45,7 +45,16 @@ struct CacheKey {
     answering: (IpAddr, Option<u16>),
     protocol: u8,
     icmp_type: Option<u8>,
+    judging: Judging,
+}
+
+/// The policies that decided about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Judging {
+    /// `None` if no policy has approved it.
     generation: Option<u32>,
+    /// Whether it began under a state that the replica had.
+    is_known: bool,
 }
 
 impl Attribution {
@@ -67,7 +76,8 @@ impl Attribution {
 
     /// The subject of a connection that passed; `None` if neither end is a pod of this node.
     ///
-    /// The replica advances to the state that judged the connection, which began at that time.
+    /// The replica advances to the state that judged the connection, which began at that time. Policies from before the agent
+    /// started are unknown, unless the generation that they approved the connection with is still in force.
     pub(crate) fn of_connection(
         &mut self,
         replica: &mut Replica,
@@ -78,16 +88,21 @@ impl Attribution {
         replica.advance_to(began);
         // Later rules may have judged the connection again since: the ones that let it in are those of its beginning.
         let is_judged_again = marked.is_some_and(|generation| replica.awaits_generation(generation));
-        let generation = |replica: &Replica| if is_judged_again { replica.generation() } else { marked };
-        let subject = self.subject(replica, connection, generation(replica))?;
+        let is_recent = replica.has_state_of(began);
+        let judging = |replica: &Replica| {
+            let generation = if is_judged_again { replica.generation() } else { marked };
+            let is_known = generation.map_or(is_recent, |generation| replica.generation() == Some(generation));
+            Judging { generation, is_known }
+        };
+        let subject = self.subject(replica, connection, judging(replica))?;
         // A connection that passed was not denied: a commit was under way, and the rules after it judged the flow.
         if is_unexplained(&subject) && replica.advance_within_commit(began) {
-            return self.subject(replica, connection, generation(replica));
+            return self.subject(replica, connection, judging(replica));
         }
         Some(subject)
     }
 
-    fn subject(&mut self, replica: &Replica, connection: &Connection, generation: Option<u32>) -> Option<Arc<Subject>> {
+    fn subject(&mut self, replica: &Replica, connection: &Connection, judging: Judging) -> Option<Arc<Subject>> {
         if self.version != replica.version() || self.cached.len() >= MOST_CACHED {
             self.cached.clear();
             self.version = replica.version();
@@ -99,28 +114,22 @@ impl Attribution {
             answering: (reply.source, reply.source_port),
             protocol: asked.protocol,
             icmp_type: asked.icmp_type,
-            generation,
+            judging,
         };
         if let Some(subject) = self.cached.get(&key) {
             return subject.clone();
         }
-        let subject = self.passed(replica, asked, reply, generation);
+        let subject = self.passed(replica, asked, reply, judging);
         self.cached.insert(key, subject.clone());
         subject
     }
 
-    fn passed(
-        &mut self,
-        replica: &Replica,
-        asked: &Tuple,
-        reply: &Tuple,
-        generation: Option<u32>,
-    ) -> Option<Arc<Subject>> {
+    fn passed(&mut self, replica: &Replica, asked: &Tuple, reply: &Tuple, judging: Judging) -> Option<Arc<Subject>> {
         self.naming.follow(replica);
         let (from, to) = (asked.source, reply.source);
         let port = reply.source_port;
-        let service = self.service(replica, asked);
-        let of_api_service = service.as_ref().is_some_and(|s| (&*s.namespace, &*s.name) == API_SERVICE);
+        let service = self.service(replica, asked.destination, asked.destination_port, asked.protocol);
+        let of_api_service = service.as_ref().is_some_and(is_api_service);
         let source = self.naming.end(replica, from, Role::Source);
         let destination = self.naming.end(replica, to, Role::Destination { of_api_service });
         if !source.is_local && !destination.is_local {
@@ -130,7 +139,6 @@ impl Attribution {
         let side = |named: &Named, direction| {
             of_verdict(explain_side(replica.state(), from, to, traffic, direction), named.is_local)
         };
-        let known = generation.is_none() || generation == replica.generation();
         let (mut egress, mut ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
         for (trace, peer) in [(&mut egress, &destination), (&mut ingress, &source)] {
             // Objects do not name every address of the node, such as that of a bridge; no rule judges what it exchanges with
@@ -139,7 +147,7 @@ impl Attribution {
                 *trace = traces::own_node();
             }
             // Approved by rules that are not known any more, or denied by the rules that are.
-            if trace.enforced_here && (!known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
+            if trace.enforced_here && (!judging.is_known || trace.verdict == TraceVerdict::Denied) && is_judged(trace) {
                 *trace = traces::unknown(trace.enforced_here);
             }
         }
@@ -157,7 +165,7 @@ impl Attribution {
             ingress,
         };
         let (source, destination) = (source.member, destination.member);
-        Some(Arc::new(Subject { key: Arc::new(key), source, destination, generation }))
+        Some(Arc::new(Subject { key: Arc::new(key), source, destination, generation: judging.generation }))
     }
 
     /// The subject of denied packets; `None` if neither end is a pod of this node.
@@ -165,7 +173,10 @@ impl Attribution {
         self.naming.follow(replica);
         let flow = packets.flow;
         let source = self.naming.end(replica, flow.source, Role::Source);
-        let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service: false });
+        let service =
+            packets.first.asked.and_then(|(address, port)| self.service(replica, address, port, flow.protocol));
+        let of_api_service = service.as_ref().is_some_and(is_api_service);
+        let destination = self.naming.end(replica, flow.destination, Role::Destination { of_api_service });
         // Where the addresses cannot be believed the drop event names the pod of the interface.
         let source = self.naming.corrected(replica, source, &packets.source);
         let destination = self.naming.corrected(replica, destination, &packets.destination);
@@ -175,10 +186,12 @@ impl Attribution {
         let traffic = traffic_of(flow.protocol, flow.port);
         let side = |named: &Named, direction| match packets.direction {
             Some(denying) if denying == direction => denied_by(&packets.policies, named.is_local),
-            // The packets did not get as far as the rules of the other side, or belong to no flow.
+            // Rules of the source come first: packets that the destination's rules deny have passed them. Those that they
+            // deny do not get to the destination's, and packets that no policy denied get to neither.
             Some(_) | None => {
                 let verdict = explain_side(replica.state(), flow.source, flow.destination, traffic, direction);
-                of_verdict(verdict, false)
+                let was_judged = packets.direction == Some(Direction::Ingress) && direction == Direction::Egress;
+                of_verdict(verdict, was_judged && named.is_local)
             }
         };
         let (egress, ingress) = (side(&source, Direction::Egress), side(&destination, Direction::Ingress));
@@ -191,8 +204,8 @@ impl Attribution {
             destination: destination.endpoint,
             protocol: flow.protocol,
             port: flow.port,
-            icmp_type: packets.icmp_type,
-            service: None,
+            icmp_type: packets.first.icmp,
+            service,
             verdict: Verdict::Denied,
             drop_cause,
             egress,
@@ -202,10 +215,15 @@ impl Attribution {
         Some(Subject { key: Arc::new(key), source, destination, generation: replica.generation() })
     }
 
-    fn service(&self, replica: &Replica, asked: &Tuple) -> Option<ServicePort> {
-        let is_node = self.naming.is_node(replica, asked.destination);
-        replica.services().service_port(asked.destination, is_node, asked.protocol, asked.destination_port?)
+    /// The Service port that a client asked for.
+    fn service(&self, replica: &Replica, address: IpAddr, port: Option<u16>, protocol: u8) -> Option<ServicePort> {
+        let is_node = self.naming.is_node(replica, address);
+        replica.services().service_port(address, is_node, protocol, port?)
     }
+}
+
+fn is_api_service(service: &ServicePort) -> bool {
+    (&*service.namespace, &*service.name) == API_SERVICE
 }
 
 /// Whether the policies that are known do not explain why the connection passed.

@@ -447,7 +447,7 @@ impl Capture {
                 continue;
             }
             // Packets from before this process listened were not observed, or were reported by an earlier process.
-            let began = listed.started.or(self.opened).unwrap_or(now);
+            let began = listed.started.unwrap_or(Timestamp::MIN);
             if let Some(subject) = self.attribution.of_connection(&mut self.replica, &listed, began) {
                 tracker.begin(&listed, subject, listed.volume, now, windows);
             }

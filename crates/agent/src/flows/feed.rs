@@ -13,7 +13,7 @@ use policy::{Attachment, AttachmentId, Cause, Change, ClusterState, Direction};
 
 use super::store::FlowStore;
 use crate::api::denial::{Denial, End};
-use crate::reports::Flow;
+use crate::reports::{FirstPacket, Flow};
 
 /// Messages in the queue: some seconds of a busy node.
 const MESSAGES_QUEUED: usize = 1024;
@@ -58,7 +58,7 @@ pub(crate) struct DeniedPackets {
     pub(crate) source: End,
     pub(crate) destination: End,
     pub(crate) flow: Flow,
-    pub(crate) icmp_type: Option<u8>,
+    pub(crate) first: FirstPacket,
     pub(crate) cause: Cause,
     pub(crate) direction: Option<Direction>,
     /// Policies that isolate the pod, `namespace/name`.
@@ -68,12 +68,12 @@ pub(crate) struct DeniedPackets {
 }
 
 impl DeniedPackets {
-    pub(crate) fn new(denial: &Denial, flow: Flow, icmp_type: Option<u8>, at: Timestamp) -> DeniedPackets {
+    pub(crate) fn new(denial: &Denial, flow: Flow, first: FirstPacket, at: Timestamp) -> DeniedPackets {
         DeniedPackets {
             source: denial.source.clone(),
             destination: denial.destination.clone(),
             flow,
-            icmp_type,
+            first,
             cause: denial.cause,
             direction: denial.direction,
             policies: denial.policies.clone(),

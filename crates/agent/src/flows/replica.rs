@@ -23,6 +23,8 @@ const GENERATIONS_REMEMBERED: usize = 64;
 pub(crate) struct Replica {
     state: ClusterState,
     generation: Option<u32>,
+    /// When the first state came into force; no earlier one is known.
+    since: Option<Timestamp>,
     /// Addresses of Node objects.
     nodes: BTreeMap<IpAddr, Arc<str>>,
     services: ServiceDirectory,
@@ -71,6 +73,12 @@ impl Replica {
     /// The generation of approvals at that moment; `None` before the first update.
     pub(crate) fn generation(&self) -> Option<u32> {
         self.generation
+    }
+
+    /// Whether the states that were in force at that time and later are known. Nothing is known of those before the agent
+    /// started.
+    pub(crate) fn has_state_of(&self, time: Timestamp) -> bool {
+        self.since.is_some_and(|since| since <= time)
     }
 
     /// Whether a state with this generation of approvals was applied lately, or waits.
@@ -187,7 +195,8 @@ impl Replica {
     }
 
     fn apply_update(&mut self, update: Update) {
-        let Update { progress, generation, .. } = update;
+        let Update { progress, generation, before, after: _ } = update;
+        self.since = self.since.or(Some(before));
         let mut nodes_changed = false;
         match progress {
             Progress::State(state) => (self.state, nodes_changed) = (*state, true),

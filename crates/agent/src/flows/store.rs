@@ -13,8 +13,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Records that may wait for a reader. One that is further behind loses the oldest.
-const BEHIND: usize = 8192;
+/// Records that may wait for a reader: those of one window. One that is further behind loses the oldest.
+const BEHIND: usize = MOST_RECORDS;
 
 /// Readers that follow, at a time.
 const FOLLOWERS: usize = 16;
@@ -83,6 +83,8 @@ pub(crate) struct FlowFigures {
     pub(crate) evicted_records: u64,
     /// Observations that no record has, since a window has a bounded number of them.
     pub(crate) dropped_observations: u64,
+    /// Records that were merged into one without a port, since their ends used many ports.
+    pub(crate) folded_records: u64,
     /// Packets of drop events that are in no record, since the queue to the flow thread was full.
     pub(crate) dropped_denials: u64,
     /// `None` where records stay on the node.
@@ -213,6 +215,7 @@ impl FlowStore {
             ring_bytes: core.ring.bytes(),
             evicted_records: core.ring.counts().left_by_bytes,
             dropped_observations: dropped.connection_observations + dropped.denial_observations,
+            folded_records: core.windows.folded_records(),
             dropped_denials: self.dropped_denials.load(Ordering::Relaxed),
             delivery: self.delivery.get().map(DeliveryFigures::view),
         }
@@ -239,5 +242,70 @@ impl FollowedFlows {
     /// The records that are there now.
     pub(crate) fn present(self) -> impl Iterator<Item = Arc<FlowRecord>> {
         self.past.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flow::{Endpoint, EndpointKind, FlowKey, Member, SideTrace, Subject, TraceVerdict, Verdict};
+
+    use super::*;
+
+    /// Denied packets from one pod to the workload of that number.
+    fn subject(number: usize) -> Subject {
+        let pod = |name: String| Endpoint {
+            kind: EndpointKind::Pod,
+            namespace: Some("shop".into()),
+            name: Some(name.into()),
+            service: None,
+            cluster: None,
+            network: None,
+        };
+        let member = || Member {
+            address: "10.1.0.1".parse().unwrap(),
+            pod: None,
+            node: None,
+            labels: [].into(),
+            identity: None,
+        };
+        let side = SideTrace { verdict: TraceVerdict::Denied, enforced_here: true, enforced: vec![], pending: vec![] };
+        let key = FlowKey {
+            source: pod("web".into()),
+            destination: pod(format!("db-{number}")),
+            protocol: 6,
+            port: Some(80),
+            icmp_type: None,
+            service: None,
+            verdict: Verdict::Denied,
+            drop_cause: None,
+            egress: side.clone(),
+            ingress: side,
+        };
+        Subject { key: Arc::new(key), source: member(), destination: member(), generation: None }
+    }
+
+    #[tokio::test]
+    async fn slow_follower_gets_the_number_of_lost_records() {
+        let store = FlowStore::new("node-a");
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut follower = store.read(FlowFilter::default(), true, at(0)).unwrap();
+        let close = |windows: i64| {
+            let mut core = store.core();
+            for window in 0..windows {
+                for number in 0..MOST_RECORDS {
+                    core.windows.denied(&subject(number), 1, at(window * 15));
+                }
+                store.close(&mut core, at((window + 1) * 15));
+            }
+        };
+        close(2);
+        // The queue keeps the records of a whole window.
+        let Some(FlowLine::Lost(lost)) = follower.next().await else { panic!("records were lost") };
+        assert_eq!(lost, MOST_RECORDS as u64);
+        let second = at(15);
+        for _ in 0..MOST_RECORDS {
+            let Some(FlowLine::Record(record)) = follower.next().await else { panic!("a record") };
+            assert_eq!(record.window, second);
+        }
     }
 }

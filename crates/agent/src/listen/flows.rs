@@ -1,12 +1,14 @@
 //! The routes of flow records.
 
+use std::net::IpAddr;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use flow::{FlowFilter, FlowRecord, Volume};
+use flow::{EndSample, FlowFilter, FlowRecord, Volume};
 use jiff::Timestamp;
 
 use super::{Asked, Sources, refuse};
@@ -73,22 +75,27 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
     for explained in explanations {
         let explanation = &explained.explanation;
         let (source, destination) = (explanation.source.address, explanation.destination.address);
-        let is_between = |record: &FlowRecord| {
-            record.sources.addresses.contains(&source)
-                && record.destinations.addresses.contains(&destination)
-                && traffic(&record.key) == explanation.traffic
-        };
         let mut seen = SeenFlows {
             kept_since: kept_since.clone(),
             started: 0,
             live: 0,
             sent: None,
             received: None,
+            unknown_volume: 0,
             denied_packets: 0,
+            complete: true,
             last: None,
         };
         let mut last: Option<&Timestamp> = None;
-        for record in records.iter().filter(|record| is_between(record)) {
+        for record in &records {
+            match listing(record, source, destination, &explanation.traffic) {
+                Listing::Both => {}
+                Listing::Perhaps => {
+                    seen.complete = false;
+                    continue;
+                }
+                Listing::No => continue,
+            }
             // A connection that is open is in the records of every window, the open one included.
             if now < record.window_end() {
                 seen.live += record.connections.live;
@@ -96,12 +103,41 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
             seen.started += record.connections.started;
             seen.sent = plus(seen.sent, record.sent);
             seen.received = plus(seen.received, record.received);
+            seen.unknown_volume += record.unknown_volume;
             seen.denied_packets += record.denied_packets;
             last = last.max(Some(&record.last));
         }
         seen.last = last.copied().map(written);
         explained.seen = Some(seen);
     }
+}
+
+/// Whether a record lists both addresses of a flow.
+enum Listing {
+    Both,
+    /// It may have the flow: its lists are cut, or it sums up many ports.
+    Perhaps,
+    No,
+}
+
+fn listing(record: &FlowRecord, source: IpAddr, destination: IpAddr, asked: &str) -> Listing {
+    let FlowRecord { key, sources, destinations, .. } = record;
+    let of_end = |sample: &EndSample, address| match sample.addresses.contains(&address) {
+        true => Listing::Both,
+        false if sample.truncated => Listing::Perhaps,
+        false => Listing::No,
+    };
+    let ends = match (of_end(sources, source), of_end(destinations, destination)) {
+        (Listing::No, _) | (_, Listing::No) => return Listing::No,
+        (Listing::Both, Listing::Both) => Listing::Both,
+        (_, _) => Listing::Perhaps,
+    };
+    let recorded = traffic(key);
+    if recorded == asked {
+        return ends;
+    }
+    let is_summed_up = key.port.is_none() && asked.strip_suffix(&*recorded).is_some_and(|port| port.ends_with('/'));
+    if is_summed_up { Listing::Perhaps } else { Listing::No }
 }
 
 fn plus(sum: Option<Volume>, more: Option<Volume>) -> Option<Volume> {

@@ -30,6 +30,7 @@ impl Collector for FlowCollector {
             ring_bytes,
             evicted_records,
             dropped_observations,
+            folded_records,
             dropped_denials,
             delivery,
         } = self.0.figures();
@@ -54,6 +55,11 @@ impl Collector for FlowCollector {
                 "flow_dropped_observations",
                 "Observations in no flow record, since a window has a limit of records",
                 dropped_observations,
+            ),
+            (
+                "flow_folded_records",
+                "Flow records merged into one without a port, since their ends used many ports",
+                folded_records,
             ),
         ];
         for (name, help, value) in counters {

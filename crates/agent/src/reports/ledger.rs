@@ -191,6 +191,7 @@ fn nothing_of(policy: &ObjectName) -> AuditedPolicy {
 
 #[cfg(test)]
 mod tests {
+    use crate::reports::FirstPacket;
     use policy::{Change, Direction, Kind, lower};
     use serde_json::json;
 
@@ -238,7 +239,7 @@ mod tests {
     fn observe_port(ledger: &mut Ledger, state: &ClusterState, source: &str, port: u16, count: u64, second: u8) {
         let place = Place { node: "node-a".into(), ..Place::default() };
         let seen = Seen { judgement: Judgement::WouldDeny, ..denied(Direction::Ingress, source, DB, port) };
-        let observation = Observation { seen, icmp: None, count };
+        let observation = Observation { seen, first: FirstPacket::default(), count };
         let denial = name(&Ends { state, place: &place, scheme: None }, &observation, time(second));
         ledger.note(&observation, &denial, time(second));
     }

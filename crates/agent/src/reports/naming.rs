@@ -12,7 +12,7 @@ use super::seen::{Carried, Flow, Observation, Seen};
 use crate::api::denial::{Denial, End, EndKind};
 
 pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> Denial {
-    let Observation { seen, icmp, count } = observation;
+    let Observation { seen, first, count } = observation;
     let (source, destination, spoof) = both_ends(ends, seen);
     let unnamed = Denial {
         time: format!("{time:.3}"),
@@ -23,7 +23,7 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
         destination_identity: ends.identity(&destination),
         source,
         destination,
-        traffic: traffic(seen, *icmp),
+        traffic: traffic(seen, first.icmp),
         policies: vec![],
         more_policies: 0,
         closest: None,
@@ -131,6 +131,7 @@ fn traffic(seen: &Seen, icmp: Option<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::reports::FirstPacket;
     use identity::{LabelFilter, Scheme};
     use policy::{Attachment, AttachmentId, Change, ClusterState, Direction, Kind, ObjectName, lower};
     use serde_json::json;
@@ -176,7 +177,7 @@ mod tests {
         let scheme = Scheme { cluster: "c".into(), filter: LabelFilter::default() };
         let ends = Ends { state: &state, place: &place, scheme: Some(&scheme) };
         let time = "2026-05-04T03:02:01Z".parse().unwrap();
-        name(&ends, &Observation { seen, icmp, count: 3 }, time)
+        name(&ends, &Observation { seen, first: FirstPacket { icmp, asked: None }, count: 3 }, time)
     }
 
     #[test]

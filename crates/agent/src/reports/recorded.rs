@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::seen::{Observation, Seen};
+use super::seen::{FirstPacket, Observation, Seen};
 use super::{KEPT_BY_KERNEL, READ_EVERY};
 
 /// Flows that are known at a time: four full tables of the kernel, in some 6 MB. Packets of further ones are in the
@@ -36,7 +36,7 @@ struct Entry {
     grown: Instant,
     /// A packet was logged when it was not clear of which element.
     logged_again: bool,
-    icmp: Option<u8>,
+    first: FirstPacket,
 }
 
 impl Recorded {
@@ -48,14 +48,18 @@ impl Recorded {
 
     /// A packet was logged: the first of a flow, or one of a flow that has gone on for a minute. Something is to be
     /// told of a first one, if there is room.
-    pub(super) fn logged(&mut self, seen: &Seen, icmp: Option<u8>, now: Instant, room: bool) -> Option<Observation> {
-        let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, icmp };
+    pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
+        let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
         let entry = match self.flows.get_mut(seen) {
             None if full => return None,
             None => self.flows.entry(seen.clone()).or_insert(new),
             Some(entry) => {
                 let age = now.saturating_duration_since(entry.grown);
+                // The table may have shown the flow before its packet was read.
+                if entry.first == FirstPacket::default() {
+                    entry.first = first;
+                }
                 if age <= KEPT_BY_KERNEL {
                     entry.logged_again |= age >= DOUBTFUL;
                     return None;
@@ -74,8 +78,14 @@ impl Recorded {
             match self.flows.get_mut(&seen) {
                 None if full => {}
                 None => {
-                    let entry =
-                        Entry { element: packets, seen: packets, told: 0, grown: now, logged_again: false, icmp: None };
+                    let entry = Entry {
+                        element: packets,
+                        seen: packets,
+                        told: 0,
+                        grown: now,
+                        logged_again: false,
+                        first: FirstPacket::default(),
+                    };
                     self.flows.insert(seen, entry);
                 }
                 Some(entry) => {
@@ -110,7 +120,7 @@ impl Recorded {
 impl Entry {
     fn tell(&mut self, seen: &Seen) -> Observation {
         let count = self.seen - std::mem::replace(&mut self.told, self.seen);
-        Observation { seen: seen.clone(), icmp: self.icmp, count }
+        Observation { seen: seen.clone(), first: self.first, count }
     }
 }
 
@@ -141,7 +151,7 @@ mod tests {
     #[test]
     fn reported_packets_add_up_to_element_count() {
         let (mut flows, at) = (Recorded::default(), clock());
-        let first = flows.logged(&flow(80), None, at(0), true).unwrap();
+        let first = flows.logged(&flow(80), FirstPacket::default(), at(0), true).unwrap();
         assert_eq!(first.count, 1);
         for (seconds, packets, told) in [(5, 3, 2), (10, 3, 0), (15, 10, 7)] {
             flows.read([(flow(80), packets)], at(seconds));
@@ -155,7 +165,7 @@ mod tests {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.read([(flow(80), 4)], at(5));
         assert_eq!(counts(&flows.tell(MUCH)), [4]);
-        assert_eq!(flows.logged(&flow(80), None, at(5), true), None);
+        assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(5), true), None);
         flows.read([(flow(80), 4)], at(10));
         assert_eq!(flows.tell(MUCH), []);
     }
@@ -163,11 +173,11 @@ mod tests {
     #[test]
     fn ongoing_flow_logged_again_is_not_counted_twice() {
         let (mut flows, at) = (Recorded::default(), clock());
-        flows.logged(&flow(80), None, at(0), true);
+        flows.logged(&flow(80), FirstPacket::default(), at(0), true);
         let mut told = 1;
         for seconds in 1..=130 {
             if seconds % 60 == 0 {
-                assert_eq!(flows.logged(&flow(80), None, at(seconds), true), None);
+                assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(seconds), true), None);
             }
             if seconds % 5 == 0 {
                 flows.read([(flow(80), seconds + 1)], at(seconds));
@@ -190,14 +200,14 @@ mod tests {
     #[test]
     fn retry_after_element_expiry_is_reported_again() {
         let (mut flows, at) = (Recorded::default(), clock());
-        flows.logged(&flow(80), None, at(0), true);
+        flows.logged(&flow(80), FirstPacket::default(), at(0), true);
         flows.read([(flow(80), 1)], at(4));
         // Within the seconds in which it is not clear whether the element is the old one.
-        assert_eq!(flows.logged(&flow(80), None, at(60), true), None);
+        assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(60), true), None);
         flows.read([(flow(80), 1)], at(64));
         assert_eq!(counts(&flows.tell(MUCH)), [1]);
         // And when it is clear.
-        let again = flows.logged(&flow(80), None, at(130), true).unwrap();
+        let again = flows.logged(&flow(80), FirstPacket::default(), at(130), true).unwrap();
         assert_eq!(again.count, 1);
         flows.read([(flow(80), 1)], at(134));
         assert_eq!(flows.tell(MUCH), []);
@@ -209,7 +219,7 @@ mod tests {
         flows.read([(flow(1), 5)], at(5));
         flows.tell(MUCH);
         flows.read([(flow(1), 100), (flow(2), 1), (flow(3), 2)], at(10));
-        assert_eq!(flows.logged(&flow(4), None, at(11), false), None);
+        assert_eq!(flows.logged(&flow(4), FirstPacket::default(), at(11), false), None);
         assert_eq!(counts(&flows.tell(2)), [2, 1]);
         assert_eq!(counts(&flows.tell(MUCH)), [1, 95]);
         assert_eq!(flows.tell(MUCH), []);
@@ -230,7 +240,7 @@ mod tests {
         let all = |first: u16| (0..u16::try_from(FLOWS).unwrap()).map(move |n| (flow(first + n), 1));
         flows.read(all(0), at(0));
         flows.read(all(30_000), at(0));
-        assert_eq!(flows.logged(&flow(65_000), None, at(0), true), None);
+        assert_eq!(flows.logged(&flow(65_000), FirstPacket::default(), at(0), true), None);
         assert_eq!(flows.flows.len(), FLOWS);
         flows.forget(at(76));
         assert_eq!(flows.flows.len(), 0);

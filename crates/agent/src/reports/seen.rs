@@ -40,12 +40,20 @@ pub(crate) struct Flow {
     pub(crate) port: Option<u16>,
 }
 
+/// What the log showed of the first packet of a flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FirstPacket {
+    /// Type of the ICMP message.
+    pub(crate) icmp: Option<u8>,
+    /// Address and port that the client asked for, before any destination translation.
+    pub(crate) asked: Option<(IpAddr, Option<u16>)>,
+}
+
 /// Packets that nobody was told of yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) seen: Seen,
-    /// Type of the first packet, if it was ICMP and the log showed it.
-    pub(crate) icmp: Option<u8>,
+    pub(crate) first: FirstPacket,
     pub(crate) count: u64,
 }
 
@@ -60,7 +68,7 @@ pub(crate) struct Observed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) seen: Seen,
-    pub(crate) icmp: Option<u8>,
+    pub(crate) packet: FirstPacket,
 }
 
 impl Seen {
@@ -105,7 +113,9 @@ impl Logged {
             Some(_) => (None, None),
             None => (packet.in_interface.clone(), packet.out_interface.clone()),
         };
-        Some(Logged { seen: Seen { judgement, cause, reply, carried, input, output }, icmp })
+        let asked = packet.original.map(|original| (original.destination, original.destination_port));
+        let packet = FirstPacket { icmp, asked };
+        Some(Logged { seen: Seen { judgement, cause, reply, carried, input, output }, packet })
     }
 
     /// Whether it can be found again in a table: a packet that was cut before its ports cannot.
@@ -148,6 +158,7 @@ pub(crate) mod tests {
             in_interface: Some("veth1".into()),
             out_interface: None,
             content,
+            original: None,
         }
     }
 
@@ -190,6 +201,6 @@ pub(crate) mod tests {
         assert!(!Logged::of_packet(&logged("ringfence deny/egress", Some(stopped))).unwrap().is_whole());
         let echo = PacketHead { protocol: 1, icmp: Some((8, 0)), ..cut };
         let echo = Logged::of_packet(&logged("ringfence deny/egress", Some(echo))).unwrap();
-        assert_eq!((echo.is_whole(), echo.icmp), (true, Some(8)));
+        assert_eq!((echo.is_whole(), echo.packet.icmp), (true, Some(8)));
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::seen::{Observation, Seen};
+use super::seen::{FirstPacket, Observation, Seen};
 
 /// Different ones that are known at a time. Each rule logs some ten a second; this is a minute of two such rules.
 const KNOWN: usize = 1024;
@@ -21,12 +21,12 @@ pub(super) struct Unrecorded {
 struct Entry {
     untold: u64,
     last: Instant,
-    icmp: Option<u8>,
+    first: FirstPacket,
 }
 
 impl Unrecorded {
     /// The first packet is told of at once, if there is room; further ones at the next read.
-    pub(super) fn logged(&mut self, seen: &Seen, icmp: Option<u8>, now: Instant, room: bool) -> Option<Observation> {
+    pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
         if let Some(entry) = self.known.get_mut(seen) {
             entry.untold += 1;
             entry.last = now;
@@ -35,7 +35,7 @@ impl Unrecorded {
         if self.known.len() >= KNOWN {
             return None;
         }
-        let entry = Entry { untold: 1, last: now, icmp };
+        let entry = Entry { untold: 1, last: now, first };
         let entry = self.known.entry(seen.clone()).or_insert(entry);
         room.then(|| entry.tell(seen))
     }
@@ -53,7 +53,7 @@ impl Unrecorded {
 
 impl Entry {
     fn tell(&mut self, seen: &Seen) -> Observation {
-        Observation { seen: seen.clone(), icmp: self.icmp, count: std::mem::take(&mut self.untold) }
+        Observation { seen: seen.clone(), first: self.first, count: std::mem::take(&mut self.untold) }
     }
 }
 
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn first_packet_is_reported_immediately_and_others_together() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
-        let first = packets.logged(&stray(1), None, now, true).unwrap();
+        let first = packets.logged(&stray(1), FirstPacket::default(), now, true).unwrap();
         assert_eq!(first.count, 1);
         for _ in 0..3 {
-            assert_eq!(packets.logged(&stray(1), None, now, true), None);
+            assert_eq!(packets.logged(&stray(1), FirstPacket::default(), now, true), None);
         }
-        assert_eq!(packets.logged(&stray(2), None, now, false), None);
+        assert_eq!(packets.logged(&stray(2), FirstPacket::default(), now, false), None);
         let told: Vec<u64> = packets.tell(9).iter().map(|o| o.count).collect();
         assert_eq!(told, [3, 1]);
         assert_eq!(packets.tell(9), []);
@@ -85,17 +85,17 @@ mod tests {
     #[test]
     fn packet_after_quiet_minute_is_reported_immediately() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
-        packets.logged(&stray(1), None, now, true);
+        packets.logged(&stray(1), FirstPacket::default(), now, true);
         let later = now + TOGETHER + Duration::from_secs(1);
         packets.forget(later);
-        assert!(packets.logged(&stray(1), None, later, true).is_some());
+        assert!(packets.logged(&stray(1), FirstPacket::default(), later, true).is_some());
     }
 
     #[test]
     fn unrecorded_packets_are_bounded() {
         let (mut packets, now) = (Unrecorded::default(), Instant::now());
         for port in 0..=u16::try_from(KNOWN).unwrap() {
-            packets.logged(&stray(port), None, now, false);
+            packets.logged(&stray(port), FirstPacket::default(), now, false);
         }
         assert_eq!(packets.tell(usize::MAX).len(), KNOWN);
     }

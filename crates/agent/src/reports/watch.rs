@@ -111,12 +111,12 @@ impl Watch {
     }
 
     fn hear(&mut self, logged: &Logged) {
-        let Logged { seen, icmp } = logged;
+        let Logged { seen, packet } = logged;
         let (now, room) = (Instant::now(), self.room.min(self.observations.capacity()) > 0);
         let first = match seen.is_recorded() {
             true if !logged.is_whole() => None,
-            true => self.recorded.logged(seen, *icmp, now, room),
-            false => self.unrecorded.logged(seen, *icmp, now, room),
+            true => self.recorded.logged(seen, *packet, now, room),
+            false => self.unrecorded.logged(seen, *packet, now, room),
         };
         if let Some(observation) = first {
             self.room -= 1;

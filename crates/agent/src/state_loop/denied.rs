@@ -64,7 +64,7 @@ impl StateLoop {
             && let Carried::Flow(flow) = observation.seen.carried
             && let Some(flows) = &mut self.flows
         {
-            flows.denied(DeniedPackets::new(&denial, flow, observation.icmp, *at));
+            flows.denied(DeniedPackets::new(&denial, flow, observation.first, *at));
         }
         let denial = denial.shortened();
         log(&denial);

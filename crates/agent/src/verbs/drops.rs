@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use console::{BAD, DOUBTFUL, Output, YES};
 use policy::Judgement;
 
@@ -36,9 +35,6 @@ async fn show(arguments: &DropsArguments) -> anyhow::Result<ExitCode> {
             Reader::Reads => {}
             Reader::Gone => return Ok(YES),
         }
-    }
-    if *follow {
-        bail!("the agent closed the connection");
     }
     if !any && covered.reporting {
         eprintln!("{}", none_found(&covered));

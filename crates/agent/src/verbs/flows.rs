@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::bail;
 use console::output::{self, Reader};
 use console::{BAD, DOUBTFUL, GOOD, YES};
 use flow::{ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, SeenBy};
@@ -46,9 +45,6 @@ async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
                 }
             }
         }
-    }
-    if arguments.follow {
-        bail!("the agent closed the connection");
     }
     match print_groups(&records, arguments)? {
         None => return Ok(YES),
@@ -162,8 +158,7 @@ fn of_record(record: &FlowRecord) -> String {
         Verdict::Denied => format!("{} packets", record.denied_packets),
         Verdict::Allowed | Verdict::WouldDeny => {
             let connections = record.connections;
-            let sent = amount(record.sent.as_ref());
-            let received = amount(record.received.as_ref());
+            let [sent, received] = [record.sent, record.received].map(|volume| amount(volume, record.unknown_volume));
             format!(
                 "+{} -{} ={}  {sent} sent  {received} received",
                 connections.started, connections.ended, connections.live
@@ -186,8 +181,8 @@ fn of_group(group: &FlowGroup) -> String {
         "{}  {} connections  {} sent  {} received  {} packets denied\n",
         values.join("  "),
         group.connections.started,
-        amount(group.sent.as_ref()),
-        amount(group.received.as_ref()),
+        amount(group.sent, group.unknown_volume),
+        amount(group.received, group.unknown_volume),
         group.denied_packets,
     )
 }
@@ -221,9 +216,17 @@ fn of_service(service: &ServicePort) -> String {
 /// The rules that decided.
 fn by(egress: &SideTrace, ingress: &SideTrace) -> String {
     let side = |word: &str, trace: &SideTrace| {
-        let hits = match trace.verdict {
-            TraceVerdict::WouldAllow | TraceVerdict::WouldDeny => &trace.pending,
-            _ => &trace.enforced,
+        let (word, hits) = match trace.verdict {
+            TraceVerdict::WouldAllow => (format!("{word} in audit"), &trace.pending),
+            TraceVerdict::WouldDeny => (format!("{word} in audit, would deny"), &trace.pending),
+            TraceVerdict::NotAPod
+            | TraceVerdict::NotIsolated
+            | TraceVerdict::Itself
+            | TraceVerdict::OwnNode
+            | TraceVerdict::Allowed
+            | TraceVerdict::Denied
+            | TraceVerdict::Unreadable
+            | TraceVerdict::Unknown => (word.to_owned(), &trace.enforced),
         };
         let named: Vec<String> = hits
             .iter()
@@ -262,11 +265,16 @@ fn name(endpoint: &Endpoint, address: Option<&std::net::IpAddr>) -> String {
     }
 }
 
-/// Bytes with a decimal prefix; `?` if they are unknown.
-fn amount(volume: Option<&Volume>) -> String {
-    let Some(Volume { bytes, .. }) = volume else { return "?".into() };
+/// Bytes with a decimal prefix; `?` if they are unknown, `>=` before them if a part is.
+fn amount(volume: Option<Volume>, unknown: u64) -> String {
+    let Some(volume) = volume else { return "?".into() };
+    let bytes = bytes(volume);
+    if unknown > 0 { format!(">={bytes}") } else { bytes }
+}
+
+fn bytes(Volume { packets: _, bytes }: Volume) -> String {
     let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    match units.into_iter().find(|(size, _)| bytes >= size) {
+    match units.into_iter().find(|(size, _)| bytes >= *size) {
         Some((size, unit)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
         None => format!("{bytes} B"),
     }
@@ -276,13 +284,17 @@ fn amount(volume: Option<&Volume>) -> String {
 pub(super) fn seen(seen: &SeenFlows) -> String {
     let since = seen.kept_since.as_ref().map_or(String::new(), |since| format!(" since {since}"));
     match &seen.last {
-        None => format!("seen: never{since}"),
+        None if seen.complete => format!("seen: never{since}"),
+        None => {
+            format!("seen: perhaps{since}: records that may have the flow list only a part of its addresses or ports")
+        }
         Some(last) => format!(
-            "seen: {} connections{since}, {} open, {} sent, {} received, {} packets denied; last at {last}",
+            "seen between their workloads: {}{} connections{since}, {} open, {} sent, {} received, {} packets denied; last at {last}",
+            if seen.complete { "" } else { "at least " },
             seen.started,
             seen.live,
-            amount(seen.sent.as_ref()),
-            amount(seen.received.as_ref()),
+            amount(seen.sent, seen.unknown_volume),
+            amount(seen.received, seen.unknown_volume),
             seen.denied_packets,
         ),
     }
@@ -297,8 +309,9 @@ mod tests {
         for (bytes, expected) in
             [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (1_950, "1.9 kB"), (12_345_678, "12.3 MB")]
         {
-            assert_eq!(amount(Some(&Volume { packets: 1, bytes })), expected);
+            assert_eq!(amount(Some(Volume { packets: 1, bytes }), 0), expected);
         }
-        assert_eq!(amount(None), "?");
+        assert_eq!(amount(None, 0), "?");
+        assert_eq!(amount(Some(Volume { packets: 1, bytes: 10 }), 2), ">=10 B");
     }
 }

@@ -42,6 +42,10 @@ fn without_agent(error: Unanswered) -> anyhow::Error {
     match &error {
         Unanswered::Unreachable { .. } => anyhow::Error::new(error)
             .context("without an agent the rules stay in the kernel, where 'nft list ruleset' on the node shows them"),
-        Unanswered::Refused(_) | Unanswered::BrokeOff(_) | Unanswered::NotUnderstood(_) => error.into(),
+        Unanswered::Refused(_)
+        | Unanswered::BrokeOff(_)
+        | Unanswered::TimedOut
+        | Unanswered::Closed
+        | Unanswered::NotUnderstood(_) => error.into(),
     }
 }

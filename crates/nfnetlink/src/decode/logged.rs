@@ -4,6 +4,7 @@
 use super::DecodeError;
 use super::attributes::Fields;
 use super::packet::PacketHead;
+use super::tracked::{TrackedTuple, original_tuple};
 use crate::message::{Messages, ULOG};
 
 /// `NFULNL_MSG_PACKET`
@@ -18,6 +19,7 @@ const OUTPUT_PORT: u16 = 7;
 const PAYLOAD: u16 = 9;
 const PREFIX: u16 = 10;
 const SEQUENCE: u16 = 12;
+const CONNECTION: u16 = 18;
 
 /// One logged packet as the kernel tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct PacketRecord {
     /// Counts the messages of the group, if that was asked for.
     pub sequence: Option<u32>,
     pub content: Option<PacketHead>,
+    /// Original direction of its conntrack entry; `None` for packets without one, and if that was not asked for.
+    pub original: Option<TrackedTuple>,
 }
 
 /// The logged packets in one datagram.
@@ -64,6 +68,7 @@ fn packet(f: &Fields<'_>) -> Result<PacketRecord, DecodeError> {
         output: interface(OUTPUT_PORT, OUTPUT)?,
         sequence: f.number(SEQUENCE)?,
         content: f.get(PAYLOAD).and_then(|a| PacketHead::parse(ether_type, a.value)),
+        original: f.get(CONNECTION).map(original_tuple).transpose()?,
     })
 }
 
@@ -98,8 +103,26 @@ mod tests {
             output: Some(8),
             sequence: Some(41),
             content: Some(content),
+            original: None,
         };
         assert_eq!(decode_logged(&message), Ok(vec![expected]));
+    }
+
+    #[test]
+    fn logged_packet_has_its_original_destination() {
+        // CTA_TUPLE_ORIG of a conntrack entry: UDP from 10.0.0.1:40000 to 10.96.0.10:53.
+        let addresses = [[8, 0, 1, 0, 10, 0, 0, 1], [8, 0, 2, 0, 10, 96, 0, 10]].concat();
+        let protocol = [[5, 0, 1, 0, 17, 0, 0, 0], [6, 0, 2, 0, 0x9c, 0x40, 0, 0], [6, 0, 3, 0, 0, 53, 0, 0]].concat();
+        let nested = |kind: u16, content: &[u8]| {
+            let [length, kind] = [content.len() as u16 + 4, kind | 0x8000].map(u16::to_ne_bytes);
+            [&length, &kind, content].concat()
+        };
+        let tuple = [nested(1, &addresses), nested(2, &protocol)].concat();
+        let message = header().put(CONNECTION, &nested(1, &tuple)).finish();
+        let original = decode_logged(&message).unwrap()[0].original.unwrap();
+        assert_eq!((original.destination, original.destination_port), ("10.96.0.10".parse().unwrap(), Some(53)));
+        let missing = header().put(CONNECTION, &nested(2, &tuple)).finish();
+        assert!(decode_logged(&missing).unwrap_err().to_string().contains("CTA_TUPLE_ORIG"));
     }
 
     #[test]

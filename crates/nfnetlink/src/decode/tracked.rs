@@ -162,6 +162,12 @@ fn entry(message: &Message<'_>) -> Result<TrackedFlow, DecodeError> {
     })
 }
 
+/// The original direction of a conntrack entry that is an attribute of another message (`NFULA_CT`).
+pub(super) fn original_tuple(entry: Attribute<'_>) -> Result<TrackedTuple, DecodeError> {
+    let f = Fields::of("a conntrack entry", entry.nested())?;
+    f.need(ORIGINAL).and_then(tuple).map_err(within("CTA_TUPLE_ORIG"))
+}
+
 /// Names the attribute of the entry in which something is wrong.
 fn within(attribute: &'static str) -> impl Fn(DecodeError) -> DecodeError {
     move |problem| DecodeError::Entry { attribute, problem: Box::new(problem) }

@@ -5,9 +5,10 @@ use policy::{Change, ClusterState, Kind, Layout, ObjectName, lower};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::denial::{End, EndKind};
 use crate::flows::feed::{Mutation, Progress, Update};
 use crate::identities::{ClusterName, Identities};
-use crate::reports::Place;
+use crate::reports::{FirstPacket, Flow, Place};
 
 fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds).unwrap()
@@ -136,6 +137,53 @@ fn connection_of_unknown_generation_has_no_policy() {
     let subject = attribution.of_connection(&mut replica, &connection(80, Some(3)), at(50)).unwrap();
     assert_eq!(subject.key.ingress.verdict, TraceVerdict::Unknown);
     assert_eq!(policy_of(&subject), "");
+}
+
+#[test]
+fn connection_before_the_agent_has_unknown_rules() {
+    let (mut attribution, mut replica) = begin();
+    let mut traces = |generation, began| {
+        let subject = attribution.of_connection(&mut replica, &connection(80, generation), began).unwrap();
+        let FlowKey { egress, ingress, .. } = &*subject.key;
+        (egress.verdict, ingress.verdict, policy_of(&subject))
+    };
+    // A policy has selected the destination since: it did not approve the connection.
+    let unknown = (TraceVerdict::NotIsolated, TraceVerdict::Unknown, String::new());
+    assert_eq!(traces(None, at(-1)), unknown);
+    assert_eq!(traces(Some(6), at(-1)), unknown);
+    let known = (TraceVerdict::NotIsolated, TraceVerdict::Allowed, "first".to_owned());
+    assert_eq!(traces(None, at(1)), known);
+    // The generation that approved it is still in force.
+    assert_eq!(traces(Some(7), at(-1)), known);
+}
+
+#[test]
+fn denied_packets_have_passed_the_source() {
+    let (mut attribution, replica) = begin();
+    let mut denied = |direction| {
+        let end = End { kind: EndKind::Unknown, address: None, pod: None, node: None, cluster: None, set: None };
+        let flow = Flow {
+            source: "10.1.0.1".parse().unwrap(),
+            destination: "10.1.0.2".parse().unwrap(),
+            protocol: 6,
+            port: Some(81),
+        };
+        let packets = DeniedPackets {
+            source: end.clone(),
+            destination: end,
+            flow,
+            first: FirstPacket::default(),
+            cause: Cause::from(direction),
+            direction: Some(direction),
+            policies: vec!["shop/first".into()],
+            count: 1,
+            at: at(1),
+        };
+        let key = attribution.of_denied(&replica, &packets).unwrap().key;
+        (key.egress.enforced_here, key.ingress.enforced_here)
+    };
+    assert_eq!(denied(Direction::Ingress), (true, true));
+    assert_eq!(denied(Direction::Egress), (true, false));
 }
 
 #[test]
