@@ -36,8 +36,7 @@ pub struct Ledger {
     /// Connections that are gone although no end event came.
     pub lost: u64,
     /// Beginnings that were not tracked because the tracker was full, and ends of connections whose beginning is not known; in
-    /// none of the others. A connection counts once for its
-    /// event, and once for each listing that finds it untracked.
+    /// none of the others. A connection counts once for its event, and once for each listing that finds it untracked.
     pub untracked: u64,
 }
 
@@ -46,8 +45,8 @@ pub struct Ledger {
 ///
 /// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
 /// (`nf_conntrack_acct` was off when it was made), or some that lack packets (of a flowtable): then a part of its volume is
-/// unknown, never 0. Counters below those of an earlier report
-/// were reset (`conntrack -Z`): nothing is added, counting goes on from there, and a part of the volume is unknown.
+/// unknown, never 0. Counters below those of an earlier report were reset (`conntrack -Z`): nothing is added, counting goes
+/// on from there, and a part of the volume is unknown.
 ///
 /// ```
 /// use std::sync::Arc;

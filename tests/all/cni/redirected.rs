@@ -66,34 +66,23 @@ fn limited_bridged_pod_sends_with_own_addresses() {
     limited_pod_sends_with_own_addresses(BRIDGE);
 }
 
-/// A device of the pod's own, through which one packet of two passes again and again on its way out, marks packets so that the
-/// kernel passes over the hooks at the interface (`ifb_ri_tasklet`, `skb_skip_tc_classify`).
-const OWN_IFB: [(&str, &str); 4] = [
-    ("ip", "link add ifb0 type ifb"),
-    ("ip", "link set ifb0 up"),
-    ("tc", "qdisc add dev eth0 clsact"),
-    // ld rand; jset #1; ret #-1; ret #0
-    (
-        "tc",
-        "filter add dev eth0 egress bpf bytecode 4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0 action mirred egress \
-         redirect dev ifb0",
-    ),
-];
+/// Classic BPF for half of all packets, at random: ld rand; jset #1; ret #-1; ret #0.
+const HALF_OF_ALL: &str = "4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0";
 
+/// Redirects what the pod sends to an `ifb` of its own. Packets that pass it again and again on their way out get a mark by
+/// which the kernel passes over the hooks at the interface (`ifb_ri_tasklet`, `skb_skip_tc_classify`).
 fn add_own_ifb() {
-    for (program, words) in OWN_IFB {
-        // The bytecode is one argument.
-        let (before, bytecode, after) = match words.split_once("4,32") {
-            Some((before, rest)) => {
-                let (bytecode, after) = rest.split_once(" action").unwrap();
-                (before, Some(format!("4,32{bytecode}")), format!("action{after}"))
-            }
-            None => (words, None, String::new()),
-        };
-        let words = before.split_whitespace().map(String::from).chain(bytecode);
-        let words = words.chain(after.split_whitespace().map(String::from));
-        let status = Command::new(program).args(words).status().expect("iproute2");
-        assert!(status.success(), "{program} {before}");
+    let egress = ["filter", "add", "dev", "eth0", "egress", "bpf", "bytecode", HALF_OF_ALL];
+    let redirect = ["action", "mirred", "egress", "redirect", "dev", "ifb0"];
+    let commands: [(&str, &[&str]); 4] = [
+        ("ip", &["link", "add", "ifb0", "type", "ifb"]),
+        ("ip", &["link", "set", "ifb0", "up"]),
+        ("tc", &["qdisc", "add", "dev", "eth0", "clsact"]),
+        ("tc", &[&egress[..], &redirect].concat()),
+    ];
+    for (program, arguments) in commands {
+        let status = Command::new(program).args(arguments).status().expect("iproute2");
+        assert!(status.success(), "{program} {arguments:?}");
     }
 }
 

@@ -106,6 +106,7 @@ impl Accounting {
     /// had switched them on. Returns a sentence for each setting that is off and was not at the start, and where ends of
     /// connections are not announced.
     pub(crate) fn renew(&self, off_at_start: &[Setting]) -> Vec<String> {
+        // Without the file of former values none is ours, and `advice` says what to do about each.
         let ours = self.former().unwrap_or_default();
         let mut problems = Vec::new();
         for setting in self.off().into_iter().filter(|setting| !off_at_start.contains(setting)) {
@@ -134,8 +135,7 @@ impl Accounting {
 
     /// What stays off where the former values cannot be remembered.
     fn missing(&self, error: &AccountingError) -> Vec<String> {
-        let is_off = |setting: &Setting| !matches!(self.value(*setting), Ok(ON));
-        let off = Setting::ALL.into_iter().filter(is_off).map(|setting| advice(setting, &error.to_string()));
+        let off = self.off().into_iter().map(|setting| advice(setting, &error.to_string()));
         off.chain(self.unannounced()).collect()
     }
 

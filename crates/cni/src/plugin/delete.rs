@@ -31,9 +31,10 @@ pub(super) fn delete(environment: &Environment, config: Result<Config, Failure>)
 /// by now.
 pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> bool {
     let folder = &config.state_dir;
+    let others = Others::read(config, id);
     let (addresses, host_interface) = match store::read(folder, id) {
         Ok(Some(attachment)) => {
-            set_down(config, &attachment);
+            set_down(&attachment, &others);
             (attachment.all_addresses(), attachment.host_interface)
         }
         Ok(None) => (Vec::new(), None),
@@ -44,7 +45,7 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
     };
     let removed = store::remove(folder, id)
         .map_err(|error| format!("cannot remove attachment {id} from {}: {error}", folder.display()));
-    let released = release(config, addresses, host_interface);
+    let released = release(others, addresses, host_interface);
     let complaints = [removed.map(|_| ()), released].into_iter().filter_map(Result::err).collect::<Vec<_>>();
     for complaint in &complaints {
         say(format_args!("{complaint}"));
@@ -53,27 +54,40 @@ pub(super) fn remove(config: &Config, id: &AttachmentId, told: &[IpAddr]) -> boo
     complaints.is_empty()
 }
 
+/// The attachments of all other pods, or why they cannot be read.
+struct Others(Result<Vec<Attachment>, String>);
+
+impl Others {
+    fn read(config: &Config, id: &AttachmentId) -> Others {
+        let folder = &config.state_dir;
+        let all = store::read_all(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()));
+        Others(all.map(|all| all.attachments.into_iter().filter(|other| other.id != *id).collect()))
+    }
+}
+
+fn has_interface(others: &[Attachment], name: &str) -> bool {
+    others.iter().any(|other| other.host_interface.as_deref() == Some(name))
+}
+
 /// The rules of the interface go with the attachment, and the interface may stay for some time.
-fn set_down(config: &Config, attachment: &Attachment) {
+fn set_down(attachment: &Attachment, others: &Others) {
     let Some(name) = &attachment.host_interface else { return };
-    let is_of_other = |other: &Attachment| other.id != attachment.id && other.host_interface.as_ref() == Some(name);
-    let is_free = store::read_all(&config.state_dir).is_ok_and(|others| !others.attachments.iter().any(is_of_other));
+    let is_free = others.0.as_ref().is_ok_and(|others| !has_interface(others, name));
     if is_free && let Err(error) = link_down::set_down(name, attachment.host_interface_index) {
         say(format_args!("cannot set {name} of attachment {} down: {error}", attachment.id));
     }
 }
 
 /// Removes addresses and interface from the isolation tables, unless another pod has them now.
-fn release(config: &Config, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
+fn release(others: Others, mut addresses: Vec<IpAddr>, host_interface: Option<String>) -> Result<(), String> {
     if addresses.is_empty() && host_interface.is_none() {
         return Ok(());
     }
-    let others = store::read_all(&config.state_dir)
-        .map_err(|error| format!("cannot read {}: {error}", config.state_dir.display()))?;
-    let of_others: BTreeSet<IpAddr> = others.attachments.iter().flat_map(Attachment::all_addresses).collect();
+    let Others(others) = others;
+    let others = others?;
+    let of_others: BTreeSet<IpAddr> = others.iter().flat_map(Attachment::all_addresses).collect();
     addresses.retain(|address| !of_others.contains(address));
-    let host_interface = host_interface
-        .filter(|name| !others.attachments.iter().any(|other| other.host_interface.as_ref() == Some(name)));
+    let host_interface = host_interface.filter(|name| !has_interface(&others, name));
     isolation::remove_deleted(&addresses, host_interface.as_deref())
         .map_err(|error| format!("addresses {addresses:?} may stay isolated: {error}"))
 }

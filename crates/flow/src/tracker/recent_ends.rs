@@ -10,8 +10,9 @@ use crate::ConnectionId;
 /// Ends that are remembered: more than a socket's buffer has room for. They take some 3 MB.
 const MOST: usize = 1 << 16;
 
-/// The ends of the last connections, by the hashes of their ids and of when they were made: an id may be used again. The kernel sends the end of a connection again to all
-/// listeners if one of them, such as another program that logs connections, had no room for it.
+/// The ends of the last connections, by the hashes of their ids and of the times at which the kernel made them, since ids are
+/// used again. The kernel repeats the end of a connection to all listeners if one of them, such as another program that logs
+/// connections, had no room for it.
 #[derive(Debug, Default)]
 pub(super) struct RecentEnds {
     hasher: RandomState,
