@@ -1,13 +1,26 @@
 //! The records of all nodes of a cluster: received once each, kept by window, and joined where two nodes report the same
 //! connections.
 
+mod graph;
+mod hints;
 mod inbox;
 mod interner;
 mod join;
+mod order;
+mod statistics;
 mod store;
 
+pub use graph::{
+    EdgeTraffic, Graph, GraphBuilder, GraphEdge, MOST_GRAPH_EDGES, PortTraffic, VerdictCount, VerdictCounts,
+};
+pub use hints::{Hint, HintBuilder, HintField, Hints, InvalidHintField, MOST_HINTS};
 pub use inbox::{Acceptance, BatchHead, Inbox, InboxCounts, MOST_NODES, NodeReport, TooManyNodes};
 pub use join::{ClusterRecord, SeenBy, Sighting, join};
+pub use order::{EdgePlace, InvalidEdgePlace, sort_by_place};
+pub use statistics::{
+    DecidedTraffic, Direction, MOST_RULES, PolicyKey, PolicyStatistics, RuleStatistics, RuleTraffic, Stage, Statistics,
+    StatisticsBuilder,
+};
 pub use store::{CLUSTER_AGE, ClusterCounts, ClusterStore, MOST_RECORDS_PER_NODE, RefusedRecord};
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::{EndSample, Endpoint, EndpointKind, FlowRecord, Verdict};
 
 pub use alternatives::FlowFilters;
-pub use parse::FilterError;
+pub use parse::{FilterError, parse_time};
 
 /// Conditions on records; a record is admitted if it meets all that are set.
 ///
@@ -37,6 +37,8 @@ pub use parse::FilterError;
 pub struct FlowFilter {
     /// The window of the record ends after this.
     pub since: Option<Timestamp>,
+    /// The window of the record begins before this.
+    pub until: Option<Timestamp>,
     /// Namespace of an end, also of one in another cluster.
     pub namespace: Option<Arc<str>>,
     /// The same end as `namespace`.
@@ -90,9 +92,10 @@ struct End<'a> {
 
 impl FlowFilter {
     pub fn admits(&self, record: &FlowRecord) -> bool {
-        let FlowFilter { since, namespace, workload, peer, port, protocol, verdict, policy } = self;
+        let FlowFilter { since, until, namespace, workload, peer, port, protocol, verdict, policy } = self;
         let key = &record.key;
         since.is_none_or(|since| record.window_end() > since)
+            && until.is_none_or(|until| record.window < until)
             && port.is_none_or(|port| {
                 key.port == Some(port) || key.service.as_ref().is_some_and(|service| service.port == port)
             })

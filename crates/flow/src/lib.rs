@@ -28,12 +28,15 @@ mod tracker;
 mod windows;
 
 pub use cluster::{
-    Acceptance, BatchHead, CLUSTER_AGE, ClusterCounts, ClusterRecord, ClusterStore, Inbox, InboxCounts, MOST_NODES,
-    MOST_RECORDS_PER_NODE, NodeReport, RefusedRecord, SeenBy, Sighting, TooManyNodes, join,
+    Acceptance, BatchHead, CLUSTER_AGE, ClusterCounts, ClusterRecord, ClusterStore, DecidedTraffic, Direction,
+    EdgePlace, EdgeTraffic, Graph, GraphBuilder, GraphEdge, Hint, HintBuilder, HintField, Hints, Inbox, InboxCounts,
+    InvalidEdgePlace, InvalidHintField, MOST_GRAPH_EDGES, MOST_HINTS, MOST_NODES, MOST_RECORDS_PER_NODE, MOST_RULES,
+    NodeReport, PolicyKey, PolicyStatistics, PortTraffic, RefusedRecord, RuleStatistics, RuleTraffic, SeenBy, Sighting,
+    Stage, Statistics, StatisticsBuilder, TooManyNodes, VerdictCount, VerdictCounts, join, sort_by_place,
 };
 pub use connection::{Connection, ConnectionId, Tuple, Volume};
 pub use endpoint::{Endpoint, EndpointKind, Member, Network, ServicePort};
-pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName};
+pub use filter::{FilterError, FlowFilter, FlowFilters, Peer, PolicyName, WorkloadName, parse_time};
 pub use group::{FlowGroup, GroupField, GroupValue, InvalidGroupField, group};
 pub use record::{Connections, EndSample, FlowKey, FlowRecord, MOST_MEMBERS, Subject, WINDOW_SECONDS};
 pub use ring::{RING_AGE, RING_BYTES, RecordBatch, Ring, RingCounts};

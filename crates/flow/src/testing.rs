@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::{
-    Connection, ConnectionId, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Member, Network,
-    PolicyAction, PolicyHit, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict, Volume,
+    ClusterRecord, Connection, ConnectionId, Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord,
+    Member, Network, PolicyAction, PolicyHit, SeenBy, ServicePort, SideTrace, Subject, TraceVerdict, Tuple, Verdict,
+    Volume,
 };
 
 /// Milliseconds after a time at which a window begins.
@@ -137,6 +138,25 @@ pub(crate) fn records() -> impl Strategy<Value = Vec<FlowRecord>> {
     vec(record(), 0..24)
 }
 
+/// Joined records, which any of both nodes report.
+pub(crate) fn cluster_records() -> impl Strategy<Value = Vec<ClusterRecord>> {
+    vec((record(), any::<[bool; 2]>()), 0..24).prop_map(|records| {
+        let joined = records.into_iter().map(|(mut record, [at_source, at_destination])| {
+            let key = Arc::make_mut(&mut record.key);
+            key.egress.enforced_here = at_source;
+            key.ingress.enforced_here = at_destination;
+            let verdict = key.verdict;
+            ClusterRecord {
+                record,
+                source_verdict: at_source.then_some(verdict),
+                destination_verdict: at_destination.then_some(verdict),
+                seen_by: SeenBy::default(),
+            }
+        });
+        joined.collect()
+    })
+}
+
 fn record() -> impl Strategy<Value = FlowRecord> {
     let counts = (0u64..4, 0u64..4, 0u64..4, 0u64..4);
     let window = (0i64..4, 0i64..15_000, 0i64..15_000);
@@ -224,7 +244,9 @@ fn any_endpoint() -> impl Strategy<Value = Endpoint> {
 
 fn trace() -> impl Strategy<Value = SideTrace> {
     let hits = || {
-        vec(select(vec!["shop/db", "shop/web", "pay/db"]).prop_map(|name| hit(name, None, PolicyAction::Deny)), 0..3)
+        let actions = select(vec![(None, PolicyAction::Deny), (Some("spec.ingress[0]"), PolicyAction::Allow)]);
+        let hits = (select(vec!["shop/db", "shop/web", "pay/db"]), actions);
+        vec(hits.prop_map(|(name, (rule, action))| hit(name, rule, action)), 0..3)
     };
     (hits(), hits()).prop_map(|(enforced, pending)| SideTrace { pending, ..side(TraceVerdict::Allowed, enforced) })
 }

@@ -90,7 +90,7 @@ impl FlowsQuery {
 
 impl Question for FlowsQuery {
     const PARAMETERS: &'static [&'static str] =
-        &["follow", "since", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
+        &["follow", "since", "until", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
     fn read(parameters: &Parameters) -> Result<FlowsQuery, BadQuestion> {
         let follow = parameters.read("follow", boolean)?.is_some_and(|follow| follow);

@@ -1,9 +1,9 @@
 //! Filters with several values for a field.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{FilterError, FlowFilter};
-use crate::FlowRecord;
+use crate::{FlowRecord, WINDOW_SECONDS};
 
 /// Combinations of values that one query may ask for: each record is compared with all of them.
 const MOST_COMBINATIONS: usize = 256;
@@ -78,6 +78,30 @@ impl FlowFilters {
     pub fn since(&self) -> Option<Timestamp> {
         self.combinations.iter().map(|filter| filter.since).min().flatten()
     }
+
+    /// No record of a window that begins at this time or later is admitted.
+    pub fn until(&self) -> Option<Timestamp> {
+        let untils: Option<Vec<Timestamp>> = self.combinations.iter().map(|filter| filter.until).collect();
+        untils?.into_iter().max()
+    }
+
+    /// Whether a window may have records that are admitted.
+    pub fn admits_window(&self, begin: Timestamp) -> bool {
+        let end = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
+        self.since().is_none_or(|since| end > since) && self.until().is_none_or(|until| begin < until)
+    }
+
+    /// These filters with one more condition.
+    ///
+    /// # Errors
+    /// If the field is unknown or has a condition already, or its text cannot be parsed.
+    pub fn and(&self, field: &str, text: &str, now: Timestamp) -> Result<FlowFilters, FilterError> {
+        let mut combinations = self.combinations.clone();
+        for combination in &mut combinations {
+            combination.set(field, text, now)?;
+        }
+        Ok(FlowFilters { combinations })
+    }
 }
 
 #[cfg(test)]
@@ -127,5 +151,30 @@ mod tests {
         let filters = FlowFilters::parse([("since", "10m"), ("since", "1h")], at(0)).unwrap();
         assert_eq!(filters.since(), Some(at(-3_600_000)));
         assert_eq!(FlowFilters::default().since(), None);
+    }
+
+    #[test]
+    fn latest_alternative_ends_the_windows() {
+        let until = |texts: &[&str]| FlowFilters::parse(texts.iter().map(|text| ("until", *text)), at(0)).unwrap();
+        assert_eq!(until(&["10m", "1h"]).until(), Some(at(-600_000)));
+        assert_eq!(FlowFilters::default().until(), None);
+        let filters = until(&["15s"]);
+        assert!(filters.admits_window(at(-30_000)) && !filters.admits_window(at(-15_000)));
+    }
+
+    proptest! {
+        #[test]
+        fn windows_without_admitted_records_are_skipped(
+            records in records(),
+            since in 0i64..90,
+            until in 0i64..90,
+        ) {
+            let texts = [("since", format!("{since}s")), ("until", format!("{until}s"))];
+            let given = texts.iter().map(|(field, text)| (*field, text.as_str()));
+            let filters = FlowFilters::parse(given, at(75_000)).unwrap();
+            for record in &records {
+                prop_assert_eq!(filters.admits(record), filters.admits_window(record.window));
+            }
+        }
     }
 }

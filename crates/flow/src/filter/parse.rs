@@ -22,7 +22,7 @@ pub enum FilterError {
     TooManyCombinations { most: usize },
 }
 
-const SINCE: &str = "a duration such as 10m or 1h30m, or a time such as 2026-05-04T12:00:00Z";
+const TIME: &str = "a duration such as 10m or 1h30m, or a time such as 2026-05-04T12:00:00Z";
 const NAMESPACE: &str = "the name of a namespace: at most 63 lower-case letters, digits and '-'";
 const WORKLOAD: &str = "WORKLOAD or NAMESPACE/WORKLOAD, in letters, digits, '-', '_' and '.'";
 const PEER: &str = "a namespace, NAMESPACE/WORKLOAD, NAMESPACE/POD, a node, an address, a CIDR, world, kube-apiserver, \
@@ -34,12 +34,14 @@ const POLICY: &str = "POLICY or NAMESPACE/POLICY, in letters, digits, '-', '_' a
 
 impl FlowFilter {
     /// Names of the fields, as flags and parameters have them.
-    pub const FIELDS: [&str; 8] = ["since", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
+    pub const FIELDS: [&str; 9] =
+        ["since", "until", "namespace", "workload", "peer", "port", "protocol", "verdict", "policy"];
 
     /// Sets a field by its name. Durations are counted back from `now`.
     pub fn set(&mut self, field: &str, text: &str, now: Timestamp) -> Result<(), FilterError> {
         match field {
-            "since" => assign(&mut self.since, "since", text, SINCE, since(text, now)),
+            "since" => assign(&mut self.since, "since", text, TIME, parse_time(text, now)),
+            "until" => assign(&mut self.until, "until", text, TIME, parse_time(text, now)),
             "namespace" => assign(&mut self.namespace, "namespace", text, NAMESPACE, label(text)),
             "workload" => {
                 let name = name(text).map(|(namespace, name)| WorkloadName { namespace, name });
@@ -79,7 +81,8 @@ fn assign<T>(
     Ok(())
 }
 
-fn since(text: &str, now: Timestamp) -> Option<Timestamp> {
+/// A time, or a duration that is counted back from `now`, as `since` and `until` have them. `None` if it is neither.
+pub fn parse_time(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }

@@ -55,6 +55,10 @@ fn admits_naively(record: &Value, conditions: &[(&str, &str)]) -> bool {
             let window: Timestamp = record["window"].as_str().unwrap().parse().unwrap();
             at(45_000).as_second() - window.as_second() - 15 < since.trim_end_matches('s').parse().unwrap()
         })
+        && given("until").is_none_or(|until| {
+            let window: Timestamp = record["window"].as_str().unwrap().parse().unwrap();
+            at(45_000).as_second() - window.as_second() > until.trim_end_matches('s').parse().unwrap()
+        })
 }
 
 fn condition() -> impl Strategy<Value = (&'static str, &'static str)> {
@@ -62,6 +66,9 @@ fn condition() -> impl Strategy<Value = (&'static str, &'static str)> {
         ("since", "0s"),
         ("since", "15s"),
         ("since", "20s"),
+        ("until", "0s"),
+        ("until", "15s"),
+        ("until", "20s"),
         ("namespace", "shop"),
         ("namespace", "pay"),
         ("workload", "web"),
@@ -164,7 +171,7 @@ fn invalid_conditions_are_refused_with_expected_values() {
         invalid protocol 'http': expected tcp, udp, sctp, icmp, icmpv6, or a number from 0 to 255
         invalid verdict 'dropped': expected allowed, would-deny or denied
         invalid policy 'shop/': expected POLICY or NAMESPACE/POLICY, in letters, digits, '-', '_' and '.'
-        unknown filter 'colour': expected one of since, namespace, workload, peer, port, protocol, verdict, policy
+        unknown filter 'colour': expected one of since, until, namespace, workload, peer, port, protocol, verdict, policy
         filter 'port' appears twice: expected one value"#]].assert_eq(&texts);
 }
 

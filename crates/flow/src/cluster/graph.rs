@@ -1,0 +1,249 @@
+//! Who talked to whom: one edge for the connections of two ends, summed over windows.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::ClusterRecord;
+use crate::{Endpoint, Verdict, Volume};
+
+/// Edges of one answer, unless fewer are asked for: some 4 MB of JSON.
+pub const MOST_GRAPH_EDGES: usize = 10_000;
+
+/// Pairs of ends that are told apart while an answer is made, so that a sender of invented names costs no more than this.
+/// Further ones are in `other`.
+const MOST_PAIRS: usize = 50_000;
+
+/// Ports of an edge that are told apart, and those that are listed. Scans have more.
+const MOST_PORTS: usize = 64;
+const LISTED_PORTS: usize = 16;
+
+/// The ends and edges of a time range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Graph {
+    /// The ends of the listed edges, in the order of their names.
+    pub nodes: Vec<Endpoint>,
+    /// The edge with most connections and denied packets first.
+    pub edges: Vec<GraphEdge>,
+    /// The sum over the edges that are not listed.
+    pub other: EdgeTraffic,
+    /// Whether there are edges that are not listed.
+    pub truncated: bool,
+}
+
+/// All flows from one end to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GraphEdge {
+    /// Index in `nodes`.
+    pub source: usize,
+    pub destination: usize,
+    #[serde(flatten)]
+    pub traffic: EdgeTraffic,
+    /// Those with most connections and denied packets first, at most 16.
+    pub ports: Vec<PortTraffic>,
+    /// Whether there are ports that are not listed.
+    pub ports_truncated: bool,
+    pub first: Timestamp,
+    pub last: Timestamp,
+}
+
+/// Sums over records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EdgeTraffic {
+    /// Connections that began.
+    pub connections: u64,
+    /// `None` if no record knows any volume.
+    pub sent: Option<Volume>,
+    pub received: Option<Volume>,
+    /// Connections without counters, counted in each window.
+    pub unknown_volume: u64,
+    pub denied_packets: u64,
+    pub verdicts: VerdictCounts,
+}
+
+/// What became of the flows of an edge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerdictCounts {
+    pub allowed: VerdictCount,
+    pub would_deny: VerdictCount,
+    pub denied: VerdictCount,
+}
+
+/// Flows of one verdict.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerdictCount {
+    /// Joined records, one for each window.
+    pub records: u64,
+    pub connections: u64,
+    pub denied_packets: u64,
+}
+
+/// Flows of an edge to one port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortTraffic {
+    /// IANA number.
+    pub protocol: u8,
+    pub port: Option<u16>,
+    pub connections: u64,
+    pub denied_packets: u64,
+}
+
+/// Sums records to a graph.
+#[derive(Debug, Default)]
+pub struct GraphBuilder {
+    pairs: HashMap<(Endpoint, Endpoint), Pair>,
+    other: EdgeTraffic,
+    is_truncated: bool,
+}
+
+#[derive(Debug)]
+struct Pair {
+    traffic: EdgeTraffic,
+    ports: BTreeMap<(u8, Option<u16>), PortTraffic>,
+    is_truncated: bool,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+impl GraphBuilder {
+    pub fn new() -> GraphBuilder {
+        GraphBuilder::default()
+    }
+
+    pub fn add(&mut self, joined: &ClusterRecord) {
+        self.add_within(joined, MOST_PAIRS);
+    }
+
+    fn add_within(&mut self, joined: &ClusterRecord, most_pairs: usize) {
+        let record = &joined.record;
+        let key = &record.key;
+        let ends = (key.source.clone(), key.destination.clone());
+        let is_full = self.pairs.len() >= most_pairs;
+        if is_full && !self.pairs.contains_key(&ends) {
+            self.other.add(joined);
+            self.is_truncated = true;
+            return;
+        }
+        let pair = self.pairs.entry(ends).or_insert_with(|| Pair {
+            traffic: EdgeTraffic::default(),
+            ports: BTreeMap::new(),
+            is_truncated: false,
+            first: record.first,
+            last: record.last,
+        });
+        pair.traffic.add(joined);
+        pair.first = pair.first.min(record.first);
+        pair.last = pair.last.max(record.last);
+        let port = (key.protocol, key.port);
+        if pair.ports.len() >= MOST_PORTS && !pair.ports.contains_key(&port) {
+            pair.is_truncated = true;
+            return;
+        }
+        let (protocol, port) = port;
+        let traffic = pair.ports.entry((protocol, port)).or_insert(PortTraffic {
+            protocol,
+            port,
+            connections: 0,
+            denied_packets: 0,
+        });
+        traffic.connections = traffic.connections.saturating_add(record.connections.started);
+        traffic.denied_packets = traffic.denied_packets.saturating_add(record.denied_packets);
+    }
+
+    /// The graph with at most so many edges.
+    pub fn finish(self, most_edges: usize) -> Graph {
+        let GraphBuilder { pairs, mut other, mut is_truncated } = self;
+        let mut pairs: Vec<((Endpoint, Endpoint), Pair)> = pairs.into_iter().collect();
+        pairs.sort_by(|(a_ends, a), (b_ends, b)| b.traffic.weight().cmp(&a.traffic.weight()).then(a_ends.cmp(b_ends)));
+        let unlisted = pairs.split_off(most_edges.min(pairs.len()));
+        is_truncated |= !unlisted.is_empty();
+        for (_, pair) in unlisted {
+            other.merge(&pair.traffic);
+        }
+        let mut nodes: BTreeMap<Endpoint, usize> = BTreeMap::new();
+        for (source, destination) in pairs.iter().map(|(ends, _)| ends) {
+            for end in [source, destination] {
+                if !nodes.contains_key(end) {
+                    nodes.insert(end.clone(), 0);
+                }
+            }
+        }
+        nodes.values_mut().enumerate().for_each(|(index, place)| *place = index);
+        let edges = pairs.into_iter().map(|((source, destination), pair)| {
+            let Pair { traffic, ports, is_truncated, first, last } = pair;
+            let mut ports: Vec<PortTraffic> = ports.into_values().collect();
+            ports.sort_by_key(|port| std::cmp::Reverse(port.connections.saturating_add(port.denied_packets)));
+            let ports_truncated = is_truncated || ports.len() > LISTED_PORTS;
+            ports.truncate(LISTED_PORTS);
+            let (source, destination) = (nodes[&source], nodes[&destination]);
+            GraphEdge { source, destination, traffic, ports, ports_truncated, first, last }
+        });
+        let edges = edges.collect();
+        Graph { nodes: nodes.into_keys().collect(), edges, other, truncated: is_truncated }
+    }
+}
+
+impl EdgeTraffic {
+    pub(super) fn add(&mut self, joined: &ClusterRecord) {
+        let record = &joined.record;
+        let count =
+            VerdictCount { records: 1, connections: record.connections.started, denied_packets: record.denied_packets };
+        let mut verdicts = VerdictCounts::default();
+        *verdicts.of_mut(record.key.verdict) = count;
+        self.merge(&EdgeTraffic {
+            connections: record.connections.started,
+            sent: record.sent,
+            received: record.received,
+            unknown_volume: record.unknown_volume,
+            denied_packets: record.denied_packets,
+            verdicts,
+        });
+    }
+
+    fn merge(&mut self, more: &EdgeTraffic) {
+        let EdgeTraffic { connections, sent, received, unknown_volume, denied_packets, verdicts } = more;
+        self.connections = self.connections.saturating_add(*connections);
+        for (sum, more) in [(&mut self.sent, sent), (&mut self.received, received)] {
+            if let Some(more) = more {
+                *sum.get_or_insert_default() += *more;
+            }
+        }
+        self.unknown_volume = self.unknown_volume.saturating_add(*unknown_volume);
+        self.denied_packets = self.denied_packets.saturating_add(*denied_packets);
+        let VerdictCounts { allowed, would_deny, denied } = verdicts;
+        for (verdict, more) in
+            [(Verdict::Allowed, allowed), (Verdict::WouldDeny, would_deny), (Verdict::Denied, denied)]
+        {
+            let VerdictCount { records, connections, denied_packets } = more;
+            let sum = self.verdicts.of_mut(verdict);
+            sum.records = sum.records.saturating_add(*records);
+            sum.connections = sum.connections.saturating_add(*connections);
+            sum.denied_packets = sum.denied_packets.saturating_add(*denied_packets);
+        }
+    }
+
+    /// What makes an edge worth listing: a flow that is denied counts like one that is allowed.
+    fn weight(&self) -> u64 {
+        self.connections.saturating_add(self.denied_packets)
+    }
+}
+
+impl VerdictCounts {
+    fn of_mut(&mut self, verdict: Verdict) -> &mut VerdictCount {
+        match verdict {
+            Verdict::Allowed => &mut self.allowed,
+            Verdict::WouldDeny => &mut self.would_deny,
+            Verdict::Denied => &mut self.denied,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

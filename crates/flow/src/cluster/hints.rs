@@ -1,0 +1,213 @@
+//! Which values of a filter occur, for those who write queries.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::ClusterRecord;
+use crate::{Endpoint, EndpointKind, FlowFilters, FlowRecord};
+
+/// Values of one answer.
+pub const MOST_HINTS: usize = 1_000;
+
+/// Values that are counted while an answer is made. Further ones are left out, and the answer says so.
+const MOST_VALUES: usize = 10_000;
+
+/// A field of filters whose values can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HintField {
+    Namespace,
+    Workload,
+    Peer,
+    Port,
+    Protocol,
+    Verdict,
+    Policy,
+}
+
+/// A field whose values cannot be listed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid field '{}': expected namespace, workload, peer, port, protocol, verdict or policy", .0.escape_debug())]
+pub struct InvalidHintField(String);
+
+/// The values of a field, the most frequent first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hints {
+    pub field: HintField,
+    pub values: Vec<Hint>,
+    /// Whether there are more values.
+    pub truncated: bool,
+}
+
+/// A value of a filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hint {
+    /// As the filter takes it.
+    pub value: String,
+    /// Joined records that the filter admits with this value.
+    pub records: u64,
+}
+
+/// Counts the records that each value of a field admits beside other filters.
+#[derive(Debug)]
+pub struct HintBuilder {
+    field: HintField,
+    /// Conditions on the other fields.
+    filters: FlowFilters,
+    prefix: String,
+    counts: HashMap<String, Value>,
+    is_truncated: bool,
+}
+
+#[derive(Debug)]
+struct Value {
+    filters: FlowFilters,
+    records: u64,
+}
+
+impl HintField {
+    pub const ALL: [HintField; 7] = [
+        HintField::Namespace,
+        HintField::Workload,
+        HintField::Peer,
+        HintField::Port,
+        HintField::Protocol,
+        HintField::Verdict,
+        HintField::Policy,
+    ];
+
+    /// The name of the filter.
+    pub fn word(self) -> &'static str {
+        match self {
+            HintField::Namespace => "namespace",
+            HintField::Workload => "workload",
+            HintField::Peer => "peer",
+            HintField::Port => "port",
+            HintField::Protocol => "protocol",
+            HintField::Verdict => "verdict",
+            HintField::Policy => "policy",
+        }
+    }
+
+    /// Values that may admit the record. Addresses and pods are peers as well, and not listed: there are too many.
+    fn values(self, record: &FlowRecord) -> BTreeSet<String> {
+        let key = &record.key;
+        let ends = [&key.source, &key.destination].into_iter();
+        match self {
+            HintField::Namespace => ends.filter_map(|end| end.namespace.as_deref()).map(str::to_owned).collect(),
+            HintField::Workload => ends.filter_map(workload).collect(),
+            HintField::Peer => ends.flat_map(peers).collect(),
+            HintField::Port => {
+                let asked = key.service.as_ref().map(|service| service.port);
+                key.port.into_iter().chain(asked).map(|port| port.to_string()).collect()
+            }
+            HintField::Protocol => [protocol(key.protocol)].into(),
+            HintField::Verdict => [key.verdict.word().to_owned()].into(),
+            HintField::Policy => key.policies().map(|hit| format!("{}/{}", hit.namespace, hit.name)).collect(),
+        }
+    }
+}
+
+fn workload(end: &Endpoint) -> Option<String> {
+    match (end.kind, &end.namespace, &end.name) {
+        (EndpointKind::Pod | EndpointKind::RemoteCluster, Some(namespace), Some(name)) => {
+            Some(format!("{namespace}/{name}"))
+        }
+        _ => None,
+    }
+}
+
+fn peers(end: &Endpoint) -> Vec<String> {
+    let kind = end.kind.word().to_owned();
+    match end.kind {
+        EndpointKind::Pod => end.namespace.as_deref().map(str::to_owned).into_iter().chain(workload(end)).collect(),
+        EndpointKind::RemoteCluster => {
+            let named = end.namespace.as_deref().map(str::to_owned).into_iter().chain(workload(end));
+            named.chain([kind]).collect()
+        }
+        EndpointKind::Node => end.name.as_deref().map(str::to_owned).into_iter().collect(),
+        EndpointKind::KubeApiserver | EndpointKind::UnknownPod | EndpointKind::World => vec![kind],
+    }
+}
+
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        58 => "icmpv6".into(),
+        132 => "sctp".into(),
+        number => number.to_string(),
+    }
+}
+
+impl FromStr for HintField {
+    type Err = InvalidHintField;
+
+    fn from_str(text: &str) -> Result<HintField, InvalidHintField> {
+        HintField::ALL.into_iter().find(|field| field.word() == text).ok_or_else(|| InvalidHintField(text.to_owned()))
+    }
+}
+
+impl fmt::Display for HintField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl HintBuilder {
+    /// `filters` have no condition on the field itself. `prefix` is that of a value, or of its part behind the `/`.
+    pub fn new(field: HintField, filters: FlowFilters, prefix: String) -> HintBuilder {
+        HintBuilder { field, filters, prefix, counts: HashMap::new(), is_truncated: false }
+    }
+
+    pub fn add(&mut self, joined: &ClusterRecord) {
+        self.add_within(joined, MOST_VALUES);
+    }
+
+    fn add_within(&mut self, joined: &ClusterRecord, most_values: usize) {
+        let record = &joined.record;
+        if !self.filters.admits(record) {
+            return;
+        }
+        for value in self.field.values(record) {
+            let is_wanted = |text: &str| text.starts_with(self.prefix.as_str());
+            if !is_wanted(&value) && !value.split_once('/').is_some_and(|(_, name)| is_wanted(name)) {
+                continue;
+            }
+            if let Some(known) = self.counts.get_mut(&value) {
+                known.records += u64::from(known.filters.admits(record));
+                continue;
+            }
+            // Names that no filter takes come from senders that are not agents.
+            let Ok(filters) = self.filters.and(self.field.word(), &value, Timestamp::UNIX_EPOCH) else { continue };
+            if !filters.admits(record) {
+                continue;
+            }
+            if self.counts.len() >= most_values {
+                self.is_truncated = true;
+                continue;
+            }
+            self.counts.insert(value, Value { filters, records: 1 });
+        }
+    }
+
+    /// At most so many values.
+    pub fn finish(self, most: usize) -> Hints {
+        let HintBuilder { field, filters: _, prefix: _, counts, is_truncated } = self;
+        let mut values: Vec<Hint> =
+            counts.into_iter().map(|(value, Value { filters: _, records })| Hint { value, records }).collect();
+        values.sort_by(|a, b| b.records.cmp(&a.records).then_with(|| a.value.cmp(&b.value)));
+        let truncated = is_truncated || values.len() > most;
+        values.truncate(most);
+        Hints { field, values, truncated }
+    }
+}
+
+#[cfg(test)]
+mod tests;

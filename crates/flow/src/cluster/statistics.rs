@@ -1,0 +1,246 @@
+//! What each policy and rule did: the connections, packets and bytes that it allowed, denied or would deny.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::ClusterRecord;
+use super::graph::EdgeTraffic;
+use crate::{FlowRecord, PolicyAction, PolicyHit, SideTrace};
+
+/// Rules of one answer: a cluster of 10,000 policies has fewer that are used within an hour. Hits of further ones are in
+/// `other`.
+pub const MOST_RULES: usize = 20_000;
+
+/// What the policies of a time range did, by policy and by rule.
+///
+/// Only what a node says of its own side is counted: the trace of the other side is what that node knew, and it did not decide.
+/// Several policies that isolate a pod deny a packet together, and each counts it, so that sums over rules may exceed the
+/// traffic of the range, which is in `totals`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Statistics {
+    /// By policy, direction and stage; a record counts once, whichever rules of the policy it met.
+    pub policies: Vec<PolicyStatistics>,
+    /// By rule, direction and stage.
+    pub rules: Vec<RuleStatistics>,
+    /// Of rules that are too many to be told apart.
+    pub other: RuleTraffic,
+    /// Whether there are rules that are not listed.
+    pub truncated: bool,
+    /// All flows of the range, whether a policy decided about them or not.
+    pub totals: EdgeTraffic,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyStatistics {
+    #[serde(flatten)]
+    pub policy: PolicyKey,
+    #[serde(flatten)]
+    pub traffic: RuleTraffic,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleStatistics {
+    #[serde(flatten)]
+    pub policy: PolicyKey,
+    /// `spec.ingress[0]`; `None` where the policy isolates the pod and no rule of it matched.
+    pub rule: Option<Arc<str>>,
+    #[serde(flatten)]
+    pub traffic: RuleTraffic,
+}
+
+/// A policy, on one side of flows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyKey {
+    pub kind: Arc<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub direction: Direction,
+    pub stage: Stage,
+}
+
+/// The side that a policy judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    Egress,
+    Ingress,
+}
+
+/// Whether a policy decided, or would have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    Enforced,
+    /// In audit.
+    Pending,
+}
+
+/// What a rule or policy did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleTraffic {
+    /// For a pending policy what it would allow.
+    pub allowed: DecidedTraffic,
+    pub denied: DecidedTraffic,
+    /// What a pending policy would deny.
+    pub would_deny: DecidedTraffic,
+    pub last_seen: Option<Timestamp>,
+}
+
+/// Flows of one decision.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DecidedTraffic {
+    /// Connections that began. A denied flow has none.
+    pub connections: u64,
+    /// Of connections, both ways, as far as they are known.
+    pub packets: u64,
+    pub bytes: u64,
+    /// Packets that were denied, or would be; 0 where the decision was to allow.
+    pub denied_packets: u64,
+}
+
+/// Sums records to statistics.
+#[derive(Debug, Default)]
+pub struct StatisticsBuilder {
+    policies: BTreeMap<PolicyKey, RuleTraffic>,
+    rules: BTreeMap<(PolicyKey, Option<Arc<str>>), RuleTraffic>,
+    other: RuleTraffic,
+    is_truncated: bool,
+    totals: EdgeTraffic,
+}
+
+/// What a policy says of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Decision {
+    Allowed,
+    Denied,
+    WouldDeny,
+}
+
+impl Decision {
+    fn of(stage: Stage, action: PolicyAction) -> Decision {
+        match (stage, action) {
+            (Stage::Enforced | Stage::Pending, PolicyAction::Allow) => Decision::Allowed,
+            (Stage::Enforced, PolicyAction::Deny) => Decision::Denied,
+            (Stage::Pending, PolicyAction::Deny) => Decision::WouldDeny,
+        }
+    }
+}
+
+impl StatisticsBuilder {
+    pub fn new() -> StatisticsBuilder {
+        StatisticsBuilder::default()
+    }
+
+    pub fn add(&mut self, joined: &ClusterRecord) {
+        self.add_within(joined, MOST_RULES);
+    }
+
+    fn add_within(&mut self, joined: &ClusterRecord, most_rules: usize) {
+        self.totals.add(joined);
+        let record = &joined.record;
+        for (direction, side) in [(Direction::Egress, &record.key.egress), (Direction::Ingress, &record.key.ingress)] {
+            let SideTrace { verdict: _, enforced_here, enforced, pending } = side;
+            if !enforced_here {
+                continue;
+            }
+            for (stage, hits) in [(Stage::Enforced, enforced), (Stage::Pending, pending)] {
+                self.add_hits(record, direction, stage, hits, most_rules);
+            }
+        }
+    }
+
+    fn add_hits(
+        &mut self,
+        record: &FlowRecord,
+        direction: Direction,
+        stage: Stage,
+        hits: &[PolicyHit],
+        most_rules: usize,
+    ) {
+        let (mut policies, mut rules) = (BTreeSet::new(), BTreeSet::new());
+        for PolicyHit { kind, namespace, name, rule, action } in hits {
+            let [kind, namespace, name] = [kind, namespace, name].map(Arc::clone);
+            let policy = PolicyKey { kind, namespace, name, direction, stage };
+            let decision = Decision::of(stage, *action);
+            rules.insert((policy.clone(), rule.clone(), decision));
+            policies.insert((policy, decision));
+        }
+        for (policy, rule, decision) in rules {
+            let key = (policy, rule);
+            let is_full = self.rules.len() >= most_rules;
+            let traffic = match self.rules.get_mut(&key) {
+                Some(traffic) => traffic,
+                None if is_full => {
+                    self.is_truncated = true;
+                    &mut self.other
+                }
+                None => self.rules.entry(key).or_default(),
+            };
+            traffic.add(record, decision);
+        }
+        for (policy, decision) in policies {
+            let is_full = self.policies.len() >= most_rules;
+            match self.policies.get_mut(&policy) {
+                Some(traffic) => traffic.add(record, decision),
+                // The rules of the policy are in `other`.
+                None if is_full => self.is_truncated = true,
+                None => self.policies.entry(policy).or_default().add(record, decision),
+            }
+        }
+    }
+
+    pub fn finish(self) -> Statistics {
+        let StatisticsBuilder { policies, rules, other, is_truncated, totals } = self;
+        Statistics {
+            policies: policies.into_iter().map(|(policy, traffic)| PolicyStatistics { policy, traffic }).collect(),
+            rules: rules
+                .into_iter()
+                .map(|((policy, rule), traffic)| RuleStatistics { policy, rule, traffic })
+                .collect(),
+            other,
+            truncated: is_truncated,
+            totals,
+        }
+    }
+}
+
+impl RuleTraffic {
+    fn add(&mut self, record: &FlowRecord, decision: Decision) {
+        let volumes = [record.sent, record.received].into_iter().flatten();
+        let (packets, bytes) = volumes.fold((0u64, 0u64), |(packets, bytes), volume| {
+            (packets.saturating_add(volume.packets), bytes.saturating_add(volume.bytes))
+        });
+        let connections = record.connections.started;
+        let traffic = DecidedTraffic { connections, packets, bytes, denied_packets: record.denied_packets };
+        match decision {
+            // The other side may have denied them.
+            Decision::Allowed => self.allowed += DecidedTraffic { denied_packets: 0, ..traffic },
+            Decision::Denied => self.denied += traffic,
+            Decision::WouldDeny => self.would_deny += traffic,
+        }
+        self.last_seen = self.last_seen.max(Some(record.last));
+    }
+}
+
+impl AddAssign for DecidedTraffic {
+    fn add_assign(&mut self, other: DecidedTraffic) {
+        let DecidedTraffic { connections, packets, bytes, denied_packets } = other;
+        self.connections = self.connections.saturating_add(connections);
+        self.packets = self.packets.saturating_add(packets);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.denied_packets = self.denied_packets.saturating_add(denied_packets);
+    }
+}
+
+#[cfg(test)]
+mod tests;
