@@ -132,8 +132,7 @@ impl Aggregate {
 
     /// Settles the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each window once, when it has settled.
     pub(crate) fn settle(&self, now: Timestamp) {
-        let seconds = now.checked_sub(SETTLE_AFTER).unwrap_or(Timestamp::MIN).as_second();
-        let begin = Timestamp::from_second(seconds - seconds.rem_euclid(WINDOW_SECONDS)).unwrap_or(Timestamp::MIN);
+        let begin = settled_at(now);
         let mut core = self.core();
         core.settled = core.settled.max(begin);
         let settled = core.settled;
@@ -155,11 +154,12 @@ impl Aggregate {
 
     /// Begins of the windows that a query reads, the oldest first.
     pub(crate) fn windows(&self, filters: &FlowFilters) -> Vec<Timestamp> {
-        let window = SignedDuration::from_secs(WINDOW_SECONDS);
-        let is_wanted = |begin: &Timestamp| {
-            filters.since().is_none_or(|since| begin.checked_add(window).is_ok_and(|end| end > since))
-        };
-        self.core().store.windows().filter(is_wanted).collect()
+        self.core().store.windows().filter(|begin| filters.admits_window(*begin)).collect()
+    }
+
+    /// Windows that begin earlier have left; the least time while none has.
+    pub(crate) fn left_before(&self) -> Timestamp {
+        self.core().store.left_before()
     }
 
     /// The joined records of a window that a query admits. Joining takes no lock.
@@ -188,6 +188,17 @@ impl Aggregate {
             bytes: core.store.bytes(),
         }
     }
+}
+
+/// Windows that begin before this time settle by `now`.
+pub(crate) fn settled_at(now: Timestamp) -> Timestamp {
+    window_of(now.checked_sub(SETTLE_AFTER).unwrap_or(Timestamp::MIN))
+}
+
+/// The begin of the window that a time is in.
+pub(crate) fn window_of(time: Timestamp) -> Timestamp {
+    let seconds = time.as_second();
+    Timestamp::from_second(seconds - seconds.rem_euclid(WINDOW_SECONDS)).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]

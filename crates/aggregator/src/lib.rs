@@ -10,6 +10,8 @@ mod listen;
 mod metrics;
 mod report;
 mod serve;
+#[cfg(test)]
+mod testing;
 
 use std::process::ExitCode;
 

@@ -1,25 +1,31 @@
 //! What is served: the call of agents, queries, health, status and metrics.
 
+mod flows;
+mod graph;
+mod hints;
+mod page;
+mod query;
+mod statistics;
+mod stream;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use access::{PortSecurity, Principal};
 use axum::body::{Body, to_bytes};
-use axum::extract::{Extension, Query, Request, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use flow::FlowFilters;
-use futures::stream;
 use jiff::Timestamp;
 use listener::tls::{HandshakeLimits, Refused};
 use listener::{Limits, Protocols};
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::aggregate::Aggregate;
 use crate::metrics::Metrics;
@@ -53,6 +59,9 @@ pub(crate) struct Sources {
     pub(crate) security: PortSecurity,
     pub(crate) started: Timestamp,
     queries: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    /// Windows that are joined for streams at once.
+    joins: Arc<Semaphore>,
 }
 
 impl Sources {
@@ -62,7 +71,15 @@ impl Sources {
         security: PortSecurity,
         started: Timestamp,
     ) -> Sources {
-        Sources { aggregate, metrics, security, started, queries: Arc::new(Semaphore::new(QUERIES)) }
+        Sources {
+            aggregate,
+            metrics,
+            security,
+            started,
+            queries: Arc::new(Semaphore::new(QUERIES)),
+            streams: Arc::new(Semaphore::new(stream::MOST_STREAMS)),
+            joins: Arc::new(Semaphore::new(stream::JOINS)),
+        }
     }
 
     fn coverage(&self) -> CoverageReport {
@@ -105,8 +122,12 @@ fn routes(sources: Sources) -> Router {
         .route("/readyz", get(async || "ok\n"))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
-        .route("/v1/flows", get(flows))
+        .route("/v1/flows", get(flows::flows))
         .route("/v1/flows/coverage", get(coverage))
+        .route("/v1/flows/hints", get(hints::hints))
+        .route("/v1/flows/stream", get(stream::stream))
+        .route("/v1/graph", get(graph::graph))
+        .route("/v1/statistics", get(statistics::statistics))
         .route(delivery::PATH, post(push))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "resource not found"))
         .method_not_allowed_fallback(async || refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed"))
@@ -140,49 +161,6 @@ async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Princ
     let aggregate = sources.aggregate;
     let answer = delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now()));
     answer.await.map(Body::new)
-}
-
-/// One line of JSON for each joined record, the oldest window first.
-async fn flows(State(sources): State<Sources>, Query(given): Query<Vec<(String, String)>>) -> Response {
-    let given = given.iter().map(|(field, text)| (field.as_str(), text.as_str()));
-    let filters = match FlowFilters::parse(given, Timestamp::now()) {
-        Ok(filters) => filters,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
-    };
-    let Ok(permit) = sources.queries.clone().try_acquire_owned() else {
-        sources.metrics.refuse_query();
-        let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, "too many queries are under way; try again later");
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        return response;
-    };
-    sources.metrics.query();
-    let windows = sources.aggregate.windows(&filters).into_iter();
-    let answer = Answer { aggregate: sources.aggregate, filters, windows, _permit: permit };
-    let lines = stream::unfold(answer, async |mut answer| {
-        let window = answer.windows.next()?;
-        let text = answer.lines(window);
-        Some((text, answer))
-    });
-    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
-}
-
-/// What is left of an answer.
-struct Answer {
-    aggregate: Arc<Aggregate>,
-    filters: FlowFilters,
-    windows: std::vec::IntoIter<Timestamp>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Answer {
-    fn lines(&self, window: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
-        let mut text = Vec::new();
-        for record in self.aggregate.read(window, &self.filters) {
-            serde_json::to_writer(&mut text, &record)?;
-            text.push(b'\n');
-        }
-        Ok(text)
-    }
 }
 
 async fn coverage(State(sources): State<Sources>) -> Response {

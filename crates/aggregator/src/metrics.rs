@@ -11,7 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -24,6 +24,9 @@ pub(crate) struct Metrics {
     refused_connections: Counter,
     queries: Counter,
     refused_queries: Counter,
+    streams: Gauge,
+    refused_streams: Counter,
+    cut_streams: Counter,
 }
 
 impl Metrics {
@@ -44,10 +47,23 @@ impl Metrics {
             "Queries refused because too many were under way",
             refused_queries.clone(),
         );
+        let (streams, refused_streams, cut_streams) = (Gauge::default(), Counter::default(), Counter::default());
+        registry.register("streams", "Streams of flow records that are open", streams.clone());
+        registry.register("refused_streams", "Streams refused because too many were open", refused_streams.clone());
+        registry.register("cut_streams", "Streams closed because their reader was too slow", cut_streams.clone());
         let access = AccessFigures::default();
         access.register(registry);
         registry.register_collector(Box::new(RecordCollector(aggregate)));
-        Metrics { registry: root, access, refused_connections, queries, refused_queries }
+        Metrics {
+            registry: root,
+            access,
+            refused_connections,
+            queries,
+            refused_queries,
+            streams,
+            refused_streams,
+            cut_streams,
+        }
     }
 
     pub(crate) fn of_access(&self) -> AccessFigures {
@@ -66,10 +82,33 @@ impl Metrics {
         self.refused_queries.inc();
     }
 
+    /// Counts a stream until the value is dropped.
+    pub(crate) fn open_stream(&self) -> OpenStream {
+        self.streams.inc();
+        OpenStream(self.streams.clone())
+    }
+
+    pub(crate) fn refuse_stream(&self) {
+        self.refused_streams.inc();
+    }
+
+    pub(crate) fn cut_stream(&self) {
+        self.cut_streams.inc();
+    }
+
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+/// A stream that is open.
+pub(crate) struct OpenStream(Gauge);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

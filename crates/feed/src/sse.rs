@@ -29,6 +29,15 @@ pub struct PullData {
     pub reason: String,
 }
 
+/// An event of another stream than that of a feed, whose JSON takes one line.
+///
+/// # Panics
+/// If there is an end of line in a part of it.
+pub fn event(name: &str, id: Option<&str>, json: &[u8]) -> Bytes {
+    assert!(!name.contains(['\n', '\r']) && !id.is_some_and(|id| id.contains(['\n', '\r'])), "a field is one line");
+    frame(name, id, json)
+}
+
 /// The opening event: what comes is behind this position.
 pub fn position(at: Position) -> Bytes {
     frame(POSITION, None, &json(&at))
@@ -45,7 +54,7 @@ pub fn pull(at: Position, reason: impl Into<String>) -> Bytes {
 /// If there is an end of line in it, which JSON written without indentation has not, and which would make other fields
 /// of what follows.
 pub fn delta(at: Position, json: &[u8]) -> Bytes {
-    frame(DELTA, Some(at), json)
+    frame(DELTA, Some(&at.to_string()), json)
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
@@ -58,7 +67,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 const DATA: &[u8] = b"data: ";
 const END: &[u8] = b"\n\n";
 
-fn frame(event: &str, id: Option<Position>, data: &[u8]) -> Bytes {
+fn frame(event: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     assert!(!data.iter().any(|b| matches!(b, b'\n' | b'\r')), "an event's data is one line");
     let id = id.map_or(String::new(), |id| format!("id: {id}\n"));
     let mut frame = BytesMut::with_capacity("event: \n".len() + event.len() + id.len() + DATA.len() + data.len() + 2);
@@ -92,6 +101,12 @@ mod tests {
             &pull(AT, "say \"when\"\n")[..],
             b"event: pull\ndata: {\"epoch\":7,\"seq\":3,\"reason\":\"say \\\"when\\\"\\n\"}\n\n"
         );
+    }
+
+    #[test]
+    fn event_of_another_stream_has_its_id() {
+        assert_eq!(&event("flows", Some("a-1"), b"{}")[..], b"event: flows\nid: a-1\ndata: {}\n\n");
+        assert_eq!(&event("gap", None, b"{}")[..], b"event: gap\ndata: {}\n\n");
     }
 
     #[test]

@@ -149,6 +149,11 @@ impl ClusterStore {
         self.windows.get(&window).map_or(&[], |window| &window.records)
     }
 
+    /// Windows that begin earlier have left, if there were any; the least time while none has.
+    pub fn left_before(&self) -> Timestamp {
+        self.since
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.windows.values().map(|window| window.records.len()).sum()
@@ -227,7 +232,9 @@ mod tests {
         for window in 0..3 {
             store.insert(record_of("n1", window), at(0)).unwrap();
         }
+        assert_eq!(store.left_before(), Timestamp::MIN);
         store.expire(at(3_600_000 + 30_000));
+        assert_eq!(store.left_before(), at(15_000));
         assert_eq!(store.windows().collect::<Vec<_>>(), [at(15_000), at(30_000)]);
         assert_eq!(store.insert(record_of("n1", 0), at(0)), Err(RefusedRecord::TooOld));
         assert_eq!(store.counts(), ClusterCounts { kept: 3, left_by_age: 1, left_by_bytes: 0 });

@@ -1,0 +1,251 @@
+//! `GET /v1/flows`: joined records, one line of JSON each, the oldest window first; whole, or page by page.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use flow::{EdgePlace, FlowFilters, sort_by_place};
+use futures::stream;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Sources;
+use super::page::{InvalidPage, Page};
+use super::query::{Given, Refusal, blocking};
+use crate::aggregate::Aggregate;
+
+/// Records of a page: some 10 MB.
+const MOST_RECORDS: usize = 10_000;
+
+pub(super) async fn flows(
+    State(sources): State<Sources>,
+    Query(given): Query<Vec<(String, String)>>,
+) -> Result<Response, Refusal> {
+    let mut given = Given::new(given);
+    let page = given.take("page")?.map(|text| text.parse()).transpose();
+    let page: Option<Page> = page.map_err(|error: InvalidPage| Refusal::bad_request(error))?;
+    let limit = given.limit(MOST_RECORDS)?;
+    let filters = given.filters()?;
+    if let Some(page) = page {
+        check_kept(&sources.aggregate, page)?;
+    }
+    let permit = sources.start_query()?;
+    let from = page.map_or(Timestamp::MIN, |page| page.window);
+    let windows: Vec<Timestamp> =
+        sources.aggregate.windows(&filters).into_iter().filter(|window| *window >= from).collect();
+    let answer = Answer {
+        aggregate: sources.aggregate,
+        filters,
+        windows: windows.into_iter(),
+        pages: (page.is_some() || limit.is_some()).then_some(Pages { from: page, left: limit.unwrap_or(usize::MAX) }),
+        has_ended: false,
+        _permit: permit,
+    };
+    let lines = stream::unfold(Some(answer), async |answer| {
+        let mut answer = answer?;
+        match blocking(move || (answer.next(), answer)).await {
+            Ok((text, answer)) => text.map(|text| (text.map_err(std::io::Error::from), Some(answer))),
+            // The client sees that the answer is not complete.
+            Err(refusal) => Some((Err(std::io::Error::other(refusal.reason)), None)),
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
+}
+
+/// Records that have left would be missing without notice.
+fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
+    let kept = aggregate.left_before();
+    if page.window >= kept {
+        return Ok(());
+    }
+    Err(Refusal {
+        code: StatusCode::GONE,
+        reason: format!(
+            "the records of this page have left the aggregator's memory, which begins at {kept}; ask again with \
+             since={kept}, or for less at a time"
+        ),
+    })
+}
+
+/// What is left of an answer.
+struct Answer {
+    aggregate: Arc<Aggregate>,
+    filters: FlowFilters,
+    windows: std::vec::IntoIter<Timestamp>,
+    /// `None` if everything was asked for at once.
+    pages: Option<Pages>,
+    has_ended: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+struct Pages {
+    /// Where the page begins; `None` at the first window and once it has begun.
+    from: Option<Page>,
+    /// Records until the page is full.
+    left: usize,
+}
+
+/// The last line of a page.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PageEnd {
+    /// `None` if this page is the last.
+    next_page: Option<String>,
+}
+
+impl Answer {
+    /// The lines of the next window.
+    fn next(&mut self) -> Option<Result<Vec<u8>, serde_json::Error>> {
+        if self.has_ended {
+            return None;
+        }
+        match self.windows.next() {
+            Some(window) => Some(self.lines(window)),
+            None => {
+                self.has_ended = true;
+                self.pages.is_some().then(|| end(None))
+            }
+        }
+    }
+
+    fn lines(&mut self, window: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+        let mut records = self.aggregate.read(window, &self.filters);
+        let mut text = Vec::new();
+        let Some(pages) = &mut self.pages else {
+            for record in records {
+                write_line(&mut text, &record)?;
+            }
+            return Ok(text);
+        };
+        if window < self.aggregate.left_before() {
+            // The next page is refused with the reason.
+            self.has_ended = true;
+            return end(Some(Page::at(window)));
+        }
+        sort_by_place(&mut records);
+        let after = pages.from.take().filter(|page| page.window == window).and_then(|page| page.after);
+        let mut last = after;
+        for record in records {
+            let place = EdgePlace::of(&record.record.key);
+            if after.is_some_and(|after| place <= after) {
+                continue;
+            }
+            // Records of an edge stay together.
+            if pages.left == 0 && last != Some(place) {
+                self.has_ended = true;
+                text.extend(end(Some(Page { window, after: last }))?);
+                return Ok(text);
+            }
+            pages.left = pages.left.saturating_sub(1);
+            last = Some(place);
+            write_line(&mut text, &record)?;
+        }
+        Ok(text)
+    }
+}
+
+fn end(page: Option<Page>) -> Result<Vec<u8>, serde_json::Error> {
+    let mut text = Vec::new();
+    write_line(&mut text, &PageEnd { next_page: page.map(|page| page.to_string()) })?;
+    Ok(text)
+}
+
+fn write_line(text: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
+    serde_json::to_writer(&mut *text, value)?;
+    text.push(b'\n');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::SignedDuration;
+    use serde_json::Value;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::testing::{begin, push, window};
+
+    fn lines(aggregate: &Arc<Aggregate>, page: Option<Page>, limit: usize) -> Vec<Value> {
+        let filters = FlowFilters::default();
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let from = page.map_or(Timestamp::MIN, |page| page.window);
+        let windows: Vec<Timestamp> = aggregate.windows(&filters).into_iter().filter(|begin| *begin >= from).collect();
+        let mut answer = Answer {
+            aggregate: aggregate.clone(),
+            filters,
+            windows: windows.into_iter(),
+            pages: Some(Pages { from: page, left: limit }),
+            has_ended: false,
+            _permit: permit,
+        };
+        let text: Vec<u8> = std::iter::from_fn(|| answer.next()).flat_map(|text| text.unwrap()).collect();
+        let text = String::from_utf8(text).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn pages_have_each_record_once() {
+        let now = begin() + SignedDuration::from_secs(40);
+        for limit in [1, 2, 3, 5, 7, 100] {
+            let aggregate = Arc::new(Aggregate::new(1 << 20));
+            let first: Vec<_> = (0..3).flat_map(|window| (1..=4).map(move |port| (window, port, 1))).collect();
+            push(&aggregate, 1, &first, now);
+            let mut found: BTreeMap<(String, u64), u64> = BTreeMap::new();
+            let (mut page, mut pages) = (None, 0u64);
+            loop {
+                let mut lines = lines(&aggregate, page, limit);
+                let end = lines.pop().unwrap();
+                assert!(lines.len() <= limit, "one record an edge here");
+                for record in lines {
+                    let key = (record["window"].as_str().unwrap().to_owned(), record["port"].as_u64().unwrap());
+                    *found.entry(key).or_insert(0) += 1;
+                }
+                let Some(next) = end["nextPage"].as_str() else { break };
+                page = Some(next.parse().unwrap());
+                // Meanwhile the agent sends records of a new window, and again of an edge that was read or will be.
+                push(&aggregate, first.len() as u64 + 1 + 2 * pages, &[(3, 9, 1), (1, 2, 1)], now);
+                pages += 1;
+                assert!(pages < 20);
+            }
+            assert!(found.values().all(|times| *times == 1), "limit {limit}: {found:?}");
+            assert_eq!(found.len() as u64, 12 + u64::from(pages > 0), "limit {limit}");
+        }
+    }
+
+    #[test]
+    fn page_of_window_that_left_is_refused() {
+        let aggregate = Arc::new(Aggregate::new(1 << 20));
+        push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2)], begin());
+        assert!(check_kept(&aggregate, Page::at(window(0))).is_ok());
+        aggregate.expire(begin() + SignedDuration::from_secs(3_600 + 30));
+        let refused = check_kept(&aggregate, Page::at(window(0))).unwrap_err();
+        assert_eq!(refused.code, StatusCode::GONE);
+        assert!(refused.reason.contains("since=2026-05-04T12:00:15Z"), "{}", refused.reason);
+        assert!(check_kept(&aggregate, Page::at(window(1))).is_ok());
+    }
+
+    #[test]
+    fn window_that_leaves_meanwhile_ends_the_page() {
+        let aggregate = Arc::new(Aggregate::new(1 << 20));
+        push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2)], begin());
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let mut answer = Answer {
+            aggregate: aggregate.clone(),
+            filters: FlowFilters::default(),
+            windows: vec![window(0), window(1)].into_iter(),
+            pages: Some(Pages { from: None, left: 10 }),
+            has_ended: false,
+            _permit: permit,
+        };
+        aggregate.expire(begin() + SignedDuration::from_secs(3_600 + 30));
+        let last: Value = serde_json::from_slice(&answer.next().unwrap().unwrap()).unwrap();
+        let page: Page = last["nextPage"].as_str().unwrap().parse().unwrap();
+        assert!(check_kept(&aggregate, page).is_err() && answer.next().is_none());
+    }
+}

@@ -1,0 +1,31 @@
+//! `GET /v1/graph`: who talked to whom, summed over a time range.
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use flow::{Graph, GraphBuilder, MOST_GRAPH_EDGES};
+use serde::Serialize;
+
+use super::Sources;
+use super::query::{Given, Range, Refusal};
+
+/// Edges of an answer unless `limit` says otherwise: more than a page can draw.
+const USUAL_EDGES: usize = 2_000;
+
+#[derive(Debug, Serialize)]
+struct GraphAnswer {
+    #[serde(flatten)]
+    range: Range,
+    #[serde(flatten)]
+    graph: Graph,
+}
+
+pub(super) async fn graph(
+    State(sources): State<Sources>,
+    Query(given): Query<Vec<(String, String)>>,
+) -> Result<Response, Refusal> {
+    let mut given = Given::new(given);
+    let limit = given.limit(MOST_GRAPH_EDGES)?.unwrap_or(USUAL_EDGES);
+    let (range, builder) = sources.sum(given.filters()?, GraphBuilder::new(), GraphBuilder::add).await?;
+    Ok(Json(GraphAnswer { range, graph: builder.finish(limit) }).into_response())
+}

@@ -1,0 +1,182 @@
+//! Parameters of queries, and the bound on queries that are answered at once.
+
+use std::sync::Arc;
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use flow::{ClusterRecord, FlowFilters};
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Sources, refuse};
+use crate::aggregate::Aggregate;
+
+/// A request that is not answered, and why.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) code: StatusCode,
+    pub(super) reason: String,
+}
+
+impl Refusal {
+    pub(super) fn bad_request(reason: impl ToString) -> Refusal {
+        Refusal { code: StatusCode::BAD_REQUEST, reason: reason.to_string() }
+    }
+
+    pub(super) fn unavailable(reason: &str) -> Refusal {
+        Refusal { code: StatusCode::SERVICE_UNAVAILABLE, reason: reason.to_owned() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = refuse(self.code, self.reason);
+        if self.code == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// Parameters as they were given. What is not taken by its name is a filter.
+#[derive(Debug)]
+pub(super) struct Given(Vec<(String, String)>);
+
+impl Given {
+    pub(super) fn new(given: Vec<(String, String)>) -> Given {
+        Given(given)
+    }
+
+    /// Takes a parameter that has one value.
+    pub(super) fn take(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+        let mut taken = self.take_all(name).into_iter();
+        match (taken.next(), taken.next()) {
+            (Some(_), Some(_)) => Err(Refusal::bad_request(format!("duplicate parameter {name}"))),
+            (first, _) => Ok(first),
+        }
+    }
+
+    /// Takes all values of a parameter.
+    pub(super) fn take_all(&mut self, name: &str) -> Vec<String> {
+        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(given, _)| given == name);
+        self.0 = left;
+        let taken: Vec<(String, String)> = taken;
+        taken.into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// Takes `limit`: how much the answer lists, from 1 to `most`.
+    pub(super) fn limit(&mut self, most: usize) -> Result<Option<usize>, Refusal> {
+        let Some(text) = self.take("limit")? else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| text.bytes().all(|byte| byte.is_ascii_digit()) && *number > 0);
+        match number {
+            Some(number) if number <= most => Ok(Some(number)),
+            _ => Err(Refusal::bad_request(format!(
+                "invalid limit '{}': expected a number from 1 to {most}",
+                text.escape_debug()
+            ))),
+        }
+    }
+
+    /// What is left.
+    pub(super) fn filters(&self) -> Result<FlowFilters, Refusal> {
+        let given = self.0.iter().map(|(field, text)| (field.as_str(), text.as_str()));
+        FlowFilters::parse(given, Timestamp::now()).map_err(Refusal::bad_request)
+    }
+}
+
+impl Sources {
+    /// The right to be answered.
+    pub(super) fn start_query(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let Ok(permit) = self.queries.clone().try_acquire_owned() else {
+            self.metrics.refuse_query();
+            return Err(Refusal::unavailable("too many queries are under way; try again later"));
+        };
+        self.metrics.query();
+        Ok(permit)
+    }
+
+    /// Adds up the records that the filters admit, window by window, on a thread that may be busy.
+    pub(super) async fn sum<B: Send + 'static>(
+        &self,
+        filters: FlowFilters,
+        mut builder: B,
+        add: impl Fn(&mut B, &ClusterRecord) + Send + 'static,
+    ) -> Result<(Range, B), Refusal> {
+        let permit = self.start_query()?;
+        let aggregate = self.aggregate.clone();
+        blocking(move || {
+            let windows = aggregate.windows(&filters);
+            for window in &windows {
+                aggregate.read(*window, &filters).iter().for_each(|joined| add(&mut builder, joined));
+            }
+            drop(permit);
+            (Range::new(&windows, &aggregate), builder)
+        })
+        .await
+    }
+}
+
+/// Runs what takes a processor for milliseconds and more on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    let failed = |error: tokio::task::JoinError| Refusal {
+        code: StatusCode::INTERNAL_SERVER_ERROR,
+        reason: format!("the query failed: {error}"),
+    };
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// The windows that an answer is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Range {
+    /// Begins of the first and of the last window with records; null if there are none.
+    first_window: Option<Timestamp>,
+    last_window: Option<Timestamp>,
+    windows: usize,
+    /// Windows of the range that left while they were summed up: their records are not in the answer.
+    missed_windows: usize,
+}
+
+impl Range {
+    fn new(windows: &[Timestamp], aggregate: &Arc<Aggregate>) -> Range {
+        let left = aggregate.left_before();
+        Range {
+            first_window: windows.first().copied(),
+            last_window: windows.last().copied(),
+            windows: windows.len(),
+            missed_windows: windows.iter().filter(|window| **window < left).count(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(pairs: &[(&str, &str)]) -> Given {
+        Given::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn parameters_that_are_not_filters_are_taken() {
+        let mut given = given(&[("limit", "10"), ("port", "80"), ("field", "port"), ("port", "443")]);
+        assert_eq!(given.limit(10).unwrap(), Some(10));
+        assert_eq!(given.take("field").unwrap().as_deref(), Some("port"));
+        assert_eq!(given.filters().unwrap().combinations(), 2);
+        assert_eq!(given.take_all("port"), ["80", "443"]);
+        assert_eq!(given.limit(10).unwrap(), None);
+    }
+
+    #[test]
+    fn invalid_and_duplicate_parameters_are_refused() {
+        for text in ["0", "11", "+1", "x", ""] {
+            let refused = given(&[("limit", text)]).limit(10).unwrap_err();
+            assert!(refused.reason.contains("expected a number from 1 to 10"), "{text}: {}", refused.reason);
+        }
+        let twice = given(&[("limit", "1"), ("limit", "2")]).limit(10).unwrap_err();
+        assert_eq!((twice.code, &*twice.reason), (StatusCode::BAD_REQUEST, "duplicate parameter limit"));
+        assert_eq!(given(&[("page", "1")]).filters().unwrap_err().code, StatusCode::BAD_REQUEST);
+    }
+}

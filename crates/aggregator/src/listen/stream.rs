@@ -1,0 +1,306 @@
+//! `GET /v1/flows/stream`: the joined records of each window once, when it has settled, as server-sent events.
+//!
+//! The id of an event says where the stream goes on behind it, so that a client that comes back with `Last-Event-ID` gets what
+//! follows, each record once. A stream keeps a position and one event; windows are read when it is their turn. What left the
+//! memory before it was read is announced as a gap.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use access::Session;
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Query, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName};
+use axum::response::{IntoResponse, Response};
+use feed::sse;
+use flow::{ClusterRecord, EdgePlace, FlowFilters, WINDOW_SECONDS, sort_by_place};
+use futures::stream;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use super::Sources;
+use super::page::{InvalidPage, Page};
+use super::query::{Given, Refusal, blocking};
+use crate::aggregate::{Aggregate, settled_at, window_of};
+
+/// Streams that are open at once: each has two events in memory and joins each window.
+pub(super) const MOST_STREAMS: usize = 32;
+
+/// Windows that are joined for streams at once, so that they leave processors and memory to agents and queries.
+pub(super) const JOINS: usize = 2;
+
+/// Records of one event. A larger window is several events.
+const EVENT_BYTES: usize = 512 << 10;
+
+/// An event waits while the one before is sent.
+const QUEUED_EVENTS: usize = 1;
+
+/// A reader that accepts nothing for so long is cut off. It may come back.
+const STALL: Duration = Duration::from_secs(30);
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Names of events.
+const OPEN: &str = "open";
+const FLOWS: &str = "flows";
+const GAP: &str = "gap";
+
+/// The first event: what follows begins with this window.
+#[derive(Debug, Serialize)]
+struct OpenData {
+    from: Timestamp,
+}
+
+/// Records of one window. All events of a window but its last say that there are more.
+#[derive(Debug, Serialize)]
+struct FlowsData {
+    window: Timestamp,
+    more: bool,
+    records: Vec<ClusterRecord>,
+}
+
+/// Windows of which the stream lacks records.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct GapData {
+    from: Timestamp,
+    until: Timestamp,
+    reason: String,
+}
+
+pub(super) async fn stream(
+    State(sources): State<Sources>,
+    Query(given): Query<Vec<(String, String)>>,
+    session: Option<Extension<Session>>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let filters = Given::new(given).filters()?;
+    if filters.until().is_some() {
+        return Err(Refusal::bad_request("a stream has no end: expected no until"));
+    }
+    let resumed = headers.get(LAST_EVENT_ID).map(|value| read_id(value.to_str().unwrap_or_default())).transpose()?;
+    let Ok(permit) = sources.streams.clone().try_acquire_owned() else {
+        sources.metrics.refuse_stream();
+        return Err(Refusal::unavailable("too many streams are open; try again later"));
+    };
+    let open = sources.metrics.open_stream();
+    let follower = Follower::new(&sources, filters, resumed);
+    let (events, queue) = mpsc::channel(QUEUED_EVENTS);
+    let metrics = sources.metrics.clone();
+    tokio::spawn(async move {
+        let revoked = async {
+            match session {
+                Some(Extension(session)) => session.revoked().await,
+                None => std::future::pending().await,
+            }
+        };
+        let output = Output { events: events.clone(), stall: STALL, heartbeat: sse::STILL_HERE_EVERY };
+        let ended = tokio::select! {
+            ended = follower.run(output) => ended,
+            () = revoked => Ended::Revoked,
+            () = events.closed() => Ended::Left,
+        };
+        match ended {
+            Ended::Stalled => {
+                metrics.cut_stream();
+                tracing::info!("a reader of the stream was too slow and was cut off");
+            }
+            Ended::Failed(reason) => tracing::error!("a stream breaks off: {reason}"),
+            Ended::Left | Ended::Revoked => {}
+        }
+        drop((open, permit));
+    });
+    let body = stream::unfold(queue, async |mut queue| {
+        let event: Bytes = queue.recv().await?;
+        Some((Ok::<_, Infallible>(event), queue))
+    });
+    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::from_stream(body)).into_response())
+}
+
+/// The id of an event: the window that was read to its end, or the place within one.
+fn read_id(text: &str) -> Result<Page, Refusal> {
+    if let Ok(window) = text.parse::<Timestamp>() {
+        return Ok(Page::behind(window_of(window)));
+    }
+    text.parse().map_err(|error: InvalidPage| Refusal::bad_request(error))
+}
+
+/// The id after which the stream goes on there.
+fn id(next: Page) -> String {
+    match next.after {
+        Some(_) => next.to_string(),
+        None => {
+            let window = SignedDuration::from_secs(WINDOW_SECONDS);
+            next.window.checked_sub(window).unwrap_or(Timestamp::MIN).to_string()
+        }
+    }
+}
+
+/// Why a stream is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ended {
+    /// The reader closed it.
+    Left,
+    Stalled,
+    Revoked,
+    Failed(String),
+}
+
+/// What the reader is sent.
+struct Output {
+    events: mpsc::Sender<Bytes>,
+    /// See [`STALL`].
+    stall: Duration,
+    /// How long nothing is sent.
+    heartbeat: Duration,
+}
+
+impl Output {
+    async fn send(&self, event: Bytes) -> Result<(), Ended> {
+        match timeout(self.stall, self.events.send(event)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Ended::Left),
+            Err(_) => Err(Ended::Stalled),
+        }
+    }
+
+    async fn send_event(&self, name: &str, id: Option<&str>, data: &impl Serialize) -> Result<(), Ended> {
+        let json = serde_json::to_vec(data).map_err(|error| Ended::Failed(error.to_string()))?;
+        self.send(sse::event(name, id, &json)).await
+    }
+}
+
+/// One reader's way through the windows.
+struct Follower {
+    aggregate: Arc<Aggregate>,
+    joins: Arc<Semaphore>,
+    filters: Arc<FlowFilters>,
+    next: Page,
+    /// A reader that comes back to an aggregator that was started since has to know that it filled its memory anew.
+    restarted: Option<Timestamp>,
+}
+
+impl Follower {
+    fn new(sources: &Sources, filters: FlowFilters, resumed: Option<Page>) -> Follower {
+        let settled = (*sources.aggregate.settled().borrow()).max(settled_at(Timestamp::now()));
+        let since = filters.since().map(|since| Page::at(window_of(since.max(Timestamp::UNIX_EPOCH))));
+        let next = resumed.or(since).unwrap_or(Page::at(settled));
+        let restarted = resumed.filter(|next| next.window < sources.started).map(|_| sources.started);
+        let (aggregate, joins) = (sources.aggregate.clone(), sources.joins.clone());
+        Follower { aggregate, joins, filters: Arc::new(filters), next, restarted }
+    }
+
+    async fn run(mut self, output: Output) -> Ended {
+        loop {
+            if let Err(ended) = self.follow(&output).await {
+                return ended;
+            }
+        }
+    }
+
+    /// Sends what has settled, and waits for more.
+    async fn follow(&mut self, output: &Output) -> Result<(), Ended> {
+        let mut settled = self.aggregate.settled();
+        output.send_event(OPEN, Some(&id(self.next)), &OpenData { from: self.next.window }).await?;
+        if let Some(started) = self.restarted.take() {
+            let until = window_of(started);
+            let reason = format!("the aggregator was started at {started}: records from before may be incomplete");
+            output.send_event(GAP, None, &GapData { from: self.next.window, until, reason }).await?;
+        }
+        loop {
+            let until = *settled.borrow_and_update();
+            self.send_windows(until, output).await?;
+            match timeout(output.heartbeat, settled.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(Ended::Failed("the aggregator stops".to_owned())),
+                Err(_) => output.send(sse::STILL_HERE).await?,
+            }
+        }
+    }
+
+    /// Sends all windows that begin before that time.
+    async fn send_windows(&mut self, until: Timestamp, output: &Output) -> Result<(), Ended> {
+        while self.next.window < until {
+            self.send_gap(output).await?;
+            let from = self.next.window;
+            let windows = self.aggregate.windows(&self.filters);
+            let Some(window) = windows.into_iter().find(|window| *window >= from && *window < until) else {
+                self.next = Page { window: self.next.window.max(until), after: None };
+                return Ok(());
+            };
+            if window > self.next.window {
+                self.next = Page::at(window);
+            }
+            let Some((next, data)) = self.read().await? else { continue };
+            let json = data.map_err(|error| Ended::Failed(error.to_string()))?;
+            output.send(sse::event(FLOWS, Some(&id(next)), &json)).await?;
+            self.next = next;
+        }
+        Ok(())
+    }
+
+    /// Announces windows that left before they were read.
+    async fn send_gap(&mut self, output: &Output) -> Result<(), Ended> {
+        let kept = self.aggregate.left_before();
+        if self.next.window >= kept {
+            return Ok(());
+        }
+        let reason = "these windows left the aggregator's memory before they were read".to_owned();
+        let gap = GapData { from: self.next.window, until: kept, reason };
+        let next = Page::at(kept);
+        output.send_event(GAP, Some(&id(next)), &gap).await?;
+        self.next = next;
+        Ok(())
+    }
+
+    /// The records from here to the end of the window, as many as an event has, and where it goes on. `None` if the window
+    /// left meanwhile.
+    async fn read(&self) -> Result<Option<(Page, Result<Vec<u8>, serde_json::Error>)>, Ended> {
+        let permit = self.joins.clone().acquire_owned().await.map_err(|error| Ended::Failed(error.to_string()))?;
+        let (aggregate, filters, from) = (self.aggregate.clone(), self.filters.clone(), self.next);
+        let read = blocking(move || {
+            let records = aggregate.read(from.window, &filters);
+            drop(permit);
+            (aggregate.left_before() <= from.window).then(|| encode(from, records, EVENT_BYTES))
+        });
+        read.await.map_err(|refusal| Ended::Failed(refusal.reason))
+    }
+}
+
+/// The records behind a place, in the order of places, and where to go on.
+fn encode(
+    from: Page,
+    mut records: Vec<ClusterRecord>,
+    most_bytes: usize,
+) -> (Page, Result<Vec<u8>, serde_json::Error>) {
+    sort_by_place(&mut records);
+    let place_of = |joined: &ClusterRecord| EdgePlace::of(&joined.record.key);
+    let records = match from.after {
+        Some(after) => records.split_off(records.partition_point(|joined| place_of(joined) <= after)),
+        None => records,
+    };
+    let (mut bytes, mut last) = (0, None);
+    let mut sent = Vec::new();
+    for joined in records {
+        let place = place_of(&joined);
+        // Records of an edge stay together.
+        if bytes > most_bytes && last != Some(place) {
+            let data = FlowsData { window: from.window, more: true, records: sent };
+            return (Page { window: from.window, after: last }, serde_json::to_vec(&data));
+        }
+        match serde_json::to_vec(&joined) {
+            Ok(text) => bytes += text.len(),
+            Err(error) => return (from, Err(error)),
+        }
+        last = Some(place);
+        sent.push(joined);
+    }
+    let data = FlowsData { window: from.window, more: false, records: sent };
+    (Page::behind(from.window), serde_json::to_vec(&data))
+}
+
+#[cfg(test)]
+mod tests;

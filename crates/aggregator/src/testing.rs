@@ -1,0 +1,42 @@
+//! Records of agents, for tests.
+
+use delivery::PushRequest;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::aggregate::Aggregate;
+
+/// A time at which a window begins.
+pub(crate) fn begin() -> Timestamp {
+    "2026-05-04T12:00:00Z".parse().unwrap()
+}
+
+/// So many windows after [`begin`].
+pub(crate) fn window(number: i64) -> Timestamp {
+    begin() + SignedDuration::from_secs(15 * number)
+}
+
+/// Sends an agent's records: `(window, port, connections)`, from `shop/web` to `shop/db`. `first` is the number of the first.
+pub(crate) fn push(aggregate: &Aggregate, first: u64, records: &[(i64, u16, u64)], now: Timestamp) {
+    let text = |(number, port, started): &(i64, u16, u64)| {
+        let sample = r#"{"addresses":[],"pods":[],"nodes":["n1"],"labels":[],"identities":[],"truncated":false}"#;
+        let trace =
+            |here: bool| format!(r#"{{"verdict":"not-isolated","enforcedHere":{here},"enforced":[],"pending":[]}}"#);
+        let begin = window(*number);
+        format!(
+            r#"{{"window":"{begin}","node":"n1","source":{{"kind":"pod","namespace":"shop","name":"web"}},
+            "destination":{{"kind":"pod","namespace":"shop","name":"db"}},"protocol":6,"port":{port},"verdict":"allowed",
+            "egress":{},"ingress":{},"sources":{sample},"destinations":{sample},
+            "connections":{{"started":{started},"ended":0,"live":0,"lost":0}},"unknownVolume":0,"deniedPackets":0,
+            "first":"{begin}","last":"{begin}"}}"#,
+            trace(true),
+            trace(false),
+        )
+        .into_bytes()
+    };
+    let newest = first + records.len() as u64 - 1;
+    let records = records.iter().map(text).collect();
+    let request =
+        PushRequest { node: "n1".into(), epoch: 1, first, oldest: 1, newest, records, version: "test".into() };
+    let receipt = aggregate.receive(&request, None, now).unwrap();
+    assert_eq!(receipt.acknowledged, newest);
+}
