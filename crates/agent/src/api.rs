@@ -7,6 +7,7 @@ pub(crate) mod audit;
 pub(crate) mod client;
 pub(crate) mod denial;
 pub(crate) mod flow_server;
+pub(crate) mod flow_stream;
 pub(crate) mod flows;
 pub(crate) mod identity;
 pub(crate) mod question;

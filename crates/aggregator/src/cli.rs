@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use access::{Grant, Grants, PortSettings, Risks, Scope, Subject, TokenSettings};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use console::log::LogArguments;
 use listener::Protocols;
 use listener::tls::TlsFiles;
@@ -36,6 +36,12 @@ pub(crate) enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// Listen address of agents, queries, /healthz, /readyz, /status and /metrics. Every address but those of the loopback
@@ -46,6 +52,14 @@ pub(crate) struct ServeArguments {
     /// Memory for records, in MiB. The oldest are evicted beyond it.
     #[arg(long, env = "RINGFENCE_FLOWS_MEMORY_MIB", value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16_384))]
     memory_mib: u16,
+
+    /// Metrics of connections, bytes and denied packets by pair of namespaces.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_METRICS", value_enum, default_value_t = Switch::Off)]
+    edge_metrics: Switch,
+
+    /// Pairs of namespaces that have metrics of their own; all others are summed up.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_METRICS_TOP", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    edge_metrics_top: u16,
 
     /// Kubeconfig file of the API server that reviews tokens. Default: the pod's service account.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
@@ -106,6 +120,14 @@ pub(crate) fn parse() -> Command {
 impl ServeArguments {
     pub(crate) fn memory_bytes(&self) -> usize {
         usize::from(self.memory_mib) << 20
+    }
+
+    /// Pairs of namespaces that have metrics; `None` if none is to have any.
+    pub(crate) fn edge_metrics(&self) -> Option<usize> {
+        match self.edge_metrics {
+            Switch::On => Some(usize::from(self.edge_metrics_top)),
+            Switch::Off => None,
+        }
     }
 
     pub(crate) fn port_settings(&self) -> PortSettings {

@@ -6,6 +6,7 @@
 
 mod aggregate;
 mod cli;
+mod edge_metrics;
 mod listen;
 mod metrics;
 mod report;

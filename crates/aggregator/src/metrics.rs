@@ -66,6 +66,11 @@ impl Metrics {
         }
     }
 
+    /// Adds figures that are read when scraped.
+    pub(crate) fn add_collector(&mut self, collector: Box<dyn Collector>) {
+        self.registry.sub_registry_with_prefix("ringfence_flows").register_collector(collector);
+    }
+
     pub(crate) fn of_access(&self) -> AccessFigures {
         self.access.clone()
     }

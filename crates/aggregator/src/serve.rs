@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
+use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
 use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
 
@@ -34,7 +35,13 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
-    let metrics = Arc::new(Metrics::new(aggregate.clone()));
+    let mut metrics = Metrics::new(aggregate.clone());
+    if let Some(most) = arguments.edge_metrics() {
+        let edges = EdgeMetrics::new(most);
+        metrics.add_collector(Box::new(EdgeCollector(edges.clone())));
+        tokio::spawn(edges.run(aggregate.clone()));
+    }
+    let metrics = Arc::new(metrics);
     let listener = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another address with --listen", arguments.listen))?;

@@ -8,10 +8,9 @@ mod tests;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::StatusCode;
 use tokio::sync::mpsc;
 
-pub use reqwest::Url;
+pub use reqwest::{Response, StatusCode, Url};
 
 use self::exchange::{Exchange, Stream};
 use crate::sse::{self, Parsed, PullData, TooLong};

@@ -1,6 +1,7 @@
 //! The records of all nodes of a cluster: received once each, kept by window, and joined where two nodes report the same
 //! connections.
 
+mod edge_totals;
 mod graph;
 mod hints;
 mod inbox;
@@ -10,6 +11,7 @@ mod order;
 mod statistics;
 mod store;
 
+pub use edge_totals::{EDGE_IDLE, EdgeTotal, EdgeTotals, NamespacePair};
 pub use graph::{
     EdgeTraffic, Graph, GraphBuilder, GraphEdge, MOST_GRAPH_EDGES, PortTraffic, VerdictCount, VerdictCounts,
 };

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use feed::Access;
-use feed::client::Url;
+use feed::client::{Response, StatusCode, Url};
 use flow::ClusterRecord;
+
 use serde::Deserialize;
 
 use super::ApiError;
@@ -18,6 +19,12 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Far above any record, far below what would hurt.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
+
+/// Records of one page: some 2 MB.
+const PAGE_RECORDS: usize = 2_000;
+
+/// An error message of an aggregator is shorter.
+const LARGEST_ERROR_BYTES: usize = 64 << 10;
 
 /// An aggregator, and how to show who asks.
 #[derive(Debug, Clone)]
@@ -45,17 +52,79 @@ impl FlowServer {
         serde_json::from_slice(&text).context("cannot decode the response; use the program of the aggregator's release")
     }
 
-    /// Hands each record to `each`, until there are no more or it returns false.
+    /// Hands each record to `each`, page by page, until there are no more or it returns false.
     pub(crate) async fn flows(
         &self,
         filters: &[(&'static str, String)],
         mut each: impl FnMut(ClusterRecord) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        self.get("/v1/flows", filters, |line| {
-            let record = serde_json::from_slice(line);
-            each(record.context("cannot decode a record; use the program of the aggregator's release")?)
-        })
-        .await
+        let mut parameters = filters.to_vec();
+        parameters.push(("limit", PAGE_RECORDS.to_string()));
+        loop {
+            let (mut end, mut is_enough) = (None, false);
+            self.get("/v1/flows", &parameters, |line| {
+                if line.starts_with(PAGE_END) {
+                    end = Some(serde_json::from_slice::<PageEnd>(line)?);
+                    return Ok(true);
+                }
+                let record = serde_json::from_slice(line);
+                let goes_on =
+                    each(record.context("cannot decode a record; use the program of the aggregator's release")?)?;
+                is_enough = !goes_on;
+                Ok(goes_on)
+            })
+            .await?;
+            parameters.retain(|(name, _)| *name != "page");
+            match end {
+                _ if is_enough => return Ok(()),
+                Some(PageEnd { next_page: Some(page) }) => parameters.push(("page", page)),
+                Some(PageEnd { next_page: None }) => return Ok(()),
+                None => bail!("the aggregator's response broke off"),
+            }
+        }
+    }
+
+    /// Asks, and returns the head of the answer.
+    ///
+    /// # Errors
+    /// If the aggregator is not reached, or refuses.
+    pub(super) async fn open(
+        &self,
+        route: &str,
+        parameters: &[(&'static str, String)],
+        (silence, last_event_id): (Duration, Option<&str>),
+    ) -> Result<Response, Unanswered> {
+        let unreachable = |error: &dyn std::fmt::Display| {
+            Unanswered::Unreachable(format!("cannot ask the aggregator at {}: {error}", self.url))
+        };
+        let parameters: Vec<(&str, Option<&str>)> =
+            parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
+        let url = self.url.join(&target(route, &parameters)).map_err(|error| unreachable(&error))?;
+        let client = self.access.client(url.scheme() == "https", CONNECT, silence).await;
+        let mut request = client.map_err(|error| unreachable(&error))?.get(url);
+        if let Some(value) = self.access.authorization().await.map_err(|error| unreachable(&error))? {
+            request = request.header("authorization", value);
+        }
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let mut response = request.send().await.map_err(|error| unreachable(&with_causes(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(|error| unreachable(&error))? {
+            body.extend_from_slice(&part);
+            if body.len() > LARGEST_ERROR_BYTES {
+                break;
+            }
+        }
+        let says = match serde_json::from_slice::<ApiError>(&body) {
+            Ok(error) => error.error,
+            Err(_) => format!("the aggregator answered {status}: {}", String::from_utf8_lossy(&body).trim_end()),
+        };
+        Err(Unanswered::Refused { status, says })
     }
 
     /// Reads an answer line by line.
@@ -65,24 +134,13 @@ impl FlowServer {
         parameters: &[(&'static str, String)],
         mut each: impl FnMut(&[u8]) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let parameters: Vec<(&str, Option<&str>)> =
-            parameters.iter().map(|(field, text)| (*field, Some(text.as_str()))).collect();
-        let url = self.url.join(&target(route, &parameters))?;
-        let client = self.access.client(url.scheme() == "https", CONNECT, SILENCE).await?;
-        let mut request = client.get(url);
-        if let Some(value) = self.access.authorization().await? {
-            request = request.header("authorization", value);
-        }
+        let mut response = self.open(route, parameters, (SILENCE, None)).await?;
         let failed = || format!("cannot ask the aggregator at {}", self.url);
-        let mut response = request.send().await.with_context(failed)?;
-        let status = response.status();
         let mut unread = Vec::new();
         while let Some(part) = response.chunk().await.with_context(failed)? {
             unread.extend_from_slice(&part);
             let mut read = 0;
-            while let Some(length) =
-                unread[read..].iter().position(|byte| *byte == b'\n').filter(|_| status.is_success())
-            {
+            while let Some(length) = unread[read..].iter().position(|byte| *byte == b'\n') {
                 if !each(&unread[read..read + length])? {
                     return Ok(());
                 }
@@ -93,15 +151,39 @@ impl FlowServer {
                 bail!("a line of the aggregator's response is too long");
             }
         }
-        if !status.is_success() {
-            match serde_json::from_slice::<ApiError>(&unread) {
-                Ok(error) => bail!("{}", error.error),
-                Err(_) => bail!("the aggregator answered {status}: {}", String::from_utf8_lossy(&unread).trim_end()),
-            }
-        }
         if !unread.is_empty() {
             each(&unread)?;
         }
         Ok(())
     }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unanswered {
+    /// It may be there again later.
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("{says}")]
+    Refused { status: StatusCode, says: String },
+}
+
+/// The last line of a page.
+const PAGE_END: &[u8] = b"{\"nextPage\":";
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageEnd {
+    next_page: Option<String>,
+}
+
+/// The innermost cause says what is wrong.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

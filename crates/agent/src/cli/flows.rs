@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use feed::Access;
 use feed::client::Url;
-use flow::{FilterError, FlowFilters, GroupField};
+use flow::{FilterError, FlowFilters, GroupField, parse_time};
 use jiff::Timestamp;
 
 use crate::api::flow_server::FlowServer;
@@ -41,7 +41,8 @@ impl FlowNameArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowsArguments {
-    /// Follow: print records as their windows of 15 s are closed, until interrupted.
+    /// Follow: print records as their windows of 15 s are closed, until interrupted. With --server, once each, 30 s after the
+    /// end of their window.
     #[arg(long, short, conflicts_with = "by")]
     pub(crate) follow: bool,
 
@@ -51,6 +52,10 @@ pub(crate) struct FlowsArguments {
     /// Print only records of windows that ended within this time (90s, 10m, 1h), or since a time (RFC 3339).
     #[arg(long, value_name = "DURATION|TIME")]
     since: Vec<String>,
+
+    /// Print only records of windows that began before this time, or so long ago.
+    #[arg(long, value_name = "DURATION|TIME", conflicts_with = "follow")]
+    until: Vec<String>,
 
     /// Print only flows with an end in this namespace.
     #[arg(long, short, value_name = "NAMESPACE")]
@@ -107,14 +112,21 @@ impl FlowsArguments {
     /// # Errors
     /// If the value of a flag cannot be parsed.
     pub(crate) fn alternatives(&self) -> Result<Vec<(&'static str, String)>, FilterError> {
-        let given = self.given();
-        FlowFilters::parse(given.iter().map(|(field, text)| (*field, text.as_str())), Timestamp::now())?;
+        let (mut given, now) = (self.given(), Timestamp::now());
+        FlowFilters::parse(given.iter().map(|(field, text)| (*field, text.as_str())), now)?;
+        // All pages, and connections that follow one another, count from one time.
+        for (_, text) in given.iter_mut().filter(|(field, _)| matches!(*field, "since" | "until")) {
+            if let Some(time) = parse_time(text, now) {
+                *text = time.to_string();
+            }
+        }
         Ok(given)
     }
 
     fn given(&self) -> Vec<(&'static str, String)> {
         let given = [
             ("since", &self.since),
+            ("until", &self.until),
             ("namespace", &self.namespace),
             ("workload", &self.workload),
             ("peer", &self.peer),
@@ -132,7 +144,7 @@ impl FlowsArguments {
 pub(crate) struct FlowServerArguments {
     /// Ask the aggregator at this URL for the flows of the whole cluster, instead of the agent of this node; also through
     /// kubectl port-forward. Filters may then be given several times each, as alternatives.
-    #[arg(long, env = "RINGFENCE_FLOWS_URL", value_name = "URL", conflicts_with = "follow", value_parser = server)]
+    #[arg(long, env = "RINGFENCE_FLOWS_URL", value_name = "URL", value_parser = server)]
     server: Option<Url>,
 
     /// File with the bearer token for the aggregator.

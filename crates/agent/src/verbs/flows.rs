@@ -10,10 +10,12 @@ use flow::{ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupVa
 use flow::{ServicePort, SideTrace};
 use flow::{TraceVerdict, Verdict, Volume, group};
 use nft::Protocol;
+use serde::Serialize;
 
 use super::until_interrupted;
 use crate::api::client;
 use crate::api::flow_server::FlowServer;
+use crate::api::flow_stream::{StreamGap, StreamItem};
 use crate::api::flows::{FlowCoverage, FlowLine, SeenFlows};
 use crate::cli::{FlowOutput, FlowsArguments};
 use crate::flows::traffic;
@@ -63,6 +65,9 @@ async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow
     for problem in &coverage.problems {
         anstream::eprintln!("{DOUBTFUL}note:{DOUBTFUL:#} {problem}");
     }
+    if arguments.follow {
+        return follow_cluster(arguments, server, &filters).await;
+    }
     let mut records = Vec::new();
     let mut printed = 0;
     let mut is_gone = false;
@@ -72,11 +77,7 @@ async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow
             return Ok(true);
         }
         printed += 1;
-        let text = match arguments.output {
-            FlowOutput::Json => serde_json::to_string(&joined)? + "\n",
-            FlowOutput::Table => of_cluster_record(&joined),
-        };
-        is_gone = output::print(&text)? == Reader::Gone;
+        is_gone = output::print(&of_joined(&joined, arguments.output)?)? == Reader::Gone;
         Ok(!is_gone)
     };
     server.flows(&filters, each).await?;
@@ -91,6 +92,43 @@ async fn show_cluster(arguments: &FlowsArguments, server: &FlowServer) -> anyhow
         }
     }
     Ok(YES)
+}
+
+/// Prints the flows of the cluster as their windows settle.
+async fn follow_cluster(
+    arguments: &FlowsArguments,
+    server: &FlowServer,
+    filters: &[(&'static str, String)],
+) -> anyhow::Result<ExitCode> {
+    let each = |item: StreamItem| {
+        let text = match (item, arguments.output) {
+            (StreamItem::Record(joined), output) => of_joined(&joined, output)?,
+            (StreamItem::Gap(gap), FlowOutput::Json) => serde_json::to_string(&GapLine { gap })? + "\n",
+            (StreamItem::Gap(StreamGap { from, until, reason }), FlowOutput::Table) => {
+                format!("(records from {from} to {until} are missing: {reason})\n")
+            }
+            (StreamItem::Interrupted(why), _) => {
+                anstream::eprintln!("{DOUBTFUL}note:{DOUBTFUL:#} {why}; reconnecting");
+                return Ok(true);
+            }
+        };
+        Ok(output::print(&text)? == Reader::Reads)
+    };
+    server.follow(filters, each).await?;
+    Ok(YES)
+}
+
+/// A line of JSON among records.
+#[derive(Debug, Serialize)]
+struct GapLine {
+    gap: StreamGap,
+}
+
+fn of_joined(joined: &ClusterRecord, output: FlowOutput) -> anyhow::Result<String> {
+    Ok(match output {
+        FlowOutput::Json => serde_json::to_string(joined)? + "\n",
+        FlowOutput::Table => of_cluster_record(joined),
+    })
 }
 
 /// How many there were; `None` if nobody reads them any more.

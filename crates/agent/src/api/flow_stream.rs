@@ -1,0 +1,112 @@
+//! Follows the aggregator's stream of settled windows, over connections that end.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use feed::Backoff;
+use feed::sse::Parser;
+use flow::ClusterRecord;
+use serde::{Deserialize, Serialize};
+
+use super::flow_server::{FlowServer, Unanswered, with_causes};
+
+/// How long nothing may come: the aggregator writes something every 15 s, so that two signs of life were lost.
+const SILENCE: Duration = Duration::from_secs(45);
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// What comes of the stream.
+#[derive(Debug)]
+pub(crate) enum StreamItem {
+    Record(Box<ClusterRecord>),
+    Gap(StreamGap),
+    /// The connection has ended, and another one is tried.
+    Interrupted(String),
+}
+
+/// Windows of which records are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreamGap {
+    pub(crate) from: String,
+    pub(crate) until: String,
+    pub(crate) reason: String,
+}
+
+/// Of the data of an event with records.
+#[derive(Debug, Deserialize)]
+struct WindowData {
+    records: Vec<ClusterRecord>,
+}
+
+impl FlowServer {
+    /// Hands each record to `each` once its window has settled, until it returns false. Goes on behind the last event when a
+    /// connection ends.
+    ///
+    /// # Errors
+    /// If the aggregator cannot be reached at first, or refuses the query.
+    pub(crate) async fn follow(
+        &self,
+        filters: &[(&'static str, String)],
+        mut each: impl FnMut(StreamItem) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        let mut last_event_id: Option<String> = None;
+        loop {
+            let opened = self.open("/v1/flows/stream", filters, (SILENCE, last_event_id.as_deref())).await;
+            let why = match opened {
+                Ok(mut response) => {
+                    let mut parser = Parser::new();
+                    loop {
+                        let part = match response.chunk().await {
+                            Ok(Some(part)) => part,
+                            Ok(None) => break "the aggregator closed the connection".to_owned(),
+                            Err(error) => break with_causes(&error.without_url()),
+                        };
+                        let mut events = Vec::new();
+                        parser.push(&part, &mut events)?;
+                        for event in events {
+                            backoff.reset();
+                            if !hand_on(&event.event, &event.data, &mut each)? {
+                                return Ok(());
+                            }
+                            // Only now is it certain that it has not to come again.
+                            last_event_id = Some(event.id).filter(|id| !id.is_empty()).or(last_event_id);
+                        }
+                    }
+                }
+                Err(Unanswered::Refused { status, says }) if status.is_client_error() => {
+                    return Err(Unanswered::Refused { status, says }.into());
+                }
+                Err(error) if last_event_id.is_none() => return Err(error.into()),
+                Err(error) => error.to_string(),
+            };
+            if !each(StreamItem::Interrupted(why))? {
+                return Ok(());
+            }
+            tokio::time::sleep(backoff.wait()).await;
+        }
+    }
+}
+
+fn hand_on(
+    event: &str,
+    data: &[u8],
+    each: &mut impl FnMut(StreamItem) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let undecodable = || format!("cannot decode an event '{event}'; use the program of the aggregator's release");
+    match event {
+        "flows" => {
+            let WindowData { records } = serde_json::from_slice(data).with_context(undecodable)?;
+            for record in records {
+                if !each(StreamItem::Record(Box::new(record)))? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        "gap" => each(StreamItem::Gap(serde_json::from_slice(data).with_context(undecodable)?)),
+        // A newer aggregator may say more.
+        _ => Ok(true),
+    }
+}
