@@ -41,7 +41,7 @@ demo-remote: packages ## pods of one cluster admitted by a policy of another: a 
 	@target/debug/demo-remote $(ARGS)
 
 bench: packages ## measure what enforcement costs on this machine, as root (ARGS='drops --rounds 9'; --help says more)
-	@cargo build --quiet --release --package agent --package cni --package context --package tests --bins
+	@cargo build --quiet --release --package agent --package aggregator --package cni --package context --package tests --bins
 	@target/release/bench $(ARGS)
 
 lint: packages ## formatting and clippy, warnings as errors

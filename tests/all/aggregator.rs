@@ -1,16 +1,19 @@
 //! The aggregator as a process, with agents that are made of the sender and the ring that real ones have.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use delivery::{Delivery, DeliveryFigures, DeliveryTarget};
 use feed::Access;
+use feed::sse::{Parsed, Parser};
 use flow::{
     Connections, EndSample, Endpoint, EndpointKind, FlowKey, FlowRecord, Ring, SideTrace, TraceVerdict, Verdict, Volume,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::agent_process::{Ended, ended, ringfence, until};
@@ -49,9 +52,13 @@ impl Agent {
 
     /// Closes a window with records of connections from `shop/web` on `n1` to pods on `n2`.
     fn close(&self, connections: &[u64]) {
-        let mut ring = self.ring.lock().unwrap();
         let records = connections.iter().enumerate();
-        ring.push(records.map(|(number, started)| Arc::new(record(self.node, &format!("db-{number}"), *started))));
+        self.push(records.map(|(number, started)| record(self.node, &format!("db-{number}"), *started)));
+    }
+
+    fn push(&self, records: impl IntoIterator<Item = FlowRecord>) {
+        let mut ring = self.ring.lock().unwrap();
+        ring.push(records.into_iter().map(Arc::new));
         self.closed.send_replace(ring.counts().pushed);
     }
 
@@ -344,4 +351,121 @@ fn reachable_address_needs_protection() {
     let refused = ended(tests::provider_process::aggregator().args(["serve", "--listen", &reachable]));
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("--auth-token-review or --client-ca"), "{}", refused.stderr);
+}
+
+/// The data of the events of a name, from a stream that is read for a while.
+fn events(aggregator: &Provider, path: &str, last_event_id: Option<&str>, count: usize) -> Vec<Parsed> {
+    let mut stream = TcpStream::connect(aggregator.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let id = last_event_id.map_or(String::new(), |id| format!("last-event-id: {id}\r\n"));
+    // Version 1.0 of HTTP: a body without chunks.
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n{id}\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+    }
+    assert!(head.contains(" 200 ") && head.contains("text/event-stream"), "{head}");
+    let (mut parser, mut events) = (Parser::new(), Vec::new());
+    while events.len() < count {
+        let part = reader.fill_buf().unwrap().to_vec();
+        assert!(!part.is_empty(), "the stream has ended");
+        parser.push(&part, &mut events).unwrap();
+        reader.consume(part.len());
+    }
+    events
+}
+
+/// Windows that ended 45 s ago and more have settled.
+fn settled_record(node: &str, back: i32, destination: &str, started: u64) -> FlowRecord {
+    let record = record(node, destination, started);
+    let window = record.window - SignedDuration::from_secs(15) * (4 + back);
+    FlowRecord { window, first: window, last: window, ..record }
+}
+
+#[test]
+fn stream_resumes_and_verb_follows_it() {
+    let address = free_port();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let agent = Agent::start("n1", 1, plain(address));
+    agent.push([settled_record("n1", 1, "db-0", 3), settled_record("n1", 0, "db-1", 5)]);
+    agent.until_acknowledged();
+    let all = events(&aggregator, "/v1/flows/stream?since=10m", None, 3);
+    let names: Vec<&str> = all.iter().map(|event| event.event.as_str()).collect();
+    assert_eq!(names, ["open", "flows", "flows"]);
+    let resumed = events(&aggregator, "/v1/flows/stream", Some(&all[1].id), 2);
+    let last = resumed.last().unwrap();
+    assert_eq!((&last.event, &last.id, &last.data), (&all[2].event, &all[2].id, &all[2].data));
+    assert_eq!(aggregator.get("/v1/flows/stream?until=1m").status, 400);
+
+    // The verb goes on with another connection, and prints nothing twice.
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let mut following = ringfence()
+        .args(["flows", "--server", &aggregator.url(), "--follow", "--since", "10m", "--output", "json"])
+        .stdout(output.reopen().unwrap())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let printed = || -> Vec<Value> {
+        let text = std::fs::read_to_string(output.path()).unwrap();
+        text.lines().filter(|line| line.ends_with('}')).map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    until("both records are printed", || (printed().len() == 2).then_some(()));
+    aggregator.kill();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    agent.close(&[]);
+    agent.until_acknowledged();
+    until("the verb is connected again", || (aggregator.metric("ringfence_flows_streams", &[]) == 1.0).then_some(()));
+    until("the gap is announced", || printed().iter().any(|line| line["gap"].is_object()).then_some(()));
+    following.kill().unwrap();
+    following.wait().unwrap();
+    let records = printed().iter().filter(|line| line["connections"].is_object()).count();
+    assert_eq!(records, 2, "{:#?}", printed());
+    aggregator.until("the stream is closed", |aggregator| {
+        (aggregator.metric("ringfence_flows_streams", &[]) == 0.0).then_some(())
+    });
+}
+
+#[test]
+fn sums_over_records_are_served() {
+    let address = free_port();
+    let mut aggregator = Provider::start_aggregator(address, ["--edge-metrics", "on", "--edge-metrics-top", "5"]);
+    aggregator.until_ready();
+    let agent = Agent::start("n1", 1, plain(address));
+    agent.push((0..40).map(|number| settled_record("n1", number % 4, &format!("db-{number}"), 2)));
+    agent.until_acknowledged();
+    let json = |path: &str| -> Value { serde_json::from_str(&aggregator.get(path).body).unwrap() };
+    let graph = json("/v1/graph?namespace=shop&limit=30");
+    assert_eq!((graph["edges"].as_array().unwrap().len(), &graph["truncated"]), (30, &true.into()), "{graph:#}");
+    assert_eq!(graph["other"]["connections"], 20);
+    let hints = json("/v1/flows/hints?field=workload&prefix=db-3");
+    assert_eq!(hints["values"].as_array().unwrap().len(), 11, "{hints:#}");
+    assert_eq!(json("/v1/statistics")["totals"]["connections"], 80);
+    for path in ["/v1/graph?limit=0", "/v1/flows/hints", "/v1/flows/hints?field=x", "/v1/statistics?limit=1"] {
+        assert_eq!(aggregator.get(path).status, 400, "{path}");
+    }
+    // Pages: seven records each.
+    let (mut page, mut connections, mut pages) = (String::new(), 0, 0);
+    loop {
+        let text = aggregator.get(&format!("/v1/flows?limit=7{page}")).body;
+        let lines: Vec<Value> =
+            text.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (end, records) = lines.split_last().unwrap();
+        connections += records.iter().map(|record| record["connections"]["started"].as_u64().unwrap()).sum::<u64>();
+        pages += 1;
+        let Some(token) = end["nextPage"].as_str() else { break };
+        page = format!("&page={token}");
+    }
+    assert_eq!((connections, pages), (80, 6));
+    assert_eq!(aggregator.get("/v1/flows?page=nonsense").status, 400);
+    assert_eq!(verb(&["--server", &aggregator.url(), "--until", "30s"]).stdout.lines().count(), 40);
+    // No window settles twice: what arrived before the first one did is in the metrics.
+    aggregator.until("edges are counted", |aggregator| {
+        let total = aggregator.metric("ringfence_flows_edge_connections_total", &[]);
+        (total == 0.0 || total == 80.0).then_some(())
+    });
+    let figures = openmetrics::parse(&aggregator.get("/metrics").body).unwrap();
+    assert_documented(&figures, "docs/flows-cluster.md", "ringfence_flows_");
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tests::agent_process::program;
 use tests::bench::drops::{self, Size};
 use tests::bench::record::{Measured, Record};
-use tests::bench::{cni, connections, context, curves, events, listing, memory, mutex, packets, start, storms};
+use tests::bench::{
+    cni, connections, context, curves, events, flows_load, listing, memory, mutex, packets, start, storms,
+};
 
 /// Pods of a cluster that is generated in no time.
 const PODS: usize = 300;
@@ -52,6 +54,22 @@ fn section_of_connections_measures_the_agent() {
     let opened = |line: &str| line.split('|').nth(2).and_then(|cell| cell.trim().parse().ok());
     let opened: Vec<f64> = report.lines().filter_map(opened).collect();
     assert!(opened.len() == 2 && opened.iter().all(|opened| *opened > 0.0), "{report}");
+}
+
+#[test]
+fn section_of_flows_load_loses_nothing_uncounted() {
+    let tick = Duration::from_millis(50);
+    // It compares what agents reported with what the aggregator answers.
+    let size = flows_load::Size { rounds: 1, agents: 8, pods: 40, rate: 100, history: 12, live: 2, tick };
+    let Measured { report, records } = flows_load::measure(&size);
+    println!("{report}");
+    assert!(records.len() == 2 && records[0].y > 0.0, "{records:#?}");
+    assert_eq!(report.lines().filter(|line| line.contains("bar 300")).count(), 1, "{report}");
+    // 8 agents, 14 windows of 15 s, 100 connections a second.
+    assert!(
+        report.lines().any(|line| line.contains("connections of /v1/flows") && line.contains("168000")),
+        "{report}"
+    );
 }
 
 #[test]

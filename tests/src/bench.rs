@@ -12,6 +12,7 @@ pub mod drops;
 pub mod events;
 mod fed;
 mod figures;
+pub mod flows_load;
 pub mod listing;
 mod machine;
 pub mod memory;
@@ -63,6 +64,18 @@ struct Arguments {
     #[arg(long)]
     full: bool,
 
+    /// Agents of flows-load.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    agents: u16,
+
+    /// Connections that each agent of flows-load reports in a second.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    agent_rate: u32,
+
+    /// How long the agents of flows-load report as time goes on, after an hour of windows at once.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..=3_600))]
+    seconds: u16,
+
     /// The file that keeps the figures, one record for each point of a curve, with the spread of the runs and the
     /// heading of the section. Records of other sections and sizes stay. Charts (SVG) are drawn into the folder `curves`
     /// beside it.
@@ -95,6 +108,8 @@ enum Section {
     Flows,
     /// What the agent takes of a processor for flow records, at 1,000, 5,000 and 30,000 connections a second.
     Connections,
+    /// The aggregator of flow records: its memory and processor with an hour of records of --agents agents.
+    FlowsLoad,
     /// The time that a look at a large table takes.
     Listing,
     /// How long others wait while a large table is committed.
@@ -116,6 +131,7 @@ impl Arguments {
             | Section::Storms
             | Section::Flows
             | Section::Connections
+            | Section::FlowsLoad
             | Section::Listing
             | Section::Mutex
             | Section::Cni
@@ -160,6 +176,12 @@ fn measure(arguments: &Arguments) -> anyhow::Result<()> {
             Section::Memory => memory::measure(&program, &memory::Size::new(pods(), rounds, arguments.full)),
             Section::Storms => storms::measure(&program, &storms::Size::new(pods(), rounds)),
             Section::Connections => connections::measure(&program, &connections::Size::of_rounds(rounds)),
+            Section::FlowsLoad => flows_load::measure(&flows_load::Size::new(
+                rounds,
+                usize::from(arguments.agents),
+                u64::from(arguments.agent_rate),
+                usize::from(arguments.seconds),
+            )),
             Section::Listing => listing::measure(&listing::Size::of_rounds(rounds)),
             Section::Mutex => mutex::measure(mutex::Size::of_rounds(rounds)),
             Section::Cni => cni::measure(&program, cni::Size::new(&pods(), rounds)),
