@@ -12,24 +12,23 @@
 //! A pod may send packets whose headers are in pages that it still writes to. So rules read nothing before
 //! [`Match::PrivateBytes`] has the kernel copy it, and only at fixed places in the packet.
 
-use std::collections::BTreeMap;
+mod pod_port;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use nft::{
-    Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, HardwareAddress, Hook, IgmpType,
-    InterfaceName, Key, KeyType, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily,
-    Verdict,
+    Action, Chain, Comment, Datum, Element, Elements, EtherType, Family, Field, Hook, IgmpType, InterfaceName, Key,
+    KeyType, Match, Name, PacketPriority, Rerouting, Rule, Ruleset, Set, Table, TableFamily, Verdict,
 };
 
-use super::Direction;
 use super::judging::{IGMP, IPV4_HEADER_WORDS, has_options};
 use super::layout::{Layout, TABLE_COMMENT, fixed, goto};
 use super::names::digest;
 use super::private_headers::{self, ARP_PACKET};
 use super::reporting::{Cause, add_deny_chain, chain_of, counted_drop, denied_for};
 use super::room::room_for;
-use crate::{Attachment, ClusterState, ObjectName};
+pub(super) use pod_port::{PodPort, pod_ports};
 
 /// Where the packets of pods are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,77 +37,6 @@ pub enum EdgeHook {
     Ingress,
     /// At the prerouting hooks of the families `inet` and `bridge`, for kernels without the former.
     Prerouting,
-}
-
-/// The host's side of a pod's interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PodPort {
-    pub(super) interface: InterfaceName,
-    pod: ObjectName,
-    /// It is a port of a bridge.
-    pub(super) bridged: bool,
-    /// A policy isolates the pod for ingress, or it is not known or not understood.
-    pub(super) closed: bool,
-    pub(super) addresses: Vec<IpAddr>,
-    hardware: Option<HardwareAddress>,
-    /// The pod's link-local addresses; empty where they are not known.
-    link_local: Vec<Ipv6Addr>,
-    /// What tc redirects there passes by a chain at the interface.
-    redirecting: bool,
-}
-
-impl PodPort {
-    /// Whether it is checked as a whole at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
-    /// the ingress hook (`skb_skip_tc_classify`), as that of pods with limited egress bandwidth does. Such a port is checked
-    /// at both.
-    pub(super) fn is_checked_at_prerouting(&self, hook: EdgeHook) -> bool {
-        match hook {
-            EdgeHook::Ingress => self.redirecting,
-            EdgeHook::Prerouting => true,
-        }
-    }
-
-    pub(super) fn addresses_of(&self, family: Family) -> impl Iterator<Item = IpAddr> {
-        self.addresses.iter().copied().filter(move |address| Family::of(*address) == family)
-    }
-}
-
-/// The interfaces of the node's pods. `isolated` says of an attached address whether its pod is isolated in a direction.
-pub(super) fn pod_ports(state: &ClusterState, isolated: impl Fn(IpAddr, Direction) -> bool) -> Vec<PodPort> {
-    // A later interface may have the name of an earlier one.
-    let mut latest: BTreeMap<InterfaceName, &Arc<Attachment>> = BTreeMap::new();
-    for attachment in state.attachments() {
-        let Some(interface) = attachment.host_interface else { continue };
-        let last = latest.entry(interface).or_insert(attachment);
-        if (attachment.since, &attachment.id) > (last.since, &last.id) {
-            *last = attachment;
-        }
-    }
-    let port = |(interface, attachment): (InterfaceName, &Arc<Attachment>)| {
-        let own = attachment.addresses.iter().copied().filter(|address| state.is_attached_as(attachment, *address));
-        let derived = attachment.hardware_address.map(link_local_of);
-        let link_local = match &attachment.link_local[..] {
-            [] => derived.into_iter().collect(),
-            known => known.to_vec(),
-        };
-        PodPort {
-            interface,
-            pod: attachment.pod.clone(),
-            bridged: attachment.bridged,
-            closed: attachment.addresses.iter().any(|address| isolated(*address, Direction::Ingress)),
-            addresses: own.collect(),
-            hardware: attachment.hardware_address,
-            link_local,
-            redirecting: state.is_redirecting(interface),
-        }
-    };
-    latest.into_iter().map(port).collect()
-}
-
-/// The link-local address that an interface gives itself (RFC 4291, appendix A).
-fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Addr {
-    let word = u16::from_be_bytes;
-    Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
 }
 
 /// Discovery of neighbours and listeners.

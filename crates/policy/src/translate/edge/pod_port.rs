@@ -1,0 +1,85 @@
+//! The interfaces of the node's pods, as attachments describe them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use nft::{Family, HardwareAddress, InterfaceName};
+
+use super::EdgeHook;
+use crate::translate::Direction;
+use crate::{Attachment, ClusterState, ObjectName};
+
+/// The host's side of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::translate) struct PodPort {
+    pub(in crate::translate) interface: InterfaceName,
+    pub(super) pod: ObjectName,
+    /// It is a port of a bridge.
+    pub(in crate::translate) bridged: bool,
+    /// A policy isolates the pod for ingress, or it is not known or not understood.
+    pub(in crate::translate) closed: bool,
+    pub(in crate::translate) addresses: Vec<IpAddr>,
+    pub(super) hardware: Option<HardwareAddress>,
+    /// The pod's link-local addresses; empty where they are not known.
+    pub(super) link_local: Vec<Ipv6Addr>,
+    /// What tc redirects there passes by a chain at the interface.
+    redirecting: bool,
+}
+
+impl PodPort {
+    /// Whether it is checked as a whole at the prerouting hooks. What tc redirects at an interface (`tcf_mirred_act`) comes back behind
+    /// the ingress hook (`skb_skip_tc_classify`), as that of pods with limited egress bandwidth does. Such a port is checked
+    /// at both.
+    pub(in crate::translate) fn is_checked_at_prerouting(&self, hook: EdgeHook) -> bool {
+        match hook {
+            EdgeHook::Ingress => self.redirecting,
+            EdgeHook::Prerouting => true,
+        }
+    }
+
+    pub(in crate::translate) fn addresses_of(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied().filter(move |address| Family::of(*address) == family)
+    }
+}
+
+/// The interfaces of the node's pods. `isolated` says of an attached address whether its pod is isolated in a direction.
+pub(in crate::translate) fn pod_ports(
+    state: &ClusterState,
+    isolated: impl Fn(IpAddr, Direction) -> bool,
+) -> Vec<PodPort> {
+    // A later interface may have the name of an earlier one.
+    let mut latest: BTreeMap<InterfaceName, &Arc<Attachment>> = BTreeMap::new();
+    for attachment in state.attachments() {
+        let Some(interface) = attachment.host_interface else { continue };
+        let last = latest.entry(interface).or_insert(attachment);
+        if (attachment.since, &attachment.id) > (last.since, &last.id) {
+            *last = attachment;
+        }
+    }
+    let port = |(interface, attachment): (InterfaceName, &Arc<Attachment>)| {
+        let own = attachment.addresses.iter().copied().filter(|address| state.is_attached_as(attachment, *address));
+        let derived = attachment.hardware_address.map(link_local_of);
+        let link_local = match &attachment.link_local[..] {
+            [] => derived.into_iter().collect(),
+            known => known.to_vec(),
+        };
+        PodPort {
+            interface,
+            pod: attachment.pod.clone(),
+            bridged: attachment.bridged,
+            closed: attachment.addresses.iter().any(|address| isolated(*address, Direction::Ingress)),
+            addresses: own.collect(),
+            hardware: attachment.hardware_address,
+            link_local,
+            redirecting: state.is_redirecting(interface),
+        }
+    };
+    latest.into_iter().map(port).collect()
+}
+
+/// The link-local address that an interface gives itself (RFC 4291, appendix A).
+fn link_local_of(HardwareAddress([a, b, c, d, e, f]): HardwareAddress) -> Ipv6Addr {
+    let word = u16::from_be_bytes;
+    Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
+}
