@@ -26,6 +26,8 @@ use tokio::sync::watch;
 
 use crate::deploy::monitoring::assert_documented;
 
+mod interfaces;
+
 const AUDIENCE: &str = "ringfence-flows";
 
 /// An agent without a kernel.

@@ -38,9 +38,20 @@ const WALLS: &[Wall] = &[
     },
     Wall { name: "access", ours: &["cluster", "listener"], never: &["nftnl-sys", "mnl-sys"] },
     Wall { name: "delivery", ours: &["feed", "flow"], never: &["kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"] },
+    Wall { name: "wire", ours: &[], never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys"] },
+    Wall {
+        name: "hubble",
+        ours: &["flow", "wire"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
+    Wall {
+        name: "goldmane",
+        ours: &["flow", "wire"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
     Wall {
         name: "aggregator",
-        ours: &["access", "cluster", "console", "delivery", "feed", "flow", "listener"],
+        ours: &["access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "listener", "wire"],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {

@@ -16,6 +16,7 @@ pub mod fake_relay;
 pub mod frame;
 pub mod fuzzing;
 pub mod generate;
+pub mod grpc_bytes;
 mod http;
 pub mod kernel_table;
 pub mod lab;

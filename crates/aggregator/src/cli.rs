@@ -11,12 +11,19 @@ use console::log::LogArguments;
 use listener::Protocols;
 use listener::tls::TlsFiles;
 
-/// What can be granted: to send records, to read them, the metrics, the status.
+use crate::interfaces::InterfaceAddress;
+
+/// What can be granted: to send records, to read them, the metrics, the status, to read records as Hubble or Goldmane.
 pub(crate) const SCOPES: &[Scope] = &[
     Scope { name: "push", segment: delivery::SERVICE },
     Scope { name: "flows", segment: "v1" },
     Scope { name: "metrics", segment: "metrics" },
     Scope { name: "status", segment: "status" },
+    Scope { name: "hubble", segment: hubble::SERVICE },
+    Scope { name: "hubble", segment: hubble::HEALTH_SERVICE },
+    Scope { name: "goldmane", segment: goldmane::FLOWS },
+    Scope { name: "goldmane", segment: goldmane::STATISTICS },
+    Scope { name: "goldmane", segment: goldmane::FLOW_COLLECTOR },
 ];
 
 /// Collect the flow records of all nodes, and answer who talked to whom in the cluster.
@@ -48,6 +55,15 @@ pub(crate) struct ServeArguments {
     /// needs TLS and authentication.
     #[arg(long, env = "RINGFENCE_FLOWS_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475")]
     pub(crate) listen: SocketAddr,
+
+    /// Serve Hubble's Observer API on this address: plain on the loopback and on a Unix socket, with TLS and authentication
+    /// otherwise. Default: not served.
+    #[arg(long, env = "RINGFENCE_FLOWS_HUBBLE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH", value_parser = InterfaceAddress::parse)]
+    pub(crate) hubble_listen: Option<InterfaceAddress>,
+
+    /// Serve Goldmane's API on this address, as with --hubble-listen. Default: not served.
+    #[arg(long, env = "RINGFENCE_FLOWS_GOLDMANE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH", value_parser = InterfaceAddress::parse)]
+    pub(crate) goldmane_listen: Option<InterfaceAddress>,
 
     /// Memory for records, in MiB. The oldest are evicted beyond it.
     #[arg(long, env = "RINGFENCE_FLOWS_MEMORY_MIB", value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=16_384))]
@@ -165,6 +181,13 @@ impl ServeArguments {
                  --client-ca: flow records say who talks to whom, and nobody else may add any",
             );
         }
+        let mut interfaces = self.hubble_listen.iter().chain(&self.goldmane_listen);
+        if interfaces.any(|address| !address.is_local()) && !is_protected {
+            return Some(
+                "--hubble-listen and --goldmane-listen with an address that others reach need --tls-cert and --tls-key, and \
+                 --auth-token-review or --client-ca: flow records say who talks to whom",
+            );
+        }
         if !self.allow.is_empty() && !authenticates {
             return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
         }
@@ -203,6 +226,12 @@ mod tests {
         assert_eq!(conflict(&[&reachable[..], &tls, &["--auth-token-review"]].concat()), None);
         assert_eq!(conflict(&[&reachable[..], &tls, &["--client-ca", "ca"]].concat()), None);
         assert!(conflict(&["--allow", "flows=user:x"]).is_some());
+        for flag in ["--hubble-listen", "--goldmane-listen"] {
+            assert_eq!(conflict(&[flag, "127.0.0.1:4245"]), None);
+            assert_eq!(conflict(&[flag, "unix:/run/flows.sock"]), None);
+            assert!(conflict(&[flag, "0.0.0.0:4245"]).is_some());
+            assert_eq!(conflict(&[&[flag, "0.0.0.0:4245"], &tls[..], &["--client-ca", "ca"]].concat()), None);
+        }
     }
 
     #[test]

@@ -7,6 +7,10 @@
 mod aggregate;
 mod cli;
 mod edge_metrics;
+mod goldmane;
+mod grpc;
+mod hubble;
+mod interfaces;
 mod listen;
 mod metrics;
 mod report;

@@ -101,11 +101,22 @@ pub(crate) async fn serve(
         lifetime: Some(LIFETIME),
         protocols: Protocols::Http1AndHttp2,
     };
-    let metrics = sources.metrics.clone();
-    let Some(tls) = sources.security.tls.clone() else {
-        return listener::serve(listener, routes(sources), limits, || metrics.refuse_connection()).await;
+    let (security, metrics) = (sources.security.clone(), sources.metrics.clone());
+    serve_protected(listener, routes(sources), limits, security, metrics).await
+}
+
+/// Serves routes with the certificate of the port, if it has one, and never returns.
+pub(crate) async fn serve_protected(
+    listener: TcpListener,
+    routes: Router,
+    limits: Limits,
+    security: PortSecurity,
+    metrics: Arc<Metrics>,
+) -> std::convert::Infallible {
+    let Some(tls) = security.tls else {
+        return listener::serve(listener, routes, limits, || metrics.refuse_connection()).await;
     };
-    let figures = sources.security.figures.clone();
+    let figures = security.figures;
     let refused = Arc::new(move |refused| match refused {
         Refused::TooManyConnections => metrics.refuse_connection(),
         Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
@@ -113,7 +124,7 @@ pub(crate) async fn serve(
         }
     });
     let handshakes = HandshakeLimits { count: (limits.connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE };
-    listener::tls::serve(listener, routes(sources), (limits, handshakes), tls.config, refused).await
+    listener::tls::serve(listener, routes, (limits, handshakes), tls.config, refused).await
 }
 
 fn routes(sources: Sources) -> Router {
@@ -137,7 +148,7 @@ fn routes(sources: Sources) -> Router {
 }
 
 /// A call that is refused before it is decoded is answered as gRPC asks, so that the agent's log says why.
-async fn as_grpc_status(request: Request, next: Next) -> Response {
+pub(crate) async fn as_grpc_status(request: Request, next: Next) -> Response {
     let is_grpc =
         request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     let response = next.run(request).await;

@@ -10,12 +10,15 @@ use flow::WINDOW_SECONDS;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
 use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
+use crate::interfaces::{Archive, BoundInterface};
 use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
+use crate::{goldmane, hubble};
 
 /// How often old windows are removed.
 const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
@@ -53,7 +56,22 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let security = PortSecurity::load(settings, connection.as_ref(), metrics.of_access())?;
     let listens = listener.local_addr()?;
-    let sources = Sources::new(aggregate.clone(), metrics, security, Timestamp::now());
+    let mut interfaces = JoinSet::new();
+    let started = Timestamp::now();
+    let archive = Archive::new(aggregate.clone(), metrics.clone(), started, arguments.memory_bytes());
+    if let Some(address) = &arguments.hubble_listen {
+        let interface = BoundInterface::bind(address, "--hubble-listen").await?;
+        let routes = hubble::routes(archive.clone());
+        interfaces.spawn(interface.serve(routes, security.clone(), metrics.clone()));
+        tracing::info!(listen = %address, "the Observer API of Hubble is served");
+    }
+    if let Some(address) = &arguments.goldmane_listen {
+        let interface = BoundInterface::bind(address, "--goldmane-listen").await?;
+        let routes = goldmane::routes(archive);
+        interfaces.spawn(interface.serve(routes, security.clone(), metrics.clone()));
+        tracing::info!(listen = %address, "the API of Goldmane is served");
+    }
+    let sources = Sources::new(aggregate.clone(), metrics, security, started);
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
     let mut expiry = tokio::time::interval(EXPIRE);
@@ -63,6 +81,7 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
             _ = terminate.recv() => break tracing::info!("SIGTERM: stopping"),
             _ = interrupt.recv() => break tracing::info!("SIGINT: stopping"),
             Err(panic) = &mut port => bail!("the HTTP listener has ended: {panic}"),
+            Some(Err(panic)) = interfaces.join_next() => bail!("the listener of an interface has ended: {panic}"),
             _ = settling.tick() => aggregate.settle(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
         }

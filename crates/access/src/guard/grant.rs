@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Principal;
 
-/// What can be granted: a feed with all its resources, the metrics, the status.
+/// What can be granted: a feed with all its resources, the metrics, the status. Scopes of one name that follow each other are
+/// granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
     /// As in `--allow`.
@@ -57,22 +58,21 @@ impl Grant {
     pub fn parse(text: &str, scopes: &[Scope]) -> Result<Grant, String> {
         let expected = "expected SCOPE=user:NAME or SCOPE=group:NAME";
         let (scope, subject) = text.split_once('=').ok_or(expected)?;
-        let scopes = match scope {
+        let named: Vec<Scope> = match scope {
             "*" => scopes.to_vec(),
-            name => match scopes.iter().find(|scope| scope.name == name) {
-                Some(scope) => vec![*scope],
-                None => {
-                    let names = scopes.iter().map(|scope| scope.name).collect::<Vec<_>>().join(", ");
-                    return Err(format!("unknown scope '{name}': expected one of {names}, or *"));
-                }
-            },
+            name => scopes.iter().copied().filter(|scope| scope.name == name).collect(),
         };
+        if named.is_empty() {
+            let mut names: Vec<&str> = scopes.iter().map(|scope| scope.name).collect();
+            names.dedup();
+            return Err(format!("unknown scope '{scope}': expected one of {}, or *", names.join(", ")));
+        }
         let subject = match subject.split_once(':') {
             Some(("user", name)) if !name.is_empty() => Subject::User(name.to_owned()),
             Some(("group", name)) if !name.is_empty() => Subject::Group(name.to_owned()),
             Some(_) | None => return Err(expected.to_owned()),
         };
-        Ok(Grant { scopes, subject })
+        Ok(Grant { scopes: named, subject })
     }
 }
 
@@ -169,5 +169,16 @@ mod tests {
             assert_eq!(Scope::of_path(SCOPES, none), None, "{none}");
         }
         assert!(Scope::is_open("/readyz") && !Scope::is_open("/readyz/") && !Scope::is_open("/status"));
+    }
+
+    #[test]
+    fn scopes_of_one_name_are_granted_together() {
+        let scopes = &[scope("push"), Scope { name: "api", segment: "a" }, Scope { name: "api", segment: "b" }];
+        let grant = Grant::parse("api=user:x", scopes).unwrap();
+        let grants = Grants::new(&[grant], scopes, Subject::Group("default".into()));
+        let x = principal("x", &[]);
+        assert_eq!(scopes.map(|scope| grants.allows(scope, &x)), [false, true, true]);
+        let unknown = Grant::parse("other=user:x", scopes).unwrap_err();
+        assert_eq!(unknown, "unknown scope 'other': expected one of push, api, or *");
     }
 }

@@ -1,0 +1,348 @@
+//! `observer.Observer` and `grpc.health.v1.Health`: what `hubble` and hubble-ui ask.
+//!
+//! Flows of a stream are those of windows that have settled, so that each is sent once and in order.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
+
+use access::Session;
+use axum::Router;
+use axum::extract::{Extension, Request, State};
+use axum::response::Response;
+use axum::routing::post;
+use flow::{ClusterRecord, WINDOW_SECONDS};
+use futures::stream;
+use hubble::message::{
+    EmptyRequest, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, HealthCheckRequest,
+    HealthCheckResponse, LostEvent, LostEventSource, Namespace, Node, NodeState, ResponseType, ServerStatusResponse,
+    ServingStatus, UInt32Value,
+};
+use hubble::{Filters, HEALTH_SERVICE, SERVICE, SERVICE_OF_CHECKS, convert, time};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tonic::Status;
+use wire::Strict;
+
+use crate::aggregate::Figures;
+use crate::grpc::{Answers, streaming, unary};
+use crate::interfaces::{Archive, revoked};
+use crate::report::CoverageReport;
+
+/// Names of nodes that a status lists.
+const MOST_UNAVAILABLE: usize = 100;
+
+pub(crate) fn routes(archive: Archive) -> Router {
+    let path = |method: &str| format!("/{SERVICE}/{method}");
+    Router::new()
+        .route(&path("GetFlows"), post(get_flows))
+        .route(&path("GetNodes"), post(get_nodes))
+        .route(&path("GetNamespaces"), post(get_namespaces))
+        .route(&path("ServerStatus"), post(server_status))
+        .route(&format!("/{HEALTH_SERVICE}/Check"), post(check))
+        .with_state(archive)
+}
+
+async fn check(request: Request) -> Response {
+    unary(request, async |HealthCheckRequest { service }| match service.as_str() {
+        "" | SERVICE | SERVICE_OF_CHECKS => Ok(HealthCheckResponse { status: ServingStatus::Serving.into() }),
+        _ => Err(Status::not_found("unknown service")),
+    })
+    .await
+}
+
+async fn server_status(State(archive): State<Archive>, request: Request) -> Response {
+    unary(request, |EmptyRequest {}| {
+        let archive = archive.clone();
+        async move {
+            let figures = archive.aggregate.figures();
+            Ok(status(&figures, archive.started, archive.most_bytes, Timestamp::now()))
+        }
+    })
+    .await
+}
+
+fn status(figures: &Figures, started: Timestamp, most_bytes: usize, now: Timestamp) -> ServerStatusResponse {
+    let coverage = CoverageReport::new(figures, started, now);
+    let silent = coverage.silent_nodes();
+    let count = |number: usize| Some(UInt32Value { value: u32::try_from(number).unwrap_or(u32::MAX) });
+    let uptime = now.duration_since(started);
+    let seconds = uptime.as_secs_f64().max(1.0);
+    // The memory is bounded in bytes: as many records as would be in it if they were as those that are.
+    let most = (figures.records as u64).saturating_mul(most_bytes as u64).checked_div(figures.bytes as u64);
+    let silent_nodes = coverage.nodes.iter().filter(|node| node.silent).map(|node| node.node.clone());
+    ServerStatusResponse {
+        num_flows: figures.records as u64,
+        max_flows: most.unwrap_or(0),
+        seen_flows: figures.inbox.received,
+        uptime_ns: u64::try_from(uptime.as_nanos()).unwrap_or(0),
+        num_connected_nodes: count(coverage.nodes.len() - silent),
+        num_unavailable_nodes: count(silent),
+        unavailable_nodes: silent_nodes.take(MOST_UNAVAILABLE).collect(),
+        version: concat!("ringfence-flows ", env!("CARGO_PKG_VERSION")).to_owned(),
+        flows_rate: figures.inbox.received as f64 / seconds,
+    }
+}
+
+async fn get_nodes(State(archive): State<Archive>, request: Request) -> Response {
+    unary(request, |EmptyRequest {}| {
+        let archive = archive.clone();
+        async move {
+            let figures = archive.aggregate.figures();
+            let coverage = CoverageReport::new(&figures, archive.started, Timestamp::now());
+            let nodes = coverage.nodes.into_iter().zip(figures.nodes).map(|(node, report)| Node {
+                name: node.node,
+                state: if node.silent { NodeState::Unavailable } else { NodeState::Connected }.into(),
+                seen_flows: report.acknowledged,
+            });
+            Ok(GetNodesResponse { nodes: nodes.collect() })
+        }
+    })
+    .await
+}
+
+/// Namespaces of the last hour.
+async fn get_namespaces(State(archive): State<Archive>, request: Request) -> Response {
+    unary(request, |EmptyRequest {}| {
+        let archive = archive.clone();
+        async move {
+            let _permit = archive.admit_query()?;
+            let mut namespaces = BTreeSet::new();
+            for window in archive.windows() {
+                for record in archive.read(window).await? {
+                    for end in [&record.record.key.source, &record.record.key.destination] {
+                        if let Some(namespace) = &end.namespace {
+                            let cluster = end.cluster.as_deref().unwrap_or_default().to_owned();
+                            namespaces.insert(Namespace { cluster, namespace: namespace.to_string() });
+                        }
+                    }
+                }
+            }
+            Ok(GetNamespacesResponse { namespaces: namespaces.into_iter().collect() })
+        }
+    })
+    .await
+}
+
+async fn get_flows(State(archive): State<Archive>, session: Option<Extension<Session>>, request: Request) -> Response {
+    streaming(request, |request: Strict<GetFlowsRequest>| {
+        let filters = Filters::parse(&request).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let session = session.clone().map(|Extension(session)| session);
+        answer(archive.clone(), session, request.message, filters)
+    })
+    .await
+}
+
+fn answer(
+    archive: Archive,
+    session: Option<Session>,
+    request: GetFlowsRequest,
+    filters: Filters,
+) -> Result<Answers<GetFlowsResponse>, Status> {
+    let query = archive.admit_query()?;
+    let follow = match request.follow {
+        true => Some(Follow::new(&archive, session)?),
+        false => None,
+    };
+    let bound = |time: Option<wire::Timestamp>| match time {
+        None => Ok(None),
+        Some(time) => Timestamp::new(time.seconds, time.nanos)
+            .map(Some)
+            .map_err(|error| Status::invalid_argument(format!("invalid time: {error}"))),
+    };
+    let range = TimeRange { since: bound(request.since)?, until: bound(request.until)? };
+    let reader = Reader {
+        archive,
+        filters,
+        range,
+        windows: VecDeque::new(),
+        records: Vec::new().into_iter(),
+        skip: 0,
+        left: (request.first && request.number > 0).then_some(request.number),
+        last: (!request.first && request.number > 0).then_some(request.number),
+        is_prepared: false,
+        lost: VecDeque::new(),
+        query: Some(query),
+        follow,
+    };
+    Ok(Answers::new(stream::try_unfold(reader, async |mut reader| {
+        Ok(reader.next().await?.map(|response| (response, reader)))
+    })))
+}
+
+#[derive(Debug, Clone, Copy)]
+struct TimeRange {
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+impl TimeRange {
+    fn has(self, time: Timestamp) -> bool {
+        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time <= until)
+    }
+
+    /// Whether a window may have flows of the range.
+    fn has_window(self, begin: Timestamp) -> bool {
+        let end = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
+        self.since.is_none_or(|since| end >= since) && self.until.is_none_or(|until| begin <= until)
+    }
+}
+
+/// A stream that goes on with windows as they settle.
+struct Follow {
+    settled: watch::Receiver<Timestamp>,
+    /// Windows that begin earlier were read, or are in the queue.
+    next: Timestamp,
+    /// Records that were never received, and those that were evicted or too late, when they were last reported.
+    lost: (u64, u64),
+    revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Follow {
+    fn new(archive: &Archive, session: Option<Session>) -> Result<Follow, Status> {
+        let permit = archive.admit_stream()?;
+        let mut settled = archive.aggregate.settled();
+        let next = *settled.borrow_and_update();
+        let lost = lost(&archive.aggregate.figures());
+        Ok(Follow { settled, next, lost, revoked: Box::pin(revoked(session)), _permit: permit })
+    }
+}
+
+fn lost(figures: &Figures) -> (u64, u64) {
+    (figures.inbox.missed + figures.late, figures.store.left_by_bytes)
+}
+
+/// Records of a window in the order of time.
+async fn read(archive: &Archive, window: Timestamp) -> Result<std::vec::IntoIter<ClusterRecord>, Status> {
+    let mut records = archive.read(window).await?;
+    records.sort_by_key(time);
+    Ok(records.into_iter())
+}
+
+/// What is left of an answer.
+struct Reader {
+    archive: Archive,
+    filters: Filters,
+    range: TimeRange,
+    windows: VecDeque<Timestamp>,
+    /// Of the window that is read.
+    records: std::vec::IntoIter<ClusterRecord>,
+    /// Matching flows that are too old for the number that was asked for.
+    skip: u64,
+    /// Flows that may still be sent; `None` for all.
+    left: Option<u64>,
+    /// The number of newest flows that are asked for; `None` for all.
+    last: Option<u64>,
+    is_prepared: bool,
+    lost: VecDeque<GetFlowsResponse>,
+    /// Until the past is read.
+    query: Option<OwnedSemaphorePermit>,
+    follow: Option<Follow>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<GetFlowsResponse>, Status> {
+        if !self.is_prepared {
+            self.prepare().await?;
+            self.is_prepared = true;
+        }
+        loop {
+            if let Some(lost) = self.lost.pop_front() {
+                return Ok(Some(lost));
+            }
+            if self.left == Some(0) {
+                return Ok(None);
+            }
+            if let Some(response) = self.next_of_window() {
+                self.left = self.left.map(|left| left - 1);
+                return Ok(Some(response));
+            }
+            if let Some(window) = self.windows.pop_front() {
+                self.records = read(&self.archive, window).await?;
+            } else if !self.wait().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Finds the windows of the past, and how many flows of them are too old.
+    async fn prepare(&mut self) -> Result<(), Status> {
+        let (range, settled) = (self.range, self.follow.as_ref().map(|follow| follow.next));
+        let mut windows: VecDeque<Timestamp> = self.archive.windows().into();
+        windows.retain(|window| range.has_window(*window) && settled.is_none_or(|settled| *window < settled));
+        // A client that follows and asks for nothing of the past gets nothing of it.
+        if self.follow.is_some() && self.last.is_none() && range.since.is_none() {
+            windows.clear();
+        }
+        if let Some(last) = self.last {
+            let mut count = 0;
+            while let Some(window) = windows.pop_back() {
+                self.windows.push_front(window);
+                self.records = read(&self.archive, window).await?;
+                while self.next_of_window().is_some() {
+                    count += 1;
+                }
+                if count >= last {
+                    self.skip = count - last;
+                    break;
+                }
+            }
+        } else {
+            self.windows = windows;
+        }
+        Ok(())
+    }
+
+    fn next_of_window(&mut self) -> Option<GetFlowsResponse> {
+        for record in self.records.by_ref() {
+            if !self.range.has(time(&record)) {
+                continue;
+            }
+            let flow = convert(&record);
+            if !self.filters.admits(&record, &flow) {
+                continue;
+            }
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            return Some(GetFlowsResponse {
+                node_name: flow.node_name.clone(),
+                time: flow.time,
+                response_type: Some(ResponseType::Flow(Box::new(flow))),
+            });
+        }
+        None
+    }
+
+    /// Waits for windows to settle. False if there is nothing to wait for.
+    async fn wait(&mut self) -> Result<bool, Status> {
+        self.query = None;
+        let Some(follow) = &mut self.follow else { return Ok(false) };
+        if self.range.until.is_some_and(|until| until < follow.next) {
+            return Ok(false);
+        }
+        tokio::select! {
+            changed = follow.settled.changed() => if changed.is_err() { return Ok(false) },
+            () = &mut follow.revoked => return Err(Status::unauthenticated("the access has been revoked")),
+        }
+        let settled = *follow.settled.borrow_and_update();
+        let (before, now) = (follow.lost, lost(&self.archive.aggregate.figures()));
+        follow.lost = now;
+        for (source, count) in [
+            (LostEventSource::ObserverEventsQueue, now.0.saturating_sub(before.0)),
+            (LostEventSource::HubbleRingBuffer, now.1.saturating_sub(before.1)),
+        ] {
+            if count > 0 {
+                let lost = LostEvent { source: source.into(), num_events_lost: count };
+                let response_type = Some(ResponseType::LostEvents(lost));
+                self.lost.push_back(GetFlowsResponse { response_type, ..GetFlowsResponse::default() });
+            }
+        }
+        let (next, range) = (follow.next, self.range);
+        let windows = self.archive.windows().into_iter();
+        self.windows = windows.filter(|w| (next..settled).contains(w) && range.has_window(*w)).collect();
+        follow.next = settled;
+        Ok(true)
+    }
+}

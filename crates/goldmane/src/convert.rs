@@ -1,0 +1,219 @@
+//! A joined record as Goldmane flows: one for each side that reports.
+
+use std::hash::{Hash, Hasher};
+
+use flow::{
+    ClusterRecord, Connections, EndSample, Endpoint, EndpointKind, Network, PolicyAction, SideTrace, TraceVerdict,
+    Verdict, Volume,
+};
+use wire::StableHasher;
+
+use crate::message::{Action, EndpointType, Flow, FlowKey, PolicyHit, PolicyKind, PolicyTrace, Reporter};
+
+/// What does not apply, as Calico writes it.
+const NONE: &str = "-";
+
+/// Kubernetes' policies are in this tier.
+const TIER: &str = "default";
+
+/// The flows of a record: that of the source, and that of the destination.
+pub fn convert(joined: &ClusterRecord) -> impl Iterator<Item = Flow> + use<> {
+    let source = joined.source_verdict.map(|verdict| flow(joined, Reporter::Source, verdict));
+    let destination = joined.destination_verdict.map(|verdict| flow(joined, Reporter::Destination, verdict));
+    // Packets that no policy denied: the node does not say whose side it is on.
+    let other = match (&source, &destination) {
+        (None, None) => Some(flow(joined, Reporter::Unspecified, joined.record.key.verdict)),
+        (Some(_), _) | (None, Some(_)) => None,
+    };
+    [source, destination, other].into_iter().flatten()
+}
+
+/// The number of a key, the same in every process.
+pub fn flow_id(key: &FlowKey) -> i64 {
+    let mut hasher = StableHasher::default();
+    key.hash(&mut hasher);
+    (hasher.finish() >> 1).cast_signed()
+}
+
+fn flow(joined: &ClusterRecord, reporter: Reporter, verdict: Verdict) -> Flow {
+    let record = &joined.record;
+    let (key, sides) = (&*record.key, (&record.key.egress, &record.key.ingress));
+    let (source_type, source_namespace, source_name) = name(&key.source);
+    let (dest_type, dest_namespace, dest_name) = name(&key.destination);
+    let service = key.service.as_ref();
+    let text = |text: Option<&std::sync::Arc<str>>| text.map_or(NONE, |text| &**text).to_owned();
+    let policies = match reporter {
+        Reporter::Source => trace(sides.0, key.source.namespace.as_deref()),
+        Reporter::Destination => trace(sides.1, key.destination.namespace.as_deref()),
+        Reporter::Unspecified => PolicyTrace::default(),
+    };
+    let action = match verdict {
+        Verdict::Denied => Action::Deny,
+        Verdict::Allowed | Verdict::WouldDeny => Action::Allow,
+    };
+    let (sent, received) = (record.sent.unwrap_or_default(), record.received.unwrap_or_default());
+    let denied = Volume { packets: record.denied_packets, bytes: 0 };
+    // In and out are those of the reporter's end.
+    let (into, out) = match (reporter, action) {
+        (Reporter::Source, Action::Deny) => (Volume::default(), denied),
+        (Reporter::Destination | Reporter::Unspecified, Action::Deny) => (denied, Volume::default()),
+        (Reporter::Source, Action::Unspecified | Action::Allow | Action::Pass) => (received, sent),
+        (Reporter::Destination | Reporter::Unspecified, Action::Unspecified | Action::Allow | Action::Pass) => {
+            (sent, received)
+        }
+    };
+    let Connections { started, ended, live, lost } = record.connections;
+    Flow {
+        key: Some(FlowKey {
+            source_name,
+            source_namespace,
+            source_type: source_type.into(),
+            dest_name,
+            dest_namespace,
+            dest_type: dest_type.into(),
+            dest_port: key.port.map_or(0, i64::from),
+            dest_service_name: text(service.map(|service| &service.name)),
+            dest_service_namespace: text(service.map(|service| &service.namespace)),
+            dest_service_port_name: text(service.and_then(|service| service.port_name.as_ref())),
+            dest_service_port: service.map_or(0, |service| i64::from(service.port)),
+            proto: protocol(key.protocol),
+            reporter: reporter.into(),
+            action: action.into(),
+            policies: Some(policies),
+        }),
+        start_time: record.window.as_second(),
+        end_time: record.window_end().as_second(),
+        source_labels: labels(&record.sources),
+        dest_labels: labels(&record.destinations),
+        packets_in: signed(into.packets),
+        packets_out: signed(out.packets),
+        bytes_in: signed(into.bytes),
+        bytes_out: signed(out.bytes),
+        num_connections_started: signed(started),
+        num_connections_completed: signed(ended.saturating_add(lost)),
+        num_connections_live: signed(live),
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn labels(sample: &EndSample) -> Vec<String> {
+    sample.labels.iter().map(|label| label.to_string()).collect()
+}
+
+/// Type, namespace and name of an end.
+fn name(end: &Endpoint) -> (EndpointType, String, String) {
+    let Endpoint { kind, namespace, name, service: _, cluster, network } = end;
+    let or_none = |text: &Option<std::sync::Arc<str>>| text.as_deref().unwrap_or(NONE).to_owned();
+    match kind {
+        EndpointKind::Pod | EndpointKind::UnknownPod => {
+            (EndpointType::WorkloadEndpoint, or_none(namespace), or_none(name))
+        }
+        EndpointKind::Node => (EndpointType::HostEndpoint, NONE.to_owned(), or_none(name)),
+        EndpointKind::KubeApiserver => (EndpointType::NetworkSet, NONE.to_owned(), "kube-apiserver".to_owned()),
+        EndpointKind::RemoteCluster => {
+            let name = match cluster {
+                Some(cluster) => format!("{cluster}/{}", or_none(name)),
+                None => or_none(name),
+            };
+            (EndpointType::NetworkSet, or_none(namespace), name)
+        }
+        EndpointKind::World => {
+            let name = match network {
+                Some(Network::Public) => "pub",
+                Some(Network::Private) => "pvt",
+                None => NONE,
+            };
+            (EndpointType::Network, NONE.to_owned(), name.to_owned())
+        }
+    }
+}
+
+/// As Calico names it.
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        58 => "icmp6".to_owned(),
+        132 => "sctp".to_owned(),
+        136 => "udplite".to_owned(),
+        number => number.to_string(),
+    }
+}
+
+/// Policies of a side. What audited policies would decide is pending; without such, what is enforced is.
+fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
+    let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
+    let enforced = match verdict {
+        TraceVerdict::NotIsolated | TraceVerdict::Itself | TraceVerdict::OwnNode => {
+            namespace.map(profile).into_iter().collect()
+        }
+        TraceVerdict::NotAPod
+        | TraceVerdict::Allowed
+        | TraceVerdict::Denied
+        | TraceVerdict::WouldAllow
+        | TraceVerdict::WouldDeny
+        | TraceVerdict::Unreadable
+        | TraceVerdict::Unknown => match (enforced.is_empty(), verdict) {
+            // Audited policies alone: what is enforced isolates nobody.
+            (true, TraceVerdict::WouldAllow | TraceVerdict::WouldDeny) => namespace.map(profile).into_iter().collect(),
+            _ => hits(enforced, PolicyKind::NetworkPolicy),
+        },
+    };
+    let pending = match pending.is_empty() {
+        true => enforced.clone(),
+        false => hits(pending, PolicyKind::StagedKubernetesNetworkPolicy),
+    };
+    PolicyTrace { enforced_policies: enforced, pending_policies: pending }
+}
+
+/// The profile of a namespace allows what no policy isolates.
+fn profile(namespace: &str) -> PolicyHit {
+    PolicyHit {
+        kind: PolicyKind::Profile.into(),
+        name: format!("kns.{namespace}"),
+        action: Action::Allow.into(),
+        ..PolicyHit::default()
+    }
+}
+
+fn hits(hits: &[flow::PolicyHit], kind: PolicyKind) -> Vec<PolicyHit> {
+    let hits = hits.iter().enumerate().map(|(index, hit)| {
+        let flow::PolicyHit { kind: _, namespace, name, rule, action } = hit;
+        let rule_index = rule.as_deref().map_or(-1, rule_index);
+        let policy = |action: Action| PolicyHit {
+            kind: kind.into(),
+            namespace: namespace.to_string(),
+            name: name.to_string(),
+            tier: TIER.to_owned(),
+            action: action.into(),
+            policy_index: index as i64,
+            rule_index,
+            trigger: None,
+        };
+        match (action, rule) {
+            (PolicyAction::Allow, _) => policy(Action::Allow),
+            (PolicyAction::Deny, Some(_)) => policy(Action::Deny),
+            // One for each policy that isolates the pod, so that none is missing.
+            (PolicyAction::Deny, None) => PolicyHit {
+                kind: PolicyKind::EndOfTier.into(),
+                tier: TIER.to_owned(),
+                action: Action::Deny.into(),
+                policy_index: index as i64,
+                rule_index: -1,
+                trigger: Some(Box::new(policy(Action::Unspecified))),
+                ..PolicyHit::default()
+            },
+        }
+    });
+    hits.collect()
+}
+
+/// `spec.ingress[2]` is 2.
+fn rule_index(rule: &str) -> i64 {
+    let index = rule.strip_suffix(']').and_then(|rule| rule.rsplit_once('['));
+    index.and_then(|(_, index)| index.parse().ok()).unwrap_or(-1)
+}

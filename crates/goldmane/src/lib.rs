@@ -1,0 +1,90 @@
+//! Goldmane's API: its messages, flow records as Goldmane flows, its filters, lists, hints and statistics.
+//!
+//! Everything here is a function of values; the aggregator serves it. As in Goldmane, each side of a connection that reports
+//! has a flow of its own: sums are right per reporter.
+
+mod convert;
+mod filter;
+mod hints;
+mod list;
+pub mod message;
+mod statistics;
+
+pub use convert::{convert, flow_id};
+pub use filter::{Filters, RequestError};
+pub use hints::Hints;
+pub use list::{FlowList, MOST_FLOWS, MOST_KEYS, Sorting};
+pub use statistics::StatisticsQuery;
+
+/// Names of the services.
+pub const FLOWS: &str = "goldmane.Flows";
+pub const STATISTICS: &str = "goldmane.Statistics";
+
+/// Where agents of Calico send flows. It is not served.
+pub const FLOW_COLLECTOR: &str = "goldmane.FlowCollector";
+
+/// A page of something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Counts from 0.
+    pub number: usize,
+    /// 0 for all.
+    pub size: usize,
+}
+
+impl Page {
+    /// # Errors
+    /// If a number is negative.
+    pub fn parse(number: i64, size: i64) -> Result<Page, RequestError> {
+        let parse = |number: i64| usize::try_from(number).map_err(|_| RequestError::Page);
+        Ok(Page { number: parse(number)?, size: parse(size)? })
+    }
+
+    /// The items of the page, and what is said about all.
+    pub(crate) fn of<T>(self, items: Vec<T>) -> (Vec<T>, message::ListMetadata) {
+        let count = items.len();
+        let pages = match (count, self.size) {
+            (0, _) => 0,
+            (_, 0) => 1,
+            (count, size) => count.div_ceil(size),
+        };
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let meta = message::ListMetadata { total_pages: number(pages), total_results: number(count) };
+        let size = if self.size == 0 { usize::MAX } else { self.size };
+        let first = if self.size == 0 { 0 } else { self.number.saturating_mul(self.size) };
+        (items.into_iter().skip(first).take(size).collect(), meta)
+    }
+}
+
+/// Windows that begin in a range of seconds since 1970. A bound is negative for seconds before now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeRange {
+    /// Inclusive.
+    pub start: i64,
+    /// Exclusive.
+    pub end: i64,
+}
+
+impl TimeRange {
+    /// A start of 0 is the oldest window, an end of 0 is now.
+    ///
+    /// # Errors
+    /// If the range is empty.
+    pub fn parse(start: i64, end: i64, now: i64) -> Result<TimeRange, RequestError> {
+        let start = if start == 0 { i64::MIN } else { absolute(start, now) };
+        let end = absolute(end, now);
+        if start >= end { Err(RequestError::Range { start, end }) } else { Ok(TimeRange { start, end }) }
+    }
+
+    pub fn has(self, window: jiff::Timestamp) -> bool {
+        (self.start..self.end).contains(&window.as_second())
+    }
+}
+
+/// Seconds since 1970; 0 is now, and what is negative is before now.
+pub fn absolute(time: i64, now: i64) -> i64 {
+    if time > 0 { time } else { now.saturating_add(time) }
+}
+
+#[cfg(test)]
+mod tests;

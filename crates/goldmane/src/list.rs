@@ -1,0 +1,158 @@
+//! Lists of flows: sums over a range of time, sorted and in pages.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use flow::ClusterRecord;
+
+use crate::filter::{Filters, RequestError, value};
+use crate::message::{Flow, FlowKey, FlowListResult, FlowResult, ListMetadata, SortBy, SortOption};
+use crate::{Page, convert, flow_id};
+
+/// Different flows of one list, before it is cut into pages.
+pub const MOST_KEYS: usize = 100_000;
+
+/// Flows of one answer: clients of gRPC take 4 MiB, unless they say otherwise.
+pub const MOST_FLOWS: usize = 4_000;
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sorting {
+    /// The newest first.
+    #[default]
+    Time,
+    DestName,
+    DestNamespace,
+    SourceName,
+    SourceNamespace,
+}
+
+impl Sorting {
+    /// # Errors
+    /// If the order is none of Goldmane's, or there are several.
+    pub fn parse(options: &[SortOption]) -> Result<Sorting, RequestError> {
+        let [option] = options else {
+            return if options.is_empty() { Ok(Sorting::Time) } else { Err(RequestError::SortOrders) };
+        };
+        match value("sort_by", option.sort_by)? {
+            SortBy::Time => Ok(Sorting::Time),
+            SortBy::DestName => Ok(Sorting::DestName),
+            SortBy::DestNamespace => Ok(Sorting::DestNamespace),
+            SortBy::SourceName => Ok(Sorting::SourceName),
+            SortBy::SourceNamespace => Ok(Sorting::SourceNamespace),
+            SortBy::DestType => Err(RequestError::SortOrder("DestType")),
+            SortBy::SourceType => Err(RequestError::SortOrder("SourceType")),
+        }
+    }
+}
+
+/// Flows by key.
+#[derive(Debug, Default)]
+pub struct FlowList {
+    filters: Filters,
+    flows: HashMap<FlowKey, Flow>,
+}
+
+impl FlowList {
+    pub fn new(filters: Filters) -> FlowList {
+        FlowList { filters, flows: HashMap::new() }
+    }
+
+    /// Adds the flows of a record. Records are to be added in the order of their windows.
+    ///
+    /// # Errors
+    /// If there are too many different ones.
+    pub fn add(&mut self, record: &ClusterRecord) -> Result<(), RequestError> {
+        for mut flow in convert(record) {
+            let Some(key) = flow.key.take().filter(|key| self.filters.admits(key)) else { continue };
+            let is_full = self.flows.len() >= MOST_KEYS;
+            match self.flows.entry(key) {
+                Entry::Occupied(mut sum) => add(sum.get_mut(), flow),
+                Entry::Vacant(_) if is_full => return Err(RequestError::TooManyFlows(MOST_KEYS)),
+                Entry::Vacant(place) => {
+                    place.insert(flow);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All flows in the order of their numbers.
+    pub fn into_results(self) -> Vec<FlowResult> {
+        let mut results: Vec<FlowResult> = self.flows.into_iter().map(|(key, flow)| result(key, flow)).collect();
+        results.sort_by_key(|result| result.id);
+        results
+    }
+
+    /// A page of the flows.
+    ///
+    /// # Errors
+    /// If the page has too many.
+    pub fn into_page(self, sorting: Sorting, page: Page) -> Result<FlowListResult, RequestError> {
+        let mut flows: Vec<(i64, FlowKey, Flow)> =
+            self.flows.into_iter().map(|(key, flow)| (flow_id(&key), key, flow)).collect();
+        // Ties are by number, so that pages are stable.
+        match sorting {
+            Sorting::Time => flows.sort_by_key(|(id, _, flow)| Reverse((flow.start_time, *id))),
+            Sorting::DestName => flows.sort_by(|a, b| (&a.1.dest_name, a.0).cmp(&(&b.1.dest_name, b.0))),
+            Sorting::DestNamespace => flows.sort_by(|a, b| (&a.1.dest_namespace, a.0).cmp(&(&b.1.dest_namespace, b.0))),
+            Sorting::SourceName => flows.sort_by(|a, b| (&a.1.source_name, a.0).cmp(&(&b.1.source_name, b.0))),
+            Sorting::SourceNamespace => {
+                flows.sort_by(|a, b| (&a.1.source_namespace, a.0).cmp(&(&b.1.source_namespace, b.0)));
+            }
+        }
+        let (flows, meta): (_, ListMetadata) = page.of(flows);
+        if flows.len() > MOST_FLOWS {
+            return Err(RequestError::TooManyFlows(MOST_FLOWS));
+        }
+        let flows = flows.into_iter().map(|(_, key, flow)| result(key, flow)).collect();
+        Ok(FlowListResult { meta: Some(meta), flows })
+    }
+}
+
+fn result(key: FlowKey, flow: Flow) -> FlowResult {
+    FlowResult { id: flow_id(&key), flow: Some(Flow { key: Some(key), ..flow }) }
+}
+
+/// Adds a flow of the same or a later window.
+fn add(sum: &mut Flow, flow: Flow) {
+    let Flow {
+        key: _,
+        start_time,
+        end_time,
+        source_labels,
+        dest_labels,
+        packets_in,
+        packets_out,
+        bytes_in,
+        bytes_out,
+        num_connections_started,
+        num_connections_completed,
+        num_connections_live,
+    } = flow;
+    for (sum, more) in [
+        (&mut sum.packets_in, packets_in),
+        (&mut sum.packets_out, packets_out),
+        (&mut sum.bytes_in, bytes_in),
+        (&mut sum.bytes_out, bytes_out),
+        (&mut sum.num_connections_started, num_connections_started),
+        (&mut sum.num_connections_completed, num_connections_completed),
+    ] {
+        *sum = sum.saturating_add(more);
+    }
+    // Live connections are those at the end.
+    sum.num_connections_live = match end_time > sum.end_time {
+        true => num_connections_live,
+        false => sum.num_connections_live.saturating_add(num_connections_live),
+    };
+    sum.start_time = sum.start_time.min(start_time);
+    sum.end_time = sum.end_time.max(end_time);
+    for (sum, more) in [(&mut sum.source_labels, source_labels), (&mut sum.dest_labels, dest_labels)] {
+        for label in more {
+            if !sum.contains(&label) {
+                sum.push(label);
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A joined record as a Hubble flow.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+use flow::{ClusterRecord, EndSample, EndpointKind, FlowKey, PolicyAction, PolicyHit, SideTrace, TraceVerdict, Volume};
+use prost::Message;
+use wire::{StableHasher, Timestamp};
+
+use crate::message::{
+    Any, BoolValue, Emitter, Endpoint, EventType, Flow, FlowType, Icmp, Ip, IpVersion, Layer4, ListValue, Policy,
+    Ports, Protocol, Service, Struct, TrafficDirection, Value, ValueKind, Verdict, Workload,
+};
+
+/// `emitter.name` of flows.
+pub const EMITTER: &str = "Ringfence";
+
+/// Type of the event of a dropped flow; its subtype is the [`DropReason`].
+pub const EVENT_DROP: i32 = 1;
+
+/// Type of the event of a flow that passed.
+pub const EVENT_POLICY_VERDICT: i32 = 5;
+
+/// `policy_match_type` where no policy isolates the pod. What of a policy's rule matched is not known otherwise (0).
+const MATCH_ALL: u32 = 4;
+
+const STRUCT_URL: &str = "type.googleapis.com/google.protobuf.Struct";
+
+/// Names of members that `extensions` lists of each end.
+const MOST_LISTED: usize = 10;
+
+/// Why a flow was dropped, as Cilium numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DropReason {
+    InvalidSourceIp,
+    PolicyDenied,
+    InvalidPacket,
+    UnsupportedProtocol,
+    Encapsulation,
+    /// By a rule that denies, which NetworkPolicy does not have.
+    PolicyDeny,
+}
+
+impl DropReason {
+    pub fn number(self) -> i32 {
+        match self {
+            DropReason::InvalidSourceIp => 132,
+            DropReason::PolicyDenied => 133,
+            DropReason::InvalidPacket => 134,
+            DropReason::UnsupportedProtocol => 166,
+            DropReason::Encapsulation => 170,
+            DropReason::PolicyDeny => 181,
+        }
+    }
+
+    fn of(key: &FlowKey) -> DropReason {
+        match key.drop_cause.as_deref() {
+            Some("forged-source" | "unknown-address") => DropReason::InvalidSourceIp,
+            Some("tunnel") => DropReason::Encapsulation,
+            Some("other-protocol") => DropReason::UnsupportedProtocol,
+            // Of the causes of newer agents nothing else is known.
+            Some(_) => DropReason::InvalidPacket,
+            None => {
+                let mut hits = [&key.egress, &key.ingress].into_iter().flat_map(|side| &side.enforced);
+                match hits.any(|hit| hit.action == PolicyAction::Deny && hit.rule.is_some()) {
+                    true => DropReason::PolicyDeny,
+                    false => DropReason::PolicyDenied,
+                }
+            }
+        }
+    }
+}
+
+/// The time of a flow: the last event of the record. An agent may say what it wants, and the order of flows is that of windows.
+pub fn time(record: &ClusterRecord) -> jiff::Timestamp {
+    record.record.last.clamp(record.record.window, record.record.window_end())
+}
+
+/// The flow of a record. Where the record lists several addresses of an end the flow has the first; where it lists several pods
+/// the flow has the name of their workload.
+pub fn convert(joined: &ClusterRecord) -> Flow {
+    let record = &joined.record;
+    let key = &*record.key;
+    let direction = direction(joined);
+    let verdict = match key.verdict {
+        flow::Verdict::Allowed => Verdict::Forwarded,
+        flow::Verdict::WouldDeny => Verdict::Audit,
+        flow::Verdict::Denied => Verdict::Dropped,
+    };
+    let reason = (verdict == Verdict::Dropped).then(|| DropReason::of(key));
+    let event_type = match reason {
+        Some(reason) => EventType { r#type: EVENT_DROP, sub_type: reason.number() },
+        None => EventType { r#type: EVENT_POLICY_VERDICT, sub_type: 0 },
+    };
+    let judged = match direction {
+        TrafficDirection::Egress => Some(&key.egress),
+        TrafficDirection::Ingress => Some(&key.ingress),
+        TrafficDirection::Unknown => None,
+    };
+    let is_isolated = judged.is_none_or(|side| side.verdict != TraceVerdict::NotIsolated);
+    let policies = |side: &SideTrace, action| policies(side, verdict, action, record.generation);
+    Flow {
+        time: Some(timestamp(time(joined))),
+        verdict: verdict.into(),
+        drop_reason: reason.map_or(0, |reason| reason.number().unsigned_abs()),
+        ip: ip(&record.sources, &record.destinations),
+        l4: layer4(key),
+        source: Some(endpoint(&key.source, &record.sources)),
+        destination: Some(endpoint(&key.destination, &record.destinations)),
+        r#type: FlowType::L3L4.into(),
+        node_name: record.node.to_string(),
+        event_type: Some(event_type),
+        destination_service: key
+            .service
+            .as_ref()
+            .map(|service| Service { name: service.name.to_string(), namespace: service.namespace.to_string() }),
+        traffic_direction: direction.into(),
+        policy_match_type: if reason.is_none() && !is_isolated { MATCH_ALL } else { 0 },
+        drop_reason_desc: reason.map_or(0, DropReason::number),
+        is_reply: Some(BoolValue { value: false }),
+        uuid: uuid(joined),
+        emitter: Some(Emitter { name: EMITTER.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }),
+        egress_allowed_by: policies(&key.egress, PolicyAction::Allow),
+        ingress_allowed_by: policies(&key.ingress, PolicyAction::Allow),
+        egress_denied_by: policies(&key.egress, PolicyAction::Deny),
+        ingress_denied_by: policies(&key.ingress, PolicyAction::Deny),
+        extensions: Some(Any { type_url: STRUCT_URL.to_owned(), value: extensions(joined).encode_to_vec() }),
+    }
+}
+
+/// The side that decided: the one that denies, or would; otherwise the destination's, if its node reports.
+fn direction(joined: &ClusterRecord) -> TrafficDirection {
+    let verdict = joined.record.key.verdict;
+    match (joined.source_verdict, joined.destination_verdict) {
+        (None, None) => TrafficDirection::Unknown,
+        (_, None) => TrafficDirection::Egress,
+        (Some(source), Some(destination)) if source == verdict && destination != verdict => TrafficDirection::Egress,
+        (_, Some(_)) => {
+            let denies = |side: &SideTrace| matches!(side.verdict, TraceVerdict::Denied | TraceVerdict::WouldDeny);
+            // One node judged both sides.
+            let key = &joined.record.key;
+            match denies(&key.egress) && !denies(&key.ingress) {
+                true => TrafficDirection::Egress,
+                false => TrafficDirection::Ingress,
+            }
+        }
+    }
+}
+
+/// Policies of one side that decided. Where the flow passed and would be denied those that would deny it are in audit.
+fn policies(side: &SideTrace, verdict: Verdict, action: PolicyAction, generation: Option<u32>) -> Vec<Policy> {
+    let audited = (verdict == Verdict::Audit && action == PolicyAction::Deny).then_some(&side.pending);
+    let hits = side.enforced.iter().chain(audited.into_iter().flatten()).filter(|hit| hit.action == action);
+    hits.map(|PolicyHit { kind, namespace, name, rule, action: _ }| Policy {
+        name: name.to_string(),
+        namespace: namespace.to_string(),
+        labels: rule.iter().map(|rule| format!("ringfence:rule={rule}")).collect(),
+        revision: generation.map_or(0, u64::from),
+        kind: kind.to_string(),
+    })
+    .collect()
+}
+
+fn ip(sources: &EndSample, destinations: &EndSample) -> Option<Ip> {
+    let (source, destination) = addresses(sources, destinations);
+    let version = match source.or(destination)? {
+        IpAddr::V4(_) => IpVersion::V4,
+        IpAddr::V6(_) => IpVersion::V6,
+    };
+    let text = |address: Option<IpAddr>| address.map_or(String::new(), |address| address.to_string());
+    Some(Ip { source: text(source), destination: text(destination), ip_version: version.into() })
+}
+
+/// The first address of each end, both of one family where there are such.
+fn addresses(sources: &EndSample, destinations: &EndSample) -> (Option<IpAddr>, Option<IpAddr>) {
+    let source = sources.addresses.first().copied();
+    let same = destinations.addresses.iter().find(|address| source.is_some_and(|s| s.is_ipv4() == address.is_ipv4()));
+    (source, same.or(destinations.addresses.first()).copied())
+}
+
+fn layer4(key: &FlowKey) -> Option<Layer4> {
+    let ports = Ports { destination_port: u32::from(key.port.unwrap_or(0)) };
+    let icmp = Icmp { r#type: u32::from(key.icmp_type.unwrap_or(0)) };
+    let protocol = match key.protocol {
+        6 => Protocol::Tcp(ports),
+        17 => Protocol::Udp(ports),
+        132 => Protocol::Sctp(ports),
+        1 => Protocol::IcmpV4(icmp),
+        58 => Protocol::IcmpV6(icmp),
+        _ => return None,
+    };
+    Some(Layer4 { protocol: Some(protocol) })
+}
+
+fn endpoint(end: &flow::Endpoint, sample: &EndSample) -> Endpoint {
+    let flow::Endpoint { kind, namespace, name, service: _, cluster, network: _ } = end;
+    let text = |value: &Option<std::sync::Arc<str>>| value.as_deref().unwrap_or_default().to_owned();
+    let (namespace, name) = (text(namespace), text(name));
+    let mut labels = Vec::new();
+    if !namespace.is_empty() {
+        labels.push(format!("k8s:io.kubernetes.pod.namespace={namespace}"));
+    }
+    labels.extend(sample.labels.iter().map(|label| format!("k8s:{label}")));
+    let reserved = match kind {
+        EndpointKind::Pod | EndpointKind::RemoteCluster => None,
+        EndpointKind::Node => Some((6, "reserved:remote-node")),
+        EndpointKind::KubeApiserver => Some((7, "reserved:kube-apiserver")),
+        EndpointKind::UnknownPod => Some((3, "reserved:unmanaged")),
+        EndpointKind::World => Some((2, "reserved:world")),
+    };
+    labels.extend(reserved.map(|(_, label)| label.to_owned()));
+    let identity = sample.identities.first().map(|identity| identity.num);
+    let (pod_name, workloads) = match kind {
+        EndpointKind::Pod | EndpointKind::RemoteCluster => {
+            (pod_name(&name, sample), vec![Workload { name: name.clone(), kind: String::new() }])
+        }
+        EndpointKind::UnknownPod => (name, Vec::new()),
+        EndpointKind::Node | EndpointKind::KubeApiserver | EndpointKind::World => (String::new(), Vec::new()),
+    };
+    Endpoint {
+        identity: identity.or(reserved.map(|(number, _)| number)).unwrap_or(0),
+        namespace,
+        labels,
+        pod_name,
+        workloads: workloads.into_iter().filter(|workload| !workload.name.is_empty()).collect(),
+        cluster_name: text(cluster),
+    }
+}
+
+/// The pod if there is one; the workload if there are several.
+fn pod_name(workload: &str, sample: &EndSample) -> String {
+    let mut pods = sample.pods.iter();
+    match (pods.next(), pods.next(), sample.truncated) {
+        (Some(only), None, false) => only.split_once('/').map_or(&**only, |(_, name)| name).to_owned(),
+        (Some(_), Some(_), _) | (Some(_), None, true) | (None, _, _) => workload.to_owned(),
+    }
+}
+
+/// The same for the same record, and another one for each other record, in the form of a UUID (version 8: by our own hash).
+fn uuid(joined: &ClusterRecord) -> String {
+    let mut hasher = StableHasher::default();
+    let ClusterRecord { record, source_verdict, destination_verdict, seen_by } = joined;
+    record.window.as_second().hash(&mut hasher);
+    record.key.hash(&mut hasher);
+    (source_verdict, destination_verdict).hash(&mut hasher);
+    for nodes in [&seen_by.source, &seen_by.destination, &seen_by.other] {
+        nodes.len().hash(&mut hasher);
+        for node in nodes {
+            hasher.write(node.as_bytes());
+            hasher.write(b"/");
+        }
+    }
+    let bits = hasher.finish128() & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+fn extensions(joined: &ClusterRecord) -> Struct {
+    let record = &joined.record;
+    let mut fields = BTreeMap::new();
+    // What is greater than 2^53 is rounded.
+    let number = |value: u64| Value { kind: Some(ValueKind::Number(value as f64)) };
+    let mut volume = |name: &str, volume: Option<Volume>| {
+        if let Some(Volume { packets, bytes }) = volume {
+            fields.insert(format!("{name}Packets"), number(packets));
+            fields.insert(format!("{name}Bytes"), number(bytes));
+        }
+    };
+    volume("sent", record.sent);
+    volume("received", record.received);
+    let connections = record.connections;
+    for (name, value) in [
+        ("connectionsStarted", connections.started),
+        ("connectionsEnded", connections.ended),
+        ("connectionsLive", connections.live),
+        ("connectionsLost", connections.lost),
+        ("unknownVolume", record.unknown_volume),
+        ("deniedPackets", record.denied_packets),
+    ] {
+        fields.insert(name.to_owned(), number(value));
+    }
+    let text = |text: &str| Value { kind: Some(ValueKind::Text(text.to_owned())) };
+    fields.insert("window".to_owned(), text(&record.window.to_string()));
+    if let Some(cause) = &record.key.drop_cause {
+        fields.insert("dropCause".to_owned(), text(cause));
+    }
+    for (name, pods) in [("sourcePods", &record.sources.pods), ("destinationPods", &record.destinations.pods)] {
+        let values: Vec<Value> = pods.iter().take(MOST_LISTED).map(|pod| text(pod)).collect();
+        if values.len() > 1 {
+            fields.insert(name.to_owned(), Value { kind: Some(ValueKind::List(ListValue { values })) });
+        }
+    }
+    Struct { fields }
+}
+
+fn timestamp(time: jiff::Timestamp) -> Timestamp {
+    // The seconds are rounded towards zero, and the protocol counts nanoseconds forward.
+    let nanos = time.as_nanosecond();
+    let seconds = nanos.div_euclid(1_000_000_000);
+    Timestamp {
+        seconds: i64::try_from(seconds).unwrap_or_default(),
+        nanos: i32::try_from(nanos.rem_euclid(1_000_000_000)).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,492 @@
+//! Filters of flows. Values of a field are alternatives, and all fields of a filter have to match. What is not served is
+//! refused, since a filter that is ignored shows what its client excludes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flow::{ClusterRecord, EndSample};
+use ipnet::IpNet;
+use wire::Strict;
+
+use crate::message::{
+    Endpoint, EventTypeFilter, Flow, FlowFilter, GetFlowsRequest, IpVersion, Protocol, Service, Verdict, Workload,
+};
+use crate::selector::Selector;
+
+/// Filters of one request, and values of all of their fields: each is compared with each flow.
+pub const MOST_VALUES: usize = 256;
+
+/// The cluster of names without one, as in Cilium.
+const OWN_CLUSTER: &str = "default";
+
+/// Fields of `FlowFilter` that are not served.
+const NOT_SERVED: &[(u32, &str)] = &[
+    (7, "source_fqdn"),
+    (8, "destination_fqdn"),
+    (9, "http_status_code"),
+    (13, "source_port"),
+    (18, "dns_query"),
+    (21, "http_method"),
+    (22, "http_path"),
+    (23, "tcp_flags"),
+    (28, "trace_id"),
+    (31, "http_url"),
+    (32, "http_header"),
+    (34, "source_ip_xlated"),
+    (35, "interface"),
+    (36, "node_labels"),
+    (39, "ip_trace_id"),
+    (40, "encrypted"),
+    (999, "experimental"),
+];
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    #[error("filter field '{0}' is not served: flow records do not have what it asks for")]
+    NotServed(&'static str),
+    #[error("field {0} of a filter is not known")]
+    Unknown(u32),
+    #[error("field {0} of the request is not known")]
+    UnknownInRequest(u32),
+    #[error("invalid {field} {problem}")]
+    Invalid { field: &'static str, problem: String },
+    #[error("more than {MOST_VALUES} filters or values of filters")]
+    TooMany,
+    #[error("'first' and 'follow' exclude each other")]
+    FirstAndFollow,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filters {
+    /// One of them has to match, if there are any.
+    whitelist: Vec<Filter>,
+    /// None of them may match.
+    blacklist: Vec<Filter>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Filter {
+    fields: Vec<Field>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Source,
+    Destination,
+}
+
+/// One field with its alternatives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Field {
+    Address(End, Vec<IpNet>),
+    Pod(End, Vec<NamePrefix>),
+    Label(End, Vec<Selector>),
+    Service(End, Vec<NamePrefix>),
+    Workload(End, Vec<String>),
+    Identity(End, Vec<u32>),
+    Cluster(End, Vec<String>),
+    Verdict(Vec<i32>),
+    EventType(Vec<EventTypeFilter>),
+    Protocol(Vec<ProtocolName>),
+    DestinationPort(Vec<u16>),
+    Reply(Vec<bool>),
+    Node(Vec<NodePattern>),
+    IpVersion(Vec<i32>),
+    Uuid(Vec<String>),
+    Direction(Vec<i32>),
+    DropReason(Vec<i32>),
+}
+
+/// `NAMESPACE/PREFIX`; a name without a namespace is in `default`, as Cilium has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NamePrefix {
+    /// Empty for every namespace.
+    namespace: String,
+    prefix: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProtocolName {
+    Tcp,
+    Udp,
+    Sctp,
+    Icmp,
+    IcmpV4,
+    IcmpV6,
+    /// VRRP and IGMP, which flows do not have.
+    Other,
+}
+
+/// `CLUSTER/NODE`, either with `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NodePattern {
+    cluster: String,
+    node: String,
+}
+
+impl Filters {
+    /// The filters of a request.
+    ///
+    /// # Errors
+    /// If a field is not served, or has no meaning.
+    pub fn parse(request: &Strict<GetFlowsRequest>) -> Result<Filters, FilterError> {
+        if let Some(field) = request.unknown {
+            return Err(FilterError::UnknownInRequest(field));
+        }
+        let request = &request.message;
+        if request.first && request.follow {
+            return Err(FilterError::FirstAndFollow);
+        }
+        let parse = |filters: &[Strict<FlowFilter>]| filters.iter().map(Filter::parse).collect::<Result<Vec<_>, _>>();
+        let (whitelist, blacklist) = (parse(&request.whitelist)?, parse(&request.blacklist)?);
+        let values = whitelist.iter().chain(&blacklist).map(|filter| filter.values() + 1);
+        if values.sum::<usize>() > MOST_VALUES {
+            return Err(FilterError::TooMany);
+        }
+        Ok(Filters { whitelist, blacklist })
+    }
+
+    /// Whether a flow is asked for. Addresses, pods and identities match if the record lists one that does, nodes if one of
+    /// those that saw the flow does.
+    pub fn admits(&self, record: &ClusterRecord, flow: &Flow) -> bool {
+        (self.whitelist.is_empty() || self.whitelist.iter().any(|filter| filter.matches(record, flow)))
+            && !self.blacklist.iter().any(|filter| filter.matches(record, flow))
+    }
+}
+
+impl Filter {
+    fn parse(given: &Strict<FlowFilter>) -> Result<Filter, FilterError> {
+        if let Some(number) = given.unknown {
+            let known = NOT_SERVED.iter().find(|(field, _)| *field == number);
+            return Err(known.map_or(FilterError::Unknown(number), |(_, name)| FilterError::NotServed(name)));
+        }
+        let FlowFilter {
+            source_ip,
+            source_pod,
+            destination_ip,
+            destination_pod,
+            verdict,
+            event_type,
+            source_label,
+            destination_label,
+            protocol,
+            destination_port,
+            reply,
+            source_service,
+            destination_service,
+            source_identity,
+            destination_identity,
+            node_name,
+            ip_version,
+            source_workload,
+            destination_workload,
+            uuid,
+            traffic_direction,
+            drop_reason_desc,
+            source_cluster_name,
+            destination_cluster_name,
+        } = &given.message;
+        let mut fields = Vec::new();
+        let ends = [(End::Source, source_ip, "source_ip"), (End::Destination, destination_ip, "destination_ip")];
+        for (end, texts, name) in ends {
+            add(&mut fields, texts, |texts| Ok(Field::Address(end, parse_all(name, texts, network)?)))?;
+        }
+        let ends = [(End::Source, source_pod, "source_pod"), (End::Destination, destination_pod, "destination_pod")];
+        for (end, texts, name) in ends {
+            add(&mut fields, texts, |texts| Ok(Field::Pod(end, parse_all(name, texts, name_prefix)?)))?;
+        }
+        let ends =
+            [(End::Source, source_label, "source_label"), (End::Destination, destination_label, "destination_label")];
+        for (end, texts, name) in ends {
+            add(&mut fields, texts, |texts| Ok(Field::Label(end, parse_all(name, texts, Selector::parse)?)))?;
+        }
+        let ends = [
+            (End::Source, source_service, "source_service"),
+            (End::Destination, destination_service, "destination_service"),
+        ];
+        for (end, texts, name) in ends {
+            add(&mut fields, texts, |texts| Ok(Field::Service(end, parse_all(name, texts, name_prefix)?)))?;
+        }
+        let ends = [
+            (End::Source, source_cluster_name, "source_cluster_name"),
+            (End::Destination, destination_cluster_name, "destination_cluster_name"),
+        ];
+        for (end, texts, name) in ends {
+            add(&mut fields, texts, |texts| Ok(Field::Cluster(end, parse_all(name, texts, cluster_name)?)))?;
+        }
+        let ends = [
+            (End::Source, source_workload, "source_workload"),
+            (End::Destination, destination_workload, "destination_workload"),
+        ];
+        for (end, workloads, name) in ends {
+            add(&mut fields, workloads, |workloads| Ok(Field::Workload(end, parse_workloads(name, workloads)?)))?;
+        }
+        add(&mut fields, source_identity, |numbers| Ok(Field::Identity(End::Source, numbers.to_vec())))?;
+        add(&mut fields, destination_identity, |numbers| Ok(Field::Identity(End::Destination, numbers.to_vec())))?;
+        add(&mut fields, verdict, |verdicts| Ok(Field::Verdict(verdicts.to_vec())))?;
+        add(&mut fields, event_type, |types| Ok(Field::EventType(types.to_vec())))?;
+        add(&mut fields, protocol, |texts| Ok(Field::Protocol(parse_all("protocol", texts, protocol_name)?)))?;
+        add(&mut fields, destination_port, |texts| {
+            Ok(Field::DestinationPort(parse_all("destination_port", texts, port)?))
+        })?;
+        add(&mut fields, reply, |replies| Ok(Field::Reply(replies.to_vec())))?;
+        add(&mut fields, node_name, |texts| Ok(Field::Node(parse_all("node_name", texts, node_pattern)?)))?;
+        add(&mut fields, ip_version, |versions| Ok(Field::IpVersion(versions.to_vec())))?;
+        add(&mut fields, uuid, |texts| Ok(Field::Uuid(texts.to_vec())))?;
+        add(&mut fields, traffic_direction, |directions| Ok(Field::Direction(directions.to_vec())))?;
+        add(&mut fields, drop_reason_desc, |reasons| Ok(Field::DropReason(reasons.to_vec())))?;
+        Ok(Filter { fields })
+    }
+
+    fn values(&self) -> usize {
+        self.fields.iter().map(Field::values).sum()
+    }
+
+    fn matches(&self, record: &ClusterRecord, flow: &Flow) -> bool {
+        self.fields.iter().all(|field| field.matches(record, flow))
+    }
+}
+
+fn add<T>(
+    fields: &mut Vec<Field>,
+    values: &[T],
+    parse: impl FnOnce(&[T]) -> Result<Field, FilterError>,
+) -> Result<(), FilterError> {
+    if !values.is_empty() {
+        fields.push(parse(values)?);
+    }
+    Ok(())
+}
+
+fn parse_all<T>(
+    field: &'static str,
+    texts: &[String],
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, FilterError> {
+    let invalid = |problem| FilterError::Invalid { field, problem };
+    texts.iter().map(|text| parse(text).map_err(invalid)).collect()
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let parsed = match text.contains('/') {
+        true => text.parse().ok(),
+        false => text.parse::<IpAddr>().ok().map(IpNet::from),
+    };
+    parsed.ok_or_else(|| format!("'{}': expected an address or a CIDR", text.escape_debug()))
+}
+
+fn name_prefix(text: &str) -> Result<NamePrefix, String> {
+    let (namespace, prefix) = match text.split_once('/') {
+        Some(names) => names,
+        None if text.is_empty() => return Err("'': expected [NAMESPACE/]NAME".to_owned()),
+        None => ("default", text),
+    };
+    Ok(NamePrefix { namespace: namespace.to_owned(), prefix: prefix.to_owned() })
+}
+
+fn cluster_name(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("'': expected the name of a cluster".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn parse_workloads(field: &'static str, workloads: &[Workload]) -> Result<Vec<String>, FilterError> {
+    let name = |Workload { name, kind }: &Workload| {
+        if !kind.is_empty() {
+            let problem = format!("kind '{}': flow records do not have kinds of workloads", kind.escape_debug());
+            return Err(FilterError::Invalid { field, problem });
+        }
+        Ok(name.clone())
+    };
+    workloads.iter().map(name).collect()
+}
+
+fn protocol_name(text: &str) -> Result<ProtocolName, String> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "tcp" => ProtocolName::Tcp,
+        "udp" => ProtocolName::Udp,
+        "sctp" => ProtocolName::Sctp,
+        "icmp" => ProtocolName::Icmp,
+        "icmpv4" => ProtocolName::IcmpV4,
+        "icmpv6" => ProtocolName::IcmpV6,
+        "vrrp" | "igmp" => ProtocolName::Other,
+        _ => return Err(format!("'{}': expected tcp, udp, sctp, icmp, icmpv4 or icmpv6", text.escape_debug())),
+    })
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("'{}': expected a number from 0 to 65535", text.escape_debug()))
+}
+
+fn node_pattern(text: &str) -> Result<NodePattern, String> {
+    let (cluster, node) = text.split_once('/').unwrap_or(("", text));
+    let is_pattern = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.*".contains(c));
+    if text.is_empty() || !is_pattern(cluster) || !is_pattern(node) {
+        return Err(format!("'{}': expected [CLUSTER/]NODE, with * for any text", text.escape_debug()));
+    }
+    let or_any = |text: &str| if text.is_empty() { "*".to_owned() } else { text.to_ascii_lowercase() };
+    Ok(NodePattern { cluster: or_any(cluster), node: or_any(node) })
+}
+
+impl Field {
+    fn values(&self) -> usize {
+        match self {
+            Field::Address(_, values) => values.len(),
+            Field::Pod(_, values) | Field::Service(_, values) => values.len(),
+            Field::Label(_, values) => values.len(),
+            Field::Workload(_, values) | Field::Cluster(_, values) | Field::Uuid(values) => values.len(),
+            Field::Identity(_, values) => values.len(),
+            Field::Verdict(values)
+            | Field::IpVersion(values)
+            | Field::Direction(values)
+            | Field::DropReason(values) => values.len(),
+            Field::EventType(values) => values.len(),
+            Field::Protocol(values) => values.len(),
+            Field::DestinationPort(values) => values.len(),
+            Field::Reply(values) => values.len(),
+            Field::Node(values) => values.len(),
+        }
+    }
+
+    fn matches(&self, joined: &ClusterRecord, flow: &Flow) -> bool {
+        let end = |end: End| match end {
+            End::Source => (&joined.record.sources, flow.source.as_ref()),
+            End::Destination => (&joined.record.destinations, flow.destination.as_ref()),
+        };
+        match self {
+            Field::Address(which, networks) => {
+                let (sample, _) = end(*which);
+                sample.addresses.iter().any(|address| networks.iter().any(|network| network.contains(address)))
+            }
+            Field::Pod(which, names) => {
+                let (sample, endpoint) = end(*which);
+                names.iter().any(|name| name.names_pod(sample, endpoint))
+            }
+            Field::Label(which, selectors) => {
+                let (_, endpoint) = end(*which);
+                let labels = endpoint.map_or(&[][..], |endpoint| &endpoint.labels);
+                selectors.iter().any(|selector| selector.matches(labels))
+            }
+            // A client is not reached through a Service.
+            Field::Service(End::Source, _) => false,
+            Field::Service(End::Destination, names) => flow
+                .destination_service
+                .as_ref()
+                .is_some_and(|Service { namespace, name }| names.iter().any(|wanted| wanted.names(namespace, name))),
+            Field::Workload(which, names) => {
+                let (_, endpoint) = end(*which);
+                let workloads = endpoint.map_or(&[][..], |endpoint| &endpoint.workloads);
+                workloads
+                    .iter()
+                    .any(|Workload { name, kind: _ }| names.iter().any(|wanted| wanted.is_empty() || wanted == name))
+            }
+            Field::Identity(which, numbers) => {
+                let (sample, endpoint) = end(*which);
+                endpoint.is_some_and(|endpoint| numbers.contains(&endpoint.identity))
+                    || sample.identities.iter().any(|identity| numbers.contains(&identity.num))
+            }
+            Field::Cluster(which, names) => {
+                let (_, endpoint) = end(*which);
+                let name = endpoint.map_or("", |endpoint| &endpoint.cluster_name);
+                let name = if name.is_empty() { OWN_CLUSTER } else { name };
+                names.iter().any(|wanted| wanted == name)
+            }
+            Field::Verdict(verdicts) => verdicts.contains(&flow.verdict),
+            Field::EventType(types) => flow.event_type.is_some_and(|event| {
+                types.iter().any(|EventTypeFilter { r#type, match_sub_type, sub_type }| {
+                    (*r#type == 0 || *r#type == event.r#type) && (!match_sub_type || *sub_type == event.sub_type)
+                })
+            }),
+            Field::Protocol(names) => {
+                let protocol = flow.l4.as_ref().and_then(|l4| l4.protocol.as_ref());
+                protocol.is_some_and(|protocol| names.iter().any(|name| name.is(protocol)))
+            }
+            Field::DestinationPort(ports) => {
+                let protocol = flow.l4.as_ref().and_then(|l4| l4.protocol.as_ref());
+                protocol.and_then(destination_port).is_some_and(|port| ports.iter().any(|p| u32::from(*p) == port))
+            }
+            // As Hubble has it: a reply that is not known does not match, except for drops. Here it is always known.
+            Field::Reply(replies) => replies.contains(&flow.is_reply.is_some_and(|reply| reply.value)),
+            Field::Node(patterns) => {
+                let seen_by = &joined.seen_by;
+                let nodes = seen_by.source.iter().chain(&seen_by.destination).chain(&seen_by.other);
+                nodes.chain([&joined.record.node]).any(|node| patterns.iter().any(|pattern| pattern.names(node)))
+            }
+            Field::IpVersion(versions) => {
+                let addresses = joined.record.sources.addresses.iter().chain(&joined.record.destinations.addresses);
+                let mut versions_there = addresses.map(|address| match address {
+                    IpAddr::V4(_) => IpVersion::V4,
+                    IpAddr::V6(_) => IpVersion::V6,
+                });
+                match flow.ip {
+                    Some(_) => versions_there.any(|version| versions.contains(&version.into())),
+                    None => versions.contains(&IpVersion::NotUsed.into()),
+                }
+            }
+            Field::Uuid(uuids) => uuids.contains(&flow.uuid),
+            Field::Direction(directions) => directions.contains(&flow.traffic_direction),
+            Field::DropReason(reasons) => {
+                flow.verdict == i32::from(Verdict::Dropped) && reasons.contains(&flow.drop_reason_desc)
+            }
+        }
+    }
+}
+
+fn destination_port(protocol: &Protocol) -> Option<u32> {
+    match protocol {
+        Protocol::Tcp(ports) | Protocol::Udp(ports) | Protocol::Sctp(ports) => Some(ports.destination_port),
+        Protocol::IcmpV4(_) | Protocol::IcmpV6(_) => None,
+    }
+}
+
+impl ProtocolName {
+    fn is(self, protocol: &Protocol) -> bool {
+        match protocol {
+            Protocol::Tcp(_) => self == ProtocolName::Tcp,
+            Protocol::Udp(_) => self == ProtocolName::Udp,
+            Protocol::Sctp(_) => self == ProtocolName::Sctp,
+            Protocol::IcmpV4(_) => matches!(self, ProtocolName::Icmp | ProtocolName::IcmpV4),
+            Protocol::IcmpV6(_) => matches!(self, ProtocolName::Icmp | ProtocolName::IcmpV6),
+        }
+    }
+}
+
+impl NamePrefix {
+    fn names(&self, namespace: &str, name: &str) -> bool {
+        let NamePrefix { namespace: wanted, prefix } = self;
+        !(namespace.is_empty() && name.is_empty())
+            && (wanted.is_empty() || wanted == namespace)
+            && name.starts_with(prefix.as_str())
+    }
+
+    /// The pod of the flow, or one that its record lists.
+    fn names_pod(&self, sample: &EndSample, endpoint: Option<&Endpoint>) -> bool {
+        let names = |pod: &Arc<str>| pod.split_once('/').is_some_and(|(namespace, name)| self.names(namespace, name));
+        endpoint.is_some_and(|endpoint| self.names(&endpoint.namespace, &endpoint.pod_name))
+            || sample.pods.iter().any(names)
+    }
+}
+
+impl NodePattern {
+    fn names(&self, node: &str) -> bool {
+        let (cluster, node) = node.split_once('/').unwrap_or((OWN_CLUSTER, node));
+        matches_pattern(&self.cluster, cluster) && matches_pattern(&self.node, node)
+    }
+}
+
+/// `*` stands for any text. The time is bounded by the product of the lengths.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests;

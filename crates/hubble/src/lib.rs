@@ -1,0 +1,23 @@
+//! Hubble's Observer API: its messages, flow records as Hubble flows, and its filters.
+//!
+//! Everything here is a function of values; the aggregator serves it. A Hubble flow is about a packet, and a flow record about
+//! the connections of a key in 15 s: fields about one packet are not there, and volumes are in `extensions`.
+
+mod convert;
+mod filter;
+pub mod message;
+mod selector;
+#[cfg(test)]
+mod testing;
+
+pub use convert::{DropReason, EMITTER, EVENT_DROP, EVENT_POLICY_VERDICT, convert, time};
+pub use filter::{FilterError, Filters, MOST_VALUES};
+
+/// Name of the service.
+pub const SERVICE: &str = "observer.Observer";
+
+/// Name of the service by which clients ask whether [`SERVICE`] is there.
+pub const HEALTH_SERVICE: &str = "grpc.health.v1.Health";
+
+/// What `hubble` calls [`SERVICE`] when it asks.
+pub const SERVICE_OF_CHECKS: &str = "hubble.server.Observer";

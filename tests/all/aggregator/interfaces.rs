@@ -1,0 +1,234 @@
+//! Hubble's and Goldmane's APIs over the wire, asked by a client that knows only the protocols' field numbers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flow::FlowRecord;
+use jiff::{SignedDuration, Timestamp};
+use tests::certificates::{HttpsClient, Validity};
+use tests::grpc_bytes::{Fields, GrpcClient, Writer};
+use tests::provider_process::{Provider, free_port};
+use tonic::Code;
+
+use super::{Agent, Secured, plain, record};
+
+const GET_FLOWS: &str = "/observer.Observer/GetFlows";
+const LIST: &str = "/goldmane.Flows/List";
+
+/// A request of Goldmane with an end in its field `end`: without one the window that begins now is not in the range.
+fn until_later(end: u32) -> Writer {
+    Writer::default().number(end, Timestamp::now().as_second() + 60)
+}
+
+struct Served {
+    aggregator: Provider,
+    agent: Agent,
+    hubble: SocketAddr,
+    goldmane: SocketAddr,
+}
+
+fn serve() -> Served {
+    let (address, hubble, goldmane) = (free_port(), free_port(), free_port());
+    let arguments = ["--hubble-listen", &hubble.to_string(), "--goldmane-listen", &goldmane.to_string()];
+    let mut aggregator = Provider::start_aggregator(address, arguments);
+    aggregator.until_ready();
+    Served { aggregator, agent: Agent::start("n1", 1, plain(address)), hubble, goldmane }
+}
+
+/// Names of the pods to which flows go, in the order of the flows.
+fn destinations(answers: &[Vec<u8>]) -> Vec<String> {
+    let flows = answers.iter().map(|answer| Fields::read(answer).message(1));
+    flows.map(|flow| flow.message(9).text(5)).collect()
+}
+
+fn destination_filter(prefix: &str) -> Writer {
+    Writer::default().text(4, &format!("shop/{prefix}"))
+}
+
+#[test]
+fn hubble_client_reads_status_and_flows() {
+    let served = serve();
+    served.agent.close(&[1, 2, 3]);
+    served.agent.until_acknowledged();
+    let client = GrpcClient::connect(served.hubble);
+    for service in ["", "observer.Observer", "hubble.server.Observer"] {
+        let health = client.unary("/grpc.health.v1.Health/Check", Writer::default().text(1, service).finish()).unwrap();
+        assert_eq!(health, [8, 1], "serving");
+    }
+    let status = Fields::read(&client.unary("/observer.Observer/ServerStatus", vec![]).unwrap());
+    assert_eq!((status.number(1), status.number(3), status.message(5).number(1)), (3, 3, 1));
+    let nodes = Fields::read(&client.unary("/observer.Observer/GetNodes", vec![]).unwrap()).messages(1);
+    assert_eq!((nodes.len(), nodes[0].text(1), nodes[0].number(4)), (1, "n1".to_owned(), 1));
+    let namespaces = Fields::read(&client.unary("/observer.Observer/GetNamespaces", vec![]).unwrap()).messages(1);
+    assert_eq!(namespaces.iter().map(|namespace| namespace.text(2)).collect::<Vec<_>>(), ["shop"]);
+
+    let flows = client.all(GET_FLOWS, vec![]).unwrap();
+    assert_eq!(destinations(&flows), ["db-0", "db-1", "db-2"]);
+    let flow = Fields::read(&flows[0]).message(1);
+    assert_eq!((flow.number(2), flow.number(10), flow.message(19).number(1)), (1, 1, 5), "forwarded, L3/L4, verdict");
+    assert_eq!((flow.message(6).message(1).number(2), flow.message(41).text(1)), (5432, "Ringfence".to_owned()));
+    assert!(flow.has(26) && flow.message(26).number(1) == 0, "no reply");
+    let last = client.all(GET_FLOWS, Writer::default().number(1, 2).finish()).unwrap();
+    assert_eq!(destinations(&last), ["db-1", "db-2"]);
+    let first = client.all(GET_FLOWS, Writer::default().number(1, 2).number(9, 1).finish()).unwrap();
+    assert_eq!(destinations(&first), ["db-0", "db-1"]);
+    let later = Writer::default().number(1, Timestamp::now().as_second() + 60);
+    assert!(client.all(GET_FLOWS, Writer::default().message(7, later).finish()).unwrap().is_empty());
+
+    let refused = |request: Writer| client.all(GET_FLOWS, request.finish()).unwrap_err();
+    let error = refused(Writer::default().message(6, Writer::default().text(18, "example.org")));
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("dns_query"), "{}", error.message());
+    assert_eq!(refused(Writer::default().message(5, Writer::default().text(400, "x"))).code(), Code::InvalidArgument);
+    assert_eq!(refused(Writer::default().number(77, 1)).code(), Code::InvalidArgument);
+    for call in ["/observer.Observer/GetAgentEvents", "/observer.Observer/GetDebugEvents"] {
+        assert_eq!(client.all(call, vec![]).unwrap_err().code(), Code::Unimplemented);
+    }
+    assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn follower_gets_flows_of_settled_windows() {
+    let served = serve();
+    let client = GrpcClient::connect(served.hubble);
+    let mut flows = client.stream(GET_FLOWS, Writer::default().number(3, 1).finish()).unwrap();
+    let goldmane = GrpcClient::connect(served.goldmane);
+    let mut results = goldmane.stream("/goldmane.Flows/Stream", vec![]).unwrap();
+    // The window settles within 15 s.
+    let settling = FlowRecord::window_end(&record("n1", "db", 1)) - SignedDuration::from_secs(45);
+    let record = FlowRecord { window: settling, first: settling, last: settling, ..record("n1", "db", 4) };
+    let mut ring = served.agent.ring.lock().unwrap();
+    ring.push([Arc::new(record)]);
+    served.agent.closed.send_replace(ring.counts().pushed);
+    drop(ring);
+    let flow = flows.next(Duration::from_secs(30)).unwrap().expect("a flow");
+    assert_eq!(destinations(&[flow]), ["db"]);
+    let result = Fields::read(&results.next(Duration::from_secs(30)).unwrap().expect("a flow"));
+    assert_eq!((result.message(2).number(2), result.message(2).number(10)), (settling.as_second(), 4));
+    drop((flows, results));
+    assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn filters_over_the_wire_agree_with_brute_force() {
+    let served = serve();
+    served.agent.close(&vec![1; 10_000]);
+    served.agent.until_acknowledged();
+    let (hubble, goldmane) = (GrpcClient::connect(served.hubble), GrpcClient::connect(served.goldmane));
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut below = |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % end
+    };
+    let names: Vec<String> = (0..10_000).map(|number| format!("db-{number}")).collect();
+    for _ in 0..40 {
+        let mut prefixes = |most| (0..below(most)).map(|_| format!("db-{}", below(120))).collect::<Vec<_>>();
+        let (white, black) = (prefixes(4), prefixes(3));
+        let starts = |name: &str, prefixes: &[String]| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        let is_wanted = |name: &&String| (white.is_empty() || starts(name, &white)) && !starts(name, &black);
+        let mut expected: Vec<&String> = names.iter().filter(is_wanted).collect();
+        let add = |request: Writer, (field, prefix): (u32, &String)| request.message(field, destination_filter(prefix));
+        let filters = white.iter().map(|prefix| (6, prefix)).chain(black.iter().map(|prefix| (5, prefix)));
+        let answers = hubble.all(GET_FLOWS, filters.fold(Writer::default(), add).finish()).unwrap();
+        let mut seen = destinations(&answers);
+        seen.sort();
+        expected.sort();
+        assert!(seen.iter().eq(expected.iter().copied()), "{white:?} without {black:?}: {}", seen.len());
+
+        // Goldmane: a part of the name, in pages.
+        let part = format!("b-{}", 10 + below(90));
+        let name = Writer::default().text(1, &part).number(2, 1);
+        let query = until_later(2).number(4, 50).message(5, Writer::default().number(1, 1));
+        let query = query.message(6, Writer::default().message(3, name));
+        let expected: Vec<&String> = names.iter().filter(|name| name.contains(&part)).collect();
+        let mut seen = Vec::new();
+        for page in 0.. {
+            let answer = Fields::read(&goldmane.unary(LIST, query.clone().number(3, page).finish()).unwrap());
+            assert_eq!(answer.message(1).number(2), expected.len() as i64);
+            let flows = answer.messages(2);
+            if flows.is_empty() {
+                break;
+            }
+            seen.extend(flows.iter().map(|flow| flow.message(2).message(1).text(4)));
+        }
+        assert!(seen.is_sorted());
+        seen.sort();
+        let mut expected: Vec<String> = expected.into_iter().cloned().collect();
+        expected.sort();
+        assert_eq!(seen, expected, "{part}");
+    }
+    assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn goldmane_client_reads_flows_and_statistics() {
+    let served = serve();
+    served.agent.close(&[1, 2, 3]);
+    served.agent.until_acknowledged();
+    let client = GrpcClient::connect(served.goldmane);
+    let list = Fields::read(&client.unary(LIST, until_later(2).finish()).unwrap());
+    assert_eq!((list.message(1).number(1), list.message(1).number(2)), (1, 3));
+    let flow = list.messages(2).into_iter().map(|result| result.message(2)).find(|flow| flow.number(10) == 3).unwrap();
+    let key = flow.message(1);
+    assert_eq!((key.text(1), key.text(2), key.number(3)), ("web".to_owned(), "shop".to_owned(), 1));
+    assert_eq!((key.text(4), key.number(7), key.text(12)), ("db-2".to_owned(), 5432, "tcp".to_owned()));
+    assert_eq!((key.number(13), key.number(14), key.text(8)), (1, 1, "-".to_owned()), "of the source, allowed");
+    // Out and in, as the source sees them.
+    assert_eq!((flow.number(7), flow.number(9), flow.number(8)), (3, 300, 3_000));
+    let hit = key.message(15).messages(1).remove(0);
+    assert_eq!((hit.number(1), hit.text(3)), (9, "kns.shop".to_owned()), "a profile");
+
+    let hints = until_later(4).number(1, 1).finish();
+    let hints = Fields::read(&client.unary("/goldmane.Flows/FilterHints", hints).unwrap());
+    let values: Vec<String> = hints.messages(2).iter().map(|hint| hint.text(1)).collect();
+    assert_eq!(values, ["db-0", "db-1", "db-2"]);
+    let statistics = client.all("/goldmane.Statistics/List", until_later(2).number(3, 1).finish()).unwrap();
+    let sums = Fields::read(&statistics[0]);
+    assert_eq!((statistics.len(), sums.message(1).text(3)), (1, "kns.shop".to_owned()));
+    assert_eq!((sums.all(5), sums.all(6)), (vec![&[0xf0, 0x2e][..]], vec![&[0xd8, 0x04][..]]), "6,000 in, 600 out");
+
+    let refused = |call, request: Writer| client.all(call, request.finish()).unwrap_err().code();
+    assert_eq!(refused(LIST, Writer::default().message(6, Writer::default().number(99, 1))), Code::InvalidArgument);
+    assert_eq!(refused(LIST, Writer::default().message(5, Writer::default().number(1, 3))), Code::InvalidArgument);
+    assert_eq!(refused("/goldmane.FlowCollector/Connect", Writer::default()), Code::Unimplemented);
+    assert!(served.aggregator.stop().0.success());
+}
+
+#[test]
+fn reachable_interfaces_admit_granted_clients_only() {
+    let stage = Secured::new();
+    let authority = stage.folder.path().join("clients.pem");
+    std::fs::write(&authority, &HttpsClient::new(&stage.ca).ca).unwrap();
+    let (hubble, goldmane) = (free_port(), free_port());
+    let everywhere = |address: SocketAddr| format!("0.0.0.0:{}", address.port());
+    let arguments = [
+        "--client-ca",
+        &authority.display().to_string(),
+        "--hubble-listen",
+        &everywhere(hubble),
+        "--goldmane-listen",
+        &everywhere(goldmane),
+        "--allow",
+        "goldmane=user:whisker",
+        "--allow",
+        "hubble=user:ui",
+    ];
+    let aggregator = stage.start(&arguments.map(str::to_owned));
+    let anonymous = HttpsClient::new(&stage.ca);
+    let named = |user: &str| anonymous.with_certificate(stage.ca.client(user, &[], Validity::Valid));
+    let clients = [anonymous.clone(), named("stranger"), named("whisker"), named("ui")];
+    // A client that is admitted learns that calls are POST.
+    for (address, path, expected) in [
+        (goldmane, LIST, [401, 403, 405, 403]),
+        (goldmane, "/goldmane.Statistics/List", [401, 403, 405, 403]),
+        (hubble, GET_FLOWS, [401, 403, 403, 405]),
+        (hubble, "/grpc.health.v1.Health/Check", [401, 403, 403, 405]),
+    ] {
+        let statuses: Vec<u16> = clients.iter().map(|client| client.status(address, path)).collect();
+        assert_eq!(statuses, expected, "{path}");
+    }
+    assert!(aggregator.stop().0.success());
+}
