@@ -81,9 +81,12 @@ struct Report {
     nodes: BTreeSet<Arc<str>>,
 }
 
+/// The reports of one edge.
+type Reports<'a> = BTreeMap<&'a FlowKey, Report>;
+
 /// Joins the records of one window. The result is ordered by edge, then by key.
 pub fn join<'a>(records: impl IntoIterator<Item = &'a Arc<FlowRecord>>) -> Vec<ClusterRecord> {
-    let mut edges: BTreeMap<Edge<'a>, BTreeMap<&'a FlowKey, Report>> = BTreeMap::new();
+    let mut edges: BTreeMap<Edge<'a>, Reports<'a>> = BTreeMap::new();
     for record in records {
         let key = &*record.key;
         let FlowKey { source, destination, protocol, port, icmp_type, .. } = key;
@@ -106,12 +109,15 @@ pub fn join<'a>(records: impl IntoIterator<Item = &'a Arc<FlowRecord>>) -> Vec<C
 /// The nodes of sources that report connections with and without a port. Each node sums up the ports of a pair that it saw too
 /// many of, and the node of the destination sees fewer: those that were denied at the source do not get to it.
 struct SourceReports<'a> {
-    /// By source, destination and protocol: the nodes of records without a port, and with one.
-    nodes: BTreeMap<(&'a Endpoint, &'a Endpoint, u8), [BTreeSet<Arc<str>>; 2]>,
+    /// The nodes of records without a port, and with one.
+    nodes: BTreeMap<Pair<'a>, [BTreeSet<Arc<str>>; 2]>,
 }
 
+/// Source, destination and protocol.
+type Pair<'a> = (&'a Endpoint, &'a Endpoint, u8);
+
 impl<'a> SourceReports<'a> {
-    fn of(edges: &BTreeMap<Edge<'a>, BTreeMap<&'a FlowKey, Report>>) -> SourceReports<'a> {
+    fn of(edges: &BTreeMap<Edge<'a>, Reports<'a>>) -> SourceReports<'a> {
         let mut nodes: BTreeMap<_, [BTreeSet<Arc<str>>; 2]> = BTreeMap::new();
         for (edge, reports) in edges {
             let pair = (edge.source, edge.destination, edge.protocol);
