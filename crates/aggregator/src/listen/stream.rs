@@ -20,7 +20,7 @@ use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Sources;
 use super::page::{InvalidPage, Page};
@@ -154,7 +154,7 @@ struct Output {
     events: mpsc::Sender<Bytes>,
     /// See [`STALL`].
     stall: Duration,
-    /// How long nothing is sent.
+    /// Between two signs of life.
     heartbeat: Duration,
 }
 
@@ -210,13 +210,18 @@ impl Follower {
             let reason = format!("the aggregator was started at {started}: records from before may be incomplete");
             output.send_event(GAP, None, &GapData { from: self.next.window, until, reason }).await?;
         }
+        let mut heartbeat = Instant::now() + output.heartbeat;
         loop {
             let until = *settled.borrow_and_update();
             self.send_windows(until, output).await?;
-            match timeout(output.heartbeat, settled.changed()).await {
+            match timeout_at(heartbeat, settled.changed()).await {
+                // Windows without records settle as well, and nothing is sent for them.
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Ended::Failed("the aggregator stops".to_owned())),
-                Err(_) => output.send(sse::STILL_HERE).await?,
+                Err(_) => {
+                    output.send(sse::STILL_HERE).await?;
+                    heartbeat = Instant::now() + output.heartbeat;
+                }
             }
         }
     }

@@ -132,6 +132,27 @@ async fn reader_that_stalls_is_cut_off() {
     assert_eq!(queue.len(), QUEUED_EVENTS);
 }
 
+#[tokio::test]
+async fn heartbeat_comes_although_empty_windows_settle() {
+    let aggregate = Arc::new(Aggregate::new(1 << 20));
+    let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
+    let output = Output { heartbeat: Duration::from_millis(60), ..output(events) };
+    let running = tokio::spawn(follower(&aggregate, Page::at(begin())).run(output));
+    let mut settling = tokio::time::interval(Duration::from_millis(10));
+    let mut has_heartbeat = false;
+    for number in 0..500 {
+        tokio::select! {
+            event = queue.recv() => has_heartbeat |= event == Some(sse::STILL_HERE),
+            _ = settling.tick() => aggregate.settle(later(15 * number)),
+        }
+        if has_heartbeat {
+            break;
+        }
+    }
+    running.abort();
+    assert!(has_heartbeat);
+}
+
 #[test]
 fn ids_read_back_to_where_they_go_on() {
     let place = "7673af80b319dbebdf9fabf0856017cd".parse().unwrap();
