@@ -31,7 +31,7 @@ mod interfaces;
 const AUDIENCE: &str = "ringfence-flows";
 
 /// An agent without a kernel.
-struct Agent {
+pub(crate) struct Agent {
     node: &'static str,
     ring: Arc<Mutex<Ring>>,
     closed: watch::Sender<u64>,
@@ -41,7 +41,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(node: &'static str, epoch: u64, target: DeliveryTarget) -> Agent {
+    pub(crate) fn start(node: &'static str, epoch: u64, target: DeliveryTarget) -> Agent {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let ring = Arc::new(Mutex::new(Ring::default()));
         let (closed, changes) = watch::channel(0);
@@ -58,13 +58,14 @@ impl Agent {
         self.push(records.map(|(number, started)| record(self.node, &format!("db-{number}"), *started)));
     }
 
-    fn push(&self, records: impl IntoIterator<Item = FlowRecord>) {
+    /// Closes a window with these records.
+    pub(crate) fn push(&self, records: impl IntoIterator<Item = FlowRecord>) {
         let mut ring = self.ring.lock().unwrap();
         ring.push(records.into_iter().map(Arc::new));
         self.closed.send_replace(ring.counts().pushed);
     }
 
-    fn until_acknowledged(&self) {
+    pub(crate) fn until_acknowledged(&self) {
         let newest = self.ring.lock().unwrap().counts().pushed;
         until("all records are acknowledged", || {
             let view = self.figures.view();
@@ -80,7 +81,7 @@ impl Agent {
     }
 }
 
-fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
+pub(crate) fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
     let now = Timestamp::now().as_second();
     let window = Timestamp::from_second(now - now % 15).unwrap();
     let pod = |name: &str| Endpoint {
@@ -126,7 +127,7 @@ fn record(node: &str, destination: &str, started: u64) -> FlowRecord {
     }
 }
 
-fn plain(address: SocketAddr) -> DeliveryTarget {
+pub(crate) fn plain(address: SocketAddr) -> DeliveryTarget {
     DeliveryTarget::new(&format!("http://{address}"), Access::default(), None).unwrap()
 }
 
@@ -341,7 +342,7 @@ fn certificates_authenticate_agents_without_an_api_server() {
 
 #[test]
 fn each_metric_is_documented() {
-    let mut aggregator = Provider::start_aggregator(free_port(), [] as [&str; 0]);
+    let mut aggregator = Provider::start_aggregator(free_port(), ["--export-file", "/dev/null"]);
     aggregator.until_ready();
     let figures = openmetrics::parse(&aggregator.get("/metrics").body).unwrap();
     assert_documented(&figures, "docs/flows-cluster.md", "ringfence_flows_");

@@ -8,6 +8,8 @@ mod context;
 mod flows;
 // The optional aggregator of flow records.
 mod flow_server;
+// Where the aggregator exports its records to.
+mod flow_trail;
 // The base for the side of a remote cluster.
 mod remote_cluster;
 // The chart renders to the same objects.

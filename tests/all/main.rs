@@ -34,6 +34,8 @@ mod explained;
 // The aggregator has each record of each node once, and strangers have none.
 mod aggregator;
 mod flows;
+// What the aggregator exports is what the nodes had, whatever fails on the way.
+mod trail;
 // The demo's expectation is what the policies of the example say.
 mod demo;
 // The agent and the provider of context compute the same identities.

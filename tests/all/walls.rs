@@ -50,8 +50,16 @@ const WALLS: &[Wall] = &[
         never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
     },
     Wall {
+        name: "trail",
+        ours: &["flow"],
+        never: &["tokio", "mio", "socket2", "kube-client", "k8s-openapi", "nftnl-sys", "mnl-sys"],
+    },
+    Wall {
         name: "aggregator",
-        ours: &["access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "listener", "wire"],
+        ours: &[
+            "access", "cluster", "console", "delivery", "feed", "flow", "goldmane", "hubble", "listener", "trail",
+            "wire",
+        ],
         never: &["nftnl-sys", "mnl-sys"],
     },
     Wall {

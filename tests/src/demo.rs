@@ -19,6 +19,7 @@ mod rules;
 pub(crate) mod screen;
 pub mod shop;
 pub(crate) mod stop;
+pub mod trail;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -83,7 +84,7 @@ fn show(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     screen.check()?;
 
     screen.heading(3, "One agent per node");
-    let agents = Agents::start(&lab, &shop, &place, screen)?;
+    let agents = Agents::start(&lab, &shop, &place, &[], screen)?;
     screen.check()?;
 
     screen.heading(4, "After: the same connections");

@@ -12,6 +12,7 @@ pub mod demo_remote;
 pub mod fake_api;
 pub mod fake_bucket;
 pub mod fake_clock;
+pub mod fake_loki;
 pub mod fake_relay;
 pub mod frame;
 pub mod fuzzing;

@@ -12,6 +12,7 @@ use flow::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tonic::Status;
+use trail::{Book, DueWindow, EdgeKey, Position, Settled, Totals, WindowState};
 
 /// How long after its end a window settles. Agents close a window up to 15 s after its end, and send it at once; clocks of
 /// nodes differ by some seconds.
@@ -34,6 +35,8 @@ struct Core {
     late: u64,
     /// Windows that begin earlier have settled.
     settled: Timestamp,
+    /// Which records were exported; `None` without exports.
+    book: Option<Book>,
 }
 
 /// Figures of one moment.
@@ -64,6 +67,7 @@ impl Aggregate {
             refused_batches: 0,
             late: 0,
             settled: Timestamp::MIN,
+            book: None,
         };
         Aggregate { core: Mutex::new(core), settled: watch::Sender::new(Timestamp::MIN) }
     }
@@ -96,7 +100,8 @@ impl Aggregate {
         }
         let decoded: Vec<Result<FlowRecord, UndecodableRecord>> =
             request.records.iter().map(|text| decode_record(text, &request.node)).collect();
-        let mut core = self.core();
+        let mut guard = self.core();
+        let core = &mut *guard;
         let acceptance = match core.inbox.accept(&request.head(), now) {
             Ok(acceptance) => acceptance,
             Err(error) => {
@@ -105,12 +110,18 @@ impl Aggregate {
             }
         };
         let mut problem = None;
-        for record in decoded.into_iter().skip(usize::try_from(acceptance.skip).unwrap_or(usize::MAX)) {
+        let numbered = (request.first..).zip(decoded);
+        for (sequence, record) in numbered.skip(usize::try_from(acceptance.skip).unwrap_or(usize::MAX)) {
             match record {
                 Ok(record) => {
-                    let is_late = record.window < core.settled;
+                    let (node, window) = (Arc::clone(&record.node), record.window);
                     match core.store.insert(record, now) {
-                        Ok(()) => core.late += u64::from(is_late),
+                        Ok(()) => {
+                            core.late += u64::from(window < core.settled);
+                            if let Some(book) = &mut core.book {
+                                book.note(&node, request.epoch, sequence, window);
+                            }
+                        }
                         Err(refused) => {
                             *core.refused.entry(refused).or_insert(0) += 1;
                             problem = Some(refused.to_string());
@@ -123,7 +134,7 @@ impl Aggregate {
                 }
             }
         }
-        drop(core);
+        drop(guard);
         if let Some(problem) = problem {
             tracing::debug!(node = request.node, version = request.version, "records refused, the last one: {problem}");
         }
@@ -143,6 +154,60 @@ impl Aggregate {
     /// Windows that begin before this time have settled. A window without records settles as well.
     pub(crate) fn settled(&self) -> watch::Receiver<Timestamp> {
         self.settled.subscribe()
+    }
+
+    /// Marks of exported records are kept from now on.
+    pub(crate) fn mark(&self, book: Book) {
+        self.core().book = Some(book);
+    }
+
+    /// Whether agents that are known from before a restart have not sent their exported records of the last hour again.
+    pub(crate) fn awaits_agents(&self, now: Timestamp, resent: SignedDuration) -> bool {
+        let since = now.checked_sub(resent).unwrap_or(Timestamp::MIN);
+        self.core().book.as_ref().is_some_and(|book| !book.unknown_nodes(since).is_empty())
+    }
+
+    /// The windows before `settled` that have records to export, and the position when they are. `None` without exports.
+    pub(crate) fn begin_pass(&self, settled: Timestamp) -> Option<(Vec<DueWindow>, Position)> {
+        let core = &mut *self.core();
+        let kept = core.store.windows().collect();
+        let book = core.book.as_mut()?;
+        Some((book.due(settled, &kept), book.advance(settled)))
+    }
+
+    /// The records of a due window; `None` if it has left.
+    pub(crate) fn read_settled(&self, due: &DueWindow) -> Option<(Vec<Settled>, WindowState)> {
+        let core = self.core();
+        let book = core.book.as_ref()?;
+        let records = core.store.records(due.window);
+        if records.len() < due.exported.len() {
+            return None;
+        }
+        let pairs = records.iter().zip(&due.exported);
+        let settled = pairs.map(|(record, exported)| Settled { record: Arc::clone(record), is_exported: *exported });
+        let state = WindowState {
+            is_late: due.is_late,
+            unknown_nodes: book.unknown_nodes(due.window),
+            excess: book.excess(due.window),
+        };
+        Some((settled.collect(), state))
+    }
+
+    /// These windows were exported. Returns what is kept of edges.
+    pub(crate) fn end_pass(
+        &self,
+        done: &[DueWindow],
+        excess: Vec<(Timestamp, BTreeMap<EdgeKey, Totals>)>,
+    ) -> Vec<(Timestamp, EdgeKey, Totals)> {
+        let core = &mut *self.core();
+        let Some(book) = &mut core.book else { return Vec::new() };
+        book.exported(done, excess);
+        book.all_excess()
+    }
+
+    /// Records that left memory before they were exported.
+    pub(crate) fn unexported(&self) -> u64 {
+        self.core().book.as_ref().map_or(0, Book::evicted)
     }
 
     /// Removes what is too old.

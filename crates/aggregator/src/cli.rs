@@ -11,6 +11,7 @@ use console::log::LogArguments;
 use listener::Protocols;
 use listener::tls::TlsFiles;
 
+use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
 
 /// What can be granted: to send records, to read them, the metrics, the status, to read records as Hubble or Goldmane.
@@ -120,6 +121,10 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
+
+    // The last one: its heading holds for the flags that follow.
+    #[command(flatten)]
+    pub(crate) export: ExportArguments,
 }
 
 /// Reads the process's arguments. Ends the process if it is asked for help, or if the arguments are invalid.

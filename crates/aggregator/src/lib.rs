@@ -7,6 +7,7 @@
 mod aggregate;
 mod cli;
 mod edge_metrics;
+mod export;
 mod goldmane;
 mod grpc;
 mod hubble;

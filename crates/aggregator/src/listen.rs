@@ -28,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::aggregate::Aggregate;
+use crate::export::Exports;
 use crate::metrics::Metrics;
 use crate::report::{CoverageReport, StatusReport};
 
@@ -56,6 +57,7 @@ const ERROR_BYTES: usize = 4 << 10;
 pub(crate) struct Sources {
     pub(crate) aggregate: Arc<Aggregate>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) exports: Arc<Exports>,
     pub(crate) security: PortSecurity,
     pub(crate) started: Timestamp,
     queries: Arc<Semaphore>,
@@ -68,12 +70,14 @@ impl Sources {
     pub(crate) fn new(
         aggregate: Arc<Aggregate>,
         metrics: Arc<Metrics>,
+        exports: Arc<Exports>,
         security: PortSecurity,
         started: Timestamp,
     ) -> Sources {
         Sources {
             aggregate,
             metrics,
+            exports,
             security,
             started,
             queries: Arc::new(Semaphore::new(QUERIES)),
@@ -83,7 +87,7 @@ impl Sources {
     }
 
     fn coverage(&self) -> CoverageReport {
-        CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now())
+        CoverageReport::new(&self.aggregate.figures(), self.started, Timestamp::now()).with_exports(&self.exports)
     }
 }
 

@@ -16,6 +16,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::aggregate::Aggregate;
+use crate::export::{ExportCollector, Exports};
 use crate::report::CoverageReport;
 
 pub(crate) struct Metrics {
@@ -30,7 +31,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(aggregate: Arc<Aggregate>) -> Metrics {
+    pub(crate) fn new(aggregate: Arc<Aggregate>, exports: Arc<Exports>) -> Metrics {
         let mut root = Registry::default();
         let registry = root.sub_registry_with_prefix("ringfence_flows");
         registry.register("build", "The aggregator's version", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -54,6 +55,7 @@ impl Metrics {
         let access = AccessFigures::default();
         access.register(registry);
         registry.register_collector(Box::new(RecordCollector(aggregate)));
+        registry.register_collector(Box::new(ExportCollector(exports)));
         Metrics {
             registry: root,
             access,

@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::aggregate::Figures;
+use crate::export::{ExportReport, Exports};
 
 /// Windows close every 15 s and are sent at once; the longest wait after a failure is 30 s.
 const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
@@ -25,6 +26,8 @@ pub(crate) struct CoverageReport {
     /// Records that were not kept: too old, in the future, too many, or not understood.
     pub(crate) refused: u64,
     pub(crate) nodes: Vec<NodeCoverage>,
+    /// Where records are exported to.
+    pub(crate) exports: Vec<ExportReport>,
     /// Problems, as sentences for people.
     pub(crate) problems: Vec<String>,
 }
@@ -83,8 +86,16 @@ impl CoverageReport {
             evicted: figures.store.left_by_bytes,
             refused,
             nodes,
+            exports: Vec::new(),
             problems,
         }
+    }
+
+    /// Adds what is known of exports.
+    pub(crate) fn with_exports(mut self, exports: &Exports) -> CoverageReport {
+        self.exports = exports.reports();
+        self.problems.extend(exports.problems());
+        self
     }
 
     pub(crate) fn silent_nodes(&self) -> usize {

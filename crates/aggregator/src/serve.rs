@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::aggregate::Aggregate;
 use crate::cli::ServeArguments;
 use crate::edge_metrics::{EdgeCollector, EdgeMetrics};
+use crate::export::Exports;
 use crate::interfaces::{Archive, BoundInterface};
 use crate::listen::{self, Sources};
 use crate::metrics::Metrics;
@@ -38,7 +39,8 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
-    let mut metrics = Metrics::new(aggregate.clone());
+    let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now())?);
+    let mut metrics = Metrics::new(aggregate.clone(), exports.clone());
     if let Some(most) = arguments.edge_metrics() {
         let edges = EdgeMetrics::new(most);
         metrics.add_collector(Box::new(EdgeCollector(edges.clone())));
@@ -71,9 +73,12 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
         interfaces.spawn(interface.serve(routes, security.clone(), metrics.clone()));
         tracing::info!(listen = %address, "the API of Goldmane is served");
     }
-    let sources = Sources::new(aggregate.clone(), metrics, security, started);
+    let sources = Sources::new(aggregate.clone(), metrics, exports.clone(), security, started);
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
+    if !exports.is_empty() {
+        tokio::spawn(exports.run(aggregate.clone()));
+    }
     let mut expiry = tokio::time::interval(EXPIRE);
     let mut settling = tokio::time::interval(SETTLE);
     loop {

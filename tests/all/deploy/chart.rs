@@ -19,7 +19,7 @@ fn context(values: &Value) -> Value {
 }
 
 /// The chart's objects, with its own values changed by `change`.
-fn rendered(change: impl FnOnce(&mut Value)) -> Vec<Value> {
+pub(super) fn rendered(change: impl FnOnce(&mut Value)) -> Vec<Value> {
     let mut values = documents(&read(&format!("{CHART}/values.yaml"))).remove(0);
     change(&mut values);
     let context = context(&values);

@@ -90,9 +90,9 @@ fn selectors_are_found_in_an_expression() {
     assert_eq!(grouped_by(expression), ["x", "le", "i"]);
 }
 
-/// Those of agent and provider.
+/// Those of agent, provider and aggregator.
 fn all_figures() -> Vec<Family> {
-    [figures(), super::context::figures()].concat()
+    [figures(), super::context::figures(), super::flow_trail::figures()].concat()
 }
 
 /// The alerts of all groups.

@@ -48,13 +48,19 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    /// Starts an agent on every node and waits until all are ready.
-    pub(super) fn start(lab: &Lab, shop: &Shop, place: &Place, screen: &Screen) -> anyhow::Result<Agents> {
+    /// Starts an agent on every node, with further arguments, and waits until all are ready.
+    pub(super) fn start(
+        lab: &Lab,
+        shop: &Shop,
+        place: &Place,
+        more: &[&str],
+        screen: &Screen,
+    ) -> anyhow::Result<Agents> {
         let program = super::beside(super::AGENT)?;
         let begun = Instant::now();
         let mut agents = Agents { running: Vec::new() };
         for node in shop.nodes() {
-            agents.running.push(start(lab, node, &program, place)?);
+            agents.running.push(start(lab, node, &program, place, more)?);
         }
         for agent in &mut agents.running {
             let Agent { node, process, log, socket: _ } = agent;
@@ -64,8 +70,9 @@ impl Agents {
         for node in shop.nodes() {
             let manifests = place.manifests();
             screen.line(format_args!(
-                "   {node}   ringfence agent --node-name {node} --flows on --manifests {}",
-                manifests.display()
+                "   {node}   ringfence agent --node-name {node} --flows on --manifests {}{}",
+                manifests.display(),
+                more.iter().map(|word| format!(" {word}")).collect::<String>()
             ));
         }
         screen.line(format_args!(
@@ -142,7 +149,7 @@ fn end(process: &mut Child, deadline: Instant) -> std::io::Result<()> {
     Ok(())
 }
 
-fn start(lab: &Lab, node: &str, program: &Path, place: &Place) -> anyhow::Result<Agent> {
+fn start(lab: &Lab, node: &str, program: &Path, place: &Place, more: &[&str]) -> anyhow::Result<Agent> {
     let run_dir = place.run_dir(node);
     let log = place.log(node);
     let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
@@ -150,7 +157,7 @@ fn start(lab: &Lab, node: &str, program: &Path, place: &Place) -> anyhow::Result
     command
         .args(["agent", "--node-name", node, "--listen", PORT, "--flows", "on", "--manifests"])
         .arg(place.manifests());
-    command.arg("--run-dir").arg(&run_dir);
+    command.arg("--run-dir").arg(&run_dir).args(more);
     // Only what stands in the command counts, whatever the environment says.
     for (name, _) in std::env::vars_os() {
         if ["RINGFENCE_", "NODE_NAME", "KUBECONFIG"].iter().any(|own| name.to_string_lossy().starts_with(own)) {

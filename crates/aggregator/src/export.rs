@@ -1,0 +1,107 @@
+//! Exports of settled windows: to Loki, an OTLP receiver and a file of JSON lines.
+//!
+//! A pass makes lines of the windows that have settled since the last one, and puts their batches into the spool of each
+//! exporter. Exporters send at their own pace, and an outage of one delays neither the others nor the passes.
+
+mod arguments;
+mod exporter;
+mod figures;
+mod pass;
+mod sink;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use trail::{Book, PositionFile, Spool};
+
+use crate::aggregate::Aggregate;
+
+pub(crate) use arguments::ExportArguments;
+use exporter::Exporter;
+pub(crate) use figures::{ExportCollector, ExportReport};
+
+/// All exports of a process.
+pub(crate) struct Exports {
+    cluster: String,
+    exporters: Vec<Arc<Exporter>>,
+    position: Option<PositionFile>,
+    /// Number of the last pass whose batches are all in the spools.
+    committed: Arc<AtomicU64>,
+    counts: Mutex<PassCounts>,
+}
+
+/// What passes came to.
+#[derive(Debug, Clone, Default)]
+struct PassCounts {
+    lines: u64,
+    late: u64,
+    uncounted: u64,
+    /// Records that left memory before they were exported.
+    unexported: u64,
+    unencodable: u64,
+    /// Why the position could not be read or written.
+    position_problem: Option<String>,
+}
+
+impl Exports {
+    /// Reads the position, opens the spools, and has the aggregate mark its records.
+    ///
+    /// # Errors
+    /// If an argument is invalid, or a spool cannot be used.
+    pub(crate) fn open(arguments: &ExportArguments, aggregate: &Aggregate, now: Timestamp) -> anyhow::Result<Exports> {
+        let sinks = arguments.sinks()?;
+        let mut counts = PassCounts::default();
+        let position = arguments.spool_dir.as_deref().filter(|_| !sinks.is_empty()).map(PositionFile::new);
+        let last = match position.as_ref().map(PositionFile::read) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(Some(position))) => Some(position),
+            Some(Err(error)) => {
+                tracing::error!("{error}; windows from before this start are not exported, since some of them were");
+                counts.position_problem = Some(error.to_string());
+                None
+            }
+        };
+        let is_first_start = position.is_some() && last.is_none() && counts.position_problem.is_none();
+        let since = if is_first_start { Timestamp::MIN } else { now };
+        let committed = Arc::new(AtomicU64::new(last.as_ref().map_or(0, |position| position.pass)));
+        let (mut exporters, mut newest) = (Vec::new(), 0);
+        for sink in sinks {
+            let folder: Option<PathBuf> = arguments.spool_dir.as_ref().map(|folder| folder.join(sink.name()));
+            let spool = match &folder {
+                Some(folder) => {
+                    // Batches of a position that is lost are sent: their windows are not made again.
+                    let until =
+                        if is_first_start || last.is_some() { committed.load(Ordering::Acquire) } else { u64::MAX };
+                    Spool::open(folder, arguments.spool_bytes(), until).context("cannot open the spool")?
+                }
+                None => Spool::in_memory(),
+            };
+            newest = newest.max(spool.newest_pass());
+            exporters.push(Arc::new(Exporter::new(sink, spool, committed.clone())));
+        }
+        if !exporters.is_empty() {
+            aggregate.mark(Book::new(last, since).after_pass(newest));
+            committed.fetch_max(newest, Ordering::AcqRel);
+        }
+        Ok(Exports { cluster: arguments.cluster.clone(), exporters, position, committed, counts: Mutex::new(counts) })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exporters.is_empty()
+    }
+
+    /// Exports until the process ends.
+    pub(crate) async fn run(self: Arc<Exports>, aggregate: Arc<Aggregate>) {
+        for exporter in &self.exporters {
+            tokio::spawn(exporter.clone().run());
+        }
+        pass::run(self, aggregate).await;
+    }
+
+    fn counts(&self) -> MutexGuard<'_, PassCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,111 @@
+//! Flags of exports.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use reqwest::Url;
+use trail::loki::{self, ExtraLabel};
+use trail::otlp;
+
+use super::sink::{Credentials, FileSink, HttpSink, Sink};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Exports")]
+pub(crate) struct ExportArguments {
+    /// Name of the cluster in exported records.
+    #[arg(long, env = "RINGFENCE_FLOWS_CLUSTER", value_name = "NAME", default_value = "default", value_parser = cluster)]
+    pub(super) cluster: String,
+
+    /// Send settled windows to Loki at this URL (POST URL/loki/api/v1/push).
+    #[arg(long, env = "RINGFENCE_FLOWS_LOKI_URL", value_name = "URL")]
+    loki_url: Option<Url>,
+
+    /// Tenant, sent as X-Scope-OrgID.
+    #[arg(long, env = "RINGFENCE_FLOWS_LOKI_TENANT", value_name = "TENANT", requires = "loki_url", value_parser = tenant)]
+    loki_tenant: Option<String>,
+
+    /// File with a bearer token for Loki, read again for each request.
+    #[arg(
+        long,
+        env = "RINGFENCE_FLOWS_LOKI_TOKEN_FILE",
+        value_name = "FILE",
+        requires = "loki_url",
+        conflicts_with = "loki_basic_auth_file"
+    )]
+    loki_token_file: Option<PathBuf>,
+
+    /// File with USER:PASSWORD for Loki, read again for each request.
+    #[arg(long, env = "RINGFENCE_FLOWS_LOKI_BASIC_AUTH_FILE", value_name = "FILE", requires = "loki_url")]
+    loki_basic_auth_file: Option<PathBuf>,
+
+    /// File with the CA certificates (PEM) of Loki. Default: the CA certificates of the system.
+    #[arg(long, env = "RINGFENCE_FLOWS_LOKI_CA_FILE", value_name = "FILE", requires = "loki_url")]
+    loki_ca_file: Option<PathBuf>,
+
+    /// A label for all streams, by which Loki may choose the retention.
+    #[arg(long, env = "RINGFENCE_FLOWS_LOKI_LABEL", value_name = "NAME=VALUE", requires = "loki_url")]
+    loki_label: Option<ExtraLabel>,
+
+    /// Append settled windows as JSON lines to this file; - is standard output. The file is opened anew for each batch, so
+    /// that it may be renamed or truncated at any time.
+    #[arg(long, env = "RINGFENCE_FLOWS_EXPORT_FILE", value_name = "FILE|-")]
+    export_file: Option<PathBuf>,
+
+    /// Send settled windows as logs to this OTLP/HTTP receiver (POST URL/v1/logs).
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<Url>,
+
+    /// File with a bearer token for the OTLP receiver, read again for each request.
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_TOKEN_FILE", value_name = "FILE", requires = "otlp_endpoint")]
+    otlp_token_file: Option<PathBuf>,
+
+    /// File with the CA certificates (PEM) of the OTLP receiver. Default: the CA certificates of the system.
+    #[arg(long, env = "RINGFENCE_FLOWS_OTLP_CA_FILE", value_name = "FILE", requires = "otlp_endpoint")]
+    otlp_ca_file: Option<PathBuf>,
+
+    /// Folder for records that wait to be sent, and for the position of the exports. Without it they wait in memory, and
+    /// windows from before a restart are not exported.
+    #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_DIR", value_name = "DIR")]
+    pub(super) spool_dir: Option<PathBuf>,
+
+    /// Disk space for waiting records of each export, in MiB. The oldest are evicted beyond it.
+    #[arg(long, env = "RINGFENCE_FLOWS_SPOOL_MIB", value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    spool_mib: u32,
+}
+
+impl ExportArguments {
+    pub(super) fn spool_bytes(&self) -> u64 {
+        u64::from(self.spool_mib) << 20
+    }
+
+    pub(super) fn sinks(&self) -> anyhow::Result<Vec<Sink>> {
+        let mut sinks = Vec::new();
+        if let Some(url) = &self.loki_url {
+            let credentials = match (&self.loki_token_file, &self.loki_basic_auth_file) {
+                (Some(path), _) => Credentials::Token(path.clone()),
+                (None, Some(path)) => Credentials::Basic(path.clone()),
+                (None, None) => Credentials::None,
+            };
+            let http = HttpSink::new(url, loki::PATH, credentials, self.loki_ca_file.clone(), self.loki_tenant.clone());
+            sinks.push(Sink::Loki { http: http.context("--loki-url")?, label: self.loki_label.clone() });
+        }
+        if let Some(url) = &self.otlp_endpoint {
+            let credentials = self.otlp_token_file.clone().map_or(Credentials::None, Credentials::Token);
+            let http = HttpSink::new(url, otlp::PATH, credentials, self.otlp_ca_file.clone(), None);
+            sinks.push(Sink::Otlp(http.context("--otlp-endpoint")?));
+        }
+        sinks.extend(self.export_file.clone().map(|path| Sink::File(FileSink::new(path))));
+        Ok(sinks)
+    }
+}
+
+fn cluster(text: &str) -> Result<String, String> {
+    let is_label = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    if is_label { Ok(text.to_owned()) } else { Err("expected a name of at most 128 printable characters".into()) }
+}
+
+fn tenant(text: &str) -> Result<String, String> {
+    let is_tenant = (1..=150).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    if is_tenant { Ok(text.to_owned()) } else { Err("expected a tenant of at most 150 printable characters".into()) }
+}

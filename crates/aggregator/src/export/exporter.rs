@@ -1,0 +1,160 @@
+//! One exporter: its spool, and the task that sends what is in it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use feed::Backoff;
+use tokio::sync::Notify;
+use trail::{Batch, Outcome, Spool, SpoolCounts, Spooled};
+
+use super::sink::{Answer, Sink};
+
+/// A receiver that is back is found within the longest wait.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// A receiver of batches, and those that wait for it.
+pub(super) struct Exporter {
+    sink: Sink,
+    spool: Mutex<Spool>,
+    committed: Arc<AtomicU64>,
+    wake: Notify,
+    counts: Mutex<SendCounts>,
+}
+
+/// What sending came to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SendCounts {
+    pub(super) sent_records: u64,
+    pub(super) sent_batches: u64,
+    pub(super) retries: u64,
+    /// Records of batches that the receiver refused for good.
+    pub(super) refused: u64,
+    /// Records that the receiver did not take although it took the batch.
+    pub(super) rejected: u64,
+    pub(super) last_refusal: Option<String>,
+    /// Why the last attempt failed, while none has succeeded since.
+    pub(super) failure: Option<String>,
+}
+
+impl Exporter {
+    pub(super) fn new(sink: Sink, spool: Spool, committed: Arc<AtomicU64>) -> Exporter {
+        Exporter { sink, spool: Mutex::new(spool), committed, wake: Notify::new(), counts: Mutex::default() }
+    }
+
+    pub(super) fn sink(&self) -> &Sink {
+        &self.sink
+    }
+
+    /// Adds batches of a pass, which are sent once it is committed.
+    pub(super) fn append(&self, pass: u64, batches: Vec<Batch>) {
+        self.spool().append(pass, batches);
+    }
+
+    /// Whether all that waits would survive a crash.
+    pub(super) fn sync(&self) -> bool {
+        let mut spool = self.spool();
+        spool.sync();
+        spool.is_durable()
+    }
+
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    pub(super) fn send_counts(&self) -> SendCounts {
+        self.counts().clone()
+    }
+
+    pub(super) fn spool_counts(&self) -> (SpoolCounts, f64) {
+        let spool = self.spool();
+        (spool.counts(), spool.fill())
+    }
+
+    fn spool(&self) -> MutexGuard<'_, Spool> {
+        self.spool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, SendCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends batches in their order until the process ends. A batch that fails is tried again without end.
+    pub(super) async fn run(self: Arc<Exporter>) {
+        let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        loop {
+            match self.next().await {
+                None => self.wake.notified().await,
+                Some(spooled) => match self.send(spooled).await {
+                    None => backoff.reset(),
+                    Some(after) => tokio::time::sleep(backoff.wait().max(after)).await,
+                },
+            }
+        }
+    }
+
+    /// Reading may wait for a disk.
+    async fn next(self: &Arc<Exporter>) -> Option<Spooled> {
+        let this = self.clone();
+        let read = move || this.spool().front(this.committed.load(Ordering::Acquire));
+        match tokio::task::spawn_blocking(read).await {
+            Ok(spooled) => spooled,
+            Err(panic) => {
+                tracing::error!(exporter = self.sink.name(), "cannot read the spool: {panic}");
+                None
+            }
+        }
+    }
+
+    /// How long to wait at least before the batch is sent again; `None` if it is done.
+    async fn send(&self, spooled: Spooled) -> Option<Duration> {
+        let Spooled { sequence, batch } = spooled;
+        let (exporter, target) = (self.sink.name(), self.sink.target());
+        let Answer { outcome, rejected } = self.sink.send(batch.body).await;
+        let mut counts = self.counts();
+        match outcome {
+            Outcome::Retry { after, why } => {
+                counts.retries += 1;
+                if counts.failure.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        exporter,
+                        "cannot export flow records to {target}, they are kept and sent later: {why}"
+                    );
+                }
+                counts.failure = Some(why);
+                return Some(after.unwrap_or_default());
+            }
+            Outcome::Refused { why } => {
+                counts.refused += batch.records;
+                counts.failure = None;
+                tracing::error!(
+                    exporter,
+                    records = batch.records,
+                    "{target} refused flow records, they are dropped: {why}"
+                );
+                counts.last_refusal = Some(why);
+            }
+            Outcome::Delivered => {
+                let (not_taken, why) = rejected.unwrap_or_default();
+                if not_taken > 0 {
+                    tracing::error!(
+                        exporter,
+                        records = not_taken,
+                        "{target} rejected flow records, they are dropped: {why}"
+                    );
+                    counts.last_refusal = Some(why);
+                }
+                counts.rejected += not_taken;
+                counts.sent_batches += 1;
+                counts.sent_records += batch.records.saturating_sub(not_taken);
+                if counts.failure.take().is_some() {
+                    tracing::info!(exporter, "flow records are exported again");
+                }
+            }
+        }
+        drop(counts);
+        self.spool().remove(sequence);
+        None
+    }
+}

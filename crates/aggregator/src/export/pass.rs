@@ -1,0 +1,129 @@
+//! A pass: settled windows become lines, and lines become batches in the spools.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use trail::{Batch, DueWindow, Entry, Namespaces, TrailRecord, WindowState, new_lines, plan};
+
+use super::Exports;
+use crate::aggregate::Aggregate;
+
+/// How often it is looked whether windows have settled.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// After a restart, the first pass waits until agents have sent their records again, but no longer: an agent tries again
+/// every 30 s.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Agents have the records of an hour.
+const RESENT: SignedDuration = SignedDuration::from_mins(61);
+
+pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>) {
+    let started = Instant::now();
+    let settled = aggregate.settled();
+    let mut look = tokio::time::interval(LOOK);
+    let (mut passed, mut waits) = (Timestamp::MIN, true);
+    let mut namespaces = Namespaces::default();
+    loop {
+        look.tick().await;
+        let now = *settled.borrow();
+        if now == passed {
+            continue;
+        }
+        if waits && started.elapsed() < LONGEST_WAIT && aggregate.awaits_agents(Timestamp::now(), RESENT) {
+            continue;
+        }
+        waits = false;
+        let (exports_of_pass, aggregate_of_pass) = (exports.clone(), aggregate.clone());
+        let work = move || {
+            pass(&exports_of_pass, &aggregate_of_pass, now, &mut namespaces);
+            namespaces
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(kept) => namespaces = kept,
+            Err(panic) => {
+                tracing::error!("a pass of exports failed: {panic}");
+                namespaces = Namespaces::default();
+            }
+        }
+        passed = now;
+    }
+}
+
+/// Exports the windows that begin before `settled`.
+fn pass(exports: &Exports, aggregate: &Aggregate, settled: Timestamp, namespaces: &mut Namespaces) {
+    let Some((due, mut position)) = aggregate.begin_pass(settled) else { return };
+    exports.counts().unexported = aggregate.unexported();
+    if due.is_empty() {
+        return;
+    }
+    let (mut done, mut excess) = (Vec::new(), Vec::new());
+    for window in due {
+        // The window may have left memory; the next pass counts what it had.
+        let Some((records, mut state)) = aggregate.read_settled(&window) else { continue };
+        let lines = new_lines(&records, &mut state);
+        let counts = (lines.records.len() as u64, lines.records.iter().filter(|line| line.late).count() as u64);
+        let unencodable = spool(exports, position.pass, &window, lines.records, namespaces);
+        let mut sums = exports.counts();
+        sums.lines += counts.0;
+        sums.late += counts.1;
+        sums.uncounted += lines.uncounted;
+        sums.unencodable += unencodable;
+        let WindowState { is_late: _, unknown_nodes: _, excess: edges } = state;
+        excess.push((window.window, edges));
+        done.push(window);
+    }
+    position.excess = aggregate.end_pass(&done, excess);
+    let mut is_durable = true;
+    for exporter in &exports.exporters {
+        is_durable &= exporter.sync();
+    }
+    if let Some(file) = &exports.position {
+        // What is only in memory would be lost with the process: then agents send it again, as long as they have it.
+        let written = if is_durable {
+            file.write(&position).map_err(|error| error.to_string())
+        } else {
+            Err("batches wait in memory".into())
+        };
+        let problem = written.err();
+        let mut counts = exports.counts();
+        if let (Some(why), None) = (&problem, &counts.position_problem) {
+            tracing::warn!("cannot write the position of exports: {why}");
+        }
+        counts.position_problem = problem;
+    }
+    exports.committed.store(position.pass, Ordering::Release);
+    for exporter in &exports.exporters {
+        exporter.wake();
+    }
+}
+
+/// Number of records that have no JSON form.
+fn spool(
+    exports: &Exports,
+    pass: u64,
+    window: &DueWindow,
+    records: Vec<TrailRecord>,
+    namespaces: &mut Namespaces,
+) -> u64 {
+    let total = records.len();
+    let entries: Vec<Entry> =
+        records.into_iter().filter_map(|record| Entry::new(&exports.cluster, record, namespaces).ok()).collect();
+    let mut unencodable = (total - entries.len()) as u64;
+    for part in plan(entries) {
+        for exporter in &exports.exporters {
+            match exporter.sink().encode(&exports.cluster, &part) {
+                Ok(body) => {
+                    exporter.append(pass, vec![Batch { window: window.window, records: part.len() as u64, body }]);
+                }
+                Err(error) => {
+                    tracing::error!("cannot encode flow records: {error}");
+                    unencodable += part.len() as u64;
+                }
+            }
+        }
+    }
+    unencodable
+}

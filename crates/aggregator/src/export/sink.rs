@@ -1,0 +1,304 @@
+//! Where batches are sent.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use feed::Access;
+use jiff::Timestamp;
+use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Client, Response, Url};
+use tokio::sync::Mutex;
+use trail::loki::{self, ExtraLabel};
+use trail::{Entry, Outcome, json_lines, otlp};
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// For an answer. A receiver that needs longer is asked again, and stores equal lines once.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Bytes of an answer that are read.
+const ANSWER_BYTES: usize = 64 << 10;
+
+/// Bytes of a file with credentials.
+const CREDENTIAL_BYTES: u64 = 64 << 10;
+
+/// A receiver of batches.
+pub(super) enum Sink {
+    Loki { http: HttpSink, label: Option<ExtraLabel> },
+    Otlp(HttpSink),
+    File(FileSink),
+}
+
+/// How the sender shows who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Credentials {
+    None,
+    Token(PathBuf),
+    /// `USER:PASSWORD`
+    Basic(PathBuf),
+}
+
+pub(super) struct HttpSink {
+    url: Url,
+    credentials: Credentials,
+    access: Access,
+    tenant: Option<String>,
+    /// Made anew after a failure: certificates may have been replaced.
+    client: Mutex<Option<Client>>,
+}
+
+/// What a sink says about a batch.
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    /// Records that the receiver did not take although it answered with success, and why.
+    pub(super) rejected: Option<(u64, String)>,
+}
+
+impl Sink {
+    /// The word of metrics, and the folder of the spool.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Sink::Loki { .. } => "loki",
+            Sink::Otlp(_) => "otlp",
+            Sink::File(_) => "file",
+        }
+    }
+
+    pub(super) fn encode(&self, cluster: &str, entries: &[Entry]) -> io::Result<Vec<u8>> {
+        match self {
+            Sink::Loki { http: _, label } => loki::encode(cluster, label.as_ref(), entries),
+            Sink::Otlp(_) => otlp::encode(cluster, entries),
+            Sink::File(_) => Ok(json_lines(entries)),
+        }
+    }
+
+    pub(super) async fn send(&self, body: Vec<u8>) -> Answer {
+        let sent = match self {
+            Sink::Loki { http, label: _ } => http.send(body).await.map(|(outcome, _)| (outcome, None)),
+            Sink::Otlp(http) => http.send(body).await.map(|(outcome, answer)| {
+                let rejected = otlp::rejected(&answer).filter(|_| outcome == Outcome::Delivered);
+                (outcome, rejected)
+            }),
+            Sink::File(file) => file.append(body).await.map(|()| (Outcome::Delivered, None)),
+        };
+        match sent {
+            Ok((outcome, rejected)) => Answer { outcome, rejected },
+            Err(why) => Answer { outcome: Outcome::Retry { after: None, why }, rejected: None },
+        }
+    }
+
+    /// For messages.
+    pub(super) fn target(&self) -> String {
+        match self {
+            Sink::Loki { http, label: _ } | Sink::Otlp(http) => http.url.to_string(),
+            Sink::File(file) => file.path.display().to_string(),
+        }
+    }
+}
+
+impl HttpSink {
+    pub(super) fn new(
+        base: &Url,
+        path: &str,
+        credentials: Credentials,
+        ca_file: Option<PathBuf>,
+        tenant: Option<String>,
+    ) -> anyhow::Result<HttpSink> {
+        let has_user = !base.username().is_empty() || base.password().is_some();
+        if !matches!(base.scheme(), "http" | "https") || has_user || base.query().is_some() || base.fragment().is_some()
+        {
+            bail!("invalid URL: expected https://HOST:PORT or http://HOST:PORT, with a path or none");
+        }
+        if credentials != Credentials::None && base.scheme() == "http" && !is_loopback(base) {
+            bail!("credentials would be sent without TLS: expected https://HOST:PORT");
+        }
+        let mut url = base.clone();
+        let prefix = base.path().trim_end_matches('/');
+        url.set_path(&format!("{}{path}", prefix.strip_suffix(path).unwrap_or(prefix)));
+        let token_file = match &credentials {
+            Credentials::Token(path) => Some(path.clone()),
+            Credentials::None | Credentials::Basic(_) => None,
+        };
+        Ok(HttpSink { url, credentials, access: Access { token_file, ca_file }, tenant, client: Mutex::new(None) })
+    }
+
+    /// The outcome, and what the receiver said.
+    async fn send(&self, body: Vec<u8>) -> Result<(Outcome, Vec<u8>), String> {
+        let mut client = self.client.lock().await;
+        let answer = self.request(&mut client, body).await;
+        if answer.is_err() {
+            *client = None;
+        }
+        let response = answer?;
+        let status = response.status().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        // What a slow receiver says of its status is not waited for.
+        let answer = tokio::time::timeout(ANSWER, read_answer(response)).await.unwrap_or_default();
+        Ok((Outcome::of_answer(status, retry_after.as_deref(), &answer, Timestamp::now()), answer))
+    }
+
+    async fn request(&self, client: &mut Option<Client>, body: Vec<u8>) -> Result<Response, String> {
+        let client = match client {
+            Some(client) => client,
+            None => {
+                let made = self.access.client(self.url.scheme() == "https", CONNECT, ANSWER).await;
+                client.insert(made.map_err(|error| error.to_string())?)
+            }
+        };
+        let mut request = client
+            .post(self.url.clone())
+            .timeout(ANSWER)
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_ENCODING, "gzip");
+        if let Some(tenant) = &self.tenant {
+            request = request.header("X-Scope-OrgID", tenant);
+        }
+        match &self.credentials {
+            Credentials::None => {}
+            Credentials::Token(_) => {
+                let value = self.access.authorization().await.map_err(|error| error.to_string())?;
+                request = value.into_iter().fold(request, |request, value| request.header(AUTHORIZATION, value));
+            }
+            Credentials::Basic(path) => {
+                let (user, password) = read_basic(path).await.map_err(|error| format!("{error:#}"))?;
+                request = request.basic_auth(user, Some(password));
+            }
+        }
+        request.body(body).send().await.map_err(|error| with_causes(&error))
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// As much of an answer as fits; what is said of a status is for people.
+async fn read_answer(mut response: Response) -> Vec<u8> {
+    let mut answer = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        answer.extend_from_slice(&chunk);
+        if answer.len() >= ANSWER_BYTES {
+            answer.truncate(ANSWER_BYTES);
+            break;
+        }
+    }
+    answer
+}
+
+async fn read_basic(path: &Path) -> anyhow::Result<(String, String)> {
+    let cannot_read = || format!("cannot read {}", path.display());
+    let length = tokio::fs::metadata(path).await.with_context(cannot_read)?.len();
+    let text = if length > CREDENTIAL_BYTES {
+        String::new()
+    } else {
+        tokio::fs::read_to_string(path).await.with_context(cannot_read)?
+    };
+    match text.trim_end_matches(['\r', '\n']).split_once(':') {
+        Some((user, password)) if !text.trim_end().contains('\n') => Ok((user.to_owned(), password.to_owned())),
+        Some(_) | None => bail!("invalid file {}: expected one line USER:PASSWORD", path.display()),
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// A file of JSON lines, or standard output.
+pub(super) struct FileSink {
+    path: PathBuf,
+}
+
+impl FileSink {
+    pub(super) fn new(path: PathBuf) -> FileSink {
+        FileSink { path }
+    }
+
+    async fn append(&self, body: Vec<u8>) -> Result<(), String> {
+        let path = self.path.clone();
+        let append = move || if path.as_os_str() == "-" { print(&body) } else { append(&path, &body) };
+        match tokio::task::spawn_blocking(append).await {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(panic) => Err(panic.to_string()),
+        }
+    }
+}
+
+fn print(body: &[u8]) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(body)?;
+    output.flush()
+}
+
+/// Appends all of it, or nothing where the file can be cut.
+fn append(path: &Path, body: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return file.write_all(body);
+    }
+    let written = file.write_all(body).and_then(|()| file.sync_data());
+    if written.is_err() {
+        // A retry would repeat lines otherwise.
+        file.set_len(metadata.len())?;
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(base: &str, path: &str, credentials: Credentials) -> Result<String, String> {
+        let sink = HttpSink::new(&base.parse().unwrap(), path, credentials, None, None);
+        sink.map(|sink| sink.url.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn credentials_need_tls_or_the_loopback() {
+        let token = || Credentials::Token("/token".into());
+        for base in ["https://loki", "http://127.0.0.1:3100", "http://localhost:3100", "http://[::1]:3100"] {
+            assert!(url(base, loki::PATH, token()).is_ok(), "{base}");
+        }
+        for base in ["http://loki", "http://192.0.2.1", "http://localhost.example", "http://127.0.0.1.example"] {
+            assert!(url(base, loki::PATH, token()).unwrap_err().contains("without TLS"), "{base}");
+            assert!(url(base, loki::PATH, Credentials::Basic("/x".into())).is_err(), "{base}");
+            assert!(url(base, loki::PATH, Credentials::None).is_ok(), "{base}");
+        }
+        for base in ["ftp://loki", "https://user@loki", "https://loki?x=y", "https://loki#x"] {
+            assert!(url(base, loki::PATH, Credentials::None).is_err(), "{base}");
+        }
+    }
+
+    #[test]
+    fn path_is_appended_to_url_once() {
+        for base in ["https://loki", "https://loki/", "https://loki/loki/api/v1/push"] {
+            assert_eq!(url(base, loki::PATH, Credentials::None).unwrap(), "https://loki/loki/api/v1/push");
+        }
+        assert_eq!(url("https://x/prefix/", otlp::PATH, Credentials::None).unwrap(), "https://x/prefix/v1/logs");
+    }
+
+    #[test]
+    fn file_may_be_renamed_between_batches() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flows.jsonl");
+        append(&path, b"1\n").unwrap();
+        append(&path, b"2\n").unwrap();
+        std::fs::rename(&path, folder.path().join("old")).unwrap();
+        append(&path, b"3\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"3\n");
+        assert!(append(folder.path(), b"4\n").is_err());
+    }
+}

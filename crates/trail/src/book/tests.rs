@@ -1,0 +1,224 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::settlement::{Settled, WindowState, new_lines};
+use crate::testing::{record, window, with_service};
+use flow::FlowRecord;
+
+const NODES: [&str; 3] = ["n0", "n1", "n2"];
+const WINDOWS: i64 = 4;
+
+/// Connections of two nodes, which both report.
+#[derive(Debug, Clone, Copy)]
+struct Talk {
+    client: usize,
+    server: usize,
+    window: i64,
+    service: bool,
+    count: u64,
+}
+
+/// The records of each node, in the order of its windows.
+fn records(talks: &[Talk]) -> [Vec<FlowRecord>; 3] {
+    std::array::from_fn(|node| {
+        let mut records: Vec<FlowRecord> = Vec::new();
+        for number in 0..WINDOWS {
+            for service in [true, false] {
+                let mine = |talk: &&Talk| talk.window == number && talk.client == node && talk.service == service;
+                records.extend(sum(
+                    talks.iter().filter(mine).filter(|talk| talk.server != node),
+                    node,
+                    number,
+                    service,
+                ));
+                records.extend(sum(
+                    talks.iter().filter(mine).filter(|talk| talk.server == node),
+                    node,
+                    number,
+                    service,
+                ));
+            }
+            // The server's node does not know the Service.
+            let theirs =
+                talks.iter().filter(|talk| talk.window == number && talk.server == node && talk.client != node);
+            records.extend(sum(theirs, node, number, false));
+        }
+        records
+    })
+}
+
+fn sum<'a>(talks: impl Iterator<Item = &'a Talk>, node: usize, number: i64, service: bool) -> Option<FlowRecord> {
+    let talks: Vec<&Talk> = talks.collect();
+    let names = |end: fn(&Talk) -> usize| talks.iter().map(|talk| NODES[end(talk)]).collect::<Vec<&str>>();
+    let count = talks.iter().map(|talk| talk.count).sum();
+    let sum = record(NODES[node], number, &names(|talk| talk.client), &names(|talk| talk.server), count);
+    let sum = if service { with_service(sum, "db") } else { sum };
+    (!talks.is_empty()).then_some(sum)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// So many further records of a node arrive.
+    Deliver { node: usize, count: usize },
+    /// Windows before this one have settled, and are exported.
+    Pass { window: i64 },
+    /// Everything in memory is lost, and agents send again. `is_hasty`: the next pass does not wait for them.
+    Restart { is_hasty: bool },
+    /// The process ends in a pass, before its position is written.
+    CrashInPass { window: i64 },
+}
+
+/// What an aggregator and its exporter do with records.
+struct Aggregator {
+    book: Book,
+    store: BTreeMap<Timestamp, Vec<Arc<FlowRecord>>>,
+    received: [usize; 3],
+}
+
+impl Aggregator {
+    fn new(position: Option<Position>) -> Aggregator {
+        Aggregator { book: Book::new(position, Timestamp::MIN), store: BTreeMap::new(), received: [0; 3] }
+    }
+
+    fn deliver(&mut self, node: usize, records: &[FlowRecord], count: usize) {
+        let begin = self.received[node];
+        let end = records.len().min(begin + count);
+        for (index, record) in records.iter().enumerate().take(end).skip(begin) {
+            self.store.entry(record.window).or_default().push(Arc::new(record.clone()));
+            self.book.note(&record.node, 1, index as u64 + 1, record.window);
+        }
+        self.received[node] = end;
+    }
+
+    /// Connections on the lines of a pass, and the position after it.
+    fn pass(&mut self, settled: i64) -> (u64, Position) {
+        let kept = self.store.keys().copied().collect();
+        let due = self.book.due(window(settled), &kept);
+        let mut position = self.book.advance(window(settled));
+        let (mut started, mut excess) = (0, Vec::new());
+        for window in &due {
+            let records = self.store[&window.window].iter().zip(&window.exported);
+            let records: Vec<Settled> =
+                records.map(|(record, exported)| Settled { record: record.clone(), is_exported: *exported }).collect();
+            let mut state = WindowState {
+                is_late: window.is_late,
+                unknown_nodes: self.book.unknown_nodes(window.window),
+                excess: self.book.excess(window.window),
+            };
+            let lines = new_lines(&records, &mut state);
+            started += lines.records.iter().map(|line| line.joined.record.connections.started).sum::<u64>();
+            excess.push((window.window, state.excess));
+        }
+        self.book.exported(&due, excess);
+        position.excess = self.book.all_excess();
+        (started, position)
+    }
+}
+
+fn talk() -> impl Strategy<Value = Talk> {
+    (0..3usize, 0..3usize, 0..WINDOWS, any::<bool>(), 1..9u64)
+        .prop_map(|(client, server, window, service, count)| Talk { client, server, window, service, count })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..3usize, 1..4usize).prop_map(|(node, count)| Step::Deliver { node, count }),
+        4 => (1..=WINDOWS).prop_map(|window| Step::Pass { window }),
+        1 => any::<bool>().prop_map(|is_hasty| Step::Restart { is_hasty }),
+        1 => (1..=WINDOWS).prop_map(|window| Step::CrashInPass { window }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// The trail has what the nodes had, whatever came late, and however often the aggregator started anew.
+    #[test]
+    fn trail_has_each_connection_once(talks in vec(talk(), 0..12), steps in vec(step(), 0..24)) {
+        let made = records(&talks);
+        let total: u64 = talks.iter().map(|talk| talk.count).sum();
+        let (mut aggregator, mut position) = (Aggregator::new(None), None);
+        let (mut exported, mut settled, mut was_hasty) = (0, 0, false);
+        // How far each agent was acknowledged before a restart: that much is sent again before the next pass.
+        let mut resent = [0; 3];
+        for step in steps {
+            match step {
+                Step::Deliver { node, count } => aggregator.deliver(node, &made[node], count),
+                Step::Pass { window } | Step::CrashInPass { window } => {
+                    for node in 0..3 {
+                        let missing = resent[node].max(aggregator.received[node]) - aggregator.received[node];
+                        aggregator.deliver(node, &made[node], missing);
+                    }
+                    settled = settled.max(window);
+                    let (lines, next) = aggregator.pass(settled);
+                    if let Step::CrashInPass { .. } = step {
+                        resent = std::array::from_fn(|node| resent[node].max(aggregator.received[node]));
+                        aggregator = Aggregator::new(position.clone());
+                    } else {
+                        exported += lines;
+                        position = Some(next);
+                    }
+                }
+                Step::Restart { is_hasty } => {
+                    let received = std::array::from_fn(|node| resent[node].max(aggregator.received[node]));
+                    resent = if is_hasty { [0; 3] } else { received };
+                    was_hasty |= is_hasty;
+                    aggregator = Aggregator::new(position.clone());
+                }
+            }
+            prop_assert!(exported <= total, "{exported} of {total}");
+        }
+        for (node, records) in made.iter().enumerate() {
+            aggregator.deliver(node, records, usize::MAX / 2);
+        }
+        exported += aggregator.pass(WINDOWS).0;
+        prop_assert!(exported <= total, "{exported} of {total}");
+        if !was_hasty {
+            prop_assert_eq!(exported, total);
+        }
+    }
+}
+
+#[test]
+fn windows_before_start_are_not_exported_without_position() {
+    let mut book = Book::new(None, window(2));
+    let node = Arc::from("n1");
+    for (sequence, number) in [(1, 0), (2, 2)] {
+        book.note(&node, 1, sequence, window(number));
+    }
+    let kept = [window(0), window(2)].into();
+    assert_eq!(book.due(window(9), &kept).iter().map(|due| due.window).collect::<Vec<_>>(), [window(2)]);
+    assert_eq!(book.evicted(), 0);
+}
+
+#[test]
+fn evicted_records_are_counted_once() {
+    let mut book = Book::new(None, Timestamp::MIN);
+    let node = Arc::from("n1");
+    book.note(&node, 1, 1, window(0));
+    book.note(&node, 1, 2, window(1));
+    for _ in 0..2 {
+        let due = book.due(window(9), &[window(1)].into());
+        assert_eq!((due.len(), book.evicted()), (1, 1));
+    }
+}
+
+#[test]
+fn earlier_life_of_agent_is_exported_as_new() {
+    let node: Arc<str> = "n1".into();
+    let mut book = Book::new(None, Timestamp::MIN);
+    book.note(&node, 2, 1, window(0));
+    let due = book.due(window(1), &[window(0)].into());
+    let position = book.advance(window(1));
+    book.exported(&due, vec![]);
+    assert_eq!(position.nodes[&node].sequence, 1);
+    let mut book = Book::new(Some(position), Timestamp::MIN);
+    // Sent again, a record of another life, and one of the same life that is new.
+    book.note(&node, 2, 1, window(0));
+    book.note(&node, 1, 1, window(0));
+    book.note(&node, 2, 2, window(0));
+    let due = book.due(window(1), &[window(0)].into());
+    assert_eq!(due[0].exported, [true, false, false]);
+    assert!(due[0].is_late);
+}

@@ -1,0 +1,169 @@
+//! A line of the trail, and the stream that it belongs to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use flow::{EndSample, Endpoint, Verdict};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::settlement::TrailRecord;
+
+/// Loki refuses lines of more than 256 kB by default. A record whose line is longer loses the lists of who was at its ends.
+pub const LARGEST_LINE: usize = 200_000;
+
+/// Namespaces that become labels of streams, so that nobody who may push records makes streams without end. Further ones are
+/// `other`. Loki's default is 5,000 streams, and a namespace has six.
+pub const MOST_NAMESPACES: usize = 800;
+
+/// The namespace of a reporting side that has none, such as a node. Not a valid name of a namespace.
+const NO_NAMESPACE: &str = "-";
+
+const OTHER_NAMESPACE: &str = "_other";
+
+/// Which side of a flow reports it, or denied it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    Egress,
+    Ingress,
+}
+
+impl Direction {
+    pub fn word(self) -> &'static str {
+        match self {
+            Direction::Egress => "egress",
+            Direction::Ingress => "ingress",
+        }
+    }
+}
+
+/// The labels that differ between lines.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream {
+    /// Of the reporting side.
+    pub namespace: Arc<str>,
+    pub direction: Direction,
+    pub verdict: Verdict,
+}
+
+/// A record with its line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub stream: Stream,
+    /// The begin of the window: the same for the same record whenever it is encoded.
+    pub time: Timestamp,
+    pub line: String,
+    pub record: TrailRecord,
+}
+
+/// Namespaces that have become labels.
+#[derive(Debug, Default)]
+pub struct Namespaces(BTreeSet<Arc<str>>);
+
+#[derive(Serialize)]
+struct Line<'a> {
+    cluster: &'a str,
+    #[serde(flatten)]
+    record: &'a TrailRecord,
+}
+
+impl Namespaces {
+    fn label(&mut self, namespace: Option<&Arc<str>>) -> Arc<str> {
+        let Some(namespace) = namespace.filter(|name| is_dns_label(name)) else { return NO_NAMESPACE.into() };
+        if let Some(known) = self.0.get(namespace) {
+            return Arc::clone(known);
+        }
+        if self.0.len() >= MOST_NAMESPACES {
+            return OTHER_NAMESPACE.into();
+        }
+        self.0.insert(Arc::clone(namespace));
+        Arc::clone(namespace)
+    }
+}
+
+/// RFC 1123, as names of namespaces.
+fn is_dns_label(name: &str) -> bool {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(is_inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+impl Entry {
+    /// # Errors
+    /// If the record has no JSON form.
+    pub fn new(
+        cluster: &str,
+        mut record: TrailRecord,
+        namespaces: &mut Namespaces,
+    ) -> Result<Entry, serde_json::Error> {
+        let mut line = serde_json::to_string(&Line { cluster, record: &record })?;
+        if line.len() > LARGEST_LINE {
+            let shortened = |sample: &EndSample| {
+                Arc::new(EndSample { nodes: sample.nodes.clone(), truncated: true, ..EndSample::default() })
+            };
+            let flow = &mut record.joined.record;
+            flow.sources = shortened(&flow.sources);
+            flow.destinations = shortened(&flow.destinations);
+            line = serde_json::to_string(&Line { cluster, record: &record })?;
+        }
+        let (direction, end) = reporting_side(&record);
+        let namespace = namespaces.label(end.namespace.as_ref());
+        let stream = Stream { namespace, direction, verdict: record.joined.record.key.verdict };
+        Ok(Entry { stream, time: record.joined.record.window, line, record })
+    }
+
+    /// What is said of a line beside its labels, in names of Loki's structured metadata. Absent where it does not apply.
+    pub fn metadata(&self) -> Vec<(&'static str, String)> {
+        let joined = &self.record.joined;
+        let (record, key) = (&joined.record, &*joined.record.key);
+        let text = |text: &Option<Arc<str>>| text.as_ref().map(|text| text.to_string());
+        let bytes = |volume: Option<flow::Volume>| volume.map(|volume| volume.bytes.to_string());
+        let policies: BTreeSet<String> = key.policies().map(|hit| format!("{}/{}", hit.namespace, hit.name)).collect();
+        let policies: Vec<String> = policies.into_iter().collect();
+        let verdict = |verdict: Option<Verdict>| verdict.map(|verdict| verdict.word().to_owned());
+        [
+            ("source", Some(key.source.to_string())),
+            ("source_kind", Some(key.source.kind.word().to_owned())),
+            ("source_namespace", text(&key.source.namespace)),
+            ("source_workload", text(&key.source.name)),
+            ("destination", Some(key.destination.to_string())),
+            ("destination_kind", Some(key.destination.kind.word().to_owned())),
+            ("destination_namespace", text(&key.destination.namespace)),
+            ("destination_workload", text(&key.destination.name)),
+            ("protocol", Some(key.protocol.to_string())),
+            ("port", key.port.map(|port| port.to_string())),
+            ("service", key.service.as_ref().map(|service| service.to_string())),
+            ("source_verdict", verdict(joined.source_verdict)),
+            ("destination_verdict", verdict(joined.destination_verdict)),
+            ("drop_cause", text(&key.drop_cause)),
+            ("policies", (!policies.is_empty()).then(|| policies.join(","))),
+            ("node", Some(record.node.to_string())),
+            ("started", Some(record.connections.started.to_string())),
+            ("denied_packets", Some(record.denied_packets.to_string())),
+            ("sent_bytes", bytes(record.sent)),
+            ("received_bytes", bytes(record.received)),
+            ("late", self.record.late.then(|| "true".to_owned())),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+    }
+}
+
+/// The side that denied the flow, or the source's if it reports, and otherwise the destination's. Where no side's node
+/// reports, as for forged sources, the end that has a namespace.
+fn reporting_side(record: &TrailRecord) -> (Direction, &Endpoint) {
+    let joined = &record.joined;
+    let key = &joined.record.key;
+    let egress = (Direction::Egress, &key.source);
+    let ingress = (Direction::Ingress, &key.destination);
+    match (joined.source_verdict, joined.destination_verdict) {
+        (Some(source), Some(destination)) if destination > source => ingress,
+        (Some(_), Some(_) | None) => egress,
+        (None, Some(_)) => ingress,
+        (None, None) if key.source.namespace.is_some() => egress,
+        (None, None) => ingress,
+    }
+}
+
+#[cfg(test)]
+mod tests;

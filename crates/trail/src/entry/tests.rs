@@ -1,0 +1,59 @@
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::*;
+use crate::testing::{entries, record, trail_of};
+
+#[test]
+fn side_that_denied_is_the_reporting_one() {
+    let source = || record("n1", 0, &["n1"], &["n2"], 3);
+    let destination = |verdict| {
+        let mut record = record("n2", 0, &["n1"], &["n2"], 3);
+        Arc::make_mut(&mut record.key).verdict = verdict;
+        record
+    };
+    let stream = |records| {
+        let entry = entries(records).remove(0);
+        (entry.stream.namespace.to_string(), entry.stream.direction)
+    };
+    let (egress, ingress) = (("shop".to_owned(), Direction::Egress), ("data".to_owned(), Direction::Ingress));
+    assert_eq!(stream(vec![source(), destination(Verdict::Allowed)]), egress);
+    assert_eq!(stream(vec![source(), destination(Verdict::Denied)]), ingress);
+    assert_eq!(stream(vec![source()]), egress);
+    assert_eq!(stream(vec![destination(Verdict::Allowed)]), ingress);
+    // Neither side: a forged source.
+    assert_eq!(stream(vec![record("n9", 0, &["n1"], &["n2"], 0)]), egress);
+}
+
+#[test]
+fn namespaces_do_not_make_streams_without_end() {
+    let mut namespaces = Namespaces::default();
+    let label = |namespaces: &mut Namespaces, name: &str| namespaces.label(Some(&Arc::from(name))).to_string();
+    for number in 0..MOST_NAMESPACES {
+        assert_eq!(label(&mut namespaces, &format!("n{number}")), format!("n{number}"));
+    }
+    assert_eq!(label(&mut namespaces, "one-more"), OTHER_NAMESPACE);
+    assert_eq!(label(&mut namespaces, "n0"), "n0");
+    for bad in ["", "Shop", "a b", "-a", "a-", "a\"b", &"x".repeat(64)] {
+        assert_eq!(label(&mut namespaces, bad), NO_NAMESPACE, "{bad}");
+    }
+    assert_eq!(&*namespaces.label(None), NO_NAMESPACE);
+}
+
+#[test]
+fn long_line_loses_its_lists() {
+    let mut record = record("n1", 0, &["n1"], &["n2"], 3);
+    let address = |number: u128| IpAddr::V6(Ipv6Addr::from_bits(number << 64));
+    let sample = EndSample {
+        addresses: (0..100).map(address).collect(),
+        pods: (0..100).map(|number| format!("{number:0>300}").into()).collect(),
+        labels: (0..100).map(|number| format!("{number:0>2000}").into()).collect(),
+        ..EndSample::clone(&record.sources)
+    };
+    record.sources = Arc::new(sample);
+    let line = trail_of(vec![record]).remove(0);
+    let entry = Entry::new("east", line, &mut Namespaces::default()).unwrap();
+    assert!(entry.line.len() < 2_000, "{}", entry.line.len());
+    let sources = &entry.record.joined.record.sources;
+    assert!(sources.truncated && sources.pods.is_empty() && sources.nodes.contains("n1"));
+    assert_eq!(entry.record.joined.record.connections.started, 3);
+}

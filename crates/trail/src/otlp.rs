@@ -1,0 +1,124 @@
+//! The body of OTLP/HTTP `POST /v1/logs`: JSON, compressed with gzip.
+//!
+//! Attributes are named as the network flow metrics of OpenTelemetry's eBPF instrumentation name them
+//! (`obi.network.flow.bytes`: `k8s.src.owner.name`, `dst.port`, `transport`, …); what these have no name for is below
+//! `ringfence.`. Integers are texts in the JSON form of protocol buffers.
+
+use flow::{Endpoint, Verdict, Volume};
+use serde_json::{Value, json};
+
+use crate::entry::Entry;
+use crate::loki::{SERVICE_NAME, gzip};
+
+/// Path of the request.
+pub const PATH: &str = "/v1/logs";
+
+/// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
+const INFO: u8 = 9;
+const WARN: u8 = 13;
+
+/// Encodes entries. The same entries have the same bytes.
+///
+/// # Errors
+/// If the entries have no JSON form.
+pub fn encode(cluster: &str, entries: &[Entry]) -> std::io::Result<Vec<u8>> {
+    let records: Vec<Value> = entries.iter().map(log_record).collect();
+    let resource = [text("service.name", SERVICE_NAME), text("k8s.cluster.name", cluster)];
+    let body = json!({"resourceLogs": [{
+        "resource": {"attributes": resource},
+        "scopeLogs": [{
+            "scope": {"name": "ringfence.flows", "version": env!("CARGO_PKG_VERSION")},
+            "logRecords": records,
+        }],
+    }]});
+    gzip(&serde_json::to_vec(&body)?)
+}
+
+/// How many records a receiver that answered with success did not take, and why.
+pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
+    let answer: Value = serde_json::from_slice(answer).ok()?;
+    let partial = answer.get("partialSuccess")?;
+    let count = partial.get("rejectedLogRecords")?;
+    let count = count.as_u64().or_else(|| count.as_str()?.parse().ok()).filter(|count| *count > 0)?;
+    Some((count, partial.get("errorMessage").and_then(Value::as_str).unwrap_or_default().to_owned()))
+}
+
+fn log_record(entry: &Entry) -> Value {
+    let joined = &entry.record.joined;
+    let (record, key) = (&joined.record, &*joined.record.key);
+    let (severity, severity_text) = match key.verdict {
+        Verdict::Allowed => (INFO, "INFO"),
+        Verdict::WouldDeny | Verdict::Denied => (WARN, "WARN"),
+    };
+    let mut attributes = Vec::new();
+    end(&mut attributes, "src", &key.source);
+    end(&mut attributes, "dst", &key.destination);
+    attributes.push(text("transport", &transport(key.protocol)));
+    attributes.extend(key.port.map(|port| number("dst.port", u64::from(port))));
+    attributes.push(text("direction", entry.stream.direction.word()));
+    attributes.push(text("ringfence.verdict", key.verdict.word()));
+    let verdicts =
+        [("ringfence.src.verdict", joined.source_verdict), ("ringfence.dst.verdict", joined.destination_verdict)];
+    attributes.extend(verdicts.into_iter().filter_map(|(name, verdict)| Some(text(name, verdict?.word()))));
+    attributes.extend(key.service.as_ref().map(|service| text("ringfence.dst.service", &service.to_string())));
+    attributes.extend(key.drop_cause.as_ref().map(|cause| text("ringfence.drop.cause", cause)));
+    let policies: Vec<Value> = key
+        .policies()
+        .map(|hit| format!("{}/{}", hit.namespace, hit.name))
+        .collect::<std::collections::BTreeSet<String>>()
+        .into_iter()
+        .map(|name| json!({"stringValue": name}))
+        .collect();
+    if !policies.is_empty() {
+        attributes.push(json!({"key": "ringfence.policies", "value": {"arrayValue": {"values": policies}}}));
+    }
+    attributes.push(number("ringfence.connections.started", record.connections.started));
+    attributes.push(number("ringfence.denied.packets", record.denied_packets));
+    for (name, volume) in [("sent", record.sent), ("received", record.received)] {
+        let Some(Volume { packets, bytes }) = volume else { continue };
+        attributes.push(number(&format!("ringfence.{name}.bytes"), bytes));
+        attributes.push(number(&format!("ringfence.{name}.packets"), packets));
+    }
+    attributes.push(json!({"key": "ringfence.late", "value": {"boolValue": entry.record.late}}));
+    let nanoseconds = entry.time.as_nanosecond().to_string();
+    json!({
+        "timeUnixNano": nanoseconds,
+        "observedTimeUnixNano": nanoseconds,
+        "severityNumber": severity,
+        "severityText": severity_text,
+        "eventName": "ringfence.network.flow",
+        "body": {"stringValue": entry.line},
+        "attributes": attributes,
+    })
+}
+
+fn end(attributes: &mut Vec<Value>, side: &str, end: &Endpoint) {
+    attributes.push(text(&format!("ringfence.{side}.kind"), end.kind.word()));
+    attributes.push(text(&format!("{side}.name"), &end.to_string()));
+    attributes.extend(end.namespace.as_ref().map(|name| text(&format!("k8s.{side}.namespace"), name)));
+    if end.namespace.is_some() {
+        attributes.extend(end.name.as_ref().map(|name| text(&format!("k8s.{side}.owner.name"), name)));
+    }
+}
+
+fn transport(protocol: u8) -> String {
+    match protocol {
+        1 => "icmp".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        58 => "icmpv6".into(),
+        132 => "sctp".into(),
+        number => number.to_string(),
+    }
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
+fn number(key: &str, value: u64) -> Value {
+    json!({"key": key, "value": {"intValue": value.to_string()}})
+}
+
+#[cfg(test)]
+mod tests;

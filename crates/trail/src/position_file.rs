@@ -1,0 +1,108 @@
+//! The position of the trail on disk: replaced as a whole, so that a crash leaves the old one or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::book::Position;
+
+const NAME: &str = "position";
+
+/// The first word of the file, with the version of its form.
+const MAGIC: &str = "ringfence-trail-position-1";
+
+/// Nodes have some 100 bytes each.
+const LARGEST: u64 = 64 << 20;
+
+/// `position` in the spool's folder.
+#[derive(Debug)]
+pub struct PositionFile {
+    folder: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PositionError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is damaged: its checksum does not match")]
+    Damaged { path: PathBuf },
+}
+
+impl PositionFile {
+    pub fn new(folder: &Path) -> PositionFile {
+        PositionFile { folder: folder.to_owned() }
+    }
+
+    /// The last position that was written; `None` if there is none.
+    ///
+    /// # Errors
+    /// If there is one that cannot be read.
+    pub fn read(&self) -> Result<Option<Position>, PositionError> {
+        let path = self.folder.join(NAME);
+        let damaged = || PositionError::Damaged { path: path.clone() };
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.len() > LARGEST => return Err(damaged()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(PositionError::Read { path, source }),
+        }
+        let text = fs::read(&path).map_err(|source| PositionError::Read { path: path.clone(), source })?;
+        let end = text.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+        let (head, body) = (&text[..end], &text[end + 1..]);
+        let expected = format!("{MAGIC} {:08x}", crc32fast::hash(body));
+        if head != expected.as_bytes() {
+            return Err(damaged());
+        }
+        serde_json::from_slice(body).map(Some).map_err(|_| damaged())
+    }
+
+    /// # Errors
+    /// If the file cannot be written; the previous one stays.
+    pub fn write(&self, position: &Position) -> io::Result<()> {
+        let body = serde_json::to_vec(position)?;
+        let temporary = self.folder.join(format!("{NAME}.tmp"));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let written = writeln!(file, "{MAGIC} {:08x}", crc32fast::hash(&body))
+            .and_then(|()| file.write_all(&body))
+            .and_then(|()| file.sync_all());
+        drop(file);
+        if let Err(error) = written {
+            fs::remove_file(&temporary)?;
+            return Err(error);
+        }
+        fs::rename(&temporary, self.folder.join(NAME))?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::book::NodePosition;
+
+    #[test]
+    fn damaged_position_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = PositionFile::new(folder.path());
+        assert_eq!(file.read().unwrap(), None);
+        let at = Timestamp::UNIX_EPOCH;
+        let node = NodePosition { epoch: 1, sequence: 9, newest: at };
+        let position = Position { pass: 4, window: at, nodes: [("n1".into(), node)].into(), excess: vec![] };
+        file.write(&position).unwrap();
+        file.write(&Position { pass: 5, ..position.clone() }).unwrap();
+        assert_eq!(file.read().unwrap().map(|position| position.pass), Some(5));
+        let path = folder.path().join(NAME);
+        let text = fs::read(&path).unwrap();
+        for length in 0..text.len() {
+            fs::write(&path, &text[..length]).unwrap();
+            assert!(matches!(file.read(), Err(PositionError::Damaged { .. })), "{length}");
+        }
+        let mut flipped = text.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert!(matches!(file.read(), Err(PositionError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,278 @@
+//! Batches that wait for their receiver, in order, within a bound of bytes.
+//!
+//! On disk a batch is a file of its own, with a checksum. It is written under another name, synchronised and renamed, so
+//! that a crash leaves either the whole batch or nothing of its name; what is damaged all the same is skipped and counted.
+//! Batches belong to passes: those of a pass that was not committed when the process ended are discarded, since the pass is
+//! made again.
+//!
+//! Where the disk refuses a batch, it stays in memory, within a bound of its own, and is written once the disk takes it.
+
+mod file;
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::batch::Batch;
+
+/// Batches that are kept in memory, where there is no disk or it refuses them: some minutes of a large cluster.
+pub const MEMORY_BYTES: u64 = 32 << 20;
+
+/// What a file takes at least.
+const BLOCK: u64 = 4096;
+
+/// A queue of batches. Only the caller's clock and no network is involved.
+#[derive(Debug)]
+pub struct Spool {
+    /// `None` keeps all in memory.
+    folder: Option<Folder>,
+    /// The oldest first. Sequence numbers ascend.
+    waiting: VecDeque<Waiting>,
+    next: u64,
+    counts: SpoolCounts,
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    most_bytes: u64,
+    /// Locked as long as the process lives, so that no two processes use one folder.
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sequence: u64,
+    pass: u64,
+    window: Timestamp,
+    records: u64,
+    bytes: u64,
+    /// `None` if the batch is on disk.
+    body: Option<Vec<u8>>,
+}
+
+/// A batch to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spooled {
+    pub sequence: u64,
+    pub batch: Batch,
+}
+
+/// What waits, and what happened since the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpoolCounts {
+    pub batches: u64,
+    pub disk_bytes: u64,
+    pub memory_bytes: u64,
+    /// The window of the oldest batch.
+    pub oldest: Option<Timestamp>,
+    /// Records that were evicted, the oldest first, because there were too many bytes.
+    pub evicted: u64,
+    /// Files that were damaged and skipped.
+    pub damaged: u64,
+    /// Batches that the disk refused, each time that it did.
+    pub write_failures: u64,
+    /// Why the disk refused the last batch; `None` once it has taken another.
+    pub write_failure: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    #[error("cannot use the spool {path}: {source}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("the spool {path} is in use by another process")]
+    InUse { path: PathBuf },
+}
+
+impl Spool {
+    /// A spool that ends with the process.
+    pub fn in_memory() -> Spool {
+        Spool { folder: None, waiting: VecDeque::new(), next: 1, counts: SpoolCounts::default() }
+    }
+
+    /// The spool in a folder, which is made. Batches of passes after `committed` are discarded.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, or is in use.
+    pub fn open(path: &Path, most_bytes: u64, committed: u64) -> Result<Spool, SpoolError> {
+        let failed = |source| SpoolError::Open { path: path.to_owned(), source };
+        file::make_folder(path).map_err(failed)?;
+        let lock = File::create(path.join("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(SpoolError::InUse { path: path.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let folder = Folder { path: path.to_owned(), most_bytes, _lock: lock };
+        let mut spool =
+            Spool { folder: Some(folder), waiting: VecDeque::new(), next: 1, counts: SpoolCounts::default() };
+        for sequence in file::list(path).map_err(failed)? {
+            spool.next = spool.next.max(sequence + 1);
+            match file::read(path, sequence) {
+                Ok((pass, batch)) if pass <= committed => spool.waiting.push_back(Waiting {
+                    sequence,
+                    pass,
+                    window: batch.window,
+                    records: batch.records,
+                    bytes: file::size(&batch),
+                    body: None,
+                }),
+                Ok(_) => file::remove(path, sequence).map_err(failed)?,
+                Err(_) => {
+                    spool.counts.damaged += 1;
+                    file::remove(path, sequence).map_err(failed)?;
+                }
+            }
+        }
+        spool.evict();
+        Ok(spool)
+    }
+
+    /// Adds batches of a pass. They are synchronised to the disk when this returns, or in memory if the disk refuses them.
+    pub fn append(&mut self, pass: u64, batches: Vec<Batch>) {
+        self.write_back();
+        for batch in batches {
+            let sequence = self.next;
+            self.next += 1;
+            let Batch { window, records, body } = batch;
+            let mut waiting = Waiting { sequence, pass, window, records, bytes: body.len() as u64, body: Some(body) };
+            // Batches behind one in memory stay behind it, in memory or on disk.
+            self.store(&mut waiting);
+            self.waiting.push_back(waiting);
+            self.evict();
+        }
+    }
+
+    /// Makes the names of the batches durable, which their contents are already.
+    pub fn sync(&mut self) {
+        let Some(folder) = &self.folder else { return };
+        if let Err(error) = File::open(&folder.path).and_then(|folder| folder.sync_all()) {
+            self.counts.write_failures += 1;
+            self.counts.write_failure = Some(error.to_string());
+        }
+    }
+
+    /// The last pass of which a batch waits; 0 if none does.
+    pub fn newest_pass(&self) -> u64 {
+        self.waiting.iter().map(|waiting| waiting.pass).max().unwrap_or(0)
+    }
+
+    /// Whether all that waits would survive a crash.
+    pub fn is_durable(&self) -> bool {
+        self.waiting.iter().all(|waiting| waiting.body.is_none())
+    }
+
+    /// The oldest batch of the passes up to `committed`. A damaged one is skipped and counted.
+    pub fn front(&mut self, committed: u64) -> Option<Spooled> {
+        loop {
+            let first = self.waiting.front().filter(|first| first.pass <= committed)?;
+            let Waiting { sequence, window, records, ref body, .. } = *first;
+            let read = match (body, &self.folder) {
+                (Some(body), _) => Some(Batch { window, records, body: body.clone() }),
+                (None, Some(folder)) => file::read(&folder.path, sequence).ok().map(|(_, batch)| batch),
+                (None, None) => None,
+            };
+            match read {
+                Some(batch) => return Some(Spooled { sequence, batch }),
+                None => {
+                    self.counts.damaged += 1;
+                    self.remove(sequence);
+                }
+            }
+        }
+    }
+
+    /// The receiver has the batch, or will never take it.
+    pub fn remove(&mut self, sequence: u64) {
+        let Some(index) = self.waiting.iter().position(|waiting| waiting.sequence == sequence) else { return };
+        if let Some(waiting) = self.waiting.remove(index) {
+            self.delete(&waiting);
+        }
+    }
+
+    pub fn counts(&self) -> SpoolCounts {
+        let [memory_bytes, disk_bytes] = self.bytes();
+        SpoolCounts {
+            batches: self.waiting.len() as u64,
+            disk_bytes,
+            memory_bytes,
+            oldest: self.waiting.front().map(|waiting| waiting.window),
+            ..self.counts.clone()
+        }
+    }
+
+    /// Share of the bound that is used, from 0 to 1.
+    pub fn fill(&self) -> f64 {
+        let [memory, disk] = self.bytes();
+        let on_disk = self.folder.as_ref().map_or(0.0, |folder| disk as f64 / folder.most_bytes as f64);
+        on_disk.max(memory as f64 / MEMORY_BYTES as f64)
+    }
+
+    fn bytes(&self) -> [u64; 2] {
+        self.waiting.iter().fold([0, 0], |[memory, disk], waiting| match waiting.body {
+            Some(_) => [memory + waiting.bytes, disk],
+            None => [memory, disk + waiting.bytes],
+        })
+    }
+
+    /// Writes what the disk had refused.
+    fn write_back(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for batch in waiting.iter_mut().filter(|batch| batch.body.is_some()) {
+            self.store(batch);
+            if batch.body.is_some() {
+                break;
+            }
+        }
+        self.waiting = waiting;
+    }
+
+    fn store(&mut self, waiting: &mut Waiting) {
+        let Some(folder) = &self.folder else { return };
+        let Some(body) = waiting.body.take() else { return };
+        let batch = Batch { window: waiting.window, records: waiting.records, body };
+        match file::write(&folder.path, waiting.sequence, waiting.pass, &batch) {
+            Ok(()) => {
+                self.counts.write_failure = None;
+                waiting.bytes = file::size(&batch);
+            }
+            Err(error) => {
+                self.counts.write_failures += 1;
+                self.counts.write_failure = Some(error.to_string());
+                waiting.body = Some(batch.body);
+            }
+        }
+    }
+
+    fn evict(&mut self) {
+        loop {
+            let [memory, disk] = self.bytes();
+            let is_memory_over = memory > MEMORY_BYTES;
+            let is_disk_over = self.folder.as_ref().is_some_and(|folder| disk > folder.most_bytes);
+            let over = |waiting: &Waiting| match waiting.body {
+                Some(_) => is_memory_over,
+                None => is_disk_over,
+            };
+            let Some(index) = self.waiting.iter().position(over) else { return };
+            if let Some(waiting) = self.waiting.remove(index) {
+                self.counts.evicted += waiting.records;
+                self.delete(&waiting);
+            }
+        }
+    }
+
+    fn delete(&mut self, waiting: &Waiting) {
+        if let (None, Some(folder)) = (&waiting.body, &self.folder)
+            && let Err(error) = file::remove(&folder.path, waiting.sequence)
+        {
+            self.counts.write_failures += 1;
+            self.counts.write_failure = Some(error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Exports of the aggregator: a receiver that fails, a disk that is full, and restarts.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use flow::FlowRecord;
+use jiff::SignedDuration;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::agent_process::ended;
+use tests::fake_loki::{FakeLoki, Fault};
+use tests::provider_process::{Provider, aggregator, free_port};
+
+use crate::aggregator::{Agent, plain, record};
+
+/// Windows settle every 15 s, and a restarted aggregator waits for its agents.
+const EXPORTED: Duration = Duration::from_secs(100);
+
+/// A record of a window that has settled.
+fn settled(node: &str, destination: &str, windows_ago: i64, started: u64) -> FlowRecord {
+    let record = record(node, destination, started);
+    let window = record.window - SignedDuration::from_secs(15 * (windows_ago + 4));
+    FlowRecord { window, first: window, last: window, ..record }
+}
+
+/// Records of one window and their sum.
+fn window(node: &str, windows_ago: i64, count: u64) -> (Vec<FlowRecord>, u64) {
+    let records =
+        (1..=count).map(|number| settled(node, &format!("db-{number}-{}", number * 7_919), windows_ago, number));
+    (records.collect(), (1..=count).sum())
+}
+
+fn spooled(address: SocketAddr, loki: &FakeLoki, spool: &Path, more: &[&str]) -> Provider {
+    let spool = spool.display().to_string();
+    let arguments = ["--loki-url", &loki.url(), "--spool-dir", &spool, "--cluster", "east"];
+    let mut aggregator = Provider::start_aggregator(address, [&arguments[..], more].concat());
+    aggregator.until_ready();
+    aggregator
+}
+
+fn coverage(aggregator: &Provider) -> Value {
+    aggregator.try_json("/v1/flows/coverage").unwrap()
+}
+
+fn problems(aggregator: &Provider) -> String {
+    coverage(aggregator)["problems"].to_string()
+}
+
+fn until_sum(aggregator: &mut Provider, loki: &FakeLoki, total: u64) {
+    aggregator.until_within(EXPORTED, &format!("{total} connections are in Loki"), |_| {
+        let sum = loki.sum("/connections/started");
+        assert!(sum <= total, "{sum} of {total} connections");
+        (sum == total).then_some(())
+    });
+}
+
+#[test]
+fn outage_and_restarts_lose_and_repeat_nothing() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let agents = ["n1", "n2"].map(|node| Agent::start(node, 1, plain(address)));
+    let mut aggregator = spooled(address, &loki, folder.path(), &[]);
+    let mut total = 0;
+    let mut close = |windows_ago: i64| {
+        for (agent, node) in agents.iter().zip(["n1", "n2"]) {
+            let (records, sum) = window(node, windows_ago, 40);
+            total += if node == "n1" { sum } else { 0 };
+            agent.push(records);
+            agent.until_acknowledged();
+        }
+        total
+    };
+    let sum = close(20);
+    until_sum(&mut aggregator, &loki, sum);
+    let lines = loki.lines();
+    let line = &lines[0];
+    let label = |name: &str| line.labels[name].as_str();
+    assert_eq!(
+        (label("service_name"), label("cluster"), label("namespace"), label("direction"), label("verdict")),
+        ("ringfence-flows", "east", "shop", "egress", "allowed")
+    );
+    assert_eq!((line.labels.len(), line.metadata["destination_namespace"].as_str()), (5, "shop"));
+    assert_eq!(line.json().pointer("/seenBy/destination/0").and_then(Value::as_str), Some("n2"));
+
+    // Each fault lasts longer than a process.
+    for (windows_ago, fault) in [
+        (19, Fault::Refuse { status: 503, retry_after: None }),
+        (18, Fault::ResetHalfWay),
+        (17, Fault::Refuse { status: 429, retry_after: Some("1") }),
+        (16, Fault::StoreAndReset),
+    ] {
+        loki.fail(fault);
+        close(windows_ago);
+        let requests = loki.requests();
+        aggregator.until_within(EXPORTED, "the window was tried", |aggregator| {
+            let retries = aggregator.metric("ringfence_flows_export_retries_total", &[("exporter", "loki")]);
+            (loki.requests() > requests + 1 && retries > 1.0).then_some(())
+        });
+        assert!(problems(&aggregator).contains("export to loki fails"), "{}", problems(&aggregator));
+        aggregator.kill();
+        aggregator = spooled(address, &loki, folder.path(), &[]);
+    }
+    loki.heal();
+    let sum = close(15);
+    until_sum(&mut aggregator, &loki, sum);
+    aggregator.until("nothing waits", |aggregator| {
+        (aggregator.metric("ringfence_flows_export_spool_bytes", &[]) == 0.0).then_some(())
+    });
+    assert!(loki.repeated() > 0, "what was stored before the reset came again");
+    assert_eq!(loki.complaints(), [] as [&str; 0]);
+    assert_eq!(aggregator.metric("ringfence_flows_export_dropped_records_total", &[]), 0.0);
+    assert!(!problems(&aggregator).contains("loki"), "{}", problems(&aggregator));
+}
+
+#[test]
+fn late_node_adds_a_line_without_connections() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let mut aggregator = spooled(address, &loki, folder.path(), &[]);
+    let agents = ["n1", "n2"].map(|node| Agent::start(node, 1, plain(address)));
+    agents[0].push(vec![settled("n1", "db", 20, 5)]);
+    until_sum(&mut aggregator, &loki, 5);
+    agents[1].push(vec![settled("n2", "db", 20, 5)]);
+    aggregator.until_within(EXPORTED, "the late line is there", |_| (loki.lines().len() == 2).then_some(()));
+    let late = loki.lines().into_iter().find(|line| line.json()["late"] == true).expect("a late line");
+    assert_eq!(late.json().pointer("/connections/started").and_then(Value::as_u64), Some(0));
+    assert_eq!(late.json()["destinationVerdict"], "allowed");
+    assert_eq!(late.metadata["late"], "true");
+    assert_eq!(loki.sum("/connections/started"), 5);
+}
+
+#[test]
+fn full_disk_leaves_records_in_memory() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    loki.fail(Fault::Refuse { status: 503, retry_after: None });
+    // A small disk that only this aggregator sees.
+    let mut aggregator = std::thread::scope(|scope| {
+        let start = || {
+            let nothing = None::<&str>;
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+            mount(Some("spool"), folder.path(), Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+            spooled(address, &loki, folder.path(), &[])
+        };
+        scope.spawn(start).join().unwrap()
+    });
+    let agent = Agent::start("n1", 1, plain(address));
+    let mut total = 0;
+    for windows_ago in 10..16 {
+        let (records, sum) = window("n1", windows_ago, 1_000);
+        agent.push(records);
+        total += sum;
+    }
+    agent.until_acknowledged();
+    aggregator.until_within(EXPORTED, "the disk is full", |aggregator| {
+        let failures = aggregator.metric("ringfence_flows_export_spool_failures_total", &[]);
+        let memory = aggregator.metric("ringfence_flows_export_spool_bytes", &[("place", "memory")]);
+        (failures > 0.0 && memory > 0.0).then_some(())
+    });
+    aggregator.until("the disk and the position are problems", |aggregator| {
+        let problems = problems(aggregator);
+        (problems.contains("No space left on device") && problems.contains("position of exports")).then_some(())
+    });
+    loki.heal();
+    until_sum(&mut aggregator, &loki, total);
+    assert_eq!(aggregator.metric("ringfence_flows_export_dropped_records_total", &[]), 0.0);
+    assert_eq!(loki.complaints(), [] as [&str; 0]);
+}
+
+#[test]
+fn refused_batch_is_dropped_alone() {
+    let (loki, address) = (FakeLoki::start(), free_port());
+    // Windows from before the start are not exported without a spool on disk: this one is of the future, as far as may be.
+    let mut aggregator = Provider::start_aggregator(address, ["--loki-url", &loki.url()]);
+    aggregator.until_ready();
+    let agent = Agent::start("n1", 1, plain(address));
+    loki.fail(Fault::Refuse { status: 400, retry_after: None });
+    agent.push(vec![settled("n1", "old", 10, 100), settled("n1", "db", -5, 3)]);
+    aggregator.until_within(EXPORTED, "the batch is refused", |aggregator| {
+        aggregator
+            .log()
+            .contains("refused flow records, they are dropped: status 400: the receiver is broken")
+            .then_some(())
+    });
+    assert_eq!(aggregator.metric("ringfence_flows_export_dropped_records_total", &[("reason", "refused")]), 1.0);
+    assert!(problems(&aggregator).contains("loki refused 1 records"), "{}", problems(&aggregator));
+    loki.heal();
+    agent.push(vec![settled("n1", "db", -5, 7)]);
+    until_sum(&mut aggregator, &loki, 7);
+}
+
+#[test]
+fn credentials_and_tenant_reach_loki() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    loki.demand_tenant("team-a");
+    loki.demand_authorization("Basic cmluZ2ZlbmNlOnM6Y3JldA==");
+    let file = folder.path().join("basic");
+    fs::write(&file, "ringfence:wrong\n").unwrap();
+    let file_text = file.display().to_string();
+    let more = ["--loki-tenant", "team-a", "--loki-basic-auth-file", &file_text, "--loki-label", "retention=long"];
+    let mut aggregator = spooled(address, &loki, &folder.path().join("spool"), &more);
+    let agent = Agent::start("n1", 1, plain(address));
+    agent.push(vec![settled("n1", "db", 10, 3)]);
+    // A wrong password is no fault of the batch.
+    aggregator.until_within(EXPORTED, "it is refused", |_| loki.statuses().contains_key(&401).then_some(()));
+    assert!(aggregator.until_logged(&["status 401", "kept and sent later"]).contains("loki"));
+    fs::write(&file, "ringfence:s:cret\n").unwrap();
+    until_sum(&mut aggregator, &loki, 3);
+    assert_eq!(loki.lines()[0].labels["retention"], "long");
+    assert!(!aggregator.log().contains("cret"));
+
+    let refused = ended(aggregator_with(&["--loki-url", "http://loki:3100", "--loki-token-file", "/token"]));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("credentials would be sent without TLS"), "{}", refused.stderr);
+}
+
+fn aggregator_with<'a>(arguments: &[&str]) -> &'a mut std::process::Command {
+    let mut command = Box::new(aggregator());
+    command.arg("serve").args(["--listen", "127.0.0.1:0"]).args(arguments);
+    Box::leak(command)
+}
+
+#[test]
+fn files_and_otlp_have_the_same_records() {
+    let (otlp, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let (file, spool) = (folder.path().join("flows.jsonl"), folder.path().join("spool"));
+    let [file_text, spool_text] = [&file, &spool].map(|path| path.display().to_string());
+    let arguments = ["--otlp-endpoint", &otlp.url(), "--export-file", &file_text, "--spool-dir", &spool_text];
+    let mut aggregator = Provider::start_aggregator(address, arguments);
+    aggregator.until_ready();
+    let agents = ["n1", "n2"].map(|node| Agent::start(node, 1, plain(address)));
+    for (agent, node) in agents.iter().zip(["n1", "n2"]) {
+        agent.push(window(node, 10, 20).0);
+    }
+    let lines = aggregator.until_within(EXPORTED, "all lines are there", |_| {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        (lines.len() == 20 && otlp.logs().len() == 20).then_some(lines)
+    });
+    let bodies: Vec<String> =
+        otlp.logs().iter().map(|log| log["body"]["stringValue"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(lines, bodies);
+    assert_eq!(otlp.complaints(), [] as [&str; 0]);
+    let logs = otlp.logs();
+    let attribute = |key: &str| {
+        let attributes = logs[0]["attributes"].as_array().unwrap();
+        let found = attributes.iter().find(|attribute| attribute["key"] == key);
+        found.map(|attribute| attribute["value"].clone()).unwrap_or_default()
+    };
+    assert_eq!(attribute("k8s.dst.namespace")["stringValue"], "shop");
+    assert_eq!(attribute("dst.port")["intValue"], "5432");
+    let exports = coverage(&aggregator)["exports"].clone();
+    assert_eq!((exports[0]["exporter"].as_str(), exports[1]["sent"].as_u64()), (Some("otlp"), Some(20)));
+}

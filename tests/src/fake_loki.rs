@@ -1,0 +1,331 @@
+//! A receiver of logs: Loki's push request and that of OTLP/HTTP, strict about both, which fails as servers and the networks
+//! before them do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::Value;
+
+use crate::http::{Head, Server, read_head};
+
+const BETWEEN: Duration = Duration::from_millis(2);
+
+/// Loki's defaults.
+const MOST_LABELS: usize = 15;
+const MOST_LINE_BYTES: usize = 256 << 10;
+const MOST_BODY_BYTES: usize = 4 << 20;
+const MOST_METADATA: usize = 128;
+const MOST_METADATA_BYTES: usize = 64 << 10;
+
+/// A line as it was stored.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoredLine {
+    pub labels: BTreeMap<String, String>,
+    /// Nanoseconds since 1970.
+    pub time: i128,
+    pub line: String,
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl StoredLine {
+    /// # Panics
+    /// If the line is no JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.line).expect("lines are JSON")
+    }
+}
+
+/// What is wrong with the receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Answers so, and stores nothing.
+    Refuse { status: u16, retry_after: Option<&'static str> },
+    /// Resets the connection half-way through the request.
+    ResetHalfWay,
+    /// Stores the lines, and resets the connection instead of answering.
+    StoreAndReset,
+    /// Answers after this time.
+    Slow(Duration),
+    /// Reads the request, and answers nothing as long as this lasts.
+    Silent,
+}
+
+#[derive(Default)]
+struct State {
+    fault: Option<Fault>,
+    /// The value of `Authorization` that is demanded.
+    authorization: Option<String>,
+    tenant: Option<String>,
+    /// Equal labels, times and lines are stored once, as Loki does.
+    stored: BTreeSet<StoredLine>,
+    repeated: usize,
+    logs: Vec<Value>,
+    requests: usize,
+    statuses: BTreeMap<u16, usize>,
+    complaints: Vec<String>,
+}
+
+/// The receiver. It ends when it is dropped.
+pub struct FakeLoki {
+    state: Arc<Mutex<State>>,
+    server: Server,
+}
+
+impl FakeLoki {
+    pub fn start() -> FakeLoki {
+        let state: Arc<Mutex<State>> = Arc::default();
+        let shared = state.clone();
+        FakeLoki { state, server: Server::start(move |stream| serve(stream, &shared)) }
+    }
+
+    /// For `--loki-url` and `--otlp-endpoint`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.server.address())
+    }
+
+    /// Requests with another value of `Authorization` get 401.
+    pub fn demand_authorization(&self, value: &str) {
+        self.lock().authorization = Some(value.into());
+    }
+
+    /// Requests without this tenant get 401.
+    pub fn demand_tenant(&self, tenant: &str) {
+        self.lock().tenant = Some(tenant.into());
+    }
+
+    pub fn fail(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
+    pub fn heal(&self) {
+        self.lock().fault = None;
+    }
+
+    /// In the order of labels and time.
+    pub fn lines(&self) -> Vec<StoredLine> {
+        self.lock().stored.iter().cloned().collect()
+    }
+
+    /// Lines that were sent again.
+    pub fn repeated(&self) -> usize {
+        self.lock().repeated
+    }
+
+    /// Log records of OTLP, in the order of their arrival.
+    pub fn logs(&self) -> Vec<Value> {
+        self.lock().logs.clone()
+    }
+
+    /// Requests so far, answered or not.
+    pub fn requests(&self) -> usize {
+        self.lock().requests
+    }
+
+    /// How often each status was answered.
+    pub fn statuses(&self) -> BTreeMap<u16, usize> {
+        self.lock().statuses.clone()
+    }
+
+    /// What was not to the letter of the protocol.
+    pub fn complaints(&self) -> Vec<String> {
+        self.lock().complaints.clone()
+    }
+
+    /// The sum of a number of all lines, such as `/connections/started`.
+    pub fn sum(&self, pointer: &str) -> u64 {
+        self.lock().stored.iter().filter_map(|line| line.json().pointer(pointer).and_then(Value::as_u64)).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for FakeLoki {
+    fn drop(&mut self) {
+        // Who was not answered need not wait for the end.
+        self.heal();
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One request after the other.
+fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    while let Some(head) = read_head(&mut reader)? {
+        let length = head.body_length()?;
+        let fault = {
+            let mut state = lock(state);
+            state.requests += 1;
+            state.fault.clone()
+        };
+        if fault == Some(Fault::ResetHalfWay) {
+            reader.read_exact(&mut vec![0; length / 2])?;
+            return reset(stream);
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let (status, retry_after, text) = match fault {
+            Some(Fault::Refuse { status, retry_after }) => (status, retry_after, "the receiver is broken\n".to_owned()),
+            Some(Fault::Silent) => {
+                while lock(state).fault == Some(Fault::Silent) {
+                    std::thread::sleep(BETWEEN);
+                }
+                return Ok(());
+            }
+            Some(Fault::StoreAndReset) => {
+                take(&mut lock(state), &head, &body);
+                return reset(stream);
+            }
+            Some(Fault::Slow(time)) => {
+                std::thread::sleep(time);
+                let (status, text) = take(&mut lock(state), &head, &body);
+                (status, None, text)
+            }
+            Some(Fault::ResetHalfWay) | None => {
+                let (status, text) = take(&mut lock(state), &head, &body);
+                (status, None, text)
+            }
+        };
+        *lock(state).statuses.entry(status).or_default() += 1;
+        let retry_after = retry_after.map(|value| format!("retry-after: {value}\r\n")).unwrap_or_default();
+        write!(&stream, "HTTP/1.1 {status} Fake\r\n{retry_after}content-length: {}\r\n\r\n{text}", text.len())?;
+    }
+    Ok(())
+}
+
+fn reset(stream: TcpStream) -> io::Result<()> {
+    setsockopt(&stream, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
+    stream.shutdown(std::net::Shutdown::Read)?;
+    drop(stream);
+    Ok(())
+}
+
+/// The status and the text of the answer.
+fn take(state: &mut State, head: &Head, body: &[u8]) -> (u16, String) {
+    let is_known = state.authorization.as_deref().is_none_or(|value| head.header("authorization") == value)
+        && state.tenant.as_deref().is_none_or(|tenant| head.header("x-scope-orgid") == tenant);
+    if !is_known {
+        return (401, "no credentials provided\n".into());
+    }
+    let taken = match (head.method.as_str(), head.path.as_str()) {
+        ("POST", "/loki/api/v1/push") => read_body(head, body).and_then(|push| store(state, &push)).map(|()| 204),
+        ("POST", "/v1/logs") => read_body(head, body).and_then(|logs| store_logs(state, &logs)).map(|()| 200),
+        (method, path) => Err(format!("{method} {path}")),
+    };
+    match taken {
+        Ok(200) => (200, "{\"partialSuccess\":{}}".into()),
+        Ok(status) => (status, String::new()),
+        Err(complaint) => {
+            state.complaints.push(complaint.clone());
+            (400, format!("{complaint}\n"))
+        }
+    }
+}
+
+fn read_body(head: &Head, body: &[u8]) -> Result<Value, String> {
+    if (head.header("content-type"), head.header("content-encoding")) != ("application/json", "gzip") {
+        return Err(format!("{:?}", head.headers));
+    }
+    let mut text = Vec::new();
+    let limit = MOST_BODY_BYTES as u64 + 1;
+    GzDecoder::new(body).take(limit).read_to_end(&mut text).map_err(|error| format!("gzip: {error}"))?;
+    if text.len() > MOST_BODY_BYTES {
+        return Err("the body is too large".into());
+    }
+    serde_json::from_slice(&text).map_err(|error| format!("JSON: {error}"))
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    name.bytes().next().is_some_and(is_letter) && name.bytes().all(|b| is_letter(b) || b.is_ascii_digit())
+}
+
+fn texts(value: &Value, what: &str) -> Result<BTreeMap<String, String>, String> {
+    let fields = value.as_object().ok_or_else(|| format!("{what} are no object: {value}"))?;
+    let pair = |(name, value): (&String, &Value)| match value.as_str() {
+        Some(text) if is_name(name) && !text.is_empty() => Ok((name.clone(), text.to_owned())),
+        Some(_) | None => Err(format!("{what} {name}={value}")),
+    };
+    fields.iter().map(pair).collect()
+}
+
+/// All lines of a push, or none.
+fn store(state: &mut State, push: &Value) -> Result<(), String> {
+    let streams = push["streams"].as_array().ok_or("no streams")?;
+    let mut lines = Vec::new();
+    for stream in streams {
+        let labels = texts(&stream["stream"], "labels")?;
+        if labels.is_empty() || labels.len() > MOST_LABELS {
+            return Err(format!("{} labels", labels.len()));
+        }
+        let mut last = 0;
+        for entry in stream["values"].as_array().ok_or("no values")? {
+            let entry = entry.as_array().filter(|entry| entry.len() == 3).ok_or("an entry has three fields")?;
+            let time = entry[0].as_str().ok_or("the time is no text")?;
+            let nanoseconds: i128 = time.parse().map_err(|_| format!("time {time}"))?;
+            if time.len() != 19 || nanoseconds < last {
+                return Err(format!("time {time} after {last}"));
+            }
+            last = nanoseconds;
+            let line = entry[1].as_str().filter(|line| line.len() <= MOST_LINE_BYTES && !line.contains('\n'));
+            let metadata = texts(&entry[2], "metadata")?;
+            let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if metadata.len() > MOST_METADATA || bytes > MOST_METADATA_BYTES {
+                return Err(format!("{} metadata of {bytes} bytes", metadata.len()));
+            }
+            let line = line.ok_or("the line is too long")?.to_owned();
+            lines.push(StoredLine { labels: labels.clone(), time: nanoseconds, line, metadata });
+        }
+    }
+    if lines.is_empty() {
+        return Err("an empty push".into());
+    }
+    for line in lines {
+        state.repeated += usize::from(!state.stored.insert(line));
+    }
+    Ok(())
+}
+
+fn store_logs(state: &mut State, logs: &Value) -> Result<(), String> {
+    let mut records = Vec::new();
+    for resource in logs["resourceLogs"].as_array().ok_or("no resourceLogs")? {
+        let name = resource.pointer("/resource/attributes/0/key").and_then(Value::as_str);
+        if name != Some("service.name") {
+            return Err(format!("resource {}", resource["resource"]));
+        }
+        for scope in resource["scopeLogs"].as_array().ok_or("no scopeLogs")? {
+            records.extend(scope["logRecords"].as_array().ok_or("no logRecords")?.iter().cloned());
+        }
+    }
+    for record in &records {
+        let time = record["timeUnixNano"].as_str().and_then(|time| time.parse::<u64>().ok());
+        let is_body = record["body"]["stringValue"].is_string();
+        let attributes = record["attributes"].as_array().ok_or("no attributes")?;
+        let is_attribute = |attribute: &Value| {
+            let value = attribute["value"].as_object().filter(|value| value.len() == 1);
+            let is_integer = |value: &Value| value.as_str().is_some_and(|text| text.parse::<i64>().is_ok());
+            attribute["key"].is_string()
+                && value.and_then(|value| value.iter().next()).is_some_and(|(kind, value)| match kind.as_str() {
+                    "stringValue" => value.is_string(),
+                    "intValue" => is_integer(value),
+                    "boolValue" => value.is_boolean(),
+                    "arrayValue" => value["values"].is_array(),
+                    _ => false,
+                })
+        };
+        if time.is_none() || !is_body || !attributes.iter().all(is_attribute) {
+            return Err(format!("log record {record}"));
+        }
+    }
+    state.logs.extend(records);
+    Ok(())
+}
