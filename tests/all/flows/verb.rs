@@ -53,6 +53,9 @@ fn verb_prints_filters_and_sums_records() {
     let invalid = ended(&mut flows(&stage, &["--verdict", "nope"]));
     assert_eq!(invalid.code, Some(2));
     assert!(invalid.stderr.contains("expected allowed, would-deny or denied"), "{}", invalid.stderr);
+    let repeated = ended(&mut flows(&stage, &["--by", "src,src"]));
+    assert_eq!(repeated.code, Some(2));
+    assert!(repeated.stderr.contains("field 'src' appears twice"), "{}", repeated.stderr);
 }
 
 #[test]

@@ -155,9 +155,12 @@ fn check(run: &Run) {
     assert_eq!(run.connections, kept_connections, "the sum over /v1/flows is what the agents reported");
 }
 
+/// A row's name, and its figure in a run.
+type Row = (&'static str, &'static dyn Fn(&Run) -> f64);
+
 fn report(size: &Size, runs: &[Run]) -> Measured {
     let figure = |value: &dyn Fn(&Run) -> f64| Figure::of(runs.iter().map(value));
-    let rows: [(&str, &dyn Fn(&Run) -> f64); 15] = [
+    let rows: [Row; 15] = [
         ("edges (workloads, protocol, port)", &|run| run.edges as f64),
         ("records that agents sent", &|run| run.injected.records as f64),
         ("connections in them, each once", &|run| run.injected.connections as f64),

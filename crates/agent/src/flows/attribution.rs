@@ -212,7 +212,8 @@ impl Attribution {
             ingress,
         };
         let (source, destination) = (source.member, destination.member);
-        Some(Subject { key: Arc::new(key), source, destination, generation: replica.generation() })
+        let generation = packets.direction.and(replica.generation());
+        Some(Subject { key: Arc::new(key), source, destination, generation })
     }
 
     /// The Service port that a client asked for.

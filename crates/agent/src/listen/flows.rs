@@ -71,6 +71,9 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
     let now = Timestamp::now();
     let Some(records) = store.read(FlowFilter::default(), false, now) else { return };
     let records: Vec<_> = records.present().collect();
+    // A connection that is open is in the records of every window. Those of the newest one may be of a window ahead of a clock
+    // that was set back.
+    let newest = records.iter().map(|record| record.window).max();
     let kept_since = store.figures().kept_since.map(written);
     for explained in explanations {
         let explanation = &explained.explanation;
@@ -96,8 +99,7 @@ pub(super) fn add_seen(explanations: &mut [Explained], store: &FlowStore) {
                 }
                 Listing::No => continue,
             }
-            // A connection that is open is in the records of every window, the open one included.
-            if now < record.window_end() {
+            if Some(record.window) == newest {
                 seen.live += record.connections.live;
             }
             seen.started += record.connections.started;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use console::output::{self, Reader};
 use console::{BAD, DOUBTFUL, GOOD, YES};
-use flow::{ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, Network, SeenBy};
+use flow::{
+    ClusterRecord, Endpoint, EndpointKind, FlowGroup, FlowRecord, GroupValue, InvalidGroupField, Network, SeenBy,
+};
 use flow::{ServicePort, SideTrace};
 use flow::{TraceVerdict, Verdict, Volume, group};
 use nft::Protocol;
@@ -25,6 +27,10 @@ pub(crate) fn flows(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(arguments: &FlowsArguments) -> anyhow::Result<ExitCode> {
+    let repeated = arguments.by.iter().enumerate().find(|(place, field)| arguments.by[..*place].contains(field));
+    if let Some((_, field)) = repeated {
+        return Err(InvalidGroupField::Repeated(*field).into());
+    }
     if let Some(server) = arguments.server.server() {
         return show_cluster(arguments, &server).await;
     }
@@ -176,7 +182,7 @@ fn as_text(line: &FlowLine, output: FlowOutput) -> anyhow::Result<String> {
         (line, FlowOutput::Json) => serde_json::to_string(line)? + "\n",
         (FlowLine::Record(record), FlowOutput::Table) => of_record(record),
         (FlowLine::Lost { lost }, FlowOutput::Table) => {
-            format!("({lost} records skipped: this client reads too slowly)\n")
+            format!("(up to {lost} matching records skipped: this client reads too slowly)\n")
         }
     })
 }

@@ -127,7 +127,8 @@ fn peer(text: &str) -> Option<Peer> {
         return Some(Peer::Kind(kind));
     }
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(Peer::Network(address.into()));
+        // The kernel reports IPv4 addresses as such.
+        return Some(Peer::Network(address.to_canonical().into()));
     }
     if let Ok(network) = text.parse::<IpNet>() {
         return Some(Peer::Network(network));

@@ -71,6 +71,9 @@ struct Report {
     has_clients: bool,
 }
 
+/// Numbers of the client's and the server's pod, and what they have of the connections.
+type ClientShare = (usize, usize, Share);
+
 /// One pair of pods.
 #[derive(Clone, Copy)]
 struct Share {
@@ -201,7 +204,7 @@ fn reports(size: &Size) -> (Vec<Vec<Report>>, usize) {
             pairs[node_of(client)].extend(pods_of(destination).map(|server| (client, server, edge)));
         }
     }
-    let mut shares: Vec<BTreeMap<(Edge, Side), Vec<(usize, usize, Share)>>> = vec![BTreeMap::new(); size.agents];
+    let mut shares: Vec<BTreeMap<(Edge, Side), Vec<ClientShare>>> = vec![BTreeMap::new(); size.agents];
     for of_node in &pairs {
         for (place, (client, server, edge)) in of_node.iter().enumerate() {
             let share = Share { place: place as u64, pairs: of_node.len() as u64 };
@@ -216,7 +219,7 @@ fn reports(size: &Size) -> (Vec<Vec<Report>>, usize) {
         }
     }
     let node_name = |pod: usize| Arc::from(name_of(node_of(pod)));
-    let report = |((edge, side), of_edge): ((Edge, Side), Vec<(usize, usize, Share)>)| {
+    let report = |((edge, side), of_edge): ((Edge, Side), Vec<ClientShare>)| {
         let (mut sources, mut destinations) = (EndSample::default(), EndSample::default());
         for (client, server, _) in &of_edge {
             sources.add(&member(*client, workloads, node_name(*client)));
