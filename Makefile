@@ -40,7 +40,7 @@ demo-remote: packages ## pods of one cluster admitted by a policy of another: a 
 	@cargo build --quiet --package agent --package context --package tests
 	@target/debug/demo-remote $(ARGS)
 
-demo-flows: packages ## the shop on two nodes with an aggregator and its trail: an outage of the receiver, and the catch-up (3 minutes)
+demo-flows: packages ## the shop on two nodes with an aggregator and its trail: an outage of the receiver, and the catch-up (2 minutes)
 	@cargo build --quiet --package agent --package aggregator --package tests
 	@target/debug/demo-flows
 

@@ -168,10 +168,13 @@ fn talk(
     Ok(())
 }
 
+/// Ends of a line are workloads; the pods are listed in it.
 fn is_about(line: &StoredLine, (source, destination): (&Party, &Party), verdict: &str) -> bool {
-    let metadata = |name: &str| line.metadata.get(name).map_or("", String::as_str);
-    line.labels["verdict"] == verdict
-        && (metadata("source"), metadata("destination")) == (&source.full_name(), &destination.full_name())
+    let json = line.json();
+    let lists = |end: &str, party: &Party| {
+        json[end]["pods"].as_array().is_some_and(|pods| pods.contains(&party.full_name().into()))
+    };
+    line.labels["verdict"] == verdict && lists("sources", source) && lists("destinations", destination)
 }
 
 fn started(loki: &FakeLoki, pair: (&Party, &Party)) -> u64 {
