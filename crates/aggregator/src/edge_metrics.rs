@@ -28,10 +28,13 @@ impl EdgeMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds each window once, when it has settled. Never ends while the aggregate is there.
+    /// Adds each window once, when it has settled. Windows that had settled before the start are left out: agents send their
+    /// records again, and an earlier process has counted them. Never ends while the aggregate is there.
     pub(crate) async fn run(self: Arc<EdgeMetrics>, aggregate: Arc<Aggregate>) {
         let mut settled = aggregate.settled();
-        let mut from = Timestamp::MIN;
+        let Ok(mut from) = settled.wait_for(|settled| *settled > Timestamp::MIN).await.map(|settled| *settled) else {
+            return;
+        };
         loop {
             let until = *settled.borrow_and_update();
             let (totals, source) = (self.clone(), aggregate.clone());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tests::agent_process::{AgentProcess, WITHIN};
+use tests::agent_process::{AgentProcess, WITHIN, ended, ringfence};
 use tests::fake_clock::FakeClock;
 
 use super::filters::window_end;
@@ -47,6 +47,24 @@ fn problems(stage: &Stage) -> String {
 fn forwarded(stage: &Stage) -> u64 {
     let text = stage.nft("list chain inet observer forward");
     text.split("bytes ").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok()).expect("a counter")
+}
+
+#[test]
+fn explain_counts_open_connection_once_after_jumps() {
+    let (stage, clock) = (stage(), FakeClock::new());
+    let mut agent = start_with_clock(&stage, &clock);
+    serve(&stage, DB[0], PORT);
+    let (from, to): (IpAddr, IpAddr) = (WEB[0].parse().unwrap(), DB[0].parse().unwrap());
+    let open = stage.lab.in_namespace_of(from, || TcpStream::connect(SocketAddr::new(to, PORT)).unwrap());
+    clock.set(FORWARD_SECONDS);
+    agent.until("windows are closed", |agent| (agent.metric("ringfence_flow_records") >= 3).then_some(()));
+    // The closed windows are ahead of the clock now.
+    clock.set(0);
+    agent.until("the problem is said", |_| problems(&stage).contains("the clock was set back").then_some(()));
+    let explain = ["explain", "shop/web", "shop/db", "5432", "--run-dir"];
+    let explained = ended(ringfence().args(explain).arg(stage.run_dir())).stdout;
+    assert!(explained.contains("1 connections") && explained.contains(" 1 open,"), "{explained}");
+    drop(open);
 }
 
 #[test]

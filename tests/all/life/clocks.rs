@@ -14,7 +14,7 @@ const WALL_CLOCK: [&str; 9] = [
 ];
 
 /// Files that may ask it, and why.
-const ALLOWED: [(&str, &str); 30] = [
+const ALLOWED: [(&str, &str); 39] = [
     ("access/src/figures.rs", "when the certificate expires, for who reads it"),
     ("access/src/guard.rs", "certificates of clients expire at a date"),
     ("agent/src/api/flows.rs", "durations of filters count back from now, for who reads flow records"),
@@ -33,10 +33,17 @@ const ALLOWED: [(&str, &str); 30] = [
     ("agent/src/reports/watch.rs", "when packets denied, for who reads of them"),
     ("agent/src/state_loop/denied.rs", "since when the summary of audit counts, for who reads it"),
     ("agent/src/state_loop/report.rs", "when the last commit was, for who reads the status"),
+    ("aggregator/src/export/figures.rs", "how old the oldest unsent record is, for who reads it"),
     (
-        "aggregator/src/listen.rs",
-        "durations of filters count back from now; windows of records are those of the wall clock",
+        "aggregator/src/export/pass.rs",
+        "which agents have sent records lately; how long is waited is of the monotonic clock",
     ),
+    ("aggregator/src/export/sink.rs", "Retry-After may be a date"),
+    ("aggregator/src/goldmane.rs", "times of a request may count back from now"),
+    ("aggregator/src/hubble.rs", "which nodes are silent, for who reads it"),
+    ("aggregator/src/listen.rs", "windows of records are those of the wall clock"),
+    ("aggregator/src/listen/query.rs", "durations of filters count back from now"),
+    ("aggregator/src/listen/stream.rs", "windows of records are those of the wall clock"),
     ("aggregator/src/metrics.rs", "which nodes are silent, for who reads it"),
     ("aggregator/src/serve.rs", "windows of flow records are those of the wall clock, and expire by it"),
     ("cluster/src/lease/hold.rs", "when a Lease was renewed, for who reads it; nobody compares it"),
@@ -48,9 +55,11 @@ const ALLOWED: [(&str, &str); 30] = [
     ("context/src/remote/cluster.rs", "as of when sets of another cluster were right, which outlives this process"),
     ("context/src/remote/publisher.rs", "how old they are, where they may be too old (--remote-max-stale)"),
     ("context/src/verbs/init_tls.rs", "certificates are renewed before a date"),
+    ("flow/src/cluster/hints.rs", "a constant, since no value of a hint is a duration"),
     ("listener/src/certificate.rs", "when a certificate expires"),
     ("listener/src/tls/files.rs", "an expired certificate does not replace the one in use"),
     ("listener/src/tls/tests.rs", "compares such a date"),
+    ("trail/src/position_file.rs", "a time for a test"),
 ];
 
 #[test]
