@@ -12,4 +12,4 @@ pub use guard::{
     ClientCredentials, Denial, Grant, Grants, Guard, Principal, Scope, Session, Subject, TokenAuthenticator,
     TokenSettings, check, recheck_interval,
 };
-pub use port::{PortReport, PortSecurity, PortSettings, PortTls, Risks};
+pub use port::{PortReport, PortSecurity, PortSettings, Risks};

@@ -1,11 +1,15 @@
 //! How the port is protected: TLS, the guard of its routes, and warnings where either is missing.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::serve::Listener;
 use jiff::Timestamp;
-use listener::tls::{TlsFiles, TlsStatus};
+use listener::Limits;
+use listener::tls::{HandshakeLimits, Refused, TlsFiles, TlsStatus};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -16,7 +20,7 @@ use crate::guard::{Grants, Guard, Scope, TokenAuthenticator, TokenSettings, rech
 #[derive(Clone)]
 pub struct PortSecurity {
     /// `None` for plain HTTP.
-    pub tls: Option<PortTls>,
+    tls: Option<PortTls>,
     /// `None` where everyone may read.
     pub guard: Option<Arc<Guard>>,
     pub figures: AccessFigures,
@@ -49,8 +53,8 @@ pub struct Risks {
 
 /// The certificate that is served.
 #[derive(Clone)]
-pub struct PortTls {
-    pub config: listener::tls::ConfigReceiver,
+struct PortTls {
+    config: listener::tls::ConfigReceiver,
     status: watch::Receiver<TlsStatus>,
 }
 
@@ -111,6 +115,32 @@ impl PortSecurity {
             tracing::warn!("{warning}");
         }
         Ok(PortSecurity { tls, guard: guard.map(Arc::new), figures, warnings: warnings.into() })
+    }
+
+    /// Serves the routes with the certificate of the port, if it has one, and never returns. `refuse_connection` is called
+    /// for each connection above the limit; handshakes that fail are counted here.
+    pub async fn serve<L>(
+        &self,
+        listener: L,
+        routes: Router,
+        limits: Limits,
+        refuse_connection: impl Fn() + Send + Sync + 'static,
+    ) -> Infallible
+    where
+        L: Listener<Addr = SocketAddr>,
+    {
+        let Some(tls) = self.tls.clone() else {
+            return listener::serve(listener, routes, limits, refuse_connection).await;
+        };
+        let figures = self.figures.clone();
+        let refused = Arc::new(move |refused| match refused {
+            Refused::TooManyConnections => refuse_connection(),
+            Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
+                figures.refused_handshake(refused);
+            }
+        });
+        let handshakes = HandshakeLimits::of_connections(limits.connections);
+        listener::tls::serve(listener, routes, (limits, handshakes), tls.config, refused).await
     }
 
     /// Sets the figures that are read when scraped.

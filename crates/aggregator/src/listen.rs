@@ -21,7 +21,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
-use listener::tls::{HandshakeLimits, Refused};
 use listener::{Limits, Protocols};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -46,8 +45,6 @@ const FEWEST_CONNECTIONS: u64 = 16;
 const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const MOST_HANDSHAKES: usize = 1_024;
 
 /// An error message of ours is shorter.
 const ERROR_BYTES: usize = 4 << 10;
@@ -117,18 +114,7 @@ pub(crate) async fn serve_protected(
     security: PortSecurity,
     metrics: Arc<Metrics>,
 ) -> std::convert::Infallible {
-    let Some(tls) = security.tls else {
-        return listener::serve(listener, routes, limits, || metrics.refuse_connection()).await;
-    };
-    let figures = security.figures;
-    let refused = Arc::new(move |refused| match refused {
-        Refused::TooManyConnections => metrics.refuse_connection(),
-        Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
-            figures.refused_handshake(refused);
-        }
-    });
-    let handshakes = HandshakeLimits { count: (limits.connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE };
-    listener::tls::serve(listener, routes, (limits, handshakes), tls.config, refused).await
+    security.serve(listener, routes, limits, move || metrics.refuse_connection()).await
 }
 
 fn routes(sources: Sources) -> Router {

@@ -18,7 +18,6 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use feed::Position;
 use futures::StreamExt;
-use listener::tls::{HandshakeLimits, Refused};
 use listener::{Limits, Protocols};
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -81,12 +80,6 @@ const MOST_CONNECTIONS: u64 = 16_384;
 /// A limit of open files that leaves fewer connections is a mistake that shows at once.
 const FEWEST_CONNECTIONS: u64 = 16;
 
-/// TLS handshakes that are under way at once.
-const MOST_HANDSHAKES: usize = 1_024;
-
-/// For a whole TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-
 /// A stream of deltas has no end, so no connection has. One that is idle between two requests ends with the time for a
 /// request's head, and one whose peer reads nothing with [`UNREAD_FOR`].
 fn limits(file_limit: Option<u64>) -> Limits {
@@ -115,23 +108,8 @@ pub(crate) async fn serve(
             tracing::debug!("cannot set the socket options of a connection: {error}");
         }
     });
-    let limits = limits(file_limit);
-    let Some(tls) = sources.security.tls.clone() else {
-        return listener::serve(listener, routes(sources), limits, || metrics.refuse_connection()).await;
-    };
-    let figures = sources.security.figures.clone();
-    let refused = Arc::new(move |refused| match refused {
-        Refused::TooManyConnections => metrics.refuse_connection(),
-        Refused::HandshakeEvicted | Refused::HandshakeTimedOut | Refused::HandshakeFailed => {
-            figures.refused_handshake(refused);
-        }
-    });
-    listener::tls::serve(listener, routes(sources), (limits, handshake_limits(limits)), tls.config, refused).await
-}
-
-/// A handshake takes a client some milliseconds, so that fewer are under way than connections are open.
-fn handshake_limits(limits: Limits) -> HandshakeLimits {
-    HandshakeLimits { count: (limits.connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE }
+    let security = sources.security.clone();
+    security.serve(listener, routes(sources), limits(file_limit), move || metrics.refuse_connection()).await
 }
 
 fn routes(sources: Sources) -> Router {
@@ -358,13 +336,6 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn handshakes_are_part_of_the_connections() {
-        for (file_limit, handshakes) in [(Some(1024), 192), (Some(1 << 20), 1_024), (Some(100), 4)] {
-            assert_eq!(handshake_limits(limits(file_limit)).count, handshakes, "{file_limit:?}");
-        }
-    }
 
     #[test]
     fn connections_leave_descriptors_for_other_work() {

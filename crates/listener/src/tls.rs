@@ -17,6 +17,12 @@ pub use files::{ConfigReceiver, Reloader, TlsError, TlsFiles, TlsStatus};
 use crate::handshakes::Handshakes;
 use crate::{Limits, PeerCertificate, serve_connection};
 
+/// TLS handshakes that are under way at once.
+const MOST_HANDSHAKES: usize = 1_024;
+
+/// For a whole TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// Bounds on handshakes, besides those on connections: a handshake is a connection from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeLimits {
@@ -24,6 +30,14 @@ pub struct HandshakeLimits {
     pub count: usize,
     /// For a whole handshake.
     pub duration: Duration,
+}
+
+impl HandshakeLimits {
+    /// For a listener with so many connections. A handshake takes a client some milliseconds, so that fewer are under way
+    /// than connections are open.
+    pub fn of_connections(connections: usize) -> HandshakeLimits {
+        HandshakeLimits { count: (connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE }
+    }
 }
 
 /// Why a connection ended before its first request.

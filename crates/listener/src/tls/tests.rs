@@ -153,6 +153,13 @@ fn handshakes(count: usize, duration: Duration) -> HandshakeLimits {
     HandshakeLimits { count, duration }
 }
 
+#[test]
+fn handshakes_are_part_of_the_connections() {
+    for (connections, count) in [(768, 192), (16_384, 1_024), (16, 4), (1, 1)] {
+        assert_eq!(HandshakeLimits::of_connections(connections), handshakes(count, HANDSHAKE), "{connections}");
+    }
+}
+
 /// Asks on a connection that stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
