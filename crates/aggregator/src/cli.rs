@@ -205,9 +205,7 @@ fn grant(text: &str) -> Result<Grant, String> {
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
-    let duration = console::duration(text)?;
-    let bounds = Duration::from_secs(1)..=Duration::from_secs(600);
-    if bounds.contains(&duration) { Ok(duration) } else { Err("expected a duration from 1s to 10m".into()) }
+    TokenSettings::check_ttl(console::duration(text)?)
 }
 
 #[cfg(test)]

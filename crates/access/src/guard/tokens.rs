@@ -1,6 +1,7 @@
 //! Bearer tokens, which the API server reviews.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,20 @@ pub(super) enum TokenError {
 pub struct TokenSettings {
     pub audiences: Vec<String>,
     pub ttl: Duration,
+}
+
+/// Bounds on the time for which a decision is cached: a shorter one would review each request, a longer one would accept
+/// revoked tokens for long.
+const TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(600);
+
+impl TokenSettings {
+    /// Checks the bounds on [`TokenSettings::ttl`].
+    ///
+    /// # Errors
+    /// If the duration is out of bounds; the text says which.
+    pub fn check_ttl(ttl: Duration) -> Result<Duration, String> {
+        if TTLS.contains(&ttl) { Ok(ttl) } else { Err("expected a duration from 1s to 10m".into()) }
+    }
 }
 
 /// Reviews tokens, and remembers the decisions for a while.
@@ -138,5 +153,18 @@ impl TokenAuthenticator {
 
     fn cache(&self) -> std::sync::MutexGuard<'_, DecisionCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ttl_has_bounds() {
+        for (milliseconds, is_valid) in [(999, false), (1_000, true), (600_000, true), (600_001, false)] {
+            let ttl = TokenSettings::check_ttl(Duration::from_millis(milliseconds));
+            assert_eq!(ttl.is_ok(), is_valid, "{milliseconds} ms");
+        }
     }
 }
