@@ -39,7 +39,7 @@ const LOOP_HANGS: Duration = Duration::from_secs(120);
 pub(crate) const SOCKET_LIMITS: Limits =
     Limits { connections: 128, request_head: Duration::from_secs(10), lifetime: None, protocols: Protocols::Http1 };
 
-/// What the routes answer from.
+/// Shared state of the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,

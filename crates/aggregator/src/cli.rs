@@ -14,7 +14,7 @@ use listener::tls::TlsFiles;
 use crate::export::ExportArguments;
 use crate::interfaces::InterfaceAddress;
 
-/// What can be granted: to send records, to read them, the metrics, the status, to read records as Hubble or Goldmane.
+/// Scopes of grants: sending records, reading them, the metrics, the status, and reading records as Hubble or Goldmane.
 pub(crate) const SCOPES: &[Scope] = &[
     Scope { name: "push", segment: delivery::SERVICE },
     Scope { name: "flows", segment: "v1" },

@@ -13,7 +13,7 @@ use prometheus_client::registry::Unit;
 
 use crate::aggregate::Aggregate;
 
-/// The label of all pairs that have no series. Namespaces have no parentheses in their names.
+/// Label value of the series that sums up all other pairs. Names of namespaces have no parentheses.
 const OTHER: &str = "(other)";
 
 /// Totals since the start, of settled windows.
@@ -61,7 +61,7 @@ impl EdgeMetrics {
 /// One amount of a total.
 type Amount = fn(&EdgeTotal) -> u64;
 
-/// The series of a registry.
+/// Collector of the series, which are encoded when scraped.
 pub(crate) struct EdgeCollector(pub(crate) Arc<EdgeMetrics>);
 
 impl fmt::Debug for EdgeCollector {

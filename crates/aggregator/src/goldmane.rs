@@ -1,4 +1,4 @@
-//! `goldmane.Flows` and `goldmane.Statistics`: what Whisker asks.
+//! gRPC services `goldmane.Flows` and `goldmane.Statistics`, which Whisker calls.
 //!
 //! Flows of a stream are those of windows that have settled, so that each is sent once.
 
@@ -36,7 +36,7 @@ pub(crate) fn routes(archive: Archive) -> Router {
         .with_state(archive)
 }
 
-/// Flows of Calico's agents are not records of ours.
+/// Refuses flows of Calico's agents, which are not flow records.
 async fn connect() -> Response {
     let message = "flows of Calico's agents are not received; agents of Ringfence send theirs with --flow-server";
     Status::unimplemented(message).into_http()
@@ -56,7 +56,7 @@ fn refused(error: RequestError) -> Status {
     }
 }
 
-/// The message of a request, if all of its fields are known.
+/// The message of a request; an error if the request has unknown fields.
 fn known<M>(request: Strict<M>) -> Result<M, Status> {
     match request.unknown {
         Some(field) => Err(refused(RequestError::Unknown { message: "the request", field })),
@@ -182,13 +182,13 @@ async fn stream_flows(
 struct Follower {
     archive: Archive,
     filters: Filters,
-    /// Windows that begin earlier are not asked for, in seconds since 1970.
+    /// Start of the requested range, in seconds since 1970.
     start: i64,
     windows: VecDeque<Timestamp>,
-    /// Of the window that is read.
+    /// Flows of the current window that are not sent yet.
     results: std::vec::IntoIter<FlowResult>,
     settled: watch::Receiver<Timestamp>,
-    /// Windows that begin earlier were read, or are in the queue.
+    /// Begin of the first window that is neither read nor queued.
     next: Timestamp,
     _permit: OwnedSemaphorePermit,
 }

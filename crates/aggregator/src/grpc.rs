@@ -1,4 +1,4 @@
-//! gRPC methods from functions, as far as interfaces need them.
+//! Unary and server-streaming gRPC methods from functions.
 
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use tonic::Status;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic_prost::ProstCodec;
 
-/// Requests are filters and times. One with 256 of the longest names that Kubernetes has is smaller.
+/// Largest request message: filters and times. One with 256 of the longest Kubernetes names is smaller.
 const LARGEST_REQUEST: usize = 256 << 10;
 
-/// What a call of a stream sends.
+/// Messages of a server-streaming response.
 pub(crate) struct Answers<A>(Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>);
 
 impl<A> Answers<A> {
@@ -49,7 +49,7 @@ where
     }
 }
 
-/// Answers a call of one message with one message.
+/// Handles a unary call.
 pub(crate) async fn unary<Q, A, R>(request: Request, answer: impl FnMut(Q) -> R) -> Response
 where
     Q: Message + Default + 'static,
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// Answers a call of one message with a stream.
+/// Handles a server-streaming call.
 pub(crate) async fn streaming<Q, A>(request: Request, answer: impl FnMut(Q) -> Result<Answers<A>, Status>) -> Response
 where
     Q: Message + Default + 'static,

@@ -1,4 +1,4 @@
-//! What is served: the call of agents, queries, health, status and metrics.
+//! Routes of the aggregator's port: the gRPC call of agents, queries, health, status and metrics.
 
 mod flows;
 mod graph;
@@ -31,25 +31,25 @@ use crate::export::Exports;
 use crate::metrics::Metrics;
 use crate::report::{CoverageReport, StatusReport};
 
-/// Queries that are answered at once: each has the joined records of one window in memory.
+/// Queries that run concurrently: each has the joined records of one window in memory.
 const QUERIES: usize = 8;
 
 /// Agents of the largest clusters have a connection each.
 const MOST_CONNECTIONS: u64 = 8_192;
 
-/// Descriptors for everything but connections.
+/// File descriptors that are reserved for everything but connections.
 const OTHER_FILES: u64 = 64;
 const FEWEST_CONNECTIONS: u64 = 16;
 
-/// An agent connects again; an answer to a query may take that long.
+/// Longest lifetime of a connection: enough for the response to a query. Agents reconnect.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
-/// An error message of ours is shorter.
+/// Longest error message of a route that is converted to a gRPC status.
 const ERROR_BYTES: usize = 4 << 10;
 
-/// What the routes answer from.
+/// Shared state of the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) aggregate: Arc<Aggregate>,
@@ -59,7 +59,7 @@ pub(crate) struct Sources {
     pub(crate) started: Timestamp,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    /// Windows that are joined for streams at once.
+    /// Limits the windows that are joined for streams concurrently.
     joins: Arc<Semaphore>,
 }
 
@@ -137,7 +137,8 @@ fn routes(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-/// A call that is refused before it is decoded is answered as gRPC asks, so that the agent's log says why.
+/// Converts the error response of a gRPC call that was refused before it was decoded to a gRPC status, so that the agent
+/// logs the reason.
 pub(crate) async fn as_grpc_status(request: Request, next: Next) -> Response {
     let is_grpc =
         request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
@@ -188,7 +189,7 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-/// As the agent's socket answers.
+/// Body of an error response, in the form of the agent's socket.
 #[derive(Serialize)]
 struct ApiError {
     error: String,

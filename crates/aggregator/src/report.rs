@@ -1,4 +1,4 @@
-//! How complete the records are, as JSON.
+//! Reports on coverage and status as JSON: nodes, and records that were missed, evicted or refused.
 
 use access::PortReport;
 use jiff::{SignedDuration, Timestamp};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::aggregate::Figures;
 use crate::export::{ExportReport, Exports};
 
-/// Windows close every 15 s and are sent at once; the longest wait after a failure is 30 s.
+/// A node is silent after this time: windows close every 15 s and are sent at once, and the longest backoff is 30 s.
 const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(90);
 
 /// `GET /v1/flows/coverage`.
@@ -21,12 +21,12 @@ pub(crate) struct CoverageReport {
     pub(crate) records: usize,
     /// Records that were never received.
     pub(crate) missed: u64,
-    /// Records that left before their hour was over.
+    /// Records evicted before they were an hour old, for lack of memory.
     pub(crate) evicted: u64,
-    /// Records that were not kept: too old, in the future, too many, or not understood.
+    /// Records received and not kept: too old, in the future, too many, or undecodable.
     pub(crate) refused: u64,
     pub(crate) nodes: Vec<NodeCoverage>,
-    /// Where records are exported to.
+    /// Exports of records, by sink.
     pub(crate) exports: Vec<ExportReport>,
     /// Problems, as sentences for people.
     pub(crate) problems: Vec<String>,
@@ -37,9 +37,9 @@ pub(crate) struct CoverageReport {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeCoverage {
     pub(crate) node: String,
-    /// When it sent records last.
+    /// Time of the last batch of the node.
     pub(crate) heard: Timestamp,
-    /// Records that it had not sent then.
+    /// Records that the node had not sent by then.
     pub(crate) behind: u64,
     pub(crate) silent: bool,
 }
@@ -91,7 +91,7 @@ impl CoverageReport {
         }
     }
 
-    /// Adds what is known of exports.
+    /// Adds the reports of exports and their problems.
     pub(crate) fn with_exports(mut self, exports: &Exports) -> CoverageReport {
         self.exports = exports.reports();
         self.problems.extend(exports.problems());

@@ -10,7 +10,7 @@ pub(crate) fn begin() -> Timestamp {
     "2026-05-04T12:00:00Z".parse().unwrap()
 }
 
-/// So many windows after [`begin`].
+/// Begin of the window with this number, counted from [`begin`].
 pub(crate) fn window(number: i64) -> Timestamp {
     begin() + SignedDuration::from_secs(15 * number)
 }

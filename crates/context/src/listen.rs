@@ -1,4 +1,4 @@
-//! What is served: the three resources of each feed, health, status and figures.
+//! Routes of the provider's port: the three resources of each feed, health, status and metrics.
 
 mod lookup;
 mod stream;
@@ -31,8 +31,8 @@ use crate::ranges::RangeRecords;
 use crate::remote;
 use crate::status::{HistoryReport, Published, Status};
 
-/// What a peer has not acknowledged for so long is not coming: the kernel ends the connection (tcp(7),
-/// TCP_USER_TIMEOUT), be it that the peer is gone or that it reads nothing.
+/// Time without an acknowledgement after which the kernel closes the connection (tcp(7), TCP_USER_TIMEOUT), whether the
+/// peer is gone or reads nothing.
 const UNREAD_FOR: Duration = Duration::from_secs(30);
 
 /// A feed as it is served.
@@ -42,7 +42,7 @@ pub(crate) struct Served {
     pub(crate) figures: FeedFigures,
 }
 
-/// What the routes answer from.
+/// Shared state of the routes.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) status: watch::Receiver<Arc<Status>>,
@@ -51,7 +51,7 @@ pub(crate) struct Sources {
     /// `None` if none is kept.
     pub(crate) history: Option<SharedHistory>,
     pub(crate) ranges: Arc<RangeRecords>,
-    /// None where no other clusters are watched.
+    /// `None` if no other clusters are watched.
     pub(crate) remote: Option<watch::Receiver<Arc<remote::Report>>>,
     pub(crate) security: PortSecurity,
 }
@@ -162,7 +162,7 @@ async fn status(State(sources): State<Sources>) -> Response {
     Json(status.report(feeds, sources.remote(), history, sources.security.report(), Instant::now())).into_response()
 }
 
-/// Says what `download` would give.
+/// Position, version and hash of the representation that `download` would send.
 async fn version(
     State(sources): State<Sources>,
     Path(feed): Path<String>,
@@ -175,9 +175,9 @@ async fn version(
 
 #[derive(Debug, Default, Deserialize)]
 struct Wanted {
-    /// Something else that goes with the baseline.
+    /// Name of a part that is published with the baseline.
     part: Option<String>,
-    /// Another form of the feed than the usual one.
+    /// Form of the feed; the default one if absent.
     form: Option<String>,
 }
 

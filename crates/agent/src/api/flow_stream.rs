@@ -10,18 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use super::flow_server::{FlowServer, Unanswered, with_causes};
 
-/// How long nothing may come: the aggregator writes something every 15 s, so that two signs of life were lost.
+/// Time without data after which the connection counts as broken: the aggregator sends a heartbeat every 15 s, so that
+/// two were lost.
 const SILENCE: Duration = Duration::from_secs(45);
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// What comes of the stream.
+/// Item of the aggregator's stream of records.
 #[derive(Debug)]
 pub(crate) enum StreamItem {
     Record(Box<ClusterRecord>),
     Gap(StreamGap),
-    /// The connection has ended, and another one is tried.
+    /// The connection ended; the client reconnects.
     Interrupted(String),
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct FlowCoverage {
     pub(crate) problems: Vec<String>,
 }
 
-/// What the records say in which both addresses are listed: a record has the connections of all pods of two workloads.
+/// Sums over the flow records that list both addresses. A record has the connections of all pods of two workloads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SeenFlows {

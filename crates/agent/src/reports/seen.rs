@@ -40,7 +40,7 @@ pub(crate) struct Flow {
     pub(crate) port: Option<u16>,
 }
 
-/// What the log showed of the first packet of a flow.
+/// Fields of the first logged packet of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FirstPacket {
     /// Type of the ICMP message.

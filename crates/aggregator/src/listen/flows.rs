@@ -56,7 +56,7 @@ pub(super) async fn flows(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
-/// Records that have left would be missing without notice.
+/// Refuses a page whose window was evicted: its records would be missing without notice.
 fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     let kept = aggregate.left_before();
     if page.window >= kept {
@@ -71,21 +71,21 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
     })
 }
 
-/// What is left of an answer.
+/// State of a response whose remaining windows are yet to be written.
 struct Answer {
     aggregate: Arc<Aggregate>,
     filters: FlowFilters,
     windows: std::vec::IntoIter<Timestamp>,
-    /// `None` if everything was asked for at once.
+    /// `None` if the response is not paged.
     pages: Option<Pages>,
     has_ended: bool,
     _permit: OwnedSemaphorePermit,
 }
 
 struct Pages {
-    /// Where the page begins; `None` at the first window and once it has begun.
+    /// Position at which the page begins; `None` for the first page, and once its first window was read.
     from: Option<Page>,
-    /// Records until the page is full.
+    /// Records for which the page still has room.
     left: usize,
 }
 
@@ -122,7 +122,7 @@ impl Answer {
             return Ok(text);
         };
         if window < self.aggregate.left_before() {
-            // The next page is refused with the reason.
+            // The request for the next page is refused with the reason.
             self.has_ended = true;
             return end(Some(Page::at(window)));
         }

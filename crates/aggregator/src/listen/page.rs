@@ -1,4 +1,4 @@
-//! Where a reader of records goes on: the token of a page, and the id of an event.
+//! Positions at which a client resumes reading records: the token of the next page, and the ID of an event.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use flow::{EdgePlace, WINDOW_SECONDS};
 use jiff::{SignedDuration, Timestamp};
 
-/// The next record is in this window, behind the place, or in a later one.
+/// Position of a reader: the next record is in this window after the place, or in a later window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) window: Timestamp,
@@ -14,7 +14,7 @@ pub(super) struct Page {
     pub(super) after: Option<EdgePlace>,
 }
 
-/// A text that is no token of ours.
+/// The text is not a page token or event ID of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid page or event ID: expected one that this server has sent")]
 pub(super) struct InvalidPage;

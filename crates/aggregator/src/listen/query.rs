@@ -1,4 +1,4 @@
-//! Parameters of queries, and the bound on queries that are answered at once.
+//! Parameters of queries, and the limit of concurrent queries.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Sources, refuse};
 use crate::aggregate::Aggregate;
 
-/// A request that is not answered, and why.
+/// A refused request: status code and reason.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) code: StatusCode,
@@ -40,7 +40,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Parameters as they were given. What is not taken by its name is a filter.
+/// Parameters of the query string. Those that no function removes by name are filters.
 #[derive(Debug)]
 pub(super) struct Given(Vec<(String, String)>);
 
@@ -49,7 +49,7 @@ impl Given {
         Given(given)
     }
 
-    /// Takes a parameter that has one value.
+    /// Removes a parameter that has at most one value.
     pub(super) fn take(&mut self, name: &str) -> Result<Option<String>, Refusal> {
         let mut taken = self.take_all(name).into_iter();
         match (taken.next(), taken.next()) {
@@ -58,7 +58,7 @@ impl Given {
         }
     }
 
-    /// Takes all values of a parameter.
+    /// Removes all values of a parameter.
     pub(super) fn take_all(&mut self, name: &str) -> Vec<String> {
         let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(given, _)| given == name);
         self.0 = left;
@@ -66,7 +66,7 @@ impl Given {
         taken.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Takes `limit`: how much the answer lists, from 1 to `most`.
+    /// Removes `limit`, the number of items that the response lists, from 1 to `most`.
     pub(super) fn limit(&mut self, most: usize) -> Result<Option<usize>, Refusal> {
         let Some(text) = self.take("limit")? else { return Ok(None) };
         let number = text.parse().ok().filter(|number| text.bytes().all(|byte| byte.is_ascii_digit()) && *number > 0);
@@ -79,7 +79,7 @@ impl Given {
         }
     }
 
-    /// What is left.
+    /// Parses all remaining parameters as filters.
     pub(super) fn filters(&self) -> Result<FlowFilters, Refusal> {
         let given = self.0.iter().map(|(field, text)| (field.as_str(), text.as_str()));
         FlowFilters::parse(given, Timestamp::now()).map_err(Refusal::bad_request)
@@ -87,7 +87,7 @@ impl Given {
 }
 
 impl Sources {
-    /// The right to be answered.
+    /// Acquires a permit of a query, or refuses the query if too many run.
     pub(super) fn start_query(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let Ok(permit) = self.queries.clone().try_acquire_owned() else {
             self.metrics.refuse_query();
@@ -118,7 +118,7 @@ impl Sources {
     }
 }
 
-/// Runs what takes a processor for milliseconds and more on a thread of its own.
+/// Runs work that occupies a processor for milliseconds or longer on a thread for blocking work.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
     let failed = |error: tokio::task::JoinError| Refusal {
         code: StatusCode::INTERNAL_SERVER_ERROR,
@@ -127,7 +127,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-/// The windows that an answer is about.
+/// Windows that a response covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Range {
@@ -135,7 +135,7 @@ pub(super) struct Range {
     first_window: Option<Timestamp>,
     last_window: Option<Timestamp>,
     windows: usize,
-    /// Windows of the range that left while they were summed up: their records are not in the answer.
+    /// Windows of the range that were evicted during the summation: the response lacks their records.
     missed_windows: usize,
 }
 

@@ -1,8 +1,8 @@
 //! `GET /v1/flows/stream`: the joined records of each window once, when it has settled, as server-sent events.
 //!
-//! The id of an event says where the stream goes on behind it, so that a client that comes back with `Last-Event-ID` gets what
-//! follows, each record once. A stream keeps a position and one event; windows are read when it is their turn. What left the
-//! memory before it was read is announced as a gap.
+//! The ID of an event is the position after it, so that a client that reconnects with `Last-Event-ID` receives the following
+//! events, each record once. A stream buffers a position and one event, and reads one window at a time. Windows that were
+//! evicted before they were read are reported as a gap.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use super::page::{InvalidPage, Page};
 use super::query::{Given, Refusal, blocking};
 use crate::aggregate::{Aggregate, settled_at, window_of};
 
-/// Streams that are open at once: each has two events in memory and joins each window.
+/// Limit of open streams: each has two events in memory and joins each window.
 pub(super) const MOST_STREAMS: usize = 32;
 
-/// Windows that are joined for streams at once, so that they leave processors and memory to agents and queries.
+/// Windows that are joined for streams concurrently, so that processors and memory remain for agents and queries.
 pub(super) const JOINS: usize = 2;
 
 /// Records of one event. A larger window is several events.
 const EVENT_BYTES: usize = 512 << 10;
 
-/// An event waits while the one before is sent.
+/// One event is queued while the previous one is sent.
 const QUEUED_EVENTS: usize = 1;
 
-/// A reader that accepts nothing for so long is cut off. It may come back.
+/// A stream whose reader accepts no event for this long is closed. The client may reconnect.
 const STALL: Duration = Duration::from_secs(30);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -49,7 +49,7 @@ const OPEN: &str = "open";
 const FLOWS: &str = "flows";
 const GAP: &str = "gap";
 
-/// The first event: what follows begins with this window.
+/// First event: the window with which the stream begins.
 #[derive(Debug, Serialize)]
 struct OpenData {
     from: Timestamp,
@@ -63,7 +63,7 @@ struct FlowsData {
     records: Vec<ClusterRecord>,
 }
 
-/// Windows of which the stream lacks records.
+/// Event of a gap: windows whose records the stream lacks.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct GapData {
     from: Timestamp,
@@ -120,7 +120,7 @@ pub(super) async fn stream(
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::from_stream(body)).into_response())
 }
 
-/// The id of an event: the window that was read to its end, or the place within one.
+/// Parses the ID of an event: the window that was read to its end, or the place within one.
 fn read_id(text: &str) -> Result<Page, Refusal> {
     if let Ok(window) = text.parse::<Timestamp>() {
         return Ok(Page::behind(window_of(window)));
@@ -128,7 +128,7 @@ fn read_id(text: &str) -> Result<Page, Refusal> {
     text.parse().map_err(|error: InvalidPage| Refusal::bad_request(error))
 }
 
-/// The id after which the stream goes on there.
+/// ID of the event that ends at this position.
 fn id(next: Page) -> String {
     match next.after {
         Some(_) => next.to_string(),
@@ -139,7 +139,7 @@ fn id(next: Page) -> String {
     }
 }
 
-/// Why a stream is over.
+/// Reason for which a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     /// The reader closed it.
@@ -149,12 +149,12 @@ enum Ended {
     Failed(String),
 }
 
-/// What the reader is sent.
+/// Channel to the response body of the reader.
 struct Output {
     events: mpsc::Sender<Bytes>,
     /// See [`STALL`].
     stall: Duration,
-    /// Between two signs of life.
+    /// Interval of heartbeats while no event is sent.
     heartbeat: Duration,
 }
 
@@ -173,13 +173,13 @@ impl Output {
     }
 }
 
-/// One reader's way through the windows.
+/// State of one stream: the position of its reader, and how windows are read.
 struct Follower {
     aggregate: Arc<Aggregate>,
     joins: Arc<Semaphore>,
     filters: Arc<FlowFilters>,
     next: Page,
-    /// A reader that comes back to an aggregator that was started since has to know that it filled its memory anew.
+    /// Start of the aggregator if the reader resumes at an earlier window; reported as a gap, since records may be missing.
     restarted: Option<Timestamp>,
 }
 
@@ -201,7 +201,7 @@ impl Follower {
         }
     }
 
-    /// Sends what has settled, and waits for more.
+    /// Sends all settled windows, then waits for the next ones to settle.
     async fn follow(&mut self, output: &Output) -> Result<(), Ended> {
         let mut settled = self.aggregate.settled();
         output.send_event(OPEN, Some(&id(self.next)), &OpenData { from: self.next.window }).await?;
@@ -247,7 +247,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Announces windows that left before they were read.
+    /// Reports windows that were evicted before they were read as a gap.
     async fn send_gap(&mut self, output: &Output) -> Result<(), Ended> {
         let kept = self.aggregate.left_before();
         if self.next.window >= kept {
@@ -261,8 +261,8 @@ impl Follower {
         Ok(())
     }
 
-    /// The records from here to the end of the window, as many as an event has, and where it goes on. `None` if the window
-    /// left meanwhile.
+    /// The records of the next event, from the position up to [`EVENT_BYTES`] or the end of the window, and the position after
+    /// them. `None` if the window was evicted meanwhile.
     async fn read(&self) -> Result<Option<(Page, Result<Vec<u8>, serde_json::Error>)>, Ended> {
         let permit = self.joins.clone().acquire_owned().await.map_err(|error| Ended::Failed(error.to_string()))?;
         let (aggregate, filters, from) = (self.aggregate.clone(), self.filters.clone(), self.next);
@@ -275,7 +275,7 @@ impl Follower {
     }
 }
 
-/// The records behind a place, in the order of places, and where to go on.
+/// Encodes the records after the position, in the order of places; returns the position after the last one, too.
 fn encode(
     from: Page,
     mut records: Vec<ClusterRecord>,

@@ -14,7 +14,7 @@ const fn scope(name: &'static str) -> Scope {
     Scope { name, segment: name }
 }
 
-/// What can be granted.
+/// Scopes of grants: each feed, the metrics and the status.
 pub(crate) const SCOPES: &[Scope] =
     &[scope(identity::FEED), scope(declared::FEED), scope(remote::FEED), scope("metrics"), scope("status")];
 

@@ -16,12 +16,12 @@ fn follower(aggregate: &Arc<Aggregate>, next: Page) -> Follower {
     }
 }
 
-/// The heartbeat follows at once when there is nothing to send.
+/// An output that sends a heartbeat as soon as no event is due.
 fn output(events: mpsc::Sender<Bytes>) -> Output {
     Output { events, stall: STALL, heartbeat: Duration::ZERO }
 }
 
-/// What a follower sends until it has nothing more to send.
+/// Events that a follower sends before its first heartbeat.
 async fn sent(follower: Follower) -> Vec<Parsed> {
     let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
     let running = tokio::spawn(follower.run(output(events)));
@@ -102,7 +102,7 @@ async fn windows_that_left_are_announced() {
     let gap = data(&events[1]);
     assert_eq!((&gap["from"], &gap["until"]), (&window(0).to_string().into(), &window(2).to_string().into()));
     assert_eq!(connections(&events).into_values().flatten().sum::<u64>(), 4);
-    // A reader that had them before misses nothing.
+    // A reader that resumes after the event lacks no record.
     let events = sent(follower(&aggregate, Page::at(window(2)))).await;
     assert!(events.iter().all(|event| event.event != GAP));
 }
@@ -128,7 +128,7 @@ async fn reader_that_stalls_is_cut_off() {
     let output = Output { stall: Duration::from_millis(20), ..output(events) };
     let ended = follower(&aggregate, Page::at(begin())).run(output).await;
     assert_eq!(ended, Ended::Stalled);
-    // What it had been sent before is still there to be read.
+    // Events that were queued before the stall remain readable.
     assert_eq!(queue.len(), QUEUED_EVENTS);
 }
 
