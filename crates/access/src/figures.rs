@@ -1,4 +1,4 @@
-//! Figures of TLS and of who is denied what.
+//! Metrics of TLS, denied requests and token reviews.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};

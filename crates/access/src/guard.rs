@@ -1,7 +1,7 @@
-//! Who may read what over the port: authentication by client certificate or bearer token, and grants per scope.
+//! Authentication of clients by certificate or bearer token, and authorization by grants per scope.
 //!
 //! The names are Kubernetes' own: a user and its groups, which are the common name and the organizations of a certificate, or
-//! those of a TokenReview. What is not granted is denied. `/healthz` and `/readyz` stay open, for the kubelet's probes.
+//! those of a TokenReview. Requests without a grant are denied. `/healthz` and `/readyz` stay open, for the kubelet's probes.
 
 mod cache;
 mod grant;
@@ -39,26 +39,26 @@ pub struct Principal {
     pub node: Option<String>,
 }
 
-/// How clients are authenticated, and what is granted to whom.
+/// Methods of authentication, and grants.
 pub struct Guard {
     /// Certificates are verified in the handshake, where there is a client CA.
     pub certificates: bool,
     pub tokens: Option<TokenAuthenticator>,
     pub grants: Grants,
-    /// What is served.
+    /// Scopes of all routes.
     pub scopes: &'static [Scope],
     pub recheck: Duration,
     pub figures: AccessFigures,
 }
 
-/// What a client presented.
+/// Credentials that a client presented.
 #[derive(Debug, Clone)]
 pub struct ClientCredentials {
     certificate: Option<Arc<PeerCertificate>>,
     token: Option<Token>,
 }
 
-/// Why a request is not answered.
+/// Reason for which a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
     Unauthenticated(&'static str),
@@ -66,26 +66,26 @@ pub enum Denial {
         user: String,
         scope: Scope,
     },
-    /// Nobody can say who the client is at present.
+    /// The API server cannot review the token at present.
     Unavailable(String),
 }
 
 impl Guard {
-    /// How clients are authenticated, in words.
+    /// Names of the enabled methods of authentication.
     pub fn methods(&self) -> Vec<&'static str> {
         let certificates = self.certificates.then_some("certificates");
         certificates.into_iter().chain(self.tokens.as_ref().map(|_| "tokens")).collect()
     }
 
-    /// Why the API server reviews no tokens at present.
+    /// Failure of the last token review; `None` once a later one succeeded.
     pub fn token_review_failure(&self) -> Option<String> {
         self.tokens.as_ref().and_then(TokenAuthenticator::failure)
     }
 
-    /// Who the client is, if it may use the scope.
+    /// Authenticates the client and checks that it may use the scope.
     ///
     /// # Errors
-    /// If it may not, or nobody can say who it is.
+    /// If the client cannot be authenticated or has no grant.
     pub async fn admit(&self, client: &ClientCredentials, scope: Scope) -> Result<Arc<Principal>, Denial> {
         let principal = self.authenticate(client).await?;
         if self.grants.allows(scope, &principal) {
@@ -95,7 +95,7 @@ impl Guard {
         }
     }
 
-    /// As kube-apiserver does, a certificate counts before a token.
+    /// A certificate takes precedence over a token, as in kube-apiserver.
     async fn authenticate(&self, client: &ClientCredentials) -> Result<Arc<Principal>, Denial> {
         if let Some(certificate) = client.certificate.as_ref().filter(|_| self.certificates)
             && let Some(user) = &certificate.common_name
@@ -139,7 +139,7 @@ fn bearer(headers: &HeaderMap) -> Option<Token> {
     scheme.eq_ignore_ascii_case("bearer").then(|| Token::new(token.trim())).flatten()
 }
 
-/// An admitted client, which may lose its access while a response goes on.
+/// An admitted client with an open response, whose access may be revoked before the response ends.
 #[derive(Clone)]
 pub struct Session {
     guard: Arc<Guard>,
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-/// Streams that were opened at once are not checked at once.
+/// Random duration, so that streams that were opened together are not reviewed together.
 fn between_half_and_whole(duration: Duration) -> Duration {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let random = RandomState::new().build_hasher().finish() % 1024;
@@ -225,7 +225,7 @@ impl IntoResponse for Denial {
     }
 }
 
-/// How often an open stream is authenticated again, where a decision about a token counts for so long.
+/// Interval at which open streams are authenticated again, from the time for which the decision on a token is cached.
 pub fn recheck_interval(ttl: Duration) -> Duration {
     ttl.saturating_mul(TTLS_BETWEEN_RECHECKS)
 }

@@ -1,7 +1,7 @@
-//! Who may use an HTTP or gRPC port of ours: authentication of clients by certificate or bearer token, grants per scope, the
-//! certificate that is served, and what is counted about all of it.
+//! Access control of an HTTP or gRPC port: the serving certificate, authentication of clients by certificate or bearer
+//! token, grants per scope, and their metrics.
 //!
-//! What is served, and which scopes there are, is not known here.
+//! The crate knows neither the routes of a port nor its scopes.
 
 mod figures;
 mod guard;

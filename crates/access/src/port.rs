@@ -1,4 +1,4 @@
-//! How the port is protected: TLS, the guard of its routes, and warnings where either is missing.
+//! Protection of a port: TLS, the guard of its routes, and warnings where either is missing.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,38 +16,38 @@ use tokio::sync::watch;
 use crate::AccessFigures;
 use crate::guard::{Grants, Guard, Scope, TokenAuthenticator, TokenSettings, recheck_interval};
 
-/// What protects the port.
+/// Protection of a port, loaded from its [`PortSettings`].
 #[derive(Clone)]
 pub struct PortSecurity {
     /// `None` for plain HTTP.
     tls: Option<PortTls>,
-    /// `None` where everyone may read.
+    /// `None` if clients are not authenticated.
     pub guard: Option<Arc<Guard>>,
     pub figures: AccessFigures,
     warnings: Arc<[String]>,
 }
 
-/// What a port is protected with.
+/// Configuration of a port's protection.
 pub struct PortSettings {
     pub listen: SocketAddr,
     /// `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// `None` where tokens are not accepted.
+    /// `None` if bearer tokens are not accepted.
     pub tokens: Option<TokenSettings>,
-    /// How long a decision about a token counts.
+    /// Time for which the decision on a token is cached.
     pub token_ttl: Duration,
-    /// What is served.
+    /// Scopes of all routes.
     pub scopes: &'static [Scope],
     pub grants: Grants,
     pub risks: Risks,
 }
 
-/// What can happen to a port that others than this host reach, for warnings.
+/// Consequences of missing protection, for the warnings about a port that other hosts can reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Risks {
-    /// What who intercepts the traffic can do.
+    /// Abilities of an attacker who intercepts the traffic.
     pub without_tls: &'static str,
-    /// What everyone who reaches the port can do.
+    /// Abilities of every client that reaches the port.
     pub without_authentication: &'static str,
 }
 
@@ -58,7 +58,7 @@ struct PortTls {
     status: watch::Receiver<TlsStatus>,
 }
 
-/// In `/status`.
+/// Section of `/status` on the port.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortReport {
@@ -79,7 +79,7 @@ struct TlsReport {
 }
 
 impl PortSecurity {
-    /// Loads the certificate and prepares authentication. `connection` is there where a cluster is watched.
+    /// Loads the certificate and prepares authentication. `connection` is `None` if no cluster is watched.
     ///
     /// # Errors
     /// If the certificate cannot be loaded.
@@ -150,7 +150,7 @@ impl PortSecurity {
         }
     }
 
-    /// For `/status`.
+    /// The section of `/status`.
     pub fn report(&self) -> PortReport {
         let tls = self.tls.as_ref().map(|tls| {
             let status = tls.status.borrow();
@@ -169,7 +169,7 @@ impl PortSecurity {
     }
 }
 
-/// What is dangerous about a port that others than this host reach.
+/// Warnings about missing protection of a port that other hosts can reach.
 fn warnings(listen: SocketAddr, has_tls: bool, authenticates: bool, reviews_tokens: bool, risks: Risks) -> Vec<String> {
     let Risks { without_tls, without_authentication } = risks;
     if listen.ip().is_loopback() {

@@ -21,7 +21,7 @@ pub const LARGEST_RECORD: usize = 64 << 10;
 pub struct PushRequest {
     #[prost(string, tag = "1")]
     pub node: String,
-    /// The life of the agent.
+    /// Epoch: the process of the agent, greater at every start.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
     /// Sequence number of the first record; records count from 1 in each epoch.
@@ -43,7 +43,8 @@ pub struct PushRequest {
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct PushReceipt {
-    /// The last record of the epoch that was received; 0 if there was none. The agent goes on with the one after it.
+    /// Sequence number of the last record of the epoch that was received; 0 if there was none. The agent continues with the
+    /// next one.
     #[prost(uint64, tag = "1")]
     pub acknowledged: u64,
 }

@@ -1,4 +1,4 @@
-//! The receiving end of a call.
+//! The aggregator's side: decodes the call of an agent and encodes the response.
 
 use std::future::{Ready, ready};
 
@@ -13,7 +13,7 @@ use crate::message::{BATCH_BYTES, LARGEST_RECORD, PushReceipt, PushRequest};
 /// Path of the call.
 pub const PATH: &str = "/ringfence.flows.v1.FlowCollector/Push";
 
-/// A batch, and what is around its records.
+/// Largest message: a batch and its other fields.
 const LARGEST_MESSAGE: usize = 2 * BATCH_BYTES + LARGEST_RECORD;
 
 struct Receive<F>(F);
@@ -27,7 +27,7 @@ impl<F: FnMut(PushRequest) -> Result<PushReceipt, Status>> UnaryService<PushRequ
     }
 }
 
-/// Decodes the call, has it answered, and encodes the answer. Larger messages than agents send are refused.
+/// Decodes the call, passes the batch to `answer`, and encodes its receipt. Messages above [`LARGEST_MESSAGE`] are refused.
 pub async fn receive<B, F>(request: Request<B>, answer: F) -> Response<Body>
 where
     B: HttpBody + Send + 'static,

@@ -19,20 +19,21 @@ use crate::message::{PushReceipt, PushRequest};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// For one call.
+/// Deadline of one call.
 const CALL: Duration = Duration::from_secs(30);
 
-/// The aggregator may be away for as long as the ring lasts.
+/// Backoff of failed calls. The ring buffers the records meanwhile.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Records that are looked at for a batch, which ends earlier where they are large.
+/// Records that are read from the ring for a batch, which ends earlier if they are large.
 const MOST_RECORDS: usize = 2048;
 
-/// Answers in a row by which nothing was received. The first has the sender go back.
+/// Consecutive receipts without progress until the call counts as failed. After the first one the sender resumes from the
+/// acknowledged record.
 const MOST_FRUITLESS: u32 = 2;
 
-/// Where records are sent, and how the agent shows who it is.
+/// URL of the aggregator, and the credentials of the agent.
 #[derive(Debug, Clone)]
 pub struct DeliveryTarget {
     url: String,
@@ -52,7 +53,7 @@ pub enum DeliveryTargetError {
 
 impl DeliveryTarget {
     /// # Errors
-    /// If the URL is none, or credentials would be shown to everyone on the way.
+    /// If the URL is invalid, or credentials would be sent without TLS.
     pub fn new(
         url: &str,
         access: Access,
@@ -79,7 +80,7 @@ impl DeliveryTarget {
         &self.url
     }
 
-    /// A channel with the certificates that the files have now.
+    /// Connects with the current content of the certificate files.
     async fn channel(&self) -> Result<Channel, String> {
         feed::install_tls_provider();
         let mut endpoint = Endpoint::from_shared(self.url.clone())
@@ -115,7 +116,7 @@ impl DeliveryTarget {
     }
 }
 
-/// How far delivery is.
+/// Snapshot of the figures of delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliveryView {
     /// Records in calls that succeeded; a record that is sent again counts again.
@@ -143,7 +144,7 @@ impl DeliveryFigures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records before that one are not in the ring any more.
+    /// Counts the records before `oldest` that left the ring without an acknowledgement.
     fn note_oldest(&self, oldest: u64, highest: &mut u64) {
         let gone = oldest.saturating_sub(1);
         if gone > *highest {
@@ -184,14 +185,14 @@ pub struct Delivery {
     fruitless: u32,
 }
 
-/// What a call has come to.
+/// Result of a successful call.
 enum Outcome {
     Sent,
     UpToDate,
 }
 
 impl Delivery {
-    /// `epoch` is the life of the agent: greater at every start.
+    /// `epoch` names the process of the agent: greater at every start.
     pub fn new(node: String, epoch: u64, target: DeliveryTarget) -> Delivery {
         Delivery {
             node,
@@ -245,7 +246,7 @@ impl Delivery {
         if is_fruitful {
             self.fruitless = 0;
         } else {
-            // Another receiver answered, which has less; the next call begins there.
+            // Another receiver answered, which has fewer records; the next call resumes there.
             self.fruitless += 1;
         }
         self.next = acknowledged + 1;
@@ -275,7 +276,7 @@ impl Delivery {
     }
 }
 
-/// What to do about an answer.
+/// Error message for a failed call.
 fn explain(status: &Status) -> String {
     let message = status.message();
     match status.code() {

@@ -10,7 +10,7 @@ use wire::StableHasher;
 
 use crate::message::{Action, EndpointType, Flow, FlowKey, PolicyHit, PolicyKind, PolicyTrace, Reporter};
 
-/// What does not apply, as Calico writes it.
+/// Calico's placeholder for fields that do not apply.
 const NONE: &str = "-";
 
 /// Kubernetes' policies are in this tier.
@@ -144,7 +144,7 @@ fn protocol(number: u8) -> String {
     }
 }
 
-/// Policies of a side. What audited policies would decide is pending; without such, what is enforced is.
+/// Policies of a side. Pending are the hits of audited policies; without audited policies, the enforced hits.
 fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
     let SideTrace { verdict, enforced_here: _, enforced, pending } = side;
     let enforced = match verdict {
@@ -158,7 +158,7 @@ fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
         | TraceVerdict::WouldDeny
         | TraceVerdict::Unreadable
         | TraceVerdict::Unknown => match (enforced.is_empty(), verdict) {
-            // Audited policies alone: what is enforced isolates nobody.
+            // Audited policies alone: no enforced policy isolates the pod.
             (true, TraceVerdict::WouldAllow | TraceVerdict::WouldDeny) => namespace.map(profile).into_iter().collect(),
             _ => hits(enforced, PolicyKind::NetworkPolicy),
         },
@@ -170,7 +170,7 @@ fn trace(side: &SideTrace, namespace: Option<&str>) -> PolicyTrace {
     PolicyTrace { enforced_policies: enforced, pending_policies: pending }
 }
 
-/// The profile of a namespace allows what no policy isolates.
+/// The profile of a namespace, which allows traffic of pods that no policy isolates.
 fn profile(namespace: &str) -> PolicyHit {
     PolicyHit {
         kind: PolicyKind::Profile.into(),

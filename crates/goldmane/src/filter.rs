@@ -11,10 +11,10 @@ use crate::message::{
 /// Values of all fields of a filter: each is compared with each flow.
 const MOST_VALUES: usize = 256;
 
-/// What Whisker calls networks, and what flows do.
+/// Names of networks in Whisker, and in flows.
 const ALIASES: [(&str, &str); 2] = [("PUBLIC NETWORK", "pub"), ("PRIVATE NETWORK", "pvt")];
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     #[error("field {field} of {message} is not known")]
@@ -43,7 +43,7 @@ pub struct Filters {
     filter: Filter,
 }
 
-/// The message, if all of its fields are known.
+/// The message; an error if it has unknown fields.
 pub(crate) fn known<'a, M>(given: &'a Strict<M>, message: &'static str) -> Result<&'a M, RequestError> {
     match given.unknown {
         Some(field) => Err(RequestError::Unknown { message, field }),

@@ -20,7 +20,7 @@ pub use statistics::StatisticsQuery;
 pub const FLOWS: &str = "goldmane.Flows";
 pub const STATISTICS: &str = "goldmane.Statistics";
 
-/// Where agents of Calico send flows. It is not served.
+/// Service to which Calico's agents send flows. Its calls are refused.
 pub const FLOW_COLLECTOR: &str = "goldmane.FlowCollector";
 
 /// A page of something.
@@ -40,7 +40,7 @@ impl Page {
         Ok(Page { number: parse(number)?, size: parse(size)? })
     }
 
-    /// The items of the page, and what is said about all.
+    /// The items of the page, and the metadata of the whole list.
     pub(crate) fn of<T>(self, items: Vec<T>) -> (Vec<T>, message::ListMetadata) {
         let count = items.len();
         let pages = match (count, self.size) {
@@ -81,7 +81,7 @@ impl TimeRange {
     }
 }
 
-/// Seconds since 1970; 0 is now, and what is negative is before now.
+/// Converts a time of a request to seconds since 1970: 0 is now, and negative times are relative to now.
 pub fn absolute(time: i64, now: i64) -> i64 {
     if time > 0 { time } else { now.saturating_add(time) }
 }

@@ -349,7 +349,7 @@ pub struct PolicyHit {
     /// -1 where no rule matched.
     #[prost(int64, tag = "7")]
     pub rule_index: i64,
-    /// Of `EndOfTier` only: the policy that isolates the pod.
+    /// The policy that isolates the pod; only for the kind `EndOfTier`.
     #[prost(message, optional, boxed, tag = "8")]
     pub trigger: Option<Box<PolicyHit>>,
 }

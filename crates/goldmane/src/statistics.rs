@@ -22,7 +22,7 @@ pub struct StatisticsQuery {
     groups: BTreeMap<Group, BTreeMap<i64, Counts>>,
 }
 
-/// What is summed up: a policy, or one of its rules.
+/// Key of a sum: a policy, or one of its rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     namespace: String,

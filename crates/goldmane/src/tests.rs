@@ -377,7 +377,7 @@ fn random_filter(random: &mut Random) -> Filter {
     filter
 }
 
-/// What the protocol says, of the bytes that a client reads.
+/// Oracle: a literal reading of the protocol, on the encoded flow.
 fn admits_slowly(filter: &Filter, key: &FlowKey) -> bool {
     let text = |wanted: &[StringMatch], text: &str| {
         let mut names = vec![text.to_owned()];

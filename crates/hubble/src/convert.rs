@@ -59,7 +59,7 @@ impl DropReason {
             Some("forged-source" | "unknown-address") => DropReason::InvalidSourceIp,
             Some("tunnel") => DropReason::Encapsulation,
             Some("other-protocol") => DropReason::UnsupportedProtocol,
-            // Of the causes of newer agents nothing else is known.
+            // A cause that only newer agents have.
             Some(_) => DropReason::InvalidPacket,
             None => {
                 let mut hits = [&key.egress, &key.ingress].into_iter().flat_map(|side| &side.enforced);
@@ -72,7 +72,7 @@ impl DropReason {
     }
 }
 
-/// The time of a flow: the last event of the record. An agent may say what it wants, and the order of flows is that of windows.
+/// The time of a flow: the last event of the record. Agents can send any time, so that flows are ordered by window instead.
 pub fn time(record: &ClusterRecord) -> jiff::Timestamp {
     record.record.last.clamp(record.record.window, record.record.window_end())
 }
@@ -259,7 +259,7 @@ fn uuid(joined: &ClusterRecord) -> String {
 fn extensions(joined: &ClusterRecord) -> Struct {
     let record = &joined.record;
     let mut fields = BTreeMap::new();
-    // What is greater than 2^53 is rounded.
+    // Numbers above 2^53 are rounded.
     let number = |value: u64| Value { kind: Some(ValueKind::Number(value as f64)) };
     let mut volume = |name: &str, volume: Option<Volume>| {
         if let Some(Volume { packets, bytes }) = volume {

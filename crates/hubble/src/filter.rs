@@ -40,7 +40,7 @@ const NOT_SERVED: &[(u32, &str)] = &[
     (999, "experimental"),
 ];
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     #[error("filter field '{0}' is not served: flow records do not have what it asks for")]
@@ -57,12 +57,12 @@ pub enum FilterError {
     FirstAndFollow,
 }
 
-/// What a request asks for.
+/// Validated filters of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// One of them has to match, if there are any.
+    /// If there are any, one of them has to match.
     whitelist: Vec<Filter>,
-    /// None of them may match.
+    /// A flow that one of them matches is excluded.
     blacklist: Vec<Filter>,
 }
 
@@ -148,7 +148,7 @@ impl Filters {
         Ok(Filters { whitelist, blacklist })
     }
 
-    /// Whether a flow is asked for. Addresses, pods and identities match if the record lists one that does, nodes if one of
+    /// Whether the filters admit the flow of the record. Addresses, pods and identities match if the record lists one that does, nodes if one of
     /// those that saw the flow does.
     pub fn admits(&self, record: &ClusterRecord, flow: &Flow) -> bool {
         (self.whitelist.is_empty() || self.whitelist.iter().any(|filter| filter.matches(record, flow)))

@@ -19,5 +19,5 @@ pub const SERVICE: &str = "observer.Observer";
 /// Name of the service by which clients ask whether [`SERVICE`] is there.
 pub const HEALTH_SERVICE: &str = "grpc.health.v1.Health";
 
-/// What `hubble` calls [`SERVICE`] when it asks.
+/// Name of [`SERVICE`] in the health checks of the `hubble` command.
 pub const SERVICE_OF_CHECKS: &str = "hubble.server.Observer";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use wire::{KnownFields, Strict, Timestamp};
 
-/// What became of a flow.
+/// Verdict on a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum Verdict {
@@ -40,7 +40,7 @@ pub enum FlowType {
     L3L4 = 1,
 }
 
-/// Where events were lost.
+/// Buffer that lost events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum LostEventSource {
@@ -140,7 +140,7 @@ pub enum Protocol {
     Sctp(Ports),
 }
 
-/// TCP, UDP and SCTP. The source port (1) is that of many connections, and not there.
+/// Ports of TCP, UDP and SCTP. The source port (field 1) is absent, since a flow has many connections.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Ports {
     #[prost(uint32, tag = "2")]

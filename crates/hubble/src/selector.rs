@@ -1,6 +1,6 @@
 //! Label selectors of filters: Kubernetes' syntax, where a key may name the source of its label (`k8s:app`, `reserved:world`).
 
-/// What a flow's labels have to meet.
+/// One requirement of a selector on a flow's labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selector(Vec<Requirement>);
 
@@ -12,13 +12,14 @@ struct Requirement {
     condition: Condition,
 }
 
-/// Where a key has several values, since a record lists the labels of several pods, one of them suffices.
+/// Operator and values. A record lists the labels of several pods, so that a key may have several values: one that matches
+/// suffices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Condition {
     Exists,
     Missing,
     In(Vec<String>),
-    /// Also met without the key.
+    /// Also matches if the key is absent.
     NotIn(Vec<String>),
 }
 

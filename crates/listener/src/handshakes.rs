@@ -1,4 +1,4 @@
-//! Which TLS handshakes are under way, and which one gives way when there are too many.
+//! TLS handshakes in progress, and the eviction of one when there are too many.
 //!
 //! Whoever can reach the port can open connections and send nothing. So the number of handshakes is bounded, and above the
 //! bound the oldest handshake of the source with the most handshakes ends: a source that floods the port evicts its own.

@@ -29,21 +29,21 @@ use tokio::time::timeout;
 
 pub use certificate::PeerCertificate;
 
-/// What the peers of a listener may take.
+/// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections that are open at once. Further ones are accepted and closed, so that they do not wait in the kernel's
     /// queue before others.
     pub connections: usize,
-    /// For the head of a request, from the start of the connection or the end of the previous response. So it is the
+    /// Timeout for the head of a request, from the start of the connection or the end of the previous response. So it is the
     /// longest time that a connection may be idle, too.
     pub request_head: Duration,
-    /// For the whole connection; `None` where responses have no end.
+    /// Longest lifetime of a connection; `None` if responses have no end.
     pub lifetime: Option<Duration>,
     pub protocols: Protocols,
 }
 
-/// Versions of HTTP that are spoken.
+/// Supported versions of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocols {
     Http1,
@@ -128,7 +128,7 @@ where
         },
     };
     if let Err(error) = served {
-        // The peer's affair: it went away, was too slow, or does not speak HTTP.
+        // Caused by the peer: it disconnected, was too slow, or does not speak HTTP.
         tracing::debug!("a connection ended: {error}");
     }
 }

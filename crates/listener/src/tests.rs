@@ -18,7 +18,7 @@ const LIFETIME: Duration = Duration::from_millis(900);
 /// Between two requests of a busy connection.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(50);
 
-/// What does not happen within this long does not happen.
+/// Timeout of awaited events.
 const WITHIN: Duration = Duration::from_secs(60);
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";

@@ -17,35 +17,35 @@ pub use files::{ConfigReceiver, Reloader, TlsError, TlsFiles, TlsStatus};
 use crate::handshakes::Handshakes;
 use crate::{Limits, PeerCertificate, serve_connection};
 
-/// TLS handshakes that are under way at once.
+/// Concurrent TLS handshakes of the largest listeners.
 const MOST_HANDSHAKES: usize = 1_024;
 
-/// For a whole TLS handshake.
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bounds on handshakes, besides those on connections: a handshake is a connection from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// Handshakes that are under way at once. Above it the oldest one ends, of the source with the most.
+    /// Concurrent handshakes. Above it the oldest handshake of the source with the most handshakes is evicted.
     pub count: usize,
-    /// For a whole handshake.
+    /// Timeout of a handshake.
     pub duration: Duration,
 }
 
 impl HandshakeLimits {
-    /// For a listener with so many connections. A handshake takes a client some milliseconds, so that fewer are under way
-    /// than connections are open.
+    /// Limits for a listener with this limit of connections. A handshake takes some milliseconds, so that a quarter of the
+    /// connections suffices.
     pub fn of_connections(connections: usize) -> HandshakeLimits {
         HandshakeLimits { count: (connections / 4).clamp(1, MOST_HANDSHAKES), duration: HANDSHAKE }
     }
 }
 
-/// Why a connection ended before its first request.
+/// Reason for which a connection ended before its first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refused {
-    /// As many connections are open as the listener may have.
+    /// The limit of connections was reached.
     TooManyConnections,
-    /// It made room for another handshake.
+    /// Evicted for a newer handshake.
     HandshakeEvicted,
     HandshakeTimedOut,
     /// The peer closed the connection, does not speak TLS, does not trust the certificate, or has an invalid one.

@@ -1,5 +1,4 @@
-//! What the protocols of others need beside prost: decoding that keeps the number of a field that is not known, and
-//! Timestamp.
+//! Parts of foreign gRPC protocols that prost lacks: decoding that reports unknown fields, and Timestamp.
 //!
 //! prost drops unknown fields. A filter whose field was dropped would admit what its client wants to exclude.
 

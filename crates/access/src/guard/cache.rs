@@ -19,7 +19,7 @@ const REJECTED: usize = 4_096;
 /// A rejected token may become valid, as where the API server did not know of its service account yet.
 const REJECTED_TTL: Duration = Duration::from_secs(10);
 
-/// Stands for a token, which is not kept.
+/// Hash of a token. The token itself is not kept.
 pub(super) type Key = [u8; 32];
 
 pub(super) fn key(token: &str) -> Key {
@@ -92,7 +92,7 @@ impl<V> Entries<V> {
             self.values.remove(oldest);
             self.order.pop_front();
         }
-        // A key that is there lives no longer: two reviews of it were under way.
+        // An existing entry keeps its expiry: two reviews of the token were in flight.
         if let std::collections::hash_map::Entry::Vacant(entry) = self.values.entry(key) {
             entry.insert((value, now + self.ttl));
             self.order.push_back(key);

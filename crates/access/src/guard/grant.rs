@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 
 use super::Principal;
 
-/// What can be granted: a feed with all its resources, the metrics, the status. Scopes of one name that follow each other are
-/// granted together.
+/// A unit of authorization: a feed with all its resources, the metrics, the status. A name may have several adjacent
+/// scopes, which are granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    /// As in `--allow`.
+    /// Name in `--allow`.
     pub name: &'static str,
     /// The first segment of its paths.
     pub segment: &'static str,
 }
 
 impl Scope {
-    /// The scope of a path; `None` if nothing is served there.
+    /// The scope of a path; `None` if the path has no route.
     pub(super) fn of_path(scopes: &[Scope], path: &str) -> Option<Scope> {
         let first = path.strip_prefix('/')?.split('/').next()?;
         scopes.iter().copied().find(|scope| scope.segment == first)
     }
 
-    /// Whether the path is for probes, which everyone may send.
+    /// Whether the path is that of a health probe, which needs no authentication.
     pub(super) fn is_open(path: &str) -> bool {
         matches!(path, "/healthz" | "/readyz")
     }
 }
 
-/// Who may read.
+/// Holder of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     User(String),

@@ -13,21 +13,21 @@ use super::Principal;
 use super::cache::{Decision, DecisionCache, key};
 use crate::AccessFigures;
 
-/// A longer token is none: those of service accounts have about 1 KiB.
+/// Longest token that is reviewed: those of service accounts have about 1 KiB.
 const TOKEN_BYTES: usize = 16 << 10;
 
 /// Reviews that are under way at once: made-up tokens must not overload the API server.
 const REVIEWS: usize = 16;
 
-/// For a review, with the wait for its turn.
+/// Timeout of a review, including the time in the queue.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A bearer token, which is for no log.
+/// A bearer token. `Debug` does not show it, so that it is in no log.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token(Arc<str>);
 
 impl Token {
-    /// `None` if the text can be none.
+    /// `None` if the text is empty, too long, or not printable ASCII.
     pub(super) fn new(text: &str) -> Option<Token> {
         let is_token =
             !text.is_empty() && text.len() <= TOKEN_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -41,7 +41,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why a token does not say who the client is.
+/// Reason for which a token does not authenticate its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TokenError {
     Rejected,
@@ -49,7 +49,7 @@ pub(super) enum TokenError {
     Unavailable(String),
 }
 
-/// For which audiences tokens are reviewed, and how long a decision counts.
+/// Audiences of accepted tokens, and the time for which a decision is cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSettings {
     pub audiences: Vec<String>,
@@ -70,7 +70,7 @@ impl TokenSettings {
     }
 }
 
-/// Reviews tokens, and remembers the decisions for a while.
+/// Reviews tokens and caches the decisions.
 pub struct TokenAuthenticator {
     connection: Connection,
     audiences: Vec<String>,

@@ -153,7 +153,7 @@ fn side_of(record: &ClusterRecord, is_source: bool) -> (&Endpoint, &EndSample) {
     }
 }
 
-/// What the protocol says, word by word, of texts that the generator makes.
+/// Oracle: a literal reading of the protocol, for the texts that the generator makes.
 fn admits_slowly(filter: &FlowFilter, record: &ClusterRecord) -> bool {
     let key = &record.record.key;
     let within = |addresses: &[String], is_source| {

@@ -43,7 +43,7 @@ pub struct TlsFiles {
 pub struct TlsStatus {
     /// When it, or a certificate of its chain, expires.
     pub expires: SystemTime,
-    /// Why the files are not used as they are now. The certificate that was loaded before stays in use.
+    /// Error of the current files, if they cannot be used. The certificate that was loaded before stays in use.
     pub failure: Option<String>,
     /// Pairs that were loaded after the first.
     pub reloads: u64,
@@ -208,7 +208,7 @@ impl Reloader {
 }
 
 impl TlsFiles {
-    /// What the files contain, if that differs from what is in use.
+    /// Reads the files; `None` if they are equal to the pair in use.
     fn reread(&self, in_use: &Contents) -> Result<Option<(Contents, Loaded)>, TlsError> {
         let contents = self.read()?;
         if contents == *in_use {

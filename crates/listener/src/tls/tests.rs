@@ -19,13 +19,13 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::Protocols;
 
-/// For handshakes that are not to time out.
+/// Timeout of handshakes in tests of other limits.
 const LONG: Duration = Duration::from_secs(600);
 
-/// What does not happen within this long does not happen.
+/// Timeout of awaited events.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Between two questions.
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(20);
 
 struct Authority {
