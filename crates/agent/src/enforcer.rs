@@ -5,48 +5,33 @@
 //! case it is one transaction, and the generation of approved flows moves whenever something may have been taken
 //! away. What the kernel refuses is left out and denied, as little as possible, and tried again later.
 
+mod commit;
 mod live;
+mod refusals;
 pub(crate) mod snapshot;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications, Observed, Refusal, clear_marks};
-use nft::{Hook, Name, Operation, Ruleset, Table, TableFamily};
-use nix::net::if_::if_nametoindex;
-use policy::{
-    Changed, ClusterState, EdgeHook, Layout, TABLE_COMMENT, Translation, Translator, leave_out, narrows, stamp,
-};
+use nfnetlink::{CommitError, Committed, Foreign, Kernel, Notifications};
+use nft::{Name, Operation, Ruleset, Table};
+use policy::{Changed, ClusterState, EdgeHook, Layout, TABLE_COMMENT, Translation, Translator, stamp};
 
 use crate::api::TableVerdict;
 use crate::isolation::{Covered, Release};
 use crate::metrics::Metrics;
 use crate::metrics::labels::RepairCause;
 use crate::translation_check::TranslationCheck;
+use commit::MOST_RACES;
 use live::Live;
+use refusals::{LeftOut, take_out};
 use snapshot::verdict;
-use tables::{Held, Mending, Tables};
-
-/// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
-/// somebody else's transaction came between two of our system calls.
-const MOST_RACES: usize = 16;
-
-/// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
-const MOST_ROUNDS: usize = 64;
-
-/// Of a transaction that exceeds the limit at least this part is left out at a time (1 in 16), so that the rounds above
-/// suffice for one that exceeds it many times.
-const PART_LEFT_OUT: usize = 16;
-
-/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel
-/// more than one that it takes.
-const FIRST_TRIAL: Duration = Duration::from_secs(30);
-const LAST_TRIAL: Duration = Duration::from_secs(1800);
+use tables::{Mending, Tables};
 
 /// Operations that a verdict names.
 const OPERATIONS_SHOWN: usize = 10;
@@ -76,13 +61,6 @@ pub(crate) struct Enforcer {
     /// Chains of interfaces that were gone when they were to be committed, until other attachments are known.
     ended_ports: BTreeSet<Name>,
     metrics: Arc<Metrics>,
-}
-
-/// What the kernel does not take.
-#[derive(Default)]
-struct LeftOut {
-    parts: Vec<(Operation, String)>,
-    trial: Option<(Instant, Duration)>,
 }
 
 /// What came of an attempt to enforce.
@@ -298,152 +276,6 @@ impl Enforcer {
         verdict(&observed.mend(&Tables::of(&translation), Mending::InPlace))
     }
 
-    /// From what we committed last. Any doubt ends in [`Enforcer::adopt`].
-    fn step(&mut self, mut live: Live, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
-        for _ in 0..MOST_RACES {
-            let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            live.see(generation);
-            let layout = match narrows(&live.tables.policy, &translation.ruleset) {
-                true => self.next_layout()?,
-                false => self.layout.clone(),
-            };
-            stamp(&mut translation.ruleset, &layout);
-            let wanted = Tables::of(translation);
-            self.forget_ended_ports(&mut live, &wanted)?;
-            let operations = live.tables.difference(&wanted);
-            if operations.is_empty() {
-                self.live = Some(live);
-                return Ok(None);
-            }
-            match (self.commit)(&mut self.kernel, &operations, generation) {
-                Ok(committed) => {
-                    live.committed(wanted, committed.generation);
-                    self.live = Some(live);
-                    self.layout = layout;
-                    return Ok(Some(summary(&operations, None)));
-                }
-                Err(CommitError::Moved) => {}
-                Err(error) => {
-                    // The table may have been changed under us; what we find there decides.
-                    self.metrics.refused_commits.inc();
-                    tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
-                    return self.adopt(translation);
-                }
-            }
-        }
-        // Nothing is known any more of what is in force: whoever verifies next compares with what is wanted.
-        Err(Trouble::Outrun)
-    }
-
-    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is
-    /// left out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
-    fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
-        let mut mending = Mending::InPlace;
-        let (mut races, mut rounds) = (0, 0);
-        while races < MOST_RACES && rounds < MOST_ROUNDS {
-            let observed = tables::read(&mut self.kernel, &self.layout)?;
-            self.metrics.comparisons.inc();
-            self.layout = self.adopted_layout(observed.policy.as_ref())?;
-            let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
-            if !observed.is_of(generation) {
-                races += 1;
-                continue;
-            }
-            stamp(&mut translation.ruleset, &self.layout);
-            let mut layout = self.layout.clone();
-            let mut wanted = Tables::of(translation);
-            let mut operations = observed.mend(&wanted, mending);
-            if !operations.is_empty() && observed.policy.is_some() {
-                layout = self.next_layout()?;
-                stamp(&mut translation.ruleset, &layout);
-                wanted = Tables::of(translation);
-                operations = observed.mend(&wanted, mending);
-            }
-            if operations.is_empty() {
-                self.live = Some(Live::new(wanted, generation));
-                return Ok(None);
-            }
-            match (self.commit)(&mut self.kernel, &operations, generation) {
-                Ok(committed) => {
-                    self.live = Some(Live::new(wanted, committed.generation));
-                    self.layout = layout;
-                    return Ok(Some(summary(&operations, repaired(self.left.as_ref(), &observed))));
-                }
-                Err(CommitError::Moved) => races += 1,
-                Err(error) => {
-                    rounds += 1;
-                    self.metrics.refused_commits.inc();
-                    let left_out = match error {
-                        CommitError::TooBig => self.leave_out_largest(translation, &operations),
-                        _ => self.leave_out(translation, &error),
-                    };
-                    if left_out {
-                        continue;
-                    }
-                    if mending == Mending::Whole || !observed.is_there() {
-                        return Err(Trouble::Refused(error));
-                    }
-                    tracing::warn!(%error, "cannot repair the table; replacing it");
-                    mending = Mending::Whole;
-                }
-            }
-        }
-        Err(Trouble::Outrun)
-    }
-
-    /// Before Linux 6.16 the kernel removes a chain at an interface together with the interface, and refuses to remove it
-    /// again.
-    fn forget_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
-        for chain in live.tables.ended_ports(wanted) {
-            let Some(edge) = &mut live.tables.edge else { continue };
-            let is_there = self.kernel.has_chain(&edge.table, &chain);
-            if !is_there.map_err(|e| Trouble::Unreadable(e.to_string()))? {
-                edge.chains.remove(&chain);
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves out what the kernel refused; says whether there was anything that can be.
-    fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
-        let CommitError::Refused { refusals, .. } = error else { return false };
-        let mut any = false;
-        for refusal in refusals {
-            let Some(operation) = &refusal.operation else { continue };
-            if refuses_edge(refusal) {
-                self.fall_back(translation, refusal);
-                return true;
-            }
-            if let Some(chain) = ended_port(translation, refusal) {
-                self.ended_ports.insert(chain.clone());
-                tracing::info!("the interface of chain {chain} was removed; its chain is left out: {refusal}");
-                any = true;
-                continue;
-            }
-            if take_out(translation, operation) {
-                any = true;
-                tracing::error!("left out of the rules and denied: {refusal}");
-                self.left_out.parts.push((operation.clone(), refusal.to_string()));
-            }
-        }
-        if any {
-            self.plan_trial();
-        }
-        any
-    }
-
-    /// Checks what pods send at the prerouting hooks from now on.
-    fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
-        tracing::error!(
-            "the kernel refused chains at the ingress hook of interfaces; falling back to the prerouting hooks, which \
-             do not see ARP of routed pods: {refusal}"
-        );
-        self.translator.check_at_prerouting();
-        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
-        self.translated_layout = self.translated_layout.clone().with_edge_hook(EdgeHook::Prerouting);
-        *translation = self.translation();
-    }
-
     /// Takes in the subnets of the node's interfaces. Returns whether they changed. Nothing is enforced by it yet.
     pub(crate) fn set_own_subnets(&mut self, subnets: Vec<IpNet>) -> bool {
         if self.layout.own_subnets() == subnets {
@@ -459,125 +291,6 @@ impl Enforcer {
     pub(crate) fn edge_hook(&self) -> EdgeHook {
         self.layout.edge_hook()
     }
-
-    /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether there was one
-    /// that can be left out.
-    fn leave_out_largest(&mut self, translation: &mut Translation, operations: &[Operation]) -> bool {
-        let total: usize = operations.iter().map(Operation::weight).sum();
-        let mut left_out = 0;
-        for (weight, part) in parts_by_weight(operations) {
-            if left_out * PART_LEFT_OUT >= total && left_out > 0 {
-                break;
-            }
-            if take_out(translation, &part) {
-                left_out += weight;
-                let reason = format!("the transaction exceeds the size limit, and `{part}` is among its largest parts");
-                tracing::error!(weight, "left out of the rules and denied: {reason}");
-                self.left_out.parts.push((part, reason));
-            }
-        }
-        if left_out > 0 {
-            self.plan_trial();
-        }
-        left_out > 0
-    }
-
-    fn plan_trial(&mut self) {
-        let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
-        self.left_out.trial = Some((Instant::now() + wait, wait));
-    }
-
-    /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
-    /// that a generation of ours could be mistaken for.
-    fn adopted_layout(&self, observed: Option<&Observed>) -> Result<Layout, Trouble> {
-        let mark = observed.and_then(|o| o.generation_mark(self.layout.mask()));
-        match mark.and_then(|mark| self.layout.at_mark(mark)) {
-            Some(layout) => Ok(layout),
-            None => {
-                clear_marks(self.layout.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
-                Ok(self.layout.next())
-            }
-        }
-    }
-
-    /// The next generation, made sure that no flow carries it already.
-    fn next_layout(&self) -> Result<Layout, Trouble> {
-        if self.layout.clears_before_next() {
-            let cleared = clear_marks(self.layout.mask(), self.layout.mark());
-            let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
-            tracing::info!(
-                cleared,
-                "cleared stale approvals from the connection marks (conntrack), so that their generations can be reused"
-            );
-        }
-        Ok(self.layout.next())
-    }
-}
-
-/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
-/// enforces every policy, but not that bridged pods send with their own addresses.
-fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
-    match refused.table().family {
-        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
-        TableFamily::Bridge => translation.bridge.take().is_some(),
-        TableFamily::Netdev => false,
-    }
-}
-
-/// What the kernel says to tables of family `netdev`, or to rules in them, that it cannot have.
-const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
-
-/// Whether the kernel cannot have chains at interfaces, rather than this one chain.
-fn refuses_edge(refusal: &Refusal) -> bool {
-    let Some(operation) = refusal.operation.as_ref().filter(|o| o.table().family == TableFamily::Netdev) else {
-        return false;
-    };
-    match operation {
-        // A kernel without this type of chain says the same as to a chain at an interface that is not there.
-        Operation::AddChain { hook: Some(Hook::Ingress(interface)), .. } if refusal.errno == libc::ENOENT => {
-            if_nametoindex(interface.as_str()).is_ok()
-        }
-        _ => UNSUPPORTED.contains(&refusal.errno),
-    }
-}
-
-/// Takes out the chain of an interface that has gone meanwhile, and gives its name.
-fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> {
-    let Some(Operation::AddChain { table, chain, hook: Some(Hook::Ingress(_)) }) = &refusal.operation else {
-        return None;
-    };
-    let edge = translation.edge.as_mut().filter(|edge| edge.table == *table && refusal.errno == libc::ENOENT)?;
-    edge.chains.remove(chain).map(|_| chain.clone())
-}
-
-/// The sets and chains of a table of family `inet` that operations fill, as the operations that would create them, the
-/// largest first.
-fn parts_by_weight(operations: &[Operation]) -> Vec<(usize, Operation)> {
-    let mut parts: BTreeMap<(bool, &Name), (usize, Operation)> = BTreeMap::new();
-    for operation in operations.iter().filter(|operation| operation.table().family == TableFamily::Inet) {
-        let (key, create) = match operation {
-            Operation::AddElements { table, name, set, elements: _ } => {
-                let (table, set) = (table.clone(), set.clone());
-                ((true, name), Operation::AddSet { table, name: name.clone(), set })
-            }
-            Operation::AddRule { table, chain, rule: _ } => {
-                ((false, chain), Operation::AddChain { table: table.clone(), chain: chain.clone(), hook: None })
-            }
-            Operation::AddTable { .. }
-            | Operation::DeleteTable { .. }
-            | Operation::AddChain { .. }
-            | Operation::FlushChain { .. }
-            | Operation::DeleteChain { .. }
-            | Operation::AddSet { .. }
-            | Operation::DeleteSet { .. }
-            | Operation::DeleteElements { .. } => continue,
-        };
-        parts.entry(key).or_insert((0, create)).0 += operation.weight();
-    }
-    let mut parts: Vec<(usize, Operation)> = parts.into_values().collect();
-    // The order of equal ones is that of their names.
-    parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
-    parts
 }
 
 /// Claims the tables. The sockets of an agent that was killed may live on for a moment, as owners of the tables.
@@ -589,19 +302,4 @@ fn claim(kernel: &mut Kernel, layout: &Layout) -> Result<bool, Trouble> {
             outcome => return outcome,
         }
     }
-}
-
-/// Why there was something to commit in tables that were read back, beside what has changed in the state.
-fn repaired(left: Option<&Tables>, observed: &Held) -> Option<RepairCause> {
-    match left {
-        None => observed.is_there().then_some(RepairCause::AtStart),
-        Some(left) if observed.lacks(left) => Some(RepairCause::Removed),
-        Some(left) if observed.mend(left, Mending::InPlace).is_empty() => None,
-        Some(_) => Some(RepairCause::Changed),
-    }
-}
-
-fn summary(operations: &[Operation], repaired: Option<RepairCause>) -> Commit {
-    let weight = operations.iter().map(Operation::weight).sum();
-    Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired }
 }

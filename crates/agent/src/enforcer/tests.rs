@@ -10,6 +10,7 @@ use nfnetlink::Refusal;
 use policy::{Change, Kind, lower};
 use serde_json::{Value, json};
 
+use super::refusals::FIRST_TRIAL;
 use super::*;
 use crate::netns::in_new_namespace;
 

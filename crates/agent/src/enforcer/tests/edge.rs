@@ -1,6 +1,10 @@
 //! Interfaces that are gone at the commit, and kernels that have no chains at interfaces.
 
+use std::collections::BTreeMap;
+
 use nfnetlink::ObservedHook;
+use nft::{Hook, TableFamily};
+use nix::net::if_::if_nametoindex;
 use policy::{Attachment, AttachmentId, ObjectName};
 
 use super::*;

@@ -1,0 +1,168 @@
+//! Commits: the difference to the last commit, or the repair of tables that were read back.
+
+use std::time::Duration;
+
+use nfnetlink::{CommitError, Observed, clear_marks};
+use nft::Operation;
+use policy::{Layout, Translation, narrows, stamp};
+
+use super::live::Live;
+use super::tables::{self, Held, Mending, Tables};
+use super::{Commit, Enforcer, Trouble};
+use crate::metrics::labels::RepairCause;
+
+/// Commits lost in a row to other programs' commits before it is given up until the next tick. Each loss means that
+/// somebody else's transaction came between two of our system calls.
+pub(super) const MOST_RACES: usize = 16;
+
+/// Rounds in which the kernel may find fault with something else. Each round leaves out up to sixteen things.
+const MOST_ROUNDS: usize = 64;
+
+impl Enforcer {
+    /// From what we committed last. Any doubt ends in [`Enforcer::adopt`].
+    pub(super) fn step(&mut self, mut live: Live, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
+        for _ in 0..MOST_RACES {
+            let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
+            live.see(generation);
+            let layout = match narrows(&live.tables.policy, &translation.ruleset) {
+                true => self.next_layout()?,
+                false => self.layout.clone(),
+            };
+            stamp(&mut translation.ruleset, &layout);
+            let wanted = Tables::of(translation);
+            self.forget_ended_ports(&mut live, &wanted)?;
+            let operations = live.tables.difference(&wanted);
+            if operations.is_empty() {
+                self.live = Some(live);
+                return Ok(None);
+            }
+            match (self.commit)(&mut self.kernel, &operations, generation) {
+                Ok(committed) => {
+                    live.committed(wanted, committed.generation);
+                    self.live = Some(live);
+                    self.layout = layout;
+                    return Ok(Some(summary(&operations, None)));
+                }
+                Err(CommitError::Moved) => {}
+                Err(error) => {
+                    // The table may have been changed under us; what we find there decides.
+                    self.metrics.refused_commits.inc();
+                    tracing::warn!(%error, "the kernel refused a transaction; comparing the whole table");
+                    return self.adopt(translation);
+                }
+            }
+        }
+        // Nothing is known any more of what is in force: whoever verifies next compares with what is wanted.
+        Err(Trouble::Outrun)
+    }
+
+    /// From what the kernel has. Tables that are right already are left as they are. What the kernel does not take is
+    /// left out; a table that cannot be mended, since it holds something that nobody foresaw, is replaced whole.
+    pub(super) fn adopt(&mut self, translation: &mut Translation) -> Result<Option<Commit>, Trouble> {
+        let mut mending = Mending::InPlace;
+        let (mut races, mut rounds) = (0, 0);
+        while races < MOST_RACES && rounds < MOST_ROUNDS {
+            let observed = tables::read(&mut self.kernel, &self.layout)?;
+            self.metrics.comparisons.inc();
+            self.layout = self.adopted_layout(observed.policy.as_ref())?;
+            let generation = self.kernel.generation().map_err(|e| Trouble::Unreadable(e.to_string()))?;
+            if !observed.is_of(generation) {
+                races += 1;
+                continue;
+            }
+            stamp(&mut translation.ruleset, &self.layout);
+            let mut layout = self.layout.clone();
+            let mut wanted = Tables::of(translation);
+            let mut operations = observed.mend(&wanted, mending);
+            if !operations.is_empty() && observed.policy.is_some() {
+                layout = self.next_layout()?;
+                stamp(&mut translation.ruleset, &layout);
+                wanted = Tables::of(translation);
+                operations = observed.mend(&wanted, mending);
+            }
+            if operations.is_empty() {
+                self.live = Some(Live::new(wanted, generation));
+                return Ok(None);
+            }
+            match (self.commit)(&mut self.kernel, &operations, generation) {
+                Ok(committed) => {
+                    self.live = Some(Live::new(wanted, committed.generation));
+                    self.layout = layout;
+                    return Ok(Some(summary(&operations, repaired(self.left.as_ref(), &observed))));
+                }
+                Err(CommitError::Moved) => races += 1,
+                Err(error) => {
+                    rounds += 1;
+                    self.metrics.refused_commits.inc();
+                    let left_out = match error {
+                        CommitError::TooBig => self.leave_out_largest(translation, &operations),
+                        _ => self.leave_out(translation, &error),
+                    };
+                    if left_out {
+                        continue;
+                    }
+                    if mending == Mending::Whole || !observed.is_there() {
+                        return Err(Trouble::Refused(error));
+                    }
+                    tracing::warn!(%error, "cannot repair the table; replacing it");
+                    mending = Mending::Whole;
+                }
+            }
+        }
+        Err(Trouble::Outrun)
+    }
+
+    /// Before Linux 6.16 the kernel removes a chain at an interface together with the interface, and refuses to remove it
+    /// again.
+    fn forget_ended_ports(&mut self, live: &mut Live, wanted: &Tables) -> Result<(), Trouble> {
+        for chain in live.tables.ended_ports(wanted) {
+            let Some(edge) = &mut live.tables.edge else { continue };
+            let is_there = self.kernel.has_chain(&edge.table, &chain);
+            if !is_there.map_err(|e| Trouble::Unreadable(e.to_string()))? {
+                edge.chains.remove(&chain);
+            }
+        }
+        Ok(())
+    }
+
+    /// The layout in the generation that the kernel is in. Where that cannot be told, no flow may carry an approval
+    /// that a generation of ours could be mistaken for.
+    fn adopted_layout(&self, observed: Option<&Observed>) -> Result<Layout, Trouble> {
+        let mark = observed.and_then(|o| o.generation_mark(self.layout.mask()));
+        match mark.and_then(|mark| self.layout.at_mark(mark)) {
+            Some(layout) => Ok(layout),
+            None => {
+                clear_marks(self.layout.mask(), 0).map_err(|e| Trouble::Marks(e.to_string()))?;
+                Ok(self.layout.next())
+            }
+        }
+    }
+
+    /// The next generation, made sure that no flow carries it already.
+    fn next_layout(&self) -> Result<Layout, Trouble> {
+        if self.layout.clears_before_next() {
+            let cleared = clear_marks(self.layout.mask(), self.layout.mark());
+            let cleared = cleared.map_err(|e| Trouble::Marks(e.to_string()))?;
+            tracing::info!(
+                cleared,
+                "cleared stale approvals from the connection marks (conntrack), so that their generations can be reused"
+            );
+        }
+        Ok(self.layout.next())
+    }
+}
+
+/// Why there was something to commit in tables that were read back, beside what has changed in the state.
+fn repaired(left: Option<&Tables>, observed: &Held) -> Option<RepairCause> {
+    match left {
+        None => observed.is_there().then_some(RepairCause::AtStart),
+        Some(left) if observed.lacks(left) => Some(RepairCause::Removed),
+        Some(left) if observed.mend(left, Mending::InPlace).is_empty() => None,
+        Some(_) => Some(RepairCause::Changed),
+    }
+}
+
+fn summary(operations: &[Operation], repaired: Option<RepairCause>) -> Commit {
+    let weight = operations.iter().map(Operation::weight).sum();
+    Commit { operations: operations.len(), weight, duration: Duration::ZERO, repaired }
+}

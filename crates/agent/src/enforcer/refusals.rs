@@ -1,0 +1,162 @@
+//! Refusals of the kernel: the refused operations are left out of the rules and denied, and tried again later.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nfnetlink::{CommitError, Refusal};
+use nft::{Hook, Name, Operation, TableFamily};
+use nix::net::if_::if_nametoindex;
+use policy::{EdgeHook, Translation, leave_out};
+
+use super::Enforcer;
+
+/// Of a transaction that exceeds the limit at least this part is left out at a time (1 in 16), so that the bound
+/// on rounds (`MOST_ROUNDS`) suffices for one that exceeds it many times.
+const PART_LEFT_OUT: usize = 16;
+
+/// Until what was left out is tried again; doubles up to the second figure, since a refused commit costs the kernel
+/// more than one that it takes.
+pub(super) const FIRST_TRIAL: Duration = Duration::from_secs(30);
+const LAST_TRIAL: Duration = Duration::from_secs(1800);
+
+/// Errors of a kernel that does not support tables of family `netdev`, or rules in them.
+const UNSUPPORTED: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::EINVAL];
+
+/// Operations that the kernel refused, with its reasons, and when they are tried again.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    pub(super) parts: Vec<(Operation, String)>,
+    pub(super) trial: Option<(Instant, Duration)>,
+}
+
+impl Enforcer {
+    /// Leaves out what the kernel refused; says whether there was anything that can be.
+    pub(super) fn leave_out(&mut self, translation: &mut Translation, error: &CommitError) -> bool {
+        let CommitError::Refused { refusals, .. } = error else { return false };
+        let mut any = false;
+        for refusal in refusals {
+            let Some(operation) = &refusal.operation else { continue };
+            if refuses_edge(refusal) {
+                self.fall_back(translation, refusal);
+                return true;
+            }
+            if let Some(chain) = ended_port(translation, refusal) {
+                self.ended_ports.insert(chain.clone());
+                tracing::info!("the interface of chain {chain} was removed; its chain is left out: {refusal}");
+                any = true;
+                continue;
+            }
+            if take_out(translation, operation) {
+                any = true;
+                tracing::error!("left out of the rules and denied: {refusal}");
+                self.left_out.parts.push((operation.clone(), refusal.to_string()));
+            }
+        }
+        if any {
+            self.plan_trial();
+        }
+        any
+    }
+
+    /// Checks what pods send at the prerouting hooks from now on.
+    fn fall_back(&mut self, translation: &mut Translation, refusal: &Refusal) {
+        tracing::error!(
+            "the kernel refused chains at the ingress hook of interfaces; falling back to the prerouting hooks, which \
+             do not see ARP of routed pods: {refusal}"
+        );
+        self.translator.check_at_prerouting();
+        self.layout = self.layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        self.translated_layout = self.translated_layout.clone().with_edge_hook(EdgeHook::Prerouting);
+        *translation = self.translation();
+    }
+
+    /// Leaves out the largest sets and chains of a transaction that exceeds the limit; returns whether there was one
+    /// that can be left out.
+    pub(super) fn leave_out_largest(&mut self, translation: &mut Translation, operations: &[Operation]) -> bool {
+        let total: usize = operations.iter().map(Operation::weight).sum();
+        let mut left_out = 0;
+        for (weight, part) in parts_by_weight(operations) {
+            if left_out * PART_LEFT_OUT >= total && left_out > 0 {
+                break;
+            }
+            if take_out(translation, &part) {
+                left_out += weight;
+                let reason = format!("the transaction exceeds the size limit, and `{part}` is among its largest parts");
+                tracing::error!(weight, "left out of the rules and denied: {reason}");
+                self.left_out.parts.push((part, reason));
+            }
+        }
+        if left_out > 0 {
+            self.plan_trial();
+        }
+        left_out > 0
+    }
+
+    fn plan_trial(&mut self) {
+        let wait = self.left_out.trial.map_or(FIRST_TRIAL, |(_, wait)| (wait * 2).min(LAST_TRIAL));
+        self.left_out.trial = Some((Instant::now() + wait, wait));
+    }
+}
+
+/// Takes out what the kernel refused; says whether anything could be. Without its table of family `bridge` a node still
+/// enforces every policy, but not that bridged pods send with their own addresses.
+pub(super) fn take_out(translation: &mut Translation, refused: &Operation) -> bool {
+    match refused.table().family {
+        TableFamily::Inet => leave_out(&mut translation.ruleset, refused),
+        TableFamily::Bridge => translation.bridge.take().is_some(),
+        TableFamily::Netdev => false,
+    }
+}
+
+/// Whether the kernel cannot have chains at interfaces, rather than this one chain.
+fn refuses_edge(refusal: &Refusal) -> bool {
+    let Some(operation) = refusal.operation.as_ref().filter(|o| o.table().family == TableFamily::Netdev) else {
+        return false;
+    };
+    match operation {
+        // A kernel without this type of chain says the same as to a chain at an interface that is not there.
+        Operation::AddChain { hook: Some(Hook::Ingress(interface)), .. } if refusal.errno == libc::ENOENT => {
+            if_nametoindex(interface.as_str()).is_ok()
+        }
+        _ => UNSUPPORTED.contains(&refusal.errno),
+    }
+}
+
+/// Takes out the chain of an interface that has gone meanwhile, and gives its name.
+fn ended_port(translation: &mut Translation, refusal: &Refusal) -> Option<Name> {
+    let Some(Operation::AddChain { table, chain, hook: Some(Hook::Ingress(_)) }) = &refusal.operation else {
+        return None;
+    };
+    let edge = translation.edge.as_mut().filter(|edge| edge.table == *table && refusal.errno == libc::ENOENT)?;
+    edge.chains.remove(chain).map(|_| chain.clone())
+}
+
+/// The sets and chains of a table of family `inet` that operations fill, as the operations that would create them, the
+/// largest first.
+fn parts_by_weight(operations: &[Operation]) -> Vec<(usize, Operation)> {
+    let mut parts: BTreeMap<(bool, &Name), (usize, Operation)> = BTreeMap::new();
+    for operation in operations.iter().filter(|operation| operation.table().family == TableFamily::Inet) {
+        let (key, create) = match operation {
+            Operation::AddElements { table, name, set, elements: _ } => {
+                let (table, set) = (table.clone(), set.clone());
+                ((true, name), Operation::AddSet { table, name: name.clone(), set })
+            }
+            Operation::AddRule { table, chain, rule: _ } => {
+                ((false, chain), Operation::AddChain { table: table.clone(), chain: chain.clone(), hook: None })
+            }
+            Operation::AddTable { .. }
+            | Operation::DeleteTable { .. }
+            | Operation::AddChain { .. }
+            | Operation::FlushChain { .. }
+            | Operation::DeleteChain { .. }
+            | Operation::AddSet { .. }
+            | Operation::DeleteSet { .. }
+            | Operation::DeleteElements { .. } => continue,
+        };
+        parts.entry(key).or_insert((0, create)).0 += operation.weight();
+    }
+    let mut parts: Vec<(usize, Operation)> = parts.into_values().collect();
+    // The order of equal ones is that of their names.
+    parts.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+    parts
+}
