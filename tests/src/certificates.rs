@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use feed::client::with_causes;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
@@ -156,9 +157,9 @@ impl HttpsClient {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let answer = request.send().await.map_err(|error| causes(&error))?;
+            let answer = request.send().await.map_err(|error| with_causes(&error))?;
             let status = answer.status().as_u16();
-            Ok((status, answer.text().await.map_err(|error| causes(&error))?))
+            Ok((status, answer.text().await.map_err(|error| with_causes(&error))?))
         })
     }
 
@@ -181,14 +182,4 @@ impl HttpsClient {
         std::fs::write(&token, self.token.as_deref().unwrap_or("none")).expect("a folder of ours");
         (ca, token)
     }
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

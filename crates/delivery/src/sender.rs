@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use feed::client::with_causes;
 use feed::{Access, Backoff};
 use flow::RecordBatch;
 use http::uri::PathAndQuery;
@@ -284,17 +285,6 @@ fn explain(status: &Status) -> String {
         Code::Unimplemented => format!("this is no aggregator of flow records: {message}"),
         code => format!("{code:?}: {message}"),
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

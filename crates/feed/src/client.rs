@@ -90,7 +90,7 @@ pub enum Update {
 pub enum Lost {
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error("{url}: {}", causes(source))]
+    #[error("{url}: {}", with_causes(source))]
     Transport { url: Url, source: reqwest::Error },
     #[error("{url} returned {status}: {says}")]
     Refused { url: Url, status: StatusCode, says: String },
@@ -117,10 +117,19 @@ impl Lost {
     }
 }
 
-/// The innermost cause is the one that says what is wrong.
-fn causes(error: &reqwest::Error) -> String {
+/// The error and its sources, separated by colons. HTTP clients name the reason only in the innermost source.
+///
+/// ```
+/// #[derive(Debug, thiserror::Error)]
+/// #[error("cannot connect")]
+/// struct Unreachable(#[source] std::net::AddrParseError);
+///
+/// let error = Unreachable("x".parse::<std::net::IpAddr>().unwrap_err());
+/// assert_eq!(feed::client::with_causes(&error), "cannot connect: invalid IP address syntax");
+/// ```
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(inner) = cause {
         text = format!("{text}: {inner}");
         cause = inner.source();

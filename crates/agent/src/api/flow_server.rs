@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use feed::Access;
-use feed::client::{Response, StatusCode, Url};
+use feed::client::{Response, StatusCode, Url, with_causes};
 use flow::ClusterRecord;
 
 use serde::Deserialize;
@@ -175,15 +175,4 @@ const PAGE_END: &[u8] = b"{\"nextPage\":";
 #[serde(rename_all = "camelCase")]
 struct PageEnd {
     next_page: Option<String>,
-}
-
-/// The innermost cause says what is wrong.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use feed::Backoff;
+use feed::client::with_causes;
 use feed::sse::Parser;
 use flow::ClusterRecord;
 use serde::{Deserialize, Serialize};
 
-use super::flow_server::{FlowServer, Unanswered, with_causes};
+use super::flow_server::{FlowServer, Unanswered};
 
 /// Time without data after which the connection counts as broken: the aggregator sends a heartbeat every 15 s, so that
 /// two were lost.
