@@ -27,7 +27,7 @@ impl<F: FnMut(PushRequest) -> Result<PushReceipt, Status>> UnaryService<PushRequ
     }
 }
 
-/// Decodes the call, passes the batch to `answer`, and encodes its receipt. Messages above [`LARGEST_MESSAGE`] are refused.
+/// Decodes the call, passes the batch to `answer`, and encodes its receipt. Messages above `LARGEST_MESSAGE` are refused.
 pub async fn receive<B, F>(request: Request<B>, answer: F) -> Response<Body>
 where
     B: HttpBody + Send + 'static,

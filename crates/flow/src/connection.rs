@@ -22,7 +22,7 @@ pub struct Tuple {
     pub icmp_type: Option<u8>,
 }
 
-/// What tells one entry from all others of the node, past ones included: the kernel uses ids again, and clients ports.
+/// Identifies an entry among all entries of the node, past ones included: the kernel reuses IDs, and clients reuse ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
     /// `CTA_ID`
@@ -81,7 +81,7 @@ impl Sum for Volume {
     }
 }
 
-/// What was added since `other`; nothing if the counters were reset meanwhile.
+/// Difference of two readings of the counters; 0 if they were reset in between.
 impl Sub for Volume {
     type Output = Volume;
     fn sub(self, other: Volume) -> Volume {

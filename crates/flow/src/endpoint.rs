@@ -1,4 +1,4 @@
-//! The ends of connections: what is part of a record's key, and what is only listed in it.
+//! The ends of connections: the endpoint in a record's key, and the members that a record only lists.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     pub kind: EndpointKind,
-    /// Of pods and remote sets.
+    /// Namespace of a pod or remote set; `None` for other kinds.
     pub namespace: Option<Arc<str>>,
     /// Workload of a pod, name of a node, or name of a remote set; `None` if nothing has a name.
     pub name: Option<Arc<str>>,
@@ -20,7 +20,7 @@ pub struct Endpoint {
     pub service: Option<Arc<str>>,
     /// Name of the other cluster.
     pub cluster: Option<Arc<str>>,
-    /// Of `world` only.
+    /// Network of an end outside the cluster; only for the kind `world`.
     pub network: Option<Network>,
 }
 
@@ -55,7 +55,7 @@ pub enum EndpointKind {
     RemoteCluster,
     /// An address of this node's pod ranges that belongs to no known pod.
     UnknownPod,
-    /// None of these.
+    /// Any other address.
     World,
 }
 

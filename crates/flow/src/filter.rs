@@ -1,4 +1,4 @@
-//! Which records a reader wants.
+//! Filters of records.
 
 mod alternatives;
 mod parse;

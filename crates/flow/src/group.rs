@@ -1,4 +1,4 @@
-//! Sums over records that are alike in some fields.
+//! Aggregation of records by fields.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -23,7 +23,7 @@ pub enum GroupField {
     Node,
 }
 
-/// What the records of a group have in a field.
+/// Value of a field that the records of a group share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupValue {
@@ -39,7 +39,7 @@ pub enum GroupValue {
     Node(Arc<str>),
 }
 
-/// Records that are alike in the fields asked for.
+/// Sums over the records that have equal values in the requested fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowGroup {

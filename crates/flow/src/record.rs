@@ -18,7 +18,7 @@ pub const WINDOW_SECONDS: i64 = 15;
 /// few enough that a record about the whole Internet stays below 32 KiB. `truncated` says that there were more.
 pub const MOST_MEMBERS: usize = 100;
 
-/// What makes connections alike.
+/// Key by which connections are aggregated into a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowKey {
@@ -40,7 +40,7 @@ pub struct FlowKey {
     pub ingress: SideTrace,
 }
 
-/// What one connection is about. Connections between the same ends share it.
+/// Attribution of a connection: its key, and both ends. Connections between the same ends share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub key: Arc<FlowKey>,
@@ -64,7 +64,7 @@ pub struct FlowRecord {
     pub sources: Arc<EndSample>,
     pub destinations: Arc<EndSample>,
     pub connections: Connections,
-    /// What was reported in this window, from the source (original direction) to the destination; `None` if no connection
+    /// Volume that was reported in this window, from the source (original direction) to the destination; `None` if no connection
     /// of the record reported counters in this window. A connection that started may report its first counters in a later
     /// window.
     pub sent: Option<Volume>,
@@ -120,7 +120,7 @@ impl AddAssign for Connections {
     }
 }
 
-/// Who was at one end of a record's connections, at most [`MOST_MEMBERS`] of each.
+/// Members at one end of a record's connections, at most [`MOST_MEMBERS`] of each kind.
 ///
 /// ```
 /// use flow::{EndSample, Member};
@@ -148,7 +148,7 @@ pub struct EndSample {
     /// `key=value`; of all pods of the record.
     pub labels: BTreeSet<Arc<str>>,
     pub identities: Vec<EndIdentity>,
-    /// Whether there were more than are listed.
+    /// Whether members are missing, since there were more than [`MOST_MEMBERS`].
     pub truncated: bool,
 }
 

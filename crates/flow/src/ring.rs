@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::shared::ByAddress;
 use crate::{EndSample, FlowKey, FlowRecord};
 
-/// How long a record is kept, from the end of its window.
+/// Age at which a record expires, from the end of its window.
 pub const RING_AGE: SignedDuration = SignedDuration::from_mins(60);
 
 /// Memory that the records of a ring take by default.
@@ -24,7 +24,7 @@ pub const RING_BYTES: usize = 32 << 20;
 pub struct Ring {
     most_bytes: usize,
     records: VecDeque<Arc<FlowRecord>>,
-    /// How many records have the key, or the sample at an end.
+    /// Number of records that share the key, or the sample of an end.
     keys: HashMap<ByAddress<FlowKey>, usize>,
     samples: HashMap<ByAddress<EndSample>, usize>,
     bytes: usize,
@@ -32,7 +32,7 @@ pub struct Ring {
     since: Option<Timestamp>,
 }
 
-/// What happened to the records of a ring: `pushed` is the number of those that are there and of those that left.
+/// Counters of a ring: `pushed` is the number of records that are in the ring or left it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingCounts {
     pub pushed: u64,
@@ -164,7 +164,7 @@ impl Ring {
         }
     }
 
-    /// After a burst, the places of records that left.
+    /// Shrinks the capacity after a burst.
     fn give_back_memory(&mut self) {
         if self.records.capacity() > 1024 && self.records.len() < self.records.capacity() / 4 {
             self.records.shrink_to(self.records.len() * 2);
@@ -174,7 +174,7 @@ impl Ring {
     }
 }
 
-/// Whether no record has the part any more.
+/// Releases a record's reference to a key or sample; true if it was the last one.
 fn release<T>(parts: &mut HashMap<ByAddress<T>, usize>, part: &Arc<T>) -> bool {
     let part = ByAddress(Arc::clone(part));
     let Some(count) = parts.get_mut(&part) else {

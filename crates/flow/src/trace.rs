@@ -1,11 +1,11 @@
-//! What each side of a flow decided, and by which rules.
+//! Policy traces: the decision of each side of a flow, and the policies behind it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What became of the flow.
+/// Verdict of both sides on a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {

@@ -24,7 +24,7 @@ const LISTINGS_TO_LOSE: u8 = 2;
 const SPARSE: usize = 8;
 const SMALL: usize = 1024;
 
-/// What became of the connections of one tracker: `started == ended + live + lost` at every moment.
+/// Counters of the connections of one tracker: `started == ended + live + lost` at every moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Connections that were tracked, with those that the agent found when it started.
@@ -40,8 +40,8 @@ pub struct Ledger {
     pub untracked: u64,
 }
 
-/// The live connections of a node, at most as many as its bound, and what each has reported so far. What is observed of
-/// them goes into the [`Windows`], always the same.
+/// The live connections of a node, up to a bound, and the counters that each has reported so far. Observations are added to
+/// the [`Windows`], which have to be the same in all calls.
 ///
 /// Counters are cumulative: each report adds what is more than in the one before. A connection may have no counters
 /// (`nf_conntrack_acct` was off when it was made), or some that lack packets (of a flowtable): then a part of its volume is
@@ -77,7 +77,7 @@ pub struct Tracker {
     /// Connections that ended while the listing runs, which may still have them in lines that are yet to be read. At most as
     /// many as are tracked.
     ended_in_listing: HashSet<ConnectionId>,
-    /// Whether there were more. Then a line of a connection that is not tracked may be one of those.
+    /// Whether the set is full. A line of an untracked connection may then be one that ended.
     more_ended_in_listing: bool,
     recent_ends: RecentEnds,
 }
@@ -104,7 +104,7 @@ struct Tracked {
 }
 
 impl Tracked {
-    /// Whether it is the connection of its id that the kernel made at that time: ids are used again.
+    /// Whether the kernel created this connection at that time, rather than another one with the reused ID.
     fn is_of(&self, made: Option<Timestamp>) -> bool {
         match (self.made, made) {
             (Some(old), Some(new)) => new.duration_since(old).abs() <= SAME_BEGIN,
@@ -112,7 +112,7 @@ impl Tracked {
         }
     }
 
-    /// What a report of counters adds.
+    /// Volume that a report of counters adds to the earlier reports.
     fn measure(&mut self, volume: Option<[Volume; 2]>, window: i64) -> Observation {
         let is_reset =
             volume.is_some_and(|volume| volume.iter().zip(&self.counted).any(|(new, old)| new.packets < old.packets));
@@ -151,7 +151,7 @@ impl Tracker {
         }
     }
 
-    /// What a live connection is about.
+    /// Subject of a live connection.
     pub fn subject(&self, id: &ConnectionId) -> Option<&Arc<Subject>> {
         self.live.get(id).map(|tracked| &tracked.subject)
     }

@@ -40,8 +40,8 @@ pub struct Windows {
     folded_records: u64,
 }
 
-/// What is in no record because its window had as many records as it may have. With these, sums over records equal sums over
-/// what was observed.
+/// Observations that are in no record because their window had reached its limit of records. Sums over records and these
+/// equal the sums over all observations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DroppedRecords {
     /// Events and reports of counters of connections.
@@ -56,7 +56,7 @@ pub struct DroppedRecords {
     pub denied_packets: u64,
 }
 
-/// What an event adds to the record of its key.
+/// Amounts that an event adds to the record of its key.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observation {
     pub(crate) started: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Observation {
     pub(crate) denied_packets: u64,
 }
 
-/// Where and when an event counts.
+/// Window and time to which an event is attributed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     /// Number of the window since 1970.
@@ -155,7 +155,7 @@ impl Windows {
         records
     }
 
-    /// What is in no record because its window was full.
+    /// Sums of the observations that are in no record because their window was full.
     pub fn dropped_records(&self) -> DroppedRecords {
         self.dropped
     }
@@ -178,7 +178,7 @@ impl Windows {
         (begin > now).then(|| begin.duration_since(now))
     }
 
-    /// Where and when an event of `at` counts.
+    /// Window and time to which an event at `at` is attributed.
     pub(crate) fn place(&mut self, at: Timestamp) -> Place {
         let reference = *self.reference.get_or_insert(at);
         let latest = reference.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);

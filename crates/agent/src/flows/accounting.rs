@@ -92,7 +92,7 @@ impl Accounting {
         off.chain(self.unannounced()).collect()
     }
 
-    /// Whether entries have the times at which they were made.
+    /// Whether entries have timestamps of their creation.
     pub(crate) fn has_times(&self) -> bool {
         matches!(self.value(Setting::Timestamps), Ok(ON))
     }
@@ -123,7 +123,7 @@ impl Accounting {
         problems
     }
 
-    /// Why ends of connections are not announced.
+    /// Reason for which the kernel sends no events of connections that end.
     fn unannounced(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join("proc/sys").join(EVENTS)).ok()?;
         (text.trim() == "0").then(|| {
@@ -133,7 +133,7 @@ impl Accounting {
         })
     }
 
-    /// What stays off where the former values cannot be remembered.
+    /// Advice on each setting that stays off because its former value cannot be stored.
     fn missing(&self, error: &AccountingError) -> Vec<String> {
         let off = self.off().into_iter().map(|setting| advice(setting, &error.to_string()));
         off.chain(self.unannounced()).collect()

@@ -1,4 +1,4 @@
-//! Says what a connection is about: both ends by name, the Service that was asked for, and the rules that decided.
+//! Attribution of connections: names of both ends, the Service that the client asked for, and the policies that decided.
 
 mod ends;
 #[cfg(test)]
@@ -53,7 +53,7 @@ struct CacheKey {
 struct Judging {
     /// `None` if no policy has approved it.
     generation: Option<u32>,
-    /// Whether it began under a state that the replica had.
+    /// Whether the replica had the state under which the connection began.
     is_known: bool,
 }
 
@@ -67,7 +67,7 @@ impl Attribution {
         self.layout.at_mark(mark).map(|layout| layout.generation())
     }
 
-    /// Reads what the names depend on beside the cluster.
+    /// Reads the inputs of names other than the cluster state.
     pub(crate) fn refresh(&mut self) {
         if self.naming.read_own_addresses() {
             self.cached.clear();
@@ -227,7 +227,7 @@ fn is_api_service(service: &ServicePort) -> bool {
     (&*service.namespace, &*service.name) == API_SERVICE
 }
 
-/// Whether the policies that are known do not explain why the connection passed.
+/// Whether no known policy explains why the connection was allowed.
 fn is_unexplained(subject: &Subject) -> bool {
     [&subject.key.egress, &subject.key.ingress]
         .iter()

@@ -5,7 +5,7 @@
 use flow::Connection;
 use jiff::Timestamp;
 
-/// How a connection became known.
+/// First report of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reported {
     /// By an event of its beginning, or by a listing, at that time.

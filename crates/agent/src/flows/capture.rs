@@ -52,7 +52,7 @@ const MOST_AT_ONCE: usize = 1024;
 /// Connections that wait to be attributed, about 250 bytes each. Beyond it they are attributed early.
 const MOST_WAITING: usize = 65_536;
 
-/// How full connection tracking is, is looked at this often: a flood fills it within seconds.
+/// Interval at which the fill of the connection tracking table is read: a flood fills the table within seconds.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Denied packets that wait for the names of their time. Beyond it they are named early.
@@ -105,7 +105,7 @@ pub(crate) struct Capture {
     last_logged: Option<Timestamp>,
 }
 
-/// Why the thread ended.
+/// Reason for which the thread ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     /// The event loop is gone.
@@ -189,7 +189,7 @@ impl Capture {
         self.counted = None;
     }
 
-    /// Takes in what there is, and does what is due.
+    /// One turn of the loop: reads messages and events, and lists connections and closes windows where that is due.
     fn turn(&mut self, monitor: &mut Option<FlowMonitor>) -> Result<(), End> {
         self.take_messages()?;
         let begin = Timestamp::now();
@@ -237,7 +237,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Whether a recent connection was approved by a generation of which no update has come.
+    /// Whether a recent connection was approved by a generation whose update has not been received.
     fn awaits_update(&self, received: Timestamp) -> bool {
         let recent = self.backlog.reports().filter(|reported| received.duration_since(reported.began()) < RECENT);
         recent

@@ -75,8 +75,8 @@ impl Replica {
         self.generation
     }
 
-    /// Whether the states that were in force at that time and later are known. Nothing is known of those before the agent
-    /// started.
+    /// Whether the replica has the states that were in force at that time and later. It has none from before the
+    /// start of the agent.
     pub(crate) fn has_state_of(&self, time: Timestamp) -> bool {
         self.since.is_some_and(|since| since <= time)
     }
@@ -142,7 +142,7 @@ impl Replica {
         }
     }
 
-    /// Applies what was in force by that time.
+    /// Applies the changes that were in force by that time.
     pub(crate) fn advance_to(&mut self, time: Timestamp) {
         while self.waiting.front().is_some_and(|change| change.after() <= time) {
             self.apply_next();

@@ -32,7 +32,7 @@ impl Schedule {
         }
     }
 
-    /// Whether the listing for a window is due; it is then expected to be made.
+    /// Whether the listing for a window is due. If it is, the next one is scheduled.
     pub(super) fn is_listing_due(&mut self, now: Timestamp) -> bool {
         is_due(&mut self.next_listing, now, LISTED_AFTER_END)
     }
@@ -42,7 +42,7 @@ impl Schedule {
         now < self.next_listing
     }
 
-    /// Whether windows are to be closed, which is then expected to be done.
+    /// Whether the close of windows is due. If it is, the next one is scheduled.
     pub(super) fn is_close_due(&mut self, now: Timestamp) -> bool {
         is_due(&mut self.next_close, now, CLOSED_AFTER_END)
     }
@@ -58,7 +58,7 @@ impl Schedule {
     }
 }
 
-/// Whether that time has come; then the next one follows.
+/// Whether the time is due. If it is, it is set to that of the next window.
 fn is_due(next: &mut Timestamp, now: Timestamp, after_end: SignedDuration) -> bool {
     let following = end_of_window(now) + after_end;
     // A clock that was set back makes the next time seem far away.

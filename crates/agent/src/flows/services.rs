@@ -1,4 +1,4 @@
-//! Which Service a client asked for, and which addresses are those of API servers.
+//! Directory of Services by address, and of the addresses of API servers.
 //!
 //! Services only name flows: enforcement neither waits for them nor depends on them. Where they cannot be listed, flows have
 //! no Service.
@@ -166,7 +166,7 @@ impl<K: Eq + Hash, V: Ord> Index<K, V> {
     }
 }
 
-/// Where Services come from: the source of the objects of enforcement.
+/// Source of Services: that of the objects of enforcement.
 pub(crate) enum ServiceSource {
     Cluster(Connection),
     Manifests(PathBuf),

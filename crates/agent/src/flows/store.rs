@@ -44,7 +44,7 @@ pub(crate) struct FlowStore {
     listings_made: watch::Sender<u64>,
     /// Records that were pushed into the ring.
     closed: watch::Sender<u64>,
-    /// Of the delivery to the aggregator, where there is one.
+    /// Figures of the delivery to the aggregator, if records are sent to one.
     delivery: OnceLock<DeliveryFigures>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Core {
     pub(super) health: Health,
 }
 
-/// How complete the records are.
+/// State of the capture, on which the completeness of records depends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Health {
     /// When the thread began to follow connection tracking; `None` while it does not.
@@ -87,7 +87,7 @@ pub(crate) struct FlowFigures {
     pub(crate) folded_records: u64,
     /// Packets of drop events that are in no record, since the queue to the flow thread was full.
     pub(crate) dropped_denials: u64,
-    /// `None` where records stay on the node.
+    /// `None` if records are not sent to an aggregator.
     pub(crate) delivery: Option<DeliveryView>,
 }
 
@@ -194,7 +194,7 @@ impl FlowStore {
         self.core().ring.batch_from(sequence, most)
     }
 
-    /// The figures are part of the store's from then on. Only the first ones are.
+    /// Adds the figures of the delivery to those of the store. Further calls have no effect.
     pub(super) fn set_delivery(&self, figures: DeliveryFigures) {
         self.delivery.get_or_init(|| figures);
     }

@@ -69,7 +69,7 @@ impl FlowFilters {
         self.combinations.iter().any(|filter| filter.admits(record))
     }
 
-    /// How many combinations of values there are.
+    /// Number of combinations of values.
     pub fn combinations(&self) -> usize {
         self.combinations.len()
     }

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{FlowFilter, Peer, PolicyName, WorkloadName};
 use crate::{EndpointKind, Verdict};
 
-/// Why a filter is refused.
+/// Reason for which a filter is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     #[error("unknown filter '{}': expected one of {}", field.escape_debug(), FlowFilter::FIELDS.join(", "))]

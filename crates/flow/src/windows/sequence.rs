@@ -89,7 +89,7 @@ struct Entry {
     accounting: bool,
     counters: [Volume; 2],
     lives: bool,
-    /// Whether the tracker was given its end.
+    /// Whether its end was reported to the tracker.
     end_reported: bool,
     /// Its place in the histories, once it was tracked.
     history: Option<usize>,
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// What looks like the end of a connection without a beginning.
+    /// Reports the end of a connection again, as if its beginning was unknown.
     fn repeat_end(&mut self, index: usize) {
         let (ended, now) = (self.ended(index), self.now());
         let subject = Arc::clone(&self.subjects[usize::from(self.entries[index].subject)]);

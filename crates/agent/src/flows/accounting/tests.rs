@@ -8,7 +8,7 @@ fn of(run_dir: &Path) -> Accounting {
     Accounting::of_node(run_dir)
 }
 
-/// Of the counters and of the timestamps.
+/// Values of the settings of counters and of timestamps.
 fn values(accounting: &Accounting) -> [u32; 2] {
     Setting::ALL.map(|setting| accounting.value(setting).unwrap())
 }

@@ -43,7 +43,7 @@ pub(super) enum Role {
 pub(super) struct Named {
     pub(super) endpoint: Endpoint,
     pub(super) member: Member,
-    /// Whether it is a pod of this node.
+    /// Whether the end is a pod of this node.
     pub(super) is_local: bool,
 }
 
@@ -76,7 +76,7 @@ impl Naming {
         }
     }
 
-    /// Follows what identities are computed from.
+    /// Updates the inputs of identities from the replica.
     pub(super) fn follow(&mut self, replica: &Replica) {
         if self.followed != Some(replica.revision()) {
             self.identities.follow(replica.state());
@@ -90,13 +90,13 @@ impl Naming {
             || replica.state().nodes_with(address).next().is_some()
     }
 
-    /// Whether the end is this node, by whichever of its addresses.
+    /// Whether the end is this node, by any of its addresses.
     pub(super) fn is_own_node(&self, named: &Named) -> bool {
         let is_node = matches!(named.endpoint.kind, EndpointKind::Node | EndpointKind::KubeApiserver);
         is_node && named.member.node.as_ref() == Some(&self.node)
     }
 
-    /// Who has the address, which is the source of a flow or what kind of destination.
+    /// Names the holder of the address at this end of a flow.
     pub(super) fn end(&self, replica: &Replica, address: IpAddr, role: Role) -> Named {
         match replica.state().holder(address) {
             Some(Holder::Pod(pod)) => self.pod(replica, pod, address),
@@ -183,7 +183,7 @@ impl Naming {
         Named { endpoint, member: Member { node, ..self.member(replica, address, kind) }, is_local: false }
     }
 
-    /// One whose packets had an address that is not its own goes by the pod that the drop event names.
+    /// Corrects the source of packets with a forged address to the pod that the drop event names.
     pub(super) fn corrected(&self, replica: &Replica, named: Named, end: &End) -> Named {
         let pod = end.pod.as_deref().and_then(|name| replica.state().pod(&name.parse().ok()?));
         match pod {

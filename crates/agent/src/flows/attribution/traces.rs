@@ -1,4 +1,4 @@
-//! Policy traces: what the explanation of a side says, in the words of flow records.
+//! Policy traces of flow records, converted from explanations of each side.
 
 use std::sync::Arc;
 

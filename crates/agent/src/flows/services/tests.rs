@@ -144,7 +144,7 @@ fn changes() -> impl Strategy<Value = Change<ServiceObject>> {
     ]
 }
 
-/// What a reading of all Services says, from the objects alone.
+/// Oracle: the expected answer from a scan of all objects.
 fn expected(
     known: &BTreeMap<ObjectName, Arc<Service>>,
     address: IpAddr,
