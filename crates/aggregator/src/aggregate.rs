@@ -183,8 +183,8 @@ impl Aggregate {
         if records.len() < due.exported.len() {
             return None;
         }
-        let pairs = records.iter().zip(&due.exported);
-        let settled = pairs.map(|(record, exported)| Settled { record: Arc::clone(record), is_exported: *exported });
+        let pairs = records.into_iter().zip(&due.exported);
+        let settled = pairs.map(|(record, exported)| Settled { record, is_exported: *exported });
         let state = WindowState {
             is_late: due.is_late,
             unknown_nodes: book.unknown_nodes(due.window),
@@ -229,7 +229,7 @@ impl Aggregate {
 
     /// The joined records of a window that a query admits. Joining takes no lock.
     pub(crate) fn read(&self, window: Timestamp, filters: &FlowFilters) -> Vec<ClusterRecord> {
-        let records: Vec<Arc<FlowRecord>> = self.core().store.records(window).to_vec();
+        let records = self.core().store.records(window);
         let mut joined = join(&records);
         joined.retain(|joined| filters.admits(&joined.record));
         joined

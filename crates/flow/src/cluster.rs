@@ -8,6 +8,7 @@ mod inbox;
 mod interner;
 mod join;
 mod order;
+mod packed;
 mod statistics;
 mod store;
 

@@ -127,7 +127,7 @@ impl Totals {
 /// A record of a window, and whether the trail has it.
 #[derive(Debug, Clone)]
 pub struct Settled {
-    pub record: Arc<FlowRecord>,
+    pub record: FlowRecord,
     pub is_exported: bool,
 }
 
@@ -202,8 +202,8 @@ fn growth(records: &[Settled], state: &mut WindowState) -> Vec<TrailRecord> {
 }
 
 /// Identities are in the order of their arrival, and a repeated line has to be the same.
-fn join_sorted<'a>(records: impl Iterator<Item = &'a Arc<FlowRecord>>) -> Vec<ClusterRecord> {
-    let mut records: Vec<&Arc<FlowRecord>> = records.collect();
+fn join_sorted<'a>(records: impl Iterator<Item = &'a FlowRecord>) -> Vec<ClusterRecord> {
+    let mut records: Vec<&FlowRecord> = records.collect();
     records.sort_by(|a, b| (&a.node, &a.key, a.first, a.last).cmp(&(&b.node, &b.key, b.first, b.last)));
     join(records)
 }

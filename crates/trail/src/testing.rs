@@ -81,7 +81,7 @@ pub(crate) fn with_service(mut record: FlowRecord, name: &str) -> FlowRecord {
 
 /// The lines of records of one window.
 pub(crate) fn trail_of(records: Vec<FlowRecord>) -> Vec<TrailRecord> {
-    let settled = |record| Settled { record: Arc::new(record), is_exported: false };
+    let settled = |record| Settled { record, is_exported: false };
     let settled: Vec<Settled> = records.into_iter().map(settled).collect();
     new_lines(&settled, &mut WindowState::default()).records
 }

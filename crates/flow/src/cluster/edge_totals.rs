@@ -223,7 +223,7 @@ mod tests {
             let mut record = crate::testing::record_of("n1", 0);
             Arc::make_mut(&mut record.key).destination = crate::testing::pod(namespace, "db");
             record.connections.started = started;
-            Arc::new(record)
+            record
         };
         let records = [record("a", 1), record("b", 5), record("c", 3)];
         let mut totals = EdgeTotals::new(2);

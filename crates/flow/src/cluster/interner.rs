@@ -1,51 +1,70 @@
-//! Values that many records share, kept once.
+//! Values that many records share, stored once and named by a number.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Equal values are one, as long as a record has it.
+use slab::Slab;
+
+/// Reference-counted values. A number names a value for as long as it is referenced, and is used again afterwards.
 #[derive(Debug)]
 pub(super) struct Interner<T> {
-    /// How many records have the value.
-    uses: HashMap<Arc<T>, usize>,
+    numbers: HashMap<Arc<T>, u32>,
+    values: Slab<Referenced<T>>,
+}
+
+#[derive(Debug)]
+struct Referenced<T> {
+    value: Arc<T>,
+    references: usize,
 }
 
 impl<T: Hash + Eq> Interner<T> {
     pub(super) fn new() -> Interner<T> {
-        Interner { uses: HashMap::new() }
+        Interner { numbers: HashMap::new(), values: Slab::new() }
     }
 
-    /// The shared value, and whether no record had it before.
-    pub(super) fn retain(&mut self, value: Arc<T>) -> (Arc<T>, bool) {
-        if let Some((known, _)) = self.uses.get_key_value(&value) {
-            let known = Arc::clone(known);
-            if let Some(uses) = self.uses.get_mut(&known) {
-                *uses += 1;
+    /// Adds a reference to a value. Returns its number, and the value if this is its only reference.
+    pub(super) fn retain(&mut self, value: Arc<T>) -> (u32, Option<&T>) {
+        match self.numbers.entry(value) {
+            Entry::Occupied(known) => {
+                let number = *known.get();
+                self.values[number as usize].references += 1;
+                (number, None)
             }
-            return (known, false);
+            Entry::Vacant(vacant) => {
+                let value = Arc::clone(vacant.key());
+                let index = self.values.insert(Referenced { value, references: 1 });
+                // Each value takes more than 100 bytes.
+                let number = u32::try_from(index).expect("fewer than 2^32 values fit into memory");
+                vacant.insert(number);
+                (number, Some(&self.values[index].value))
+            }
         }
-        self.uses.insert(Arc::clone(&value), 1);
-        (value, true)
     }
 
-    /// Whether no record has the value any more.
-    pub(super) fn release(&mut self, value: &Arc<T>) -> bool {
-        let Some(uses) = self.uses.get_mut(value) else {
-            return false;
-        };
-        *uses -= 1;
-        let is_last = *uses == 0;
-        if is_last {
-            self.uses.remove(value);
+    pub(super) fn get(&self, number: u32) -> &Arc<T> {
+        &self.values[number as usize].value
+    }
+
+    /// Removes a reference. Returns the value if this was its last one.
+    pub(super) fn release(&mut self, number: u32) -> Option<Arc<T>> {
+        let referenced = &mut self.values[number as usize];
+        referenced.references -= 1;
+        if referenced.references > 0 {
+            return None;
         }
-        is_last
+        let Referenced { value, references: _ } = self.values.remove(number as usize);
+        self.numbers.remove(&value);
+        Some(value)
     }
 
     /// Returns memory after many values have left.
     pub(super) fn shrink(&mut self) {
-        if self.uses.capacity() > 1024 && self.uses.len() < self.uses.capacity() / 4 {
-            self.uses.shrink_to(self.uses.len() * 2);
+        if self.numbers.capacity() > 1024 && self.numbers.len() < self.numbers.capacity() / 4 {
+            self.numbers.shrink_to(self.numbers.len() * 2);
+            self.values.shrink_to_fit();
         }
     }
 }

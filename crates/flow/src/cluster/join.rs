@@ -85,7 +85,7 @@ struct Report {
 type Reports<'a> = BTreeMap<&'a FlowKey, Report>;
 
 /// Joins the records of one window. The result is ordered by edge, then by key.
-pub fn join<'a>(records: impl IntoIterator<Item = &'a Arc<FlowRecord>>) -> Vec<ClusterRecord> {
+pub fn join<'a>(records: impl IntoIterator<Item = &'a FlowRecord>) -> Vec<ClusterRecord> {
     let mut edges: BTreeMap<Edge<'a>, Reports<'a>> = BTreeMap::new();
     for record in records {
         let key = &*record.key;

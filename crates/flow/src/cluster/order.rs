@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn records_of_an_edge_stay_together() {
-        let records: Vec<Arc<_>> = (0..9)
+        let records: Vec<_> = (0..9)
             .flat_map(|port| {
                 ["n1", "n2", "n3"].map(|rule| {
                     let mut record = record_of("n1", 0);
                     let key = Arc::make_mut(&mut record.key);
                     key.port = Some(port);
                     key.ingress.enforced[0].rule = Some(rule.into());
-                    Arc::new(record)
+                    record
                 })
             })
             .collect();

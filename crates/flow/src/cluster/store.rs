@@ -1,11 +1,12 @@
 //! Received records of the last hour, by window.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::interner::Interner;
+use super::packed::{PackedWindow, Shared};
 use crate::ring::size;
 use crate::{EndSample, FlowKey, FlowRecord, MOST_MEMBERS, WINDOW_SECONDS};
 
@@ -23,19 +24,13 @@ const MOST_AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS)
 #[derive(Debug)]
 pub struct ClusterStore {
     most_bytes: usize,
-    windows: BTreeMap<Timestamp, Window>,
+    windows: BTreeMap<Timestamp, PackedWindow>,
     keys: Interner<FlowKey>,
     samples: Interner<EndSample>,
     bytes: usize,
     counts: ClusterCounts,
     /// Windows that begin earlier have left.
     since: Timestamp,
-}
-
-#[derive(Debug, Default)]
-struct Window {
-    records: Vec<Arc<FlowRecord>>,
-    by_node: HashMap<Arc<str>, usize>,
 }
 
 /// What happened to records. `kept` records are there or have left.
@@ -107,19 +102,20 @@ impl ClusterStore {
             return Err(RefusedRecord::TooOld);
         }
         let window = self.windows.entry(record.window).or_default();
-        let of_node = window.by_node.entry(Arc::clone(&record.node)).or_insert(0);
-        if *of_node >= MOST_RECORDS_PER_NODE {
+        if window.len_of_node(&record.node) >= MOST_RECORDS_PER_NODE {
             return Err(RefusedRecord::TooMany);
         }
-        *of_node += 1;
-        let (key, is_new_key) = self.keys.retain(record.key);
-        let (sources, has_new_sources) = self.samples.retain(record.sources);
-        let (destinations, has_new_destinations) = self.samples.retain(record.destinations);
-        self.bytes += size::RECORD;
-        self.bytes += if is_new_key { size::of_key(&key) } else { 0 };
-        self.bytes += if has_new_sources { size::of_sample(&sources) } else { 0 };
-        self.bytes += if has_new_destinations { size::of_sample(&destinations) } else { 0 };
-        window.records.push(Arc::new(FlowRecord { key, sources, destinations, ..record }));
+        let (key, new_key) = self.keys.retain(Arc::clone(&record.key));
+        self.bytes += new_key.map_or(0, size::of_interned_key);
+        let mut retain_sample = |sample: &Arc<EndSample>| {
+            let (number, new_sample) = self.samples.retain(Arc::clone(sample));
+            self.bytes += new_sample.map_or(0, size::of_interned_sample);
+            number
+        };
+        let (sources, destinations) = (retain_sample(&record.sources), retain_sample(&record.destinations));
+        let size_before = window.size();
+        window.push(&record, Shared { key, sources, destinations });
+        self.bytes += window.size() - size_before;
         self.counts.kept += 1;
         while self.bytes > self.most_bytes {
             let Some(left) = self.pop() else { break };
@@ -145,8 +141,8 @@ impl ClusterStore {
     }
 
     /// The records of a window, in the order of their arrival.
-    pub fn records(&self, window: Timestamp) -> &[Arc<FlowRecord>] {
-        self.windows.get(&window).map_or(&[], |window| &window.records)
+    pub fn records(&self, window: Timestamp) -> Vec<FlowRecord> {
+        self.windows.get(&window).map_or_else(Vec::new, |packed| packed.records(window, &self.keys, &self.samples))
     }
 
     /// Windows that begin earlier have left, if there were any; the least time while none has.
@@ -156,7 +152,7 @@ impl ClusterStore {
 
     /// Number of records.
     pub fn len(&self) -> usize {
-        self.windows.values().map(|window| window.records.len()).sum()
+        self.windows.values().map(PackedWindow::len).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -172,22 +168,23 @@ impl ClusterStore {
         self.counts
     }
 
+    #[cfg(test)]
+    fn bytes_of_window(&self, window: Timestamp) -> usize {
+        self.windows[&window].size()
+    }
+
     /// Removes the oldest window, and says how many records it had.
     fn pop(&mut self) -> Option<u64> {
         let (begin, window) = self.windows.pop_first()?;
-        for record in &window.records {
-            self.bytes -= size::RECORD;
-            if self.keys.release(&record.key) {
-                self.bytes -= size::of_key(&record.key);
-            }
-            for sample in [&record.sources, &record.destinations] {
-                if self.samples.release(sample) {
-                    self.bytes -= size::of_sample(sample);
-                }
+        self.bytes -= window.size();
+        for Shared { key, sources, destinations } in window.shared() {
+            self.bytes -= self.keys.release(key).map_or(0, |key| size::of_interned_key(&key));
+            for sample in [sources, destinations] {
+                self.bytes -= self.samples.release(sample).map_or(0, |sample| size::of_interned_sample(&sample));
             }
         }
         self.since = begin.checked_add(SignedDuration::from_secs(WINDOW_SECONDS)).unwrap_or(Timestamp::MAX);
-        Some(window.records.len() as u64)
+        Some(window.len() as u64)
     }
 }
 
@@ -246,7 +243,7 @@ mod tests {
     fn oldest_windows_leave_when_bytes_run_out() {
         let mut one = ClusterStore::new(MANY);
         one.insert(record_of("n1", 0), at(0)).unwrap();
-        let most = one.bytes() + size::RECORD;
+        let most = one.bytes() + one.bytes_of_window(at(0));
         let mut store = ClusterStore::new(most);
         for window in 0..3 {
             store.insert(record_of("n1", window), at(0)).unwrap();
@@ -283,7 +280,7 @@ mod tests {
         store.insert(record_of("n1", 0), at(0)).unwrap();
         let before = store.bytes();
         store.insert(record_of("n1", 1), at(0)).unwrap();
-        assert_eq!(store.bytes() - before, size::RECORD);
+        assert_eq!(store.bytes() - before, store.bytes_of_window(at(15_000)));
         let [first, second] = [0, 1].map(|window| store.records(at(window * 15_000))[0].clone());
         assert!(Arc::ptr_eq(&first.key, &second.key) && Arc::ptr_eq(&first.sources, &second.sources));
     }

@@ -18,6 +18,10 @@ pub(crate) const RECORD: usize = allocated(COUNTS + size_of::<FlowRecord>()) + 2
 /// A key or sample in the map that counts its records: pointer, count and control byte at a load of at least 7/16.
 const PART: usize = 17 * 16 / 7;
 
+/// A key or sample in the interner of the cluster's records: pointer, number and control byte at a load of at least 7/16, and
+/// an entry of the slab, whose capacity is up to twice its length.
+const INTERNED: usize = 17 * 16 / 7 + 2 * 24;
+
 /// Items of a B-tree's node, and the space of its parent pointer and lengths (`alloc::collections::btree::node`).
 const NODE_ITEMS: usize = 11;
 const NODE_HEAD: usize = 12;
@@ -49,7 +53,17 @@ fn names(names: &BTreeSet<Arc<str>>) -> usize {
     set(names) + names.iter().map(|name| text(name)).sum::<usize>()
 }
 
+/// In the ring of an agent.
 pub(crate) fn of_sample(sample: &EndSample) -> usize {
+    PART + of_sample_value(sample)
+}
+
+/// Among the records of a cluster.
+pub(crate) fn of_interned_sample(sample: &EndSample) -> usize {
+    INTERNED + of_sample_value(sample)
+}
+
+fn of_sample_value(sample: &EndSample) -> usize {
     let EndSample { addresses, pods, nodes, labels, identities, truncated: _ } = sample;
     let identities: usize = match identities.capacity() {
         0 => 0,
@@ -59,7 +73,7 @@ pub(crate) fn of_sample(sample: &EndSample) -> usize {
                 + services.map(|service| allocated(service.capacity())).sum::<usize>()
         }
     };
-    PART + allocated(COUNTS + size_of::<EndSample>())
+    allocated(COUNTS + size_of::<EndSample>())
         + set::<IpAddr>(addresses)
         + names(pods)
         + names(nodes)
@@ -67,12 +81,22 @@ pub(crate) fn of_sample(sample: &EndSample) -> usize {
         + identities
 }
 
+/// In the ring of an agent.
 pub(crate) fn of_key(key: &FlowKey) -> usize {
+    PART + of_key_value(key)
+}
+
+/// Among the records of a cluster.
+pub(crate) fn of_interned_key(key: &FlowKey) -> usize {
+    INTERNED + of_key_value(key)
+}
+
+fn of_key_value(key: &FlowKey) -> usize {
     let service = key
         .service
         .as_ref()
         .map_or(0, |service| text(&service.namespace) + text(&service.name) + optional(&service.port_name));
-    PART + allocated(COUNTS + size_of::<FlowKey>())
+    allocated(COUNTS + size_of::<FlowKey>())
         + of_endpoint(&key.source)
         + of_endpoint(&key.destination)
         + service

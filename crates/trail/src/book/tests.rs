@@ -72,7 +72,7 @@ enum Step {
 /// What an aggregator and its exporter do with records.
 struct Aggregator {
     book: Book,
-    store: BTreeMap<Timestamp, Vec<Arc<FlowRecord>>>,
+    store: BTreeMap<Timestamp, Vec<FlowRecord>>,
     received: [usize; 3],
 }
 
@@ -85,7 +85,7 @@ impl Aggregator {
         let begin = self.received[node];
         let end = records.len().min(begin + count);
         for (index, record) in records.iter().enumerate().take(end).skip(begin) {
-            self.store.entry(record.window).or_default().push(Arc::new(record.clone()));
+            self.store.entry(record.window).or_default().push(record.clone());
             self.book.note(&record.node, 1, index as u64 + 1, record.window);
         }
         self.received[node] = end;

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{record, trail_of, window, with_service};
 
 fn settled(record: FlowRecord, is_exported: bool) -> Settled {
-    Settled { record: Arc::new(record), is_exported }
+    Settled { record, is_exported }
 }
 
 fn started(lines: &NewLines) -> Vec<(u64, bool)> {

@@ -88,14 +88,14 @@ proptest! {
 
 #[test]
 fn ports_of_a_scan_are_bounded() {
-    let records: Vec<Arc<FlowRecord>> = (1..=200)
+    let records: Vec<FlowRecord> = (1..=200)
         .map(|port| {
             let mut record = record_of("n1", 0);
             let key = Arc::make_mut(&mut record.key);
             key.port = Some(port);
             key.destination = pod("shop", "db");
             record.denied_packets = 1 + u64::from(port == 7);
-            Arc::new(record)
+            record
         })
         .collect();
     let mut builder = GraphBuilder::new();

@@ -78,7 +78,7 @@ fn counted_values_are_bounded() {
         .map(|port| {
             let mut record = record_of("n1", 0);
             Arc::make_mut(&mut record.key).port = Some(port);
-            Arc::new(record)
+            record
         })
         .collect();
     let mut builder = HintBuilder::new(HintField::Port, FlowFilters::default(), String::new());

@@ -38,8 +38,7 @@ fn service(name: &str) -> ServicePort {
 }
 
 fn joined(records: impl IntoIterator<Item = FlowRecord>) -> Vec<ClusterRecord> {
-    let records: Vec<Arc<FlowRecord>> = records.into_iter().map(Arc::new).collect();
-    join(&records)
+    join(&records.into_iter().collect::<Vec<_>>())
 }
 
 fn nodes(names: &[&str]) -> BTreeSet<Arc<str>> {
