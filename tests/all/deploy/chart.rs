@@ -246,8 +246,7 @@ fn its_certificates_may_come_from_elsewhere() {
 #[test]
 fn its_monitoring_is_that_of_the_components() {
     let all = rendered(|values| {
-        values["monitoring"] =
-            json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true, "context": false});
+        values["monitoring"] = json!({"enabled": true, "rules": true, "podMonitor": true, "serviceMonitor": true, "context": false, "flows": false});
     });
     for file in [
         "monitoring/prometheusrule.yaml",
@@ -274,6 +273,22 @@ fn context_monitoring_renders_the_monitor_component() {
         });
         ["podmonitor", "networkpolicy"].map(|file| {
             let wanted = documents(&read(&format!("deploy/components/context-monitor/{file}.yaml"))).remove(0);
+            all.contains(&wanted)
+        })
+    };
+    assert_eq!((scraped(true), scraped(false)), ([true, true], [false, false]));
+}
+
+#[test]
+fn flow_monitoring_renders_the_monitor_component() {
+    let scraped = |enabled: bool| {
+        let all = rendered(|values| {
+            values["flows"]["enabled"] = json!(true);
+            values["flows"]["server"]["enabled"] = json!(enabled);
+            values["monitoring"]["flows"] = json!(true);
+        });
+        ["podmonitor", "networkpolicy"].map(|file| {
+            let wanted = documents(&read(&format!("deploy/components/flow-monitor/{file}.yaml"))).remove(0);
             all.contains(&wanted)
         })
     };

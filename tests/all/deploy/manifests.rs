@@ -293,9 +293,16 @@ fn container_privileges_match_install_docs() {
 
 #[test]
 fn every_file_of_the_components_is_used() {
-    for component in
-        ["context", "context-monitor", "flow-server", "flows", "monitoring", "pod-monitor", "service-monitor"]
-    {
+    for component in [
+        "context",
+        "context-monitor",
+        "flow-monitor",
+        "flow-server",
+        "flows",
+        "monitoring",
+        "pod-monitor",
+        "service-monitor",
+    ] {
         let folder = format!("deploy/components/{component}");
         let kustomization = documents(&read(&format!("{folder}/kustomization.yaml"))).remove(0);
         assert_eq!(kustomization["kind"], "Component");

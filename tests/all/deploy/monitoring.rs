@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tests::openmetrics::{self, Family, Kind};
 
 use super::manifests::unknown_to;
-use super::{at, documents, list, read};
+use super::{at, documents, list, read, texts};
 use crate::drops::{DB, OUTSIDE, send_datagrams, stage};
 
 /// Labels that Prometheus and the monitors add.
@@ -125,6 +125,7 @@ fn gone_alerts_select_the_jobs_of_monitors() {
         ("RingfenceAgentGone", "pod-monitor/podmonitor"),
         ("RingfenceAgentGone", "service-monitor/service"),
         ("RingfenceContextGone", "context-monitor/podmonitor"),
+        ("RingfenceFlowServerGone", "flow-monitor/podmonitor"),
     ] {
         let alert = *alerts(&rules).iter().find(|alert| at(alert, "alert") == name).unwrap();
         let monitor = documents(&read(&format!("deploy/components/{monitor}.yaml"))).remove(0);
@@ -133,20 +134,27 @@ fn gone_alerts_select_the_jobs_of_monitors() {
     }
 }
 
-/// Prometheus reaches the port that the PodMonitor names, past the provider's own policy.
+/// Prometheus reaches the port that the PodMonitor names, past the policy of its target.
 #[test]
-fn provider_admits_prometheus_where_it_is_scraped() {
-    let monitor = documents(&read("deploy/components/context-monitor/podmonitor.yaml")).remove(0);
-    let policy = documents(&read("deploy/components/context-monitor/networkpolicy.yaml")).remove(0);
-    let deployment = documents(&read("deploy/components/context/deployment.yaml")).remove(0);
-    assert!(unknown_to::<NetworkPolicy>(&policy).is_empty(), "{policy}");
-    let labels = at(&deployment, "spec.template.metadata.labels");
-    for selector in [at(&monitor, "spec.selector.matchLabels"), at(&policy, "spec.podSelector.matchLabels")] {
-        assert_eq!(selector, labels);
+fn targets_admit_prometheus_where_they_are_scraped() {
+    for (monitor, target) in [("context-monitor", "context"), ("flow-monitor", "flow-server")] {
+        let file = |path: String| documents(&read(&format!("deploy/components/{path}.yaml"))).remove(0);
+        let (podmonitor, policy) = (file(format!("{monitor}/podmonitor")), file(format!("{monitor}/networkpolicy")));
+        let deployment = file(format!("{target}/deployment"));
+        assert!(unknown_to::<NetworkPolicy>(&policy).is_empty(), "{policy}");
+        let labels = at(&deployment, "spec.template.metadata.labels");
+        for selector in [at(&podmonitor, "spec.selector.matchLabels"), at(&policy, "spec.podSelector.matchLabels")] {
+            assert_eq!(selector, labels);
+        }
+        let container = at(&deployment, "spec.template.spec.containers.0");
+        let port = at(container, "ports.0");
+        let endpoint = at(&podmonitor, "spec.podMetricsEndpoints.0");
+        assert_eq!(at(endpoint, "port"), at(port, "name"));
+        assert_eq!(at(&policy, "spec.ingress.0.ports.0.port"), at(port, "containerPort"));
+        let certificate = at(endpoint, "tlsConfig.keySecret.name").as_str().unwrap();
+        assert_eq!(at(endpoint, "tlsConfig.cert.secret.name"), certificate);
+        assert!(texts(at(container, "args")).contains(&&*format!("--allow=metrics=user:{certificate}")));
     }
-    let port = at(&deployment, "spec.template.spec.containers.0.ports.0");
-    assert_eq!(at(&monitor, "spec.podMetricsEndpoints.0.port"), at(port, "name"));
-    assert_eq!(at(&policy, "spec.ingress.0.ports.0.port"), at(port, "containerPort"));
 }
 
 #[test]
