@@ -285,13 +285,21 @@ impl Provider {
         values.iter().sum()
     }
 
+    /// Sends SIGTERM.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
     /// Sends SIGTERM and waits for the end.
     ///
     /// # Panics
     /// If it does not end.
     #[track_caller]
     pub fn stop(mut self) -> (ExitStatus, String) {
-        self.signal(Signal::SIGTERM);
+        self.terminate();
         let process = &mut self.process;
         let status = crate::agent_process::until("the provider ends", || process.try_wait().expect("a child of ours"));
         (status, self.log())

@@ -12,9 +12,11 @@ mod sink;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
+use tokio::sync::oneshot;
 use trail::{Book, PositionFile, Spool};
 
 use crate::aggregate::Aggregate;
@@ -22,6 +24,9 @@ use crate::aggregate::Aggregate;
 pub(crate) use arguments::ExportArguments;
 use exporter::Exporter;
 pub(crate) use figures::{ExportCollector, ExportReport};
+
+/// How often it is looked whether all batches were sent, when the process is to end.
+const LOOK_AT_END: Duration = Duration::from_millis(100);
 
 /// All exports of a process.
 pub(crate) struct Exports {
@@ -93,12 +98,20 @@ impl Exports {
         self.exporters.is_empty()
     }
 
-    /// Exports until the process ends.
-    pub(crate) async fn run(self: Arc<Exports>, aggregate: Arc<Aggregate>) {
+    /// Exports until `end` is sent, and then until no batch waits that would be lost with the process.
+    pub(crate) async fn run(self: Arc<Exports>, aggregate: Arc<Aggregate>, end: oneshot::Receiver<()>) {
         for exporter in &self.exporters {
             tokio::spawn(exporter.clone().run());
         }
-        pass::run(self, aggregate).await;
+        pass::run(self.clone(), aggregate, end).await;
+        while self.unsaved_records() > 0 {
+            tokio::time::sleep(LOOK_AT_END).await;
+        }
+    }
+
+    /// Records of batches that are only in memory.
+    pub(crate) fn unsaved_records(&self) -> u64 {
+        self.exporters.iter().map(|exporter| exporter.unsaved_records()).sum()
     }
 
     fn counts(&self) -> MutexGuard<'_, PassCounts> {

@@ -10,6 +10,7 @@ use flow::WINDOW_SECONDS;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::aggregate::Aggregate;
@@ -23,6 +24,9 @@ use crate::{goldmane, hubble};
 
 /// How often old windows are removed.
 const EXPIRE: Duration = Duration::from_secs(WINDOW_SECONDS.unsigned_abs());
+
+/// How long exports may take when the process is to end. Kubernetes kills it after 30 s (`terminationGracePeriodSeconds`).
+const LAST_EXPORTS: Duration = Duration::from_secs(20);
 
 /// How late a window settles at most.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -76,9 +80,9 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let sources = Sources::new(aggregate.clone(), metrics, exports.clone(), security, started);
     let mut port = tokio::spawn(listen::serve(listener, sources, file_limit));
     tracing::info!(listen = %listens, scheme, version = env!("CARGO_PKG_VERSION"), "ringfence-flows started");
-    if !exports.is_empty() {
-        tokio::spawn(exports.run(aggregate.clone()));
-    }
+    let (end_exports, exports_end) = oneshot::channel();
+    let mut exporting =
+        (!exports.is_empty()).then(|| tokio::spawn(exports.clone().run(aggregate.clone(), exports_end)));
     let mut expiry = tokio::time::interval(EXPIRE);
     let mut settling = tokio::time::interval(SETTLE);
     loop {
@@ -89,6 +93,20 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
             Some(Err(panic)) = interfaces.join_next() => bail!("the listener of an interface has ended: {panic}"),
             _ = settling.tick() => aggregate.settle(Timestamp::now()),
             _ = expiry.tick() => aggregate.expire(Timestamp::now()),
+        }
+    }
+    port.abort();
+    drop(end_exports);
+    if let Some(exporting) = &mut exporting {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = tokio::time::sleep(LAST_EXPORTS) => {}
+            exported = exporting => exported?,
+        }
+        match exports.unsaved_records() {
+            0 => {}
+            lost => tracing::warn!(records = lost, "flow records are lost: they could not be exported before the end"),
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -165,6 +165,11 @@ impl Spool {
         self.waiting.iter().all(|waiting| waiting.body.is_none())
     }
 
+    /// Records of batches that are only in memory.
+    pub fn unsaved_records(&self) -> u64 {
+        self.waiting.iter().filter(|waiting| waiting.body.is_some()).map(|waiting| waiting.records).sum()
+    }
+
     /// The oldest batch of the passes up to `committed`. A damaged one is skipped and counted.
     pub fn front(&mut self, committed: u64) -> Option<Spooled> {
         loop {

@@ -59,6 +59,11 @@ impl Exporter {
         spool.is_durable()
     }
 
+    /// Records of batches that are only in memory.
+    pub(super) fn unsaved_records(&self) -> u64 {
+        self.spool().unsaved_records()
+    }
+
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::oneshot;
 use trail::{Batch, DueWindow, Entry, Namespaces, TrailRecord, WindowState, new_lines, plan};
 
 use super::Exports;
@@ -20,14 +21,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Agents have the records of an hour.
 const RESENT: SignedDuration = SignedDuration::from_mins(61);
 
-pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>) {
+/// Makes passes until `end` is sent or dropped.
+pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>, mut end: oneshot::Receiver<()>) {
     let started = Instant::now();
     let settled = aggregate.settled();
     let mut look = tokio::time::interval(LOOK);
     let (mut passed, mut waits) = (Timestamp::MIN, true);
     let mut namespaces = Namespaces::default();
     loop {
-        look.tick().await;
+        tokio::select! {
+            _ = look.tick() => {}
+            _ = &mut end => break,
+        }
         let now = *settled.borrow();
         if now == passed {
             continue;
@@ -36,20 +41,31 @@ pub(super) async fn run(exports: Arc<Exports>, aggregate: Arc<Aggregate>) {
             continue;
         }
         waits = false;
-        let (exports_of_pass, aggregate_of_pass) = (exports.clone(), aggregate.clone());
-        let work = move || {
-            pass(&exports_of_pass, &aggregate_of_pass, now, &mut namespaces);
-            namespaces
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(kept) => namespaces = kept,
-            Err(panic) => {
-                tracing::error!("a pass of exports failed: {panic}");
-                namespaces = Namespaces::default();
-            }
-        }
+        namespaces = pass_on_thread(&exports, &aggregate, now, namespaces).await;
         passed = now;
     }
+    // With a position on disk the next process exports what has not settled. Without, it exports no window of before its start.
+    if exports.position.is_none() {
+        pass_on_thread(&exports, &aggregate, Timestamp::MAX, namespaces).await;
+    }
+}
+
+/// A pass on a thread that may block. Returns the namespaces for the next one.
+async fn pass_on_thread(
+    exports: &Arc<Exports>,
+    aggregate: &Arc<Aggregate>,
+    settled: Timestamp,
+    mut namespaces: Namespaces,
+) -> Namespaces {
+    let (exports, aggregate) = (exports.clone(), aggregate.clone());
+    let work = move || {
+        pass(&exports, &aggregate, settled, &mut namespaces);
+        namespaces
+    };
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| {
+        tracing::error!("a pass of exports failed: {panic}");
+        Namespaces::default()
+    })
 }
 
 /// Exports the windows that begin before `settled`.
