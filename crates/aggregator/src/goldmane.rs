@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::Status;
 use wire::Strict;
 
-use crate::grpc::{Answers, streaming, unary};
+use crate::grpc::{answers, streaming, unary};
 use crate::interfaces::{Archive, revoked};
 
 pub(crate) fn routes(archive: Archive) -> Router {
@@ -115,7 +115,7 @@ async fn statistics(State(archive): State<Archive>, request: Request) -> Respons
         let range = TimeRange::parse(request.start_time_gte, request.start_time_lt, now()).map_err(refused)?;
         let permit = archive.admit_query()?;
         let results = sum_up(archive.clone(), query, range, permit);
-        Ok(Answers::new(futures::StreamExt::flat_map(stream::once(results), |results| {
+        Ok(answers(futures::StreamExt::flat_map(stream::once(results), |results| {
             let (results, error) = match results {
                 Ok(results) => (results, None),
                 Err(error) => (Vec::new(), Some(error)),
@@ -173,7 +173,7 @@ async fn stream_flows(
             Ok(follower.next().await?.map(|result| (result, follower)))
         });
         let end = Box::pin(revoked(session));
-        Ok(Answers::new(futures::StreamExt::take_until(flows, end)))
+        Ok(answers(futures::StreamExt::take_until(flows, end)))
     })
     .await
 }

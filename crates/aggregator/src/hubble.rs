@@ -24,7 +24,7 @@ use tonic::Status;
 use wire::Strict;
 
 use crate::aggregate::Figures;
-use crate::grpc::{Answers, streaming, unary};
+use crate::grpc::{Answers, answers, streaming, unary};
 use crate::interfaces::{Archive, revoked};
 use crate::report::CoverageReport;
 
@@ -164,7 +164,7 @@ fn answer(
         query: Some(query),
         follow,
     };
-    Ok(Answers::new(stream::try_unfold(reader, async |mut reader| {
+    Ok(answers(stream::try_unfold(reader, async |mut reader| {
         Ok(reader.next().await?.map(|response| (response, reader)))
     })))
 }

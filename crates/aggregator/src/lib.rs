@@ -14,6 +14,7 @@ mod hubble;
 mod interfaces;
 mod listen;
 mod metrics;
+mod read_stream;
 mod report;
 mod serve;
 #[cfg(test)]

@@ -14,12 +14,16 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sources;
-use super::page::{InvalidPage, Page};
+use super::page::{InvalidPage, Page, PageToken};
 use super::query::{Given, Refusal, blocking};
 use crate::aggregate::Aggregate;
+use crate::read_stream::{ReadStream, STALLED_AFTER};
 
 /// Records of a page: some 10 MB.
 const MOST_RECORDS: usize = 10_000;
+
+/// Windows that wait for the client.
+const MOST_WAITING: usize = 1;
 
 pub(super) async fn flows(
     State(sources): State<Sources>,
@@ -27,7 +31,19 @@ pub(super) async fn flows(
 ) -> Result<Response, Refusal> {
     let mut given = Given::new(given);
     let page = given.take("page")?.map(|text| text.parse()).transpose();
-    let page: Option<Page> = page.map_err(|error: InvalidPage| Refusal::bad_request(error))?;
+    let token: Option<PageToken> = page.map_err(|error: InvalidPage| Refusal::bad_request(error))?;
+    let started = sources.started.as_millisecond();
+    if token.is_some_and(|token| token.started != started) {
+        return Err(Refusal {
+            code: StatusCode::GONE,
+            reason: format!(
+                "the aggregator that made this page has ended, and not all of its records may be here; ask again for the first \
+                 page (this aggregator started at {})",
+                sources.started
+            ),
+        });
+    }
+    let page = token.map(|token| token.page);
     let limit = given.limit(MOST_RECORDS)?;
     let filters = given.filters()?;
     if let Some(page) = page {
@@ -39,6 +55,7 @@ pub(super) async fn flows(
         sources.aggregate.windows(&filters).into_iter().filter(|window| *window >= from).collect();
     let answer = Answer {
         aggregate: sources.aggregate,
+        started,
         filters,
         windows: windows.into_iter(),
         pages: (page.is_some() || limit.is_some()).then_some(Pages { from: page, left: limit.unwrap_or(usize::MAX) }),
@@ -53,6 +70,7 @@ pub(super) async fn flows(
             Err(refusal) => Some((Err(std::io::Error::other(refusal.reason)), None)),
         }
     });
+    let lines = ReadStream::new(lines, MOST_WAITING, STALLED_AFTER, std::io::Error::other);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
@@ -74,6 +92,8 @@ fn check_kept(aggregate: &Aggregate, page: Page) -> Result<(), Refusal> {
 /// State of a response whose remaining windows are yet to be written.
 struct Answer {
     aggregate: Arc<Aggregate>,
+    /// Start of the process, for page tokens.
+    started: i64,
     filters: FlowFilters,
     windows: std::vec::IntoIter<Timestamp>,
     /// `None` if the response is not paged.
@@ -107,7 +127,7 @@ impl Answer {
             Some(window) => Some(self.lines(window)),
             None => {
                 self.has_ended = true;
-                self.pages.is_some().then(|| end(None))
+                self.pages.is_some().then(|| self.end(None))
             }
         }
     }
@@ -124,7 +144,7 @@ impl Answer {
         if window < self.aggregate.left_before() {
             // The request for the next page is refused with the reason.
             self.has_ended = true;
-            return end(Some(Page::at(window)));
+            return self.end(Some(Page::at(window)));
         }
         sort_by_place(&mut records);
         let after = pages.from.take().filter(|page| page.window == window).and_then(|page| page.after);
@@ -137,7 +157,7 @@ impl Answer {
             // Records of an edge stay together.
             if pages.left == 0 && last != Some(place) {
                 self.has_ended = true;
-                text.extend(end(Some(Page { window, after: last }))?);
+                text.extend(self.end(Some(Page { window, after: last }))?);
                 return Ok(text);
             }
             pages.left = pages.left.saturating_sub(1);
@@ -146,12 +166,13 @@ impl Answer {
         }
         Ok(text)
     }
-}
 
-fn end(page: Option<Page>) -> Result<Vec<u8>, serde_json::Error> {
-    let mut text = Vec::new();
-    write_line(&mut text, &PageEnd { next_page: page.map(|page| page.to_string()) })?;
-    Ok(text)
+    fn end(&self, page: Option<Page>) -> Result<Vec<u8>, serde_json::Error> {
+        let mut text = Vec::new();
+        let token = page.map(|page| PageToken { started: self.started, page });
+        write_line(&mut text, &PageEnd { next_page: token.map(|token| token.to_string()) })?;
+        Ok(text)
+    }
 }
 
 fn write_line(text: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
@@ -178,6 +199,7 @@ mod tests {
         let windows: Vec<Timestamp> = aggregate.windows(&filters).into_iter().filter(|begin| *begin >= from).collect();
         let mut answer = Answer {
             aggregate: aggregate.clone(),
+            started: 7,
             filters,
             windows: windows.into_iter(),
             pages: Some(Pages { from: page, left: limit }),
@@ -207,7 +229,7 @@ mod tests {
                     *found.entry(key).or_insert(0) += 1;
                 }
                 let Some(next) = end["nextPage"].as_str() else { break };
-                page = Some(next.parse().unwrap());
+                page = Some(next.parse::<PageToken>().unwrap().page);
                 // Meanwhile the agent sends records of a new window, and again of an edge that was read or will be.
                 push(&aggregate, first.len() as u64 + 1 + 2 * pages, &[(3, 9, 1), (1, 2, 1)], now);
                 pages += 1;
@@ -237,6 +259,7 @@ mod tests {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let mut answer = Answer {
             aggregate: aggregate.clone(),
+            started: 7,
             filters: FlowFilters::default(),
             windows: vec![window(0), window(1)].into_iter(),
             pages: Some(Pages { from: None, left: 10 }),
@@ -245,7 +268,8 @@ mod tests {
         };
         aggregate.expire(begin() + SignedDuration::from_secs(3_600 + 30));
         let last: Value = serde_json::from_slice(&answer.next().unwrap().unwrap()).unwrap();
-        let page: Page = last["nextPage"].as_str().unwrap().parse().unwrap();
-        assert!(check_kept(&aggregate, page).is_err() && answer.next().is_none());
+        let token: PageToken = last["nextPage"].as_str().unwrap().parse().unwrap();
+        assert_eq!(token.started, 7);
+        assert!(check_kept(&aggregate, token.page).is_err() && answer.next().is_none());
     }
 }

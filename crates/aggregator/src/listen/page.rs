@@ -57,6 +57,30 @@ impl FromStr for Page {
     }
 }
 
+/// Token of a page: its position, and the start of the process that issued it. A process that starts later may not have all
+/// records of the page's windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PageToken {
+    /// Milliseconds since 1970.
+    pub(super) started: i64,
+    pub(super) page: Page,
+}
+
+impl fmt::Display for PageToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.started, self.page)
+    }
+}
+
+impl FromStr for PageToken {
+    type Err = InvalidPage;
+
+    fn from_str(text: &str) -> Result<PageToken, InvalidPage> {
+        let (started, page) = text.split_once('.').ok_or(InvalidPage)?;
+        Ok(PageToken { started: started.parse().map_err(|_| InvalidPage)?, page: page.parse()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +91,9 @@ mod tests {
         let window = Timestamp::from_second(1_777_896_000).unwrap();
         for page in [Page::at(window), Page { window, after: Some(place) }, Page::behind(window)] {
             assert_eq!(page.to_string().parse(), Ok(page));
+            let token = PageToken { started: 1_777_896_000_123, page };
+            assert_eq!(token.to_string().parse(), Ok(token));
+            assert_eq!(page.to_string().parse::<PageToken>(), Err(InvalidPage), "no process");
         }
         assert_eq!(Page::behind(window).to_string(), "1777896015");
         for bad in ["", "-", "1", "+15", "15-", "15-7673", "99999999999999999999", "9999999999999990"] {

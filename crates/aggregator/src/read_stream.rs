@@ -1,0 +1,122 @@
+//! Response bodies whose clients have to read: calls hold permits that others wait for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::{mpsc, oneshot};
+
+/// A client that reads nothing for so long loses its call.
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// The client has read nothing for so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the client has read nothing for {} s", .0.as_secs())]
+pub(crate) struct Stalled(Duration);
+
+/// A stream that a task of its own makes. The task, and all that the stream holds, ends when the client stalls or leaves.
+pub(crate) struct ReadStream<T, E> {
+    items: mpsc::Receiver<Result<T, E>>,
+    /// The error of a call that the client lost.
+    stalled: Option<oneshot::Receiver<E>>,
+}
+
+impl<T: Send + 'static, E: Send + 'static> ReadStream<T, E> {
+    /// At most `most_waiting` items wait for the client. The stream of a client that stalls ends with `error`.
+    pub(crate) fn new(
+        stream: impl Stream<Item = Result<T, E>> + Send + 'static,
+        most_waiting: usize,
+        stalled_after: Duration,
+        error: impl FnOnce(Stalled) -> E + Send + 'static,
+    ) -> ReadStream<T, E> {
+        let (sender, items) = mpsc::channel(most_waiting);
+        let (lost, stalled) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Err(why) = forward(stream, &sender, stalled_after).await {
+                // Without a receiver, nothing reads the call any more.
+                drop(lost.send(error(why)));
+            }
+        });
+        ReadStream { items, stalled: Some(stalled) }
+    }
+}
+
+async fn forward<T, E>(
+    stream: impl Stream<Item = Result<T, E>>,
+    sender: &mpsc::Sender<Result<T, E>>,
+    stalled_after: Duration,
+) -> Result<(), Stalled> {
+    let mut stream = std::pin::pin!(stream);
+    loop {
+        let item = tokio::select! {
+            item = stream.next() => item,
+            () = sender.closed() => return Ok(()),
+        };
+        let Some(item) = item else { return Ok(()) };
+        if let Err(SendTimeoutError::Timeout(_)) = sender.send_timeout(item, stalled_after).await {
+            return Err(Stalled(stalled_after));
+        }
+    }
+}
+
+impl<T, E> Stream for ReadStream<T, E> {
+    type Item = Result<T, E>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(item) = ready!(self.items.poll_recv(context)) {
+            return Poll::Ready(Some(item));
+        }
+        let Some(stalled) = &mut self.stalled else { return Poll::Ready(None) };
+        let error = ready!(Pin::new(stalled).poll(context));
+        self.stalled = None;
+        Poll::Ready(error.ok().map(Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::stream;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn read(stream: impl Stream<Item = Result<i32, Stalled>> + Send + 'static) -> ReadStream<i32, Stalled> {
+        ReadStream::new(stream, 2, Duration::from_millis(20), |why| why)
+    }
+
+    #[tokio::test]
+    async fn stalled_client_loses_its_call() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        let endless = stream::repeat(()).map(move |()| {
+            let _held = &permit;
+            Ok(1)
+        });
+        let stream = read(endless);
+        drop(permits.acquire().await.unwrap());
+        let items: Vec<Result<i32, Stalled>> = stream.collect().await;
+        assert_eq!(items, [Ok(1), Ok(1), Err(Stalled(Duration::from_millis(20)))]);
+    }
+
+    #[tokio::test]
+    async fn finished_stream_ends_without_error() {
+        let items: Vec<Result<i32, Stalled>> = read(stream::iter([Ok(1), Ok(2), Ok(3)])).collect().await;
+        assert_eq!(items, [Ok(1), Ok(2), Ok(3)]);
+    }
+
+    #[tokio::test]
+    async fn call_ends_when_the_client_has_gone() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        drop(read(stream::once(async move {
+            let _held = permit;
+            std::future::pending().await
+        })));
+        drop(permits.acquire().await.unwrap());
+    }
+}
