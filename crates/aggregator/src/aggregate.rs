@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use access::Principal;
-use delivery::{PushReceipt, PushRequest, UndecodableRecord, decode_record};
+use delivery::{BATCH_RECORDS, PushReceipt, PushRequest, UndecodableRecord, decode_record};
 use flow::{
     ClusterCounts, ClusterRecord, ClusterStore, FlowFilters, FlowRecord, Inbox, InboxCounts, NodeReport, RefusedRecord,
     WINDOW_SECONDS, join,
@@ -17,6 +17,9 @@ use trail::{Book, DueWindow, EdgeKey, Position, Settled, Totals, WindowState};
 /// How long after its end a window settles. Agents close a window up to 15 s after its end, and send it at once; clocks of
 /// nodes differ by some seconds.
 pub(crate) const SETTLE_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// Sequence numbers of agents are less: a million records a second for 500 years.
+const MOST_SEQUENCE: u64 = 1 << 54;
 
 /// Records of all nodes.
 pub(crate) struct Aggregate {
@@ -94,9 +97,9 @@ impl Aggregate {
                 request.node.escape_debug()
             )));
         }
-        if request.node.is_empty() || request.node.len() > 253 || request.first == 0 || request.oldest == 0 {
+        if let Some(why) = fault(request) {
             self.core().refused_batches += 1;
-            return Err(Status::invalid_argument("expected the name of a node, and sequence numbers from 1"));
+            return Err(Status::invalid_argument(why));
         }
         let decoded: Vec<Result<FlowRecord, UndecodableRecord>> =
             request.records.iter().map(|text| decode_record(text, &request.node)).collect();
@@ -139,6 +142,11 @@ impl Aggregate {
             tracing::debug!(node = request.node, version = request.version, "records refused, the last one: {problem}");
         }
         Ok(PushReceipt { acknowledged: acceptance.acknowledged })
+    }
+
+    /// Counts a batch that was not received in time.
+    pub(crate) fn refuse_batch(&self) {
+        self.core().refused_batches += 1;
     }
 
     /// Settles the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each window once, when it has settled.
@@ -255,6 +263,20 @@ impl Aggregate {
     }
 }
 
+/// Why a batch is refused that no agent sends. Its numbers are added up, and its records are decoded together.
+fn fault(request: &PushRequest) -> Option<&'static str> {
+    let PushRequest { node, epoch: _, first, oldest, newest, records, version: _ } = request;
+    if node.is_empty() || node.len() > 253 {
+        return Some("expected the name of a node");
+    }
+    if records.len() > BATCH_RECORDS {
+        return Some("expected at most 2048 records");
+    }
+    let are_positions = *first > 0 && *oldest > 0 && *newest < MOST_SEQUENCE && *oldest <= newest.saturating_add(1);
+    let last = first.saturating_add(records.len() as u64) - 1;
+    (!are_positions || last > *newest).then_some("expected sequence numbers from 1, of records that the agent has made")
+}
+
 /// Windows that begin before this time settle by `now`.
 pub(crate) fn settled_at(now: Timestamp) -> Timestamp {
     window_of(now.checked_sub(SETTLE_AFTER).unwrap_or(Timestamp::MIN))
@@ -322,6 +344,29 @@ mod tests {
         assert_eq!(refused.code(), tonic::Code::PermissionDenied);
         assert_eq!((aggregate.figures().records, aggregate.figures().refused_batches), (0, 1));
         assert!(aggregate.receive(&batch, Some(&bound_to("n1")), now()).is_ok());
+    }
+
+    #[test]
+    fn implausible_batches_are_refused() {
+        let aggregate = Aggregate::new(1 << 20);
+        let good = request("n1", 1, vec![record("n1", "allowed")]);
+        for bad in [
+            PushRequest { first: 0, ..good.clone() },
+            PushRequest { oldest: 0, ..good.clone() },
+            PushRequest { first: u64::MAX, newest: u64::MAX, ..good.clone() },
+            PushRequest { newest: u64::MAX, ..good.clone() },
+            PushRequest { oldest: 9, ..good.clone() },
+            PushRequest { first: 2, ..good.clone() },
+            PushRequest { node: "n".repeat(254), ..good.clone() },
+            request("n1", 1, vec![vec![]; BATCH_RECORDS + 1]),
+        ] {
+            let refused = aggregate.receive(&bad, None, now()).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+        }
+        assert_eq!((aggregate.figures().refused_batches, aggregate.figures().records), (8, 0));
+        assert!(aggregate.receive(&good, None, now()).is_ok());
+        let alive = PushRequest { first: 2, records: vec![], ..good };
+        assert!(aggregate.receive(&alive, None, now()).is_ok());
     }
 
     #[test]

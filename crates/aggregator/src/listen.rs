@@ -46,6 +46,12 @@ const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
+/// Batches that are received at once. Each takes at most 2 MiB until it is decoded; a further one waits.
+const MOST_PUSHES: usize = 32;
+
+/// For a batch to arrive, and to wait before. Agents give up after as long.
+const PUSH: Duration = Duration::from_secs(30);
+
 /// Longest error message of a route that is converted to a gRPC status.
 const ERROR_BYTES: usize = 4 << 10;
 
@@ -59,6 +65,7 @@ pub(crate) struct Sources {
     pub(crate) started: Timestamp,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    pushes: Arc<Semaphore>,
     /// Limits the windows that are joined for streams concurrently.
     joins: Arc<Semaphore>,
 }
@@ -79,6 +86,7 @@ impl Sources {
             started,
             queries: Arc::new(Semaphore::new(QUERIES)),
             streams: Arc::new(Semaphore::new(stream::MOST_STREAMS)),
+            pushes: Arc::new(Semaphore::new(MOST_PUSHES)),
             joins: Arc::new(Semaphore::new(stream::JOINS)),
         }
     }
@@ -160,9 +168,19 @@ pub(crate) async fn as_grpc_status(request: Request, next: Next) -> Response {
 
 async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Principal>>>, request: Request) -> Response {
     let sender = sender.map(|Extension(sender)| sender);
-    let aggregate = sources.aggregate;
-    let answer = delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now()));
-    answer.await.map(Body::new)
+    let (aggregate, late) = (sources.aggregate.clone(), sources.aggregate);
+    let received = tokio::time::timeout(PUSH, async {
+        let _permit = sources.pushes.acquire_owned().await;
+        delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now())).await
+    });
+    match received.await {
+        Ok(response) => response.map(Body::new),
+        Err(_) => {
+            late.refuse_batch();
+            let why = format!("the batch was not received within {} s; try again later", PUSH.as_secs());
+            tonic::Status::unavailable(why).into_http::<Body>()
+        }
+    }
 }
 
 async fn coverage(State(sources): State<Sources>) -> Response {

@@ -1,6 +1,6 @@
 //! Records of agents, for tests.
 
-use delivery::PushRequest;
+use delivery::{BATCH_RECORDS, PushRequest};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::aggregate::Aggregate;
@@ -34,9 +34,12 @@ pub(crate) fn push(aggregate: &Aggregate, first: u64, records: &[(i64, u16, u64)
         .into_bytes()
     };
     let newest = first + records.len() as u64 - 1;
-    let records = records.iter().map(text).collect();
-    let request =
-        PushRequest { node: "n1".into(), epoch: 1, first, oldest: 1, newest, records, version: "test".into() };
-    let receipt = aggregate.receive(&request, None, now).unwrap();
-    assert_eq!(receipt.acknowledged, newest);
+    let mut next = first;
+    for part in records.chunks(BATCH_RECORDS) {
+        let (node, records) = ("n1".into(), part.iter().map(text).collect());
+        let request = PushRequest { node, epoch: 1, first: next, oldest: 1, newest, records, version: "test".into() };
+        let receipt = aggregate.receive(&request, None, now).unwrap();
+        next += part.len() as u64;
+        assert_eq!(receipt.acknowledged, next - 1);
+    }
 }

@@ -8,6 +8,8 @@ mod message;
 mod receiver;
 mod sender;
 
-pub use message::{BATCH_BYTES, LARGEST_RECORD, PushReceipt, PushRequest, SERVICE, UndecodableRecord, decode_record};
+pub use message::{
+    BATCH_BYTES, BATCH_RECORDS, LARGEST_RECORD, PushReceipt, PushRequest, SERVICE, UndecodableRecord, decode_record,
+};
 pub use receiver::{PATH, receive};
 pub use sender::{Delivery, DeliveryFigures, DeliveryTarget, DeliveryTargetError, DeliveryView};

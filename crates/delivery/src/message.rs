@@ -13,6 +13,9 @@ pub const SERVICE: &str = "ringfence.flows.v1.FlowCollector";
 /// Records of one call, without the rest of the message: a few hundred records, which take some milliseconds to decode.
 pub const BATCH_BYTES: usize = 1 << 20;
 
+/// Limit of the records of one call, which has fewer if they are large.
+pub const BATCH_RECORDS: usize = 2_048;
+
 /// The JSON form of a record with a hundred members at each end has less than 32 KiB.
 pub const LARGEST_RECORD: usize = 64 << 10;
 

@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use crate::PATH;
-use crate::message::{PushReceipt, PushRequest};
+use crate::message::{BATCH_RECORDS, PushReceipt, PushRequest};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -26,9 +26,6 @@ const CALL: Duration = Duration::from_secs(30);
 /// Backoff of failed calls. The ring buffers the records meanwhile.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-
-/// Records that are read from the ring for a batch, which ends earlier if they are large.
-const MOST_RECORDS: usize = 2048;
 
 /// Consecutive receipts without progress until the call counts as failed. After the first one the sender resumes from the
 /// acknowledged record.
@@ -216,7 +213,7 @@ impl Delivery {
     pub async fn run(mut self, mut closed: watch::Receiver<u64>, batch: impl Fn(u64, usize) -> RecordBatch) {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
-            match self.push(batch(self.next, MOST_RECORDS)).await {
+            match self.push(batch(self.next, BATCH_RECORDS)).await {
                 Ok(Outcome::Sent) => backoff.reset(),
                 Ok(Outcome::UpToDate) => {
                     if closed.changed().await.is_err() {
