@@ -471,4 +471,11 @@ fn sums_over_records_are_served() {
     // These windows had settled before their records arrived.
     assert_eq!(aggregator.metric("ringfence_flows_late_records_total", &[]), 40.0);
     assert_eq!(aggregator.metric("ringfence_flows_edge_connections_total", &[("source", "(other)")]), 0.0);
+    // A process that starts may not have all records of a page's windows.
+    aggregator.kill();
+    let mut aggregator = Provider::start_aggregator(address, [] as [&str; 0]);
+    aggregator.until_ready();
+    let refused = aggregator.get(&format!("/v1/flows?limit=7{page}"));
+    assert_eq!(refused.status, 410, "{}", refused.body);
+    assert!(refused.body.contains("ask again for the first page"), "{}", refused.body);
 }

@@ -43,6 +43,8 @@ async fn run(arguments: ServeArguments, file_limit: Option<u64>) -> anyhow::Resu
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let aggregate = Arc::new(Aggregate::new(arguments.memory_bytes()));
+    // Before the first record arrives: a window that ended earlier has settled.
+    aggregate.settle(Timestamp::now());
     let exports = Arc::new(Exports::open(&arguments.export, &aggregate, Timestamp::now())?);
     let mut metrics = Metrics::new(aggregate.clone(), exports.clone());
     if let Some(most) = arguments.edge_metrics() {
