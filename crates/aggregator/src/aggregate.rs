@@ -164,7 +164,7 @@ impl Aggregate {
         self.settled.subscribe()
     }
 
-    /// Marks of exported records are kept from now on.
+    /// Starts to keep track of which records were exported.
     pub(crate) fn mark(&self, book: Book) {
         self.core().book = Some(book);
     }

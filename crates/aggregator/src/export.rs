@@ -38,7 +38,7 @@ pub(crate) struct Exports {
     counts: Mutex<PassCounts>,
 }
 
-/// What passes came to.
+/// Counters of all passes since the start.
 #[derive(Debug, Clone, Default)]
 struct PassCounts {
     lines: u64,

@@ -187,7 +187,7 @@ impl TimeRange {
     }
 }
 
-/// A stream that goes on with windows as they settle.
+/// The part of a call that follows: it waits for windows to settle.
 struct Follow {
     settled: watch::Receiver<Timestamp>,
     /// Windows that begin earlier were read, or are in the queue.
@@ -219,7 +219,7 @@ async fn read(archive: &Archive, window: Timestamp) -> Result<std::vec::IntoIter
     Ok(records.into_iter())
 }
 
-/// What is left of an answer.
+/// State of a `GetFlows` call: the windows that are yet to be read.
 struct Reader {
     archive: Archive,
     filters: Filters,

@@ -83,7 +83,7 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-/// What interfaces answer from.
+/// Data source of the Hubble and Goldmane interfaces, with limits of concurrent calls.
 #[derive(Clone)]
 pub(crate) struct Archive {
     pub(crate) aggregate: Arc<Aggregate>,

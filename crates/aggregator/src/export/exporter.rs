@@ -23,7 +23,7 @@ pub(super) struct Exporter {
     counts: Mutex<SendCounts>,
 }
 
-/// What sending came to.
+/// Counters of sent batches, and the errors of the receiver.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SendCounts {
     pub(super) sent_records: u64,

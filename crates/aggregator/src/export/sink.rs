@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use feed::Access;
+use feed::client::with_causes;
 use jiff::Timestamp;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Response, Url};
@@ -136,7 +137,7 @@ impl HttpSink {
         let response = answer?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        // What a slow receiver says of its status is not waited for.
+        // The status is enough where the body of the answer is slow.
         let answer = tokio::time::timeout(ANSWER, read_answer(response)).await.unwrap_or_default();
         Ok((Outcome::of_answer(status, retry_after.as_deref(), &answer, Timestamp::now()), answer))
     }
@@ -203,17 +204,6 @@ async fn read_basic(path: &Path) -> anyhow::Result<(String, String)> {
         Some((user, password)) if !text.trim_end().contains('\n') => Ok((user.to_owned(), password.to_owned())),
         Some(_) | None => bail!("invalid file {}: expected one line USER:PASSWORD", path.display()),
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// A file of JSON lines, or standard output.

@@ -26,7 +26,7 @@ pub struct NamespacePair {
     pub destination: Arc<str>,
 }
 
-/// What a pair, or all others, had since the start.
+/// Sums of one pair of namespaces, or of all pairs without a series of their own, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeTotal {
     /// Connections that began.
