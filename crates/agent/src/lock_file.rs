@@ -7,11 +7,15 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MODE: u32 = 0o600;
 
-/// Times that the file may be replaced by other processes while it is being locked. Each replaces it once in its life.
-const MOST_ROUNDS: usize = 8;
+/// Attempts to lock the file while other processes replace it. Each replaces it once in its life.
+const MOST_ROUNDS: usize = 100;
+
+/// For another process that replaces the file, which takes it some microseconds of processor time.
+const REPLACED_ELSEWHERE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockKind {
@@ -45,7 +49,9 @@ pub(crate) fn claim(path: &Path, kind: LockKind, holder_lives: impl Fn() -> bool
         if !locked && holder_lives() {
             return Ok(Lock::HeldByOther);
         }
-        replace(path)?;
+        if !replace(path)? {
+            std::thread::sleep(REPLACED_ELSEWHERE);
+        }
     }
     Err(io::Error::other(format!("other processes replaced the lock file {MOST_ROUNDS} times")))
 }
@@ -65,18 +71,20 @@ pub(crate) fn replacement_of(path: &Path) -> PathBuf {
 }
 
 /// Puts a file in the place of one that others could open. A process that opened the old one may lock it at any time, now
-/// or after the next restart; nobody looks at it any more.
-fn replace(path: &Path) -> io::Result<()> {
+/// or after the next restart; nobody looks at it any more. False if another process is about to replace it.
+fn replace(path: &Path) -> io::Result<bool> {
     let replacement = replacement_of(path);
     let file = open(&replacement)?;
     // Of two that replace the file at once one goes ahead, so that neither removes the lock that the other has taken.
     if !try_lock(&file, LockKind::Exclusive)? || !is_at(&replacement, &file)? {
-        return Ok(());
+        return Ok(false);
     }
-    if !is_open_to_others(&open(path)?)? {
-        return std::fs::remove_file(&replacement);
+    if is_open_to_others(&open(path)?)? {
+        std::fs::rename(&replacement, path)?;
+    } else {
+        std::fs::remove_file(&replacement)?;
     }
-    std::fs::rename(&replacement, path)
+    Ok(true)
 }
 
 /// Opens or creates the file. The mode holds from its first moment on: the umask only takes bits away.
