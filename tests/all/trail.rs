@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use flow::FlowRecord;
-use jiff::SignedDuration;
+use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
@@ -20,10 +20,16 @@ use crate::aggregator::{Agent, plain, record};
 /// Windows settle every 15 s, and a restarted aggregator waits for its agents.
 const EXPORTED: Duration = Duration::from_secs(100);
 
+thread_local! {
+    /// Windows are counted back from here, so that records of two nodes are of one window whenever they are made.
+    static TEST_START: Timestamp = Timestamp::now();
+}
+
 /// A record of a window that has settled.
 fn settled(node: &str, destination: &str, windows_ago: i64, started: u64) -> FlowRecord {
     let record = record(node, destination, started);
-    let window = record.window - SignedDuration::from_secs(15 * (windows_ago + 4));
+    let start = TEST_START.with(|start| start.as_second());
+    let window = Timestamp::from_second(start - start % 15 - 15 * (windows_ago + 4)).unwrap();
     FlowRecord { window, first: window, last: window, ..record }
 }
 
