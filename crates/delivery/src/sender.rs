@@ -1,27 +1,21 @@
-//! The agent's side: sends the records of its ring, in order, until each is acknowledged.
+//! Sends the records of the agent's ring to one aggregator, in order, until each is acknowledged.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use feed::Backoff;
 use feed::client::with_causes;
-use feed::{Access, Backoff};
 use flow::RecordBatch;
 use http::uri::PathAndQuery;
 use tokio::sync::watch;
 use tonic::client::Grpc;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
 use crate::PATH;
+use crate::figures::DeliveryFigures;
 use crate::message::{BATCH_RECORDS, PushReceipt, PushRequest};
-
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// Deadline of one call.
-const CALL: Duration = Duration::from_secs(30);
+use crate::target::Server;
 
 /// Backoff of failed calls. The ring buffers the records meanwhile.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -31,155 +25,24 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// acknowledged record.
 const MOST_FRUITLESS: u32 = 2;
 
-/// URL of the aggregator, and the credentials of the agent.
-#[derive(Debug, Clone)]
-pub struct DeliveryTarget {
-    url: String,
-    access: Access,
-    /// PEM files of certificate and key.
-    certificate: Option<(PathBuf, PathBuf)>,
+/// From which record on an aggregator lacks those that left the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// From the first record of the agent.
+    FirstRecord,
+    /// From the oldest record of the ring: the aggregator was added later.
+    OldestRecord,
 }
 
-/// A URL that is not one of an aggregator.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeliveryTargetError {
-    #[error("invalid URL '{}': expected https://HOST:PORT, or http://HOST:PORT for tests", .0.escape_debug())]
-    Url(String),
-    #[error("a bearer token or certificate would be sent without TLS: expected https://HOST:PORT")]
-    Plain,
-}
-
-impl DeliveryTarget {
-    /// # Errors
-    /// If the URL is invalid, or credentials would be sent without TLS.
-    pub fn new(
-        url: &str,
-        access: Access,
-        certificate: Option<(PathBuf, PathBuf)>,
-    ) -> Result<DeliveryTarget, DeliveryTargetError> {
-        let invalid = || DeliveryTargetError::Url(url.to_owned());
-        let uri: http::Uri = url.parse().map_err(|_| invalid())?;
-        let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));
-        let is_secure = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            Some(_) | None => return Err(invalid()),
-        };
-        if has_user || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(invalid());
-        }
-        if !is_secure && (access.token_file.is_some() || certificate.is_some()) {
-            return Err(DeliveryTargetError::Plain);
-        }
-        Ok(DeliveryTarget { url: url.to_owned(), access, certificate })
-    }
-
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Connects with the current content of the certificate files.
-    async fn channel(&self) -> Result<Channel, String> {
-        feed::install_tls_provider();
-        let mut endpoint = Endpoint::from_shared(self.url.clone())
-            .map_err(|error| error.to_string())?
-            .connect_timeout(CONNECT)
-            .timeout(CALL)
-            .tcp_keepalive(Some(CALL));
-        if self.url.starts_with("https:") {
-            let read = async |path: &PathBuf| {
-                tokio::fs::read(path).await.map_err(|error| format!("cannot read {}: {error}", path.display()))
-            };
-            let mut tls = ClientTlsConfig::new();
-            tls = match &self.access.ca_file {
-                Some(path) => tls.ca_certificate(Certificate::from_pem(read(path).await?)),
-                None => tls.with_native_roots(),
-            };
-            if let Some((certificate, key)) = &self.certificate {
-                tls = tls.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
-            }
-            endpoint = endpoint.tls_config(tls).map_err(|error| with_causes(&error))?;
-        }
-        endpoint.connect().await.map_err(|error| format!("cannot connect: {}", with_causes(&error)))
-    }
-
-    async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
-        let value = self.access.authorization().await.map_err(|error| error.to_string())?;
-        let value = value.map(|value| MetadataValue::try_from(value.as_bytes()));
-        let mut value = value.transpose().map_err(|error| error.to_string())?;
-        if let Some(value) = &mut value {
-            value.set_sensitive(true);
-        }
-        Ok(value)
-    }
-}
-
-/// Snapshot of the figures of delivery.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeliveryView {
-    /// Records in calls that succeeded; a record that is sent again counts again.
-    pub sent: u64,
-    /// The last record that was acknowledged.
-    pub acknowledged: u64,
-    /// Records that left the ring before they were acknowledged.
-    pub dropped: u64,
-    /// Calls that failed.
-    pub failures: u64,
-    /// Why the last call failed, while none has succeeded since.
-    pub failure: Option<String>,
-}
-
-/// Figures of a delivery, for metrics and status.
-#[derive(Debug, Clone, Default)]
-pub struct DeliveryFigures(Arc<Mutex<DeliveryView>>);
-
-impl DeliveryFigures {
-    pub fn view(&self) -> DeliveryView {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DeliveryView> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts the records before `oldest` that left the ring without an acknowledgement.
-    fn note_oldest(&self, oldest: u64, highest: &mut u64) {
-        let gone = oldest.saturating_sub(1);
-        if gone > *highest {
-            self.lock().dropped += gone - *highest;
-            *highest = gone;
-        }
-    }
-
-    fn succeeded(&self, sent: usize, acknowledged: u64) {
-        let mut view = self.lock();
-        if view.failure.take().is_some() {
-            tracing::info!("flow records are delivered again");
-        }
-        view.sent += sent as u64;
-        view.acknowledged = acknowledged;
-    }
-
-    fn failed(&self, url: &str, why: String) {
-        let mut view = self.lock();
-        view.failures += 1;
-        if view.failure.as_ref() != Some(&why) {
-            tracing::warn!("cannot deliver flow records to {url}, they are kept and sent later: {why}");
-        }
-        view.failure = Some(why);
-    }
-}
-
-/// One agent's delivery.
-pub struct Delivery {
+/// Sender of one agent to one aggregator.
+pub(crate) struct Sender {
     node: String,
     epoch: u64,
-    target: DeliveryTarget,
+    server: Server,
     figures: DeliveryFigures,
     channel: Option<Channel>,
     next: u64,
-    /// The highest record that was acknowledged, or is gone.
-    highest: u64,
+    position: Position,
     fruitless: u32,
 }
 
@@ -189,28 +52,18 @@ enum Outcome {
     UpToDate,
 }
 
-impl Delivery {
-    /// `epoch` names the process of the agent: greater at every start.
-    pub fn new(node: String, epoch: u64, target: DeliveryTarget) -> Delivery {
-        Delivery {
-            node,
-            epoch,
-            target,
-            figures: DeliveryFigures::default(),
-            channel: None,
-            next: 1,
-            highest: 0,
-            fruitless: 0,
-        }
-    }
-
-    pub fn figures(&self) -> DeliveryFigures {
-        self.figures.clone()
+impl Sender {
+    pub(crate) fn new(node: String, epoch: u64, server: Server, figures: DeliveryFigures, start: Start) -> Sender {
+        let position = Position(match start {
+            Start::FirstRecord => Some(0),
+            Start::OldestRecord => None,
+        });
+        Sender { node, epoch, server, figures, channel: None, next: 1, position, fruitless: 0 }
     }
 
     /// Sends records until the agent ends. `batch` reads the ring from a sequence number; `closed` changes when records were
     /// pushed.
-    pub async fn run(mut self, mut closed: watch::Receiver<u64>, batch: impl Fn(u64, usize) -> RecordBatch) {
+    pub(crate) async fn run(mut self, mut closed: watch::Receiver<u64>, batch: impl Fn(u64, usize) -> RecordBatch) {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
             match self.push(batch(self.next, BATCH_RECORDS)).await {
@@ -223,7 +76,7 @@ impl Delivery {
                 Err(why) => {
                     // Certificates may have been replaced.
                     self.channel = None;
-                    self.figures.failed(self.target.url(), why);
+                    self.figures.failed(self.server.address(), &self.server.name(), why);
                     tokio::time::sleep(backoff.wait()).await;
                 }
             }
@@ -231,7 +84,7 @@ impl Delivery {
     }
 
     async fn push(&mut self, batch: RecordBatch) -> Result<Outcome, String> {
-        self.figures.note_oldest(batch.oldest, &mut self.highest);
+        self.figures.add_dropped(self.server.address(), self.position.pass_dropped(batch.oldest));
         let newest = batch.newest;
         let message = PushRequest::new(&self.node, self.epoch, &batch).map_err(|error| error.to_string())?;
         let (first, count) = (message.first, message.records.len());
@@ -252,25 +105,43 @@ impl Delivery {
             self.fruitless = 0;
             return Err("the receiver asks for earlier records again and again".into());
         }
-        self.highest = self.highest.max(acknowledged);
-        self.figures.succeeded(count, acknowledged);
+        self.position.acknowledge(acknowledged);
+        self.figures.succeeded(self.server.address(), &self.server.name(), count, acknowledged);
         Ok(if acknowledged < newest { Outcome::Sent } else { Outcome::UpToDate })
     }
 
     async fn call(&mut self, message: PushRequest) -> Result<PushReceipt, String> {
         let mut request = tonic::Request::new(message);
-        if let Some(value) = self.target.authorization().await? {
+        if let Some(value) = self.server.authorization().await? {
             request.metadata_mut().insert("authorization", value);
         }
         let channel = match &self.channel {
             Some(channel) => channel.clone(),
-            None => self.channel.insert(self.target.channel().await?).clone(),
+            None => self.channel.insert(self.server.channel().await?).clone(),
         };
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| format!("not connected: {}", with_causes(&error)))?;
         let codec: ProstCodec<PushRequest, PushReceipt> = ProstCodec::default();
         let answer = grpc.unary(request, PathAndQuery::from_static(PATH), codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| explain(&status))
+    }
+}
+
+/// The highest record that was acknowledged, or is gone; `None` before the first batch of an aggregator that was added later.
+#[derive(Debug)]
+struct Position(Option<u64>);
+
+impl Position {
+    /// Passes the records before `oldest`, and returns the number of those that left the ring without an acknowledgement.
+    fn pass_dropped(&mut self, oldest: u64) -> u64 {
+        let gone = oldest.saturating_sub(1);
+        let highest = self.0.unwrap_or(gone);
+        self.0 = Some(highest.max(gone));
+        gone.saturating_sub(highest)
+    }
+
+    fn acknowledge(&mut self, record: u64) {
+        self.0 = self.0.max(Some(record));
     }
 }
 
@@ -289,24 +160,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn target_is_a_url_that_shows_no_secrets() {
-        let with_token = || Access { token_file: Some("/token".into()), ca_file: None };
-        assert!(DeliveryTarget::new("https://flows.ringfence:9475", with_token(), None).is_ok());
-        assert!(DeliveryTarget::new("http://127.0.0.1:9475", Access::default(), None).is_ok());
-        for bad in ["flows:9475", "ftp://flows", "https://user@flows", "https://flows/path", "https://flows?x=y", ""] {
-            let refused = DeliveryTarget::new(bad, Access::default(), None).unwrap_err();
-            assert_eq!(refused, DeliveryTargetError::Url(bad.to_owned()));
+    fn records_that_left_unacknowledged_are_counted_once() {
+        let mut position = Position(Some(4));
+        for (oldest, dropped) in [(1, 0), (5, 0), (8, 3), (8, 0), (9, 1)] {
+            assert_eq!(position.pass_dropped(oldest), dropped, "{oldest}");
         }
-        let plain = DeliveryTarget::new("http://flows", with_token(), None).unwrap_err();
-        assert_eq!(plain, DeliveryTargetError::Plain);
+        position.acknowledge(20);
+        assert_eq!(position.pass_dropped(21), 0);
     }
 
     #[test]
-    fn records_that_left_unacknowledged_are_counted_once() {
-        let (figures, mut highest) = (DeliveryFigures::default(), 4);
-        for (oldest, dropped) in [(1, 0), (5, 0), (8, 3), (8, 3), (9, 4)] {
-            figures.note_oldest(oldest, &mut highest);
-            assert_eq!(figures.view().dropped, dropped, "{oldest}");
-        }
+    fn servers_added_later_lack_later_records_only() {
+        let mut position = Position(None);
+        assert_eq!(position.pass_dropped(100), 0);
+        assert_eq!(position.pass_dropped(103), 3);
     }
 }

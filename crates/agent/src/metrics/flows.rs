@@ -86,17 +86,17 @@ impl Collector for FlowCollector {
     }
 }
 
-/// Figures of the delivery to the aggregator.
+/// Figures of the delivery to the aggregators.
 fn encode_delivery(encoder: &mut DescriptorEncoder<'_>, delivery: &DeliveryView) -> Result<(), fmt::Error> {
-    let DeliveryView { sent, acknowledged, dropped, failures, failure } = delivery;
+    let DeliveryView { servers, sent, acknowledged, dropped, failures, failure } = delivery;
     let counters = [
-        ("flow_delivery_sent_records", "Flow records in calls to the aggregator that succeeded", *sent),
+        ("flow_delivery_sent_records", "Flow records in calls to aggregators that succeeded", *sent),
         (
             "flow_delivery_dropped_records",
-            "Flow records that left the ring before the aggregator had acknowledged them",
+            "Flow records that left the ring before an aggregator had acknowledged them, for each aggregator",
             *dropped,
         ),
-        ("flow_delivery_failures", "Calls to the aggregator that failed", *failures),
+        ("flow_delivery_failures", "Calls to aggregators that failed, and failed lookups of their addresses", *failures),
     ];
     for (name, help, value) in counters {
         ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
@@ -105,10 +105,15 @@ fn encode_delivery(encoder: &mut DescriptorEncoder<'_>, delivery: &DeliveryView)
     let gauges = [
         (
             "flow_delivery_acknowledged_record",
-            "Number of the last acknowledged flow record of this agent",
+            "Number of the last flow record of this agent that every aggregator has acknowledged",
             acknowledged,
         ),
-        ("flow_delivery_failing", "1 while calls to the aggregator fail", i64::from(failure.is_some())),
+        ("flow_delivery_failing", "1 while calls to an aggregator fail", i64::from(failure.is_some())),
+        (
+            "flow_delivery_servers",
+            "Aggregators that flow records are sent to",
+            i64::try_from(*servers).unwrap_or(i64::MAX),
+        ),
     ];
     for (name, help, value) in gauges {
         ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;

@@ -1,0 +1,167 @@
+//! Figures of delivery: what was sent to each aggregator, for metrics and status.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Snapshot of the figures of delivery. Counts are sums over all aggregators.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeliveryView {
+    /// Aggregators that records are sent to.
+    pub servers: usize,
+    /// Records in calls that succeeded; a record that is sent again counts again.
+    pub sent: u64,
+    /// The last record that every aggregator has acknowledged.
+    pub acknowledged: u64,
+    /// Records that left the ring before they were acknowledged, for each aggregator that lacks them.
+    pub dropped: u64,
+    /// Calls that failed, and failed lookups of the host name.
+    pub failures: u64,
+    /// Why the last call to an aggregator failed, while none to it has succeeded since.
+    pub failure: Option<String>,
+}
+
+/// Figures of a delivery, shared with its tasks.
+#[derive(Debug, Clone, Default)]
+pub struct DeliveryFigures(Arc<Mutex<Figures>>);
+
+#[derive(Debug, Default)]
+struct Figures {
+    /// Of aggregators that records are not sent to any more, and of lookups.
+    totals: Totals,
+    servers: BTreeMap<Option<SocketAddr>, ServerFigures>,
+    lookup_failure: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Totals {
+    sent: u64,
+    dropped: u64,
+    failures: u64,
+}
+
+impl Totals {
+    fn add(&mut self, other: Totals) {
+        let Totals { sent, dropped, failures } = other;
+        self.sent += sent;
+        self.dropped += dropped;
+        self.failures += failures;
+    }
+}
+
+#[derive(Debug, Default)]
+struct ServerFigures {
+    totals: Totals,
+    acknowledged: u64,
+    failure: Option<String>,
+}
+
+impl DeliveryFigures {
+    pub fn view(&self) -> DeliveryView {
+        let figures = self.lock();
+        let mut totals = figures.totals;
+        figures.servers.values().for_each(|server| totals.add(server.totals));
+        let Totals { sent, dropped, failures } = totals;
+        let failure = figures.lookup_failure.as_ref();
+        DeliveryView {
+            servers: figures.servers.len(),
+            sent,
+            acknowledged: figures.servers.values().map(|server| server.acknowledged).min().unwrap_or(0),
+            dropped,
+            failures,
+            failure: failure.or_else(|| figures.servers.values().find_map(|server| server.failure.as_ref())).cloned(),
+        }
+    }
+
+    pub(crate) fn add_server(&self, address: Option<SocketAddr>) {
+        self.lock().servers.entry(address).or_default();
+    }
+
+    pub(crate) fn remove_server(&self, address: Option<SocketAddr>) {
+        let mut figures = self.lock();
+        if let Some(removed) = figures.servers.remove(&address) {
+            figures.totals.add(removed.totals);
+        }
+    }
+
+    pub(crate) fn add_dropped(&self, address: Option<SocketAddr>, records: u64) {
+        self.with(address, |server| server.totals.dropped += records);
+    }
+
+    pub(crate) fn succeeded(&self, address: Option<SocketAddr>, name: &str, sent: usize, acknowledged: u64) {
+        self.with(address, |server| {
+            if server.failure.take().is_some() {
+                tracing::info!("flow records are delivered to {name} again");
+            }
+            server.totals.sent += sent as u64;
+            server.acknowledged = acknowledged;
+        });
+    }
+
+    pub(crate) fn failed(&self, address: Option<SocketAddr>, name: &str, why: String) {
+        self.with(address, |server| {
+            server.totals.failures += 1;
+            if server.failure.as_ref() != Some(&why) {
+                tracing::warn!("cannot deliver flow records to {name}, they are kept and sent later: {why}");
+            }
+            server.failure = Some(why);
+        });
+    }
+
+    pub(crate) fn lookup_succeeded(&self) {
+        self.lock().lookup_failure = None;
+    }
+
+    pub(crate) fn lookup_failed(&self, why: String) {
+        let mut figures = self.lock();
+        figures.totals.failures += 1;
+        if figures.lookup_failure.as_ref() != Some(&why) {
+            tracing::warn!("cannot look up the aggregators of flow records: {why}");
+        }
+        figures.lookup_failure = Some(why);
+    }
+
+    /// Calls of an aggregator that was removed count for nothing.
+    fn with(&self, address: Option<SocketAddr>, change: impl FnOnce(&mut ServerFigures)) {
+        if let Some(server) = self.lock().servers.get_mut(&address) {
+            change(server);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_removed_servers_stay_in_the_sums() {
+        let figures = DeliveryFigures::default();
+        let [first, second] = [1, 2].map(|host| Some(SocketAddr::from(([127, 0, 0, host], 1))));
+        figures.add_server(first);
+        figures.add_server(second);
+        figures.succeeded(first, "first", 10, 10);
+        figures.succeeded(second, "second", 4, 4);
+        figures.failed(first, "first", "down".into());
+        let view = figures.view();
+        assert_eq!((view.servers, view.sent, view.acknowledged, view.failures), (2, 14, 4, 1));
+        assert_eq!(view.failure.as_deref(), Some("down"));
+
+        figures.remove_server(first);
+        figures.succeeded(first, "first", 1, 11);
+        let expected = DeliveryView { servers: 1, sent: 14, acknowledged: 4, dropped: 0, failures: 1, failure: None };
+        assert_eq!(figures.view(), expected);
+    }
+
+    #[test]
+    fn failed_lookup_is_reported_until_one_succeeds() {
+        let figures = DeliveryFigures::default();
+        figures.lookup_failed("no such host".into());
+        assert_eq!(figures.view().failure.as_deref(), Some("no such host"));
+        figures.lookup_succeeded();
+        assert_eq!((figures.view().failure, figures.view().failures), (None, 1));
+    }
+}
