@@ -17,6 +17,8 @@ use super::{VERSION, at, documents, list, read, texts};
 
 const FOLDER: &str = "deploy/components/flow-server";
 const NAME: &str = "ringfence-flow-server";
+/// The headless Service, whose name agents look up.
+const REPLICAS: &str = "ringfence-flow-server-replicas";
 
 /// The objects of the component.
 pub(super) fn component() -> Vec<Value> {
@@ -63,7 +65,7 @@ fn objects_of_the_aggregator_are_known_to_kubernetes() {
         assert!(unknown.is_empty(), "{unknown:#?}");
     }
     let counts = [NAME, "ringfence-flow-server-nodes", "ringfence-flow-server-tls"].map(|name| named(name).len());
-    assert_eq!((counts, component().len()), ([6, 1, 5], 12));
+    assert_eq!((counts, named(REPLICAS).len(), component().len()), ([6, 1, 5], 1, 13));
 }
 
 #[test]
@@ -85,9 +87,12 @@ fn objects_of_the_aggregator_agree() {
     for policy in [&nodes, of_kind(&documents, "NetworkPolicy")] {
         assert_eq!(at(policy, "spec.ingress.0.ports.0.port"), at(&port, "containerPort"));
     }
-    let service = of_kind(&documents, "Service");
-    assert_eq!(at(service, "spec.ports.0.targetPort"), at(&port, "name"));
-    assert_eq!(at(service, "spec.ports.0.port"), at(&port, "containerPort"));
+    let replicas = named(REPLICAS).remove(0);
+    assert_eq!((at(&replicas, "spec.clusterIP"), at(&replicas, "spec.selector")), (&json!("None"), labels));
+    for service in [of_kind(&documents, "Service"), &replicas] {
+        assert_eq!(at(service, "spec.ports.0.targetPort"), at(&port, "name"));
+        assert_eq!(at(service, "spec.ports.0.port"), at(&port, "containerPort"));
+    }
     assert_eq!(at(deployment, "spec.template.spec.serviceAccountName"), NAME);
     let binding = of_kind(&documents, "ClusterRoleBinding");
     assert_eq!((at(binding, "roleRef.name"), at(binding, "subjects.0.name")), (&json!(NAME), &json!(NAME)));
@@ -129,7 +134,7 @@ fn deployed_agents_reach_the_aggregator() {
     assert_eq!(list(container, "env").len(), 3);
     let service = named(NAME);
     let port = at(of_kind(&service, "Service"), "spec.ports.0.port");
-    assert_eq!(value("RINGFENCE_FLOW_SERVER"), format!("https://{NAME}.ringfence:{port}"));
+    assert_eq!(value("RINGFENCE_FLOW_SERVER"), format!("dns+https://{REPLICAS}.ringfence:{port}"));
     let folder = at(container, "volumeMounts.0.mountPath").as_str().unwrap();
     assert_eq!(value("RINGFENCE_FLOW_SERVER_CA_FILE"), format!("{folder}/ca.crt"));
     assert_eq!(value("RINGFENCE_FLOW_SERVER_TOKEN_FILE"), format!("{folder}/token"));
