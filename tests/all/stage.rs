@@ -88,6 +88,18 @@ impl Stage {
         command
     }
 
+    /// With a file in place of `/etc/hosts`.
+    pub(crate) fn agent_with_hosts(&self, hosts: &str) -> Command {
+        let path = self.folder.path().join("hosts");
+        std::fs::write(&path, hosts).expect("the file of host names");
+        let mut command = Command::new("unshare");
+        without_variables(&mut command);
+        let script = "mount --bind \"$0\" /etc/hosts; exec \"$@\"";
+        command.args(["--mount", "sh", "-euc", script]).arg(path);
+        command.arg(program()).args(self.agent_on_manifests().get_args());
+        command
+    }
+
     /// Starts the command in the node's namespace.
     pub(crate) fn start(&self, command: Command) -> AgentProcess<'_> {
         AgentProcess::start(&self.lab, NODE, command)

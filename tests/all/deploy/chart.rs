@@ -179,6 +179,28 @@ fn its_aggregator_is_that_of_the_component() {
 }
 
 #[test]
+fn failover_has_two_replicas_with_own_spools() {
+    let all = rendered(|values| {
+        values["flows"]["enabled"] = json!(true);
+        let server = &mut values["flows"]["server"];
+        server["enabled"] = json!(true);
+        server["failover"] = json!(true);
+        server["trail"]["enabled"] = json!(true);
+    });
+    let is_deployment = |document: &&Value| {
+        document["kind"] == "Deployment" && at(document, "metadata.name") == "ringfence-flow-server"
+    };
+    let deployment = all.iter().find(is_deployment).unwrap();
+    assert_eq!(
+        (at(deployment, "spec.replicas"), at(deployment, "spec.strategy.type")),
+        (&json!(2), &json!("RollingUpdate"))
+    );
+    let spool = list(at(deployment, "spec.template.spec"), "volumes").iter().find(|volume| volume["name"] == "spool");
+    assert!(spool.unwrap().get("ephemeral").is_some(), "{spool:#?}");
+    assert!(all.iter().all(|document| document["kind"] != "PersistentVolumeClaim"));
+}
+
+#[test]
 fn values_reach_its_aggregator() {
     let from_prometheus = json!({"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]});
     let to_the_api = json!({"ports": [{"port": 8443}]});

@@ -37,3 +37,41 @@ fn agent_delivers_its_records_to_the_aggregator() {
     let metrics = agent.get("/metrics").body;
     assert!(metrics.contains("ringfence_flow_delivery_failing 0"), "{metrics}");
 }
+
+/// Connections that began and denied packets, in the records of an aggregator.
+fn totals(aggregator: &Provider) -> (u64, u64) {
+    let text = aggregator.get("/v1/flows").body;
+    let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    (sum(&records, "/connections/started"), sum(&records, "/deniedPackets"))
+}
+
+#[test]
+fn replicas_behind_one_name_have_every_record() {
+    let stage = stage();
+    let port = free_port().port();
+    let replicas = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
+    let mut command = stage.agent_with_hosts("127.0.0.1 flows.test\n127.0.0.2 flows.test\n");
+    command.args(["--flows", "on", "--flow-server", &format!("dns+http://flows.test:{port}")]);
+    let mut agent = stage.start(command);
+    agent.until_ready();
+    agent.until("the agent follows connection tracking", |_| coverage(&stage)["since"].is_string().then_some(()));
+    let start = |address| {
+        let mut replica = Provider::start_aggregator_in(&stage.lab, NODE, address);
+        replica.until_ready();
+        replica
+    };
+    let [mut first, mut second] = replicas.map(start);
+    serve(&stage, DB[0], PORT);
+    exchange(&stage, WEB[0], DB[0], PORT, 1000);
+    for replica in [&mut first, &mut second] {
+        replica.until("its records", |replica| (totals(replica) == (1, 0)).then_some(()));
+    }
+    assert_eq!(agent.metric("ringfence_flow_delivery_servers"), 2);
+
+    first.kill();
+    send_datagrams(&stage, OTHER[0], DB[0], 53, 3);
+    second.until("records while the other is away", |replica| (totals(replica) == (1, 3)).then_some(()));
+    let mut first = start(replicas[0]);
+    first.until("all records after its return", |replica| (totals(replica) == (1, 3)).then_some(()));
+    assert_eq!(agent.metric("ringfence_flow_delivery_dropped_records_total"), 0);
+}
