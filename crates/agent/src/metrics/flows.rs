@@ -96,7 +96,11 @@ fn encode_delivery(encoder: &mut DescriptorEncoder<'_>, delivery: &DeliveryView)
             "Flow records that left the ring before an aggregator had acknowledged them, for each aggregator",
             *dropped,
         ),
-        ("flow_delivery_failures", "Calls to aggregators that failed, and failed lookups of their addresses", *failures),
+        (
+            "flow_delivery_failures",
+            "Calls to aggregators that failed, and failed lookups of their addresses",
+            *failures,
+        ),
     ];
     for (name, help, value) in counters {
         ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
