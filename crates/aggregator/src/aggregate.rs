@@ -18,6 +18,10 @@ use trail::{Book, DueWindow, EdgeKey, Position, Settled, Totals, WindowState};
 /// nodes differ by some seconds.
 pub(crate) const SETTLE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// How far the clock of the aggregator may go back while settled windows stay settled. If it goes back further, it was ahead
+/// and was set: windows would not settle until it is there again.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
+
 /// Sequence numbers of agents are less: a million records a second for 500 years.
 const MOST_SEQUENCE: u64 = 1 << 54;
 
@@ -150,16 +154,25 @@ impl Aggregate {
     }
 
     /// Settles the windows that ended [`SETTLE_AFTER`] ago: streams and exports read each window once, when it has settled.
+    /// If the clock was set back, windows that had settled too early settle again.
     pub(crate) fn settle(&self, now: Timestamp) {
         let begin = settled_at(now);
         let mut core = self.core();
+        if begin.saturating_add(CLOCK_TOLERANCE).is_ok_and(|tolerated| tolerated < core.settled) {
+            tracing::warn!(
+                "the clock was set back: it was at least {:#} ahead; records of windows that had settled too early are late",
+                core.settled.duration_since(begin)
+            );
+            core.settled = begin;
+        }
         core.settled = core.settled.max(begin);
         let settled = core.settled;
         drop(core);
         self.settled.send_if_modified(|last| std::mem::replace(last, settled) != settled);
     }
 
-    /// Windows that begin before this time have settled. A window without records settles as well.
+    /// Windows that begin before this time have settled. A window without records settles as well. The time goes back only if
+    /// the clock was set back.
     pub(crate) fn settled(&self) -> watch::Receiver<Timestamp> {
         self.settled.subscribe()
     }
@@ -390,6 +403,21 @@ mod tests {
         assert!(settled.has_changed().unwrap());
         aggregate.receive(&request("n1", 2, vec![record("n1", "allowed")]), None, now()).unwrap();
         assert_eq!((aggregate.figures().late, aggregate.figures().records), (1, 2));
+    }
+
+    #[test]
+    fn clock_that_was_ahead_settles_windows_again() {
+        let aggregate = Aggregate::new(1 << 20);
+        let settled = aggregate.settled();
+        let settles = |now: &str| {
+            aggregate.settle(now.parse().unwrap());
+            settled.borrow().to_string()
+        };
+        assert_eq!(settles("2026-05-04T12:00:45Z"), "2026-05-04T12:00:15Z");
+        assert_eq!(settles("2026-05-04T11:59:45Z"), "2026-05-04T12:00:15Z", "within the tolerance");
+        assert_eq!(settles("2027-05-04T12:00:00Z"), "2027-05-04T11:59:30Z");
+        assert_eq!(settles("2026-05-04T12:01:00Z"), "2026-05-04T12:00:30Z");
+        assert_eq!(settles("2026-05-04T12:01:15Z"), "2026-05-04T12:00:45Z");
     }
 
     #[test]

@@ -152,7 +152,8 @@ impl Book {
         due.map(|(window, marks)| DueWindow {
             window: *window,
             exported: marks.clone(),
-            is_late: *window < self.passed,
+            // Windows after `passed` have exported records if they settled too early, by a clock that was set back since.
+            is_late: *window < self.passed || marks.contains(&true),
         })
         .collect()
     }
@@ -181,7 +182,7 @@ impl Book {
     /// The next position, once the windows before `settled` are in the trail. Called with the same lock as [`Book::due`], for
     /// the records that were there then.
     pub fn advance(&mut self, settled: Timestamp) -> Position {
-        self.passed = self.passed.max(settled);
+        self.passed = settled;
         self.pass += 1;
         for node in self.nodes.values_mut() {
             while let Some((last, _)) = node.pending.front().filter(|(_, window)| *window < settled) {

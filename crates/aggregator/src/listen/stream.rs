@@ -39,6 +39,9 @@ const EVENT_BYTES: usize = 512 << 10;
 /// One event is queued while the previous one is sent.
 const QUEUED_EVENTS: usize = 1;
 
+/// How far the position of a stream may be ahead of the settled windows: it begins with the window that settles next.
+const AHEAD: SignedDuration = SignedDuration::from_secs(2 * WINDOW_SECONDS);
+
 /// A stream whose reader accepts no event for this long is closed. The client may reconnect.
 const STALL: Duration = Duration::from_secs(30);
 
@@ -213,6 +216,7 @@ impl Follower {
         let mut heartbeat = Instant::now() + output.heartbeat;
         loop {
             let until = *settled.borrow_and_update();
+            self.follow_clock(until, output).await?;
             self.send_windows(until, output).await?;
             match timeout_at(heartbeat, settled.changed()).await {
                 // Windows without records settle as well, and nothing is sent for them.
@@ -224,6 +228,24 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Goes back with the clock of the aggregator if that was set back: a stream that waited for the windows of a clock that was
+    /// ahead would have no records until then. Reported as a gap, since windows that settled too early were sent in part.
+    async fn follow_clock(&mut self, settled: Timestamp, output: &Output) -> Result<(), Ended> {
+        if self.next.window <= settled.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) || self.awaits_since(settled) {
+            return Ok(());
+        }
+        let reason = "the clock of the aggregator was set back: records that arrived while it was ahead were not sent"
+            .to_owned();
+        let gap = GapData { from: settled, until: self.next.window, reason };
+        self.next = Page::at(settled);
+        output.send_event(GAP, Some(&id(self.next)), &gap).await
+    }
+
+    /// Whether the stream is to begin in the future.
+    fn awaits_since(&self, settled: Timestamp) -> bool {
+        self.filters.since().is_some_and(|since| window_of(since) > settled)
     }
 
     /// Sends all windows that begin before that time.

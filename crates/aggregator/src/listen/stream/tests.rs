@@ -120,6 +120,29 @@ async fn reader_from_before_the_start_is_told() {
 }
 
 #[tokio::test]
+async fn stream_follows_a_clock_that_is_set_back() {
+    let aggregate = Arc::new(Aggregate::new(1 << 20));
+    aggregate.settle(later(86_400));
+    let (events, mut queue) = mpsc::channel(QUEUED_EVENTS);
+    let running = tokio::spawn(follower(&aggregate, Page::at(begin())).run(output(events)));
+    let (mut parser, mut parsed) = (Parser::new(), Vec::new());
+    // The stream has sent all that had settled, and waits.
+    while queue.recv().await.unwrap() != sse::STILL_HERE {}
+    push(&aggregate, 1, &[(2, 80, 1), (3, 80, 2)], later(60));
+    aggregate.settle(later(60));
+    while connections(&parsed).len() < 2 {
+        let event = queue.recv().await.unwrap();
+        if event != sse::STILL_HERE {
+            parser.push(&event, &mut parsed).unwrap();
+        }
+        aggregate.settle(later(90));
+    }
+    running.abort();
+    let gap = data(&parsed[0]);
+    assert_eq!((parsed[0].event.as_str(), &gap["from"]), (GAP, &window(2).to_string().into()));
+}
+
+#[tokio::test]
 async fn reader_that_stalls_is_cut_off() {
     let aggregate = Arc::new(Aggregate::new(1 << 20));
     push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2), (2, 80, 4)], later(40));
