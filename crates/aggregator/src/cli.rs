@@ -27,6 +27,9 @@ pub(crate) const SCOPES: &[Scope] = &[
     Scope { name: "goldmane", segment: goldmane::FLOW_COLLECTOR },
 ];
 
+/// Default of --edge-metrics-top.
+const EDGE_METRICS_TOP: u16 = 100;
+
 /// Collect the flow records of all nodes, and answer who talked to whom in the cluster.
 #[derive(Debug, Parser)]
 #[command(name = "ringfence-flows", version, arg_required_else_help = true, max_term_width = 110)]
@@ -74,9 +77,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = "RINGFENCE_FLOWS_EDGE_METRICS", value_enum, default_value_t = Switch::Off)]
     edge_metrics: Switch,
 
-    /// Pairs of namespaces that have metrics of their own; all others are summed up.
-    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_METRICS_TOP", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
-    edge_metrics_top: u16,
+    /// Pairs of namespaces that have metrics of their own; all others are summed up. Default: 100.
+    #[arg(long, env = "RINGFENCE_FLOWS_EDGE_METRICS_TOP", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    edge_metrics_top: Option<u16>,
 
     /// Kubeconfig file of the API server that reviews tokens. Default: the pod's service account.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
@@ -110,7 +113,7 @@ pub(crate) struct ServeArguments {
     auth_token_cache_ttl: Duration,
 
     /// Grant a scope to a user or group, as SCOPE=user:NAME or SCOPE=group:NAME; repeatable, or separated by commas. The
-    /// scopes are push, flows, metrics, status, and * for all. Default of a scope without a grant: the service accounts of
+    /// scopes are push, flows, metrics, status, hubble, goldmane, and * for all. Default of a scope without a grant: the service accounts of
     /// the aggregator's own namespace (--namespace).
     #[arg(long, env = "RINGFENCE_ALLOW", value_name = "SCOPE=SUBJECT", value_delimiter = ',', value_parser = grant)]
     allow: Vec<Grant>,
@@ -146,7 +149,7 @@ impl ServeArguments {
     /// Pairs of namespaces that have metrics; `None` if none is to have any.
     pub(crate) fn edge_metrics(&self) -> Option<usize> {
         match self.edge_metrics {
-            Switch::On => Some(usize::from(self.edge_metrics_top)),
+            Switch::On => Some(usize::from(self.edge_metrics_top.unwrap_or(EDGE_METRICS_TOP))),
             Switch::Off => None,
         }
     }
@@ -193,6 +196,12 @@ impl ServeArguments {
                  --auth-token-review or --client-ca: flow records say who talks to whom",
             );
         }
+        if self.edge_metrics_top.is_some() && self.edge_metrics().is_none() {
+            return Some("--edge-metrics-top needs --edge-metrics on");
+        }
+        if self.export.has_unused_spool() {
+            return Some("--spool-dir needs --loki-url, --otlp-endpoint or --export-file: nothing is exported");
+        }
         if !self.allow.is_empty() && !authenticates {
             return Some("--allow needs --client-ca or --auth-token-review: without authentication everyone may read");
         }
@@ -235,6 +244,14 @@ mod tests {
             assert!(conflict(&[flag, "0.0.0.0:4245"]).is_some());
             assert_eq!(conflict(&[&[flag, "0.0.0.0:4245"], &tls[..], &["--client-ca", "ca"]].concat()), None);
         }
+    }
+
+    #[test]
+    fn flags_without_effect_are_refused() {
+        assert!(conflict(&["--edge-metrics-top", "5"]).is_some());
+        assert_eq!(conflict(&["--edge-metrics-top", "5", "--edge-metrics", "on"]), None);
+        assert!(conflict(&["--spool-dir", "/var/lib/flows"]).is_some());
+        assert_eq!(conflict(&["--spool-dir", "/var/lib/flows", "--export-file", "-"]), None);
     }
 
     #[test]

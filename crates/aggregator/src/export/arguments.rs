@@ -79,6 +79,12 @@ impl ExportArguments {
         u64::from(self.spool_mib) << 20
     }
 
+    /// Whether there is a folder for waiting records, and nothing to be sent.
+    pub(crate) fn has_unused_spool(&self) -> bool {
+        let has_sink = self.loki_url.is_some() || self.otlp_endpoint.is_some() || self.export_file.is_some();
+        self.spool_dir.is_some() && !has_sink
+    }
+
     pub(super) fn sinks(&self) -> anyhow::Result<Vec<Sink>> {
         let mut sinks = Vec::new();
         if let Some(url) = &self.loki_url {
@@ -95,7 +101,12 @@ impl ExportArguments {
             let http = HttpSink::new(url, otlp::PATH, credentials, self.otlp_ca_file.clone(), None);
             sinks.push(Sink::Otlp(http.context("--otlp-endpoint")?));
         }
-        sinks.extend(self.export_file.clone().map(|path| Sink::File(FileSink::new(path))));
+        if let Some(path) = &self.export_file {
+            let file = FileSink::new(path.clone());
+            // A folder that is missing at the start is a mistyped path, and no outage that ends.
+            file.check().with_context(|| format!("cannot append to --export-file {}", path.display()))?;
+            sinks.push(Sink::File(file));
+        }
         Ok(sinks)
     }
 }

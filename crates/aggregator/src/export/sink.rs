@@ -216,6 +216,14 @@ impl FileSink {
         FileSink { path }
     }
 
+    /// Fails if the folder of the file is missing.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.read_dir().map(drop),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     async fn append(&self, body: Vec<u8>) -> Result<(), String> {
         let path = self.path.clone();
         let append = move || if path.as_os_str() == "-" { print(&body) } else { append(&path, &body) };
