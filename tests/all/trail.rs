@@ -122,6 +122,57 @@ fn outage_and_restarts_lose_and_repeat_nothing() {
 }
 
 #[test]
+fn slow_and_silent_loki_loses_nothing() {
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let agent = Agent::start("n1", 1, plain(address));
+    let mut aggregator = spooled(address, &loki, folder.path(), &[]);
+    loki.fail(Fault::Slow(Duration::from_secs(2)));
+    agent.push(vec![settled("n1", "db", 20, 5)]);
+    until_sum(&mut aggregator, &loki, 5);
+    let retries =
+        |aggregator: &Provider| aggregator.metric("ringfence_flows_export_retries_total", &[("exporter", "loki")]);
+    assert_eq!(retries(&aggregator), 0.0, "an answer after two seconds is one in time");
+
+    loki.fail(Fault::Silent);
+    agent.push(vec![settled("n1", "db", 19, 7)]);
+    aggregator
+        .until_within(EXPORTED, "a request has timed out", |aggregator| (retries(aggregator) > 0.0).then_some(()));
+    assert!(problems(&aggregator).contains("export to loki fails"), "{}", problems(&aggregator));
+    loki.heal();
+    until_sum(&mut aggregator, &loki, 12);
+    assert_eq!(loki.complaints(), [] as [&str; 0]);
+}
+
+/// Windows leave the memory during the outage, and wait in the spool only.
+#[test]
+fn outage_outlasts_memory_without_loss() {
+    const RECORDS: u64 = 900;
+    let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
+    let agent = Agent::start("n1", 1, plain(address));
+    let mut aggregator = spooled(address, &loki, folder.path(), &["--memory-mib", "1"]);
+    loki.fail(Fault::Refuse { status: 503, retry_after: None });
+    for windows_ago in [20, 19, 18] {
+        let name = |number: u64| format!("db-{windows_ago}-{}", number * 7_919);
+        agent.push((1..=RECORDS).map(|number| settled("n1", &name(number), windows_ago, 1)));
+        let lines = RECORDS * (21 - windows_ago.unsigned_abs());
+        aggregator.until_within(EXPORTED, "the window is in the spool", |aggregator| {
+            (aggregator.metric("ringfence_flows_export_lines_total", &[]) == lines as f64).then_some(())
+        });
+    }
+    assert!(aggregator.metric("ringfence_flows_evicted_records_total", &[]) > 0.0, "all windows are in memory");
+    assert_eq!(
+        (loki.lines().len(), aggregator.metric("ringfence_flows_export_unexported_records_total", &[])),
+        (0, 0.0)
+    );
+    // The process that sends them has none of them in memory.
+    aggregator.kill();
+    loki.heal();
+    let mut aggregator = spooled(address, &loki, folder.path(), &["--memory-mib", "1"]);
+    until_sum(&mut aggregator, &loki, 3 * RECORDS);
+    assert_eq!(loki.complaints(), [] as [&str; 0]);
+}
+
+#[test]
 fn late_node_adds_a_line_without_connections() {
     let (loki, folder, address) = (FakeLoki::start(), TempDir::new().unwrap(), free_port());
     let mut aggregator = spooled(address, &loki, folder.path(), &[]);
