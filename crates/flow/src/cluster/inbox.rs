@@ -111,6 +111,7 @@ impl Inbox {
         }
         let known = known_node.and_then(|node| node.epochs.iter().find(|known| known.epoch == head.epoch));
         let last = known.map_or(0, |epoch| epoch.acknowledged);
+        let known_newest = known.map_or(0, |epoch| epoch.newest);
         let due = last.saturating_add(1).max(head.oldest);
         if let Some(known) = self.epoch_mut(head) {
             known.heard = now;
@@ -135,7 +136,8 @@ impl Inbox {
         let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
         node.epochs.retain(|known| known.epoch != head.epoch);
         let acknowledged = end - 1;
-        let newest = head.newest.max(acknowledged);
+        // A batch that arrives late was sent before later records were made.
+        let newest = head.newest.max(acknowledged).max(known_newest);
         node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, heard: now });
         if node.epochs.len() > MOST_EPOCHS {
             self.missed += node.epochs.remove(0).unsent();
@@ -250,6 +252,17 @@ mod tests {
         // The last batch of the earlier life arrives late.
         assert_eq!(inbox.accept(&head(1, 6, 4, 1), at(0)), accepted(0, 9));
         assert_eq!(inbox.counts(), InboxCounts { received: 12, repeated: 0, missed: 0 });
+    }
+
+    #[test]
+    fn late_batch_keeps_the_newest_number() {
+        let mut inbox = Inbox::new();
+        let first = BatchHead { newest: 5, ..head(1, 1, 3, 1) };
+        assert_eq!(inbox.accept(&first, at(0)), accepted(0, 3));
+        // It was sent when the agent had four records.
+        assert_eq!(inbox.accept(&head(1, 4, 1, 1), at(0)), accepted(0, 4));
+        assert_eq!(inbox.accept(&head(2, 1, 1, 1), at(0)), accepted(0, 1));
+        assert_eq!(inbox.counts().missed, 1);
     }
 
     #[test]
