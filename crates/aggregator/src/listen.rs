@@ -4,6 +4,7 @@ mod flows;
 mod graph;
 mod hints;
 mod page;
+mod pushes;
 mod query;
 mod statistics;
 mod stream;
@@ -26,6 +27,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use self::pushes::Pushes;
 use crate::aggregate::Aggregate;
 use crate::export::Exports;
 use crate::metrics::Metrics;
@@ -46,9 +48,6 @@ const LIFETIME: Duration = Duration::from_secs(600);
 
 const REQUEST_HEAD: Duration = Duration::from_secs(10);
 
-/// Batches that are received at once. Each takes at most 2 MiB until it is decoded; a further one waits.
-const MOST_PUSHES: usize = 32;
-
 /// For a batch to arrive, and to wait before. Agents give up after as long.
 const PUSH: Duration = Duration::from_secs(30);
 
@@ -65,7 +64,7 @@ pub(crate) struct Sources {
     pub(crate) started: Timestamp,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    pushes: Arc<Semaphore>,
+    pushes: Pushes,
     /// Limits the windows that are joined for streams concurrently.
     joins: Arc<Semaphore>,
 }
@@ -86,7 +85,7 @@ impl Sources {
             started,
             queries: Arc::new(Semaphore::new(QUERIES)),
             streams: Arc::new(Semaphore::new(stream::MOST_STREAMS)),
-            pushes: Arc::new(Semaphore::new(MOST_PUSHES)),
+            pushes: Pushes::new(),
             joins: Arc::new(Semaphore::new(stream::JOINS)),
         }
     }
@@ -170,7 +169,7 @@ async fn push(State(sources): State<Sources>, sender: Option<Extension<Arc<Princ
     let sender = sender.map(|Extension(sender)| sender);
     let (aggregate, late) = (sources.aggregate.clone(), sources.aggregate);
     let received = tokio::time::timeout(PUSH, async {
-        let _permit = sources.pushes.acquire_owned().await;
+        let _permit = sources.pushes.acquire(sender.as_deref()).await;
         delivery::receive(request, |batch| aggregate.receive(&batch, sender.as_deref(), Timestamp::now())).await
     });
     match received.await {

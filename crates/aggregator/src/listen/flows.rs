@@ -1,5 +1,6 @@
 //! `GET /v1/flows`: joined records, one line of JSON each, the oldest window first; whole, or page by page.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -65,12 +66,12 @@ pub(super) async fn flows(
     let lines = stream::unfold(Some(answer), async |answer| {
         let mut answer = answer?;
         match blocking(move || (answer.next(), answer)).await {
-            Ok((text, answer)) => text.map(|text| (text.map_err(std::io::Error::from), Some(answer))),
+            Ok((text, answer)) => text.map(|text| (text, Some(answer))),
             // The client sees that the answer is not complete.
-            Err(refusal) => Some((Err(std::io::Error::other(refusal.reason)), None)),
+            Err(refusal) => Some((Err(io::Error::other(refusal.reason)), None)),
         }
     });
-    let lines = ReadStream::new(lines, MOST_WAITING, STALLED_AFTER, std::io::Error::other);
+    let lines = ReadStream::new(lines, MOST_WAITING, STALLED_AFTER, io::Error::other);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
@@ -119,7 +120,7 @@ struct PageEnd {
 
 impl Answer {
     /// The lines of the next window.
-    fn next(&mut self) -> Option<Result<Vec<u8>, serde_json::Error>> {
+    fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
         if self.has_ended {
             return None;
         }
@@ -132,16 +133,23 @@ impl Answer {
         }
     }
 
-    fn lines(&mut self, window: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+    fn lines(&mut self, window: Timestamp) -> io::Result<Vec<u8>> {
         let mut records = self.aggregate.read(window, &self.filters);
+        let has_left = window < self.aggregate.left_before();
         let mut text = Vec::new();
         let Some(pages) = &mut self.pages else {
+            if has_left {
+                self.has_ended = true;
+                return Err(io::Error::other(format!(
+                    "the records of the window {window} left the aggregator's memory while the response was sent"
+                )));
+            }
             for record in records {
                 write_line(&mut text, &record)?;
             }
             return Ok(text);
         };
-        if window < self.aggregate.left_before() {
+        if has_left {
             // The request for the next page is refused with the reason.
             self.has_ended = true;
             return self.end(Some(Page::at(window)));
@@ -167,7 +175,7 @@ impl Answer {
         Ok(text)
     }
 
-    fn end(&self, page: Option<Page>) -> Result<Vec<u8>, serde_json::Error> {
+    fn end(&self, page: Option<Page>) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let token = page.map(|page| PageToken { started: self.started, page });
         write_line(&mut text, &PageEnd { next_page: token.map(|token| token.to_string()) })?;
@@ -175,7 +183,7 @@ impl Answer {
     }
 }
 
-fn write_line(text: &mut Vec<u8>, value: &impl Serialize) -> Result<(), serde_json::Error> {
+fn write_line(text: &mut Vec<u8>, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *text, value)?;
     text.push(b'\n');
     Ok(())
@@ -252,24 +260,38 @@ mod tests {
         assert!(check_kept(&aggregate, Page::at(window(1))).is_ok());
     }
 
-    #[test]
-    fn window_that_leaves_meanwhile_ends_the_page() {
+    /// An answer whose first window has left since it began.
+    fn answer_without_its_window(pages: Option<Pages>) -> Answer {
         let aggregate = Arc::new(Aggregate::new(1 << 20));
         push(&aggregate, 1, &[(0, 80, 1), (1, 80, 2)], begin());
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let mut answer = Answer {
+        let answer = Answer {
             aggregate: aggregate.clone(),
             started: 7,
             filters: FlowFilters::default(),
             windows: vec![window(0), window(1)].into_iter(),
-            pages: Some(Pages { from: None, left: 10 }),
+            pages,
             has_ended: false,
-            _permit: permit,
+            _permit: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
         };
         aggregate.expire(begin() + SignedDuration::from_secs(3_600 + 30));
+        answer
+    }
+
+    #[test]
+    fn window_that_leaves_meanwhile_ends_the_page() {
+        let mut answer = answer_without_its_window(Some(Pages { from: None, left: 10 }));
+        let aggregate = answer.aggregate.clone();
         let last: Value = serde_json::from_slice(&answer.next().unwrap().unwrap()).unwrap();
         let token: PageToken = last["nextPage"].as_str().unwrap().parse().unwrap();
         assert_eq!(token.started, 7);
         assert!(check_kept(&aggregate, token.page).is_err() && answer.next().is_none());
+    }
+
+    #[test]
+    fn window_that_leaves_meanwhile_breaks_the_response() {
+        let mut answer = answer_without_its_window(None);
+        let error = answer.next().unwrap().unwrap_err();
+        assert!(error.to_string().contains("2026-05-04T12:00:00Z left the aggregator's memory"), "{error}");
+        assert!(answer.next().is_none());
     }
 }
