@@ -5,7 +5,8 @@
 //! source, nor packets to the node, nor frames between the ports of a bridge, so a chain of family `netdev` drops all
 //! that enters the node by the pod's interface. What a program of tc redirects there to another interface comes back
 //! behind that chain (`skb_skip_tc_classify`), so that chains at the prerouting hooks of `inet` and `bridge` drop it too.
-//! A chain of family `bridge` drops all that a bridge forwards to the pod.
+//! A chain of family `bridge` drops all that a bridge forwards to the pod. What comes back so may have an option that the
+//! node answers before any of these hooks, so that a chain at the output hook drops such answers.
 //!
 //! The batches are encoded by hand, so that the plugin needs no library but libc, and are idempotent: a second one leaves
 //! the same tables, also where another program has changed them. Messages, attributes and constants are those of the
@@ -33,6 +34,9 @@ pub const SET6: &str = "pods6";
 
 /// The chain of the addresses.
 const FORWARD: &str = "forward";
+
+/// The chain of the node's own packets.
+const OUTPUT: &str = "output";
 
 /// In one message: an attribute that holds them is shorter than 64 KiB.
 const ELEMENTS: usize = 1000;
@@ -237,14 +241,14 @@ fn batch_to_add(addresses: &[IpAddr], port: Option<HostPort>) -> Batch {
     for side in &SIDES {
         batch.push(Family::Inet, "add set", encode::NEW_SET, encode::CREATE, set(side));
     }
-    batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain());
-    // Whatever rules are there, by an earlier start of a pod or by another program, are replaced.
-    batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(FORWARD));
-    for side in &SIDES {
-        for offset in side.offsets {
-            let flags = encode::CREATE | encode::APPEND;
-            batch.push(Family::Inet, "add rule", encode::NEW_RULE, flags, rule(side, offset));
-        }
+    for (name, hook) in [(FORWARD, HOOK_FORWARD), (OUTPUT, HOOK_OUTPUT)] {
+        batch.push(Family::Inet, "add chain", encode::NEW_CHAIN, encode::CREATE, chain(name, hook));
+        // Whatever rules are there, by an earlier start of a pod or by another program, are replaced.
+        batch.push(Family::Inet, "flush chain", encode::DELETE_RULE, 0, rules_of(name));
+    }
+    let of_addresses = SIDES.iter().flat_map(|side| side.offsets.map(|offset| rule(side, offset)));
+    for rule in of_addresses.chain([option_answer_rule()]) {
+        batch.push(Family::Inet, "add rule", encode::NEW_RULE, encode::CREATE | encode::APPEND, rule);
     }
     push_elements(&mut batch, "add element", encode::NEW_ELEMENT, encode::CREATE, addresses);
     if let Some(port) = port {
@@ -320,14 +324,15 @@ const HOOK_PRIORITY: u16 = 2;
 const HOOK_DEVICE: u16 = 3;
 
 const HOOK_FORWARD: u32 = 2;
+const HOOK_OUTPUT: u32 = 3;
 const POLICY_ACCEPT: u32 = 1;
 
-fn chain() -> Attributes {
+fn chain(name: &str, hook: u32) -> Attributes {
     const PRIORITY_FILTER: u32 = 0;
-    let hook = Attributes::new().number(HOOK_NUMBER, HOOK_FORWARD).number(HOOK_PRIORITY, PRIORITY_FILTER);
+    let hook = Attributes::new().number(HOOK_NUMBER, hook).number(HOOK_PRIORITY, PRIORITY_FILTER);
     Attributes::new()
         .text(CHAIN_TABLE, TABLE)
-        .text(CHAIN_NAME, FORWARD)
+        .text(CHAIN_NAME, name)
         .nested(CHAIN_HOOK, hook)
         .number(CHAIN_POLICY, POLICY_ACCEPT)
         .text(CHAIN_TYPE, "filter")
@@ -375,17 +380,48 @@ fn drop_verdict() -> Attributes {
     Attributes::new().number(1, VERDICT_REGISTER).nested(2, verdict)
 }
 
+/// NFTA_META_DREG, NFTA_META_KEY: NFT_META_NFPROTO
+fn address_family() -> Attributes {
+    Attributes::new().number(1, REGISTER).number(2, 15)
+}
+
+/// NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE: NFT_PAYLOAD_NETWORK_HEADER, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
+fn network_header(offset: u32, bytes: u32) -> Attributes {
+    Attributes::new().number(1, REGISTER).number(2, 1).number(3, offset).number(4, bytes)
+}
+
+/// Drops the node's answers to IPv6 hop-by-hop options that it does not know (parameter problem, RFC 4443, section 3.4):
+/// their destination is a source that no chain has checked.
+fn option_answer_rule() -> Attributes {
+    const NFPROTO_IPV6: u8 = 10;
+    const NEXT_HEADER_AT: u32 = 6;
+    const ICMPV6_TYPE_AT: u32 = 40;
+    const QUOTED_NEXT_HEADER_AT: u32 = 54;
+    const ICMPV6: u8 = 58;
+    const PARAMETER_PROBLEM: u8 = 4;
+    const HOP_BY_HOP_OPTIONS: u8 = 0;
+    let expressions = [
+        ("meta", address_family()),
+        ("cmp", is_equal(&[NFPROTO_IPV6])),
+        ("payload", network_header(NEXT_HEADER_AT, 1)),
+        ("cmp", is_equal(&[ICMPV6])),
+        ("payload", network_header(ICMPV6_TYPE_AT, 1)),
+        ("cmp", is_equal(&[PARAMETER_PROBLEM])),
+        ("payload", network_header(QUOTED_NEXT_HEADER_AT, 1)),
+        ("cmp", is_equal(&[HOP_BY_HOP_OPTIONS])),
+        ("immediate", drop_verdict()),
+    ];
+    rule_of(OUTPUT, expressions)
+}
+
 /// `ip saddr @pods4 drop` and its like.
 fn rule(side: &Side, offset: u32) -> Attributes {
-    // NFTA_META_DREG, NFTA_META_KEY: NFT_META_NFPROTO
-    let family = Attributes::new().number(1, REGISTER).number(2, 15);
-    // NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE: NFT_PAYLOAD_NETWORK_HEADER, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
-    let address = Attributes::new().number(1, REGISTER).number(2, 1).number(3, offset).number(4, side.key_bytes);
+    let address = network_header(offset, side.key_bytes);
     // NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_SET_ID
     let is_isolated = Attributes::new().text(1, side.set).number(2, REGISTER).number(4, side.set_id);
     let is_ours = is_equal(&[side.protocol]);
     let expressions = [
-        ("meta", family),
+        ("meta", address_family()),
         ("cmp", is_ours),
         ("payload", address),
         ("lookup", is_isolated),

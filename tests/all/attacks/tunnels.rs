@@ -113,7 +113,7 @@ fn service_translated_to_node_tunnel_is_unreachable() {
 fn wrapped_packets_reach_no_node() {
     let lab = lab_with_nodes(true);
     for at in places() {
-        for protocol in [4, 41, 47] {
+        for protocol in [4, 41, 47, 115, 137] {
             let packet = |node| ip_packet(at.open, node, protocol, &[0; 8]);
             let condition = format!("meta l4proto {protocol}");
             assert_eq!(received(&lab, at.router, &condition, at.open, &[packet(at.router)]), 0, "{protocol}");

@@ -211,7 +211,12 @@ pub(super) fn link_local(pod: &Pod) -> Ipv6Addr {
 
 /// The bytes of `eth0`'s hardware address.
 pub(super) fn hardware_address(pod: &Pod) -> Vec<u8> {
-    let shown = pod.sandbox.run(|| Command::new("ip").args(["-o", "link", "show", "eth0"]).output()).unwrap();
+    pod.sandbox.run(|| hardware_address_of("eth0"))
+}
+
+/// The bytes of the hardware address of an interface in the network namespace of this thread.
+pub(super) fn hardware_address_of(interface: &str) -> Vec<u8> {
+    let shown = Command::new("ip").args(["-o", "link", "show", interface]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let (_, rest) = shown.split_once("link/ether ").expect("an Ethernet interface");
     let address = rest.split_whitespace().next().expect("an address");

@@ -6,13 +6,14 @@ use cni::protocol::{Request, Response};
 use cni::{Attachment, isolation};
 use serde_json::{Value, json};
 use tests::cni_runtime::{FakeAgent, Prober, Reply, Runtime};
-use tests::frame::{send_frame, udp_datagram, udp_packet};
+use tests::frame::{ip_packet, send_frame, udp_datagram, udp_packet};
 use tests::kernel_table::{counted, load_text, nft};
 use tests::netns::in_new_namespace;
 use tests::prober::{Arrived, arrivals, count_arrivals};
 
 use super::edge::{BRIDGE, GATEWAY4, GATEWAY6, Network, PTP, count_incoming, incoming, ip, neighbour};
-use super::forged::{hardware_address, link_local};
+use super::forged::{hardware_address, hardware_address_of, link_local};
+use super::options::UNKNOWN_OPTION;
 use super::redirected::bandwidth;
 use super::{Families, Place, Pod};
 
@@ -48,6 +49,11 @@ fn table(elements4: &str, elements6: &str) -> String {
 \t\tip daddr @pods4 drop
 \t\tip6 saddr @pods6 drop
 \t\tip6 daddr @pods6 drop
+\t}}
+
+\tchain output {{
+\t\ttype filter hook output priority filter; policy accept;
+\t\tip6 nexthdr ipv6-icmp @nh,320,8 0x4 @nh,432,8 0x0 drop
 \t}}
 }}
 "
@@ -173,6 +179,32 @@ fn routed_pod_without_agent_sends_nothing() {
 fn bridged_pod_without_agent_sends_nothing() {
     interface_of_isolated_pod_receives_nothing(BRIDGE, None);
     interface_of_isolated_pod_receives_nothing(BRIDGE, Some(bandwidth()));
+}
+
+/// What tc redirects passes by the chain at the interface, and the node answers unknown hop-by-hop options before any other:
+/// to whoever the pod names as the source.
+#[test]
+fn options_of_pod_without_agent_send_no_answer() {
+    let place = Place::new();
+    let runtime = place.runtime("1.0.0", &[PTP(&place), bandwidth(), place.ours(isolating())]);
+    let [other, late] = ["other", "late"].map(Pod::new);
+    let agent = FakeAgent::enforcing(&place.socket());
+    let (victim, _) = add(&runtime, &other, 1);
+    drop(agent);
+    add(&runtime, &late, 1);
+    let interface = host_interface(&place, &late).unwrap();
+    let to = runtime.on_node(|| hardware_address_of(&interface));
+    let packet = ip_packet(victim, GATEWAY6.into(), 0, &UNKNOWN_OPTION);
+    let frame = [&to[..], &hardware_address(&late), &[0x86, 0xdd], &packet].concat();
+    let answers = || {
+        other.sandbox.run(|| count_incoming("icmpv6 type parameter-problem"));
+        late.sandbox.run(|| (0..5).for_each(|_| send_frame("eth0", &frame)));
+        other.sandbox.run(incoming)
+    };
+    neighbour(&other, GATEWAY6.into());
+    assert_eq!(answers(), 0);
+    runtime.on_node(|| nft("delete chain inet ringfence-isolated output"));
+    assert!(answers() > 0);
 }
 
 /// Frames reach a port of a bridge by their hardware address, whatever address the packets in them have, and with or without

@@ -112,6 +112,8 @@ fn forged_fragment_joins_no_datagram_of_others() {
 }
 
 /// A hop-by-hop option that says that whoever does not know it answers (RFC 8200, section 4.2).
+pub(super) const UNKNOWN_OPTION: [u8; 8] = [59, 0, 0x9e, 4, 0, 0, 0, 0];
+
 #[test]
 fn node_answers_nobody_about_ipv6_options() {
     for (arguments, reflects) in CHECKS {
@@ -119,8 +121,7 @@ fn node_answers_nobody_about_ipv6_options() {
         let node = Node::start(&place, PTP(&place), true, arguments);
         let victim = node.addresses["other"];
         let (to, from) = (neighbour(&node.web, GATEWAY6.into()), hardware_address(&node.web));
-        let options = [59, 0, 0x9e, 4, 0, 0, 0, 0];
-        let packet = ip_packet(victim, GATEWAY6.into(), 0, &options);
+        let packet = ip_packet(victim, GATEWAY6.into(), 0, &UNKNOWN_OPTION);
         let frame = [&to[..], &from, &[0x86, 0xdd], &packet].concat();
         node.other.sandbox.run(|| count_incoming("icmpv6 type parameter-problem"));
         node.web.sandbox.run(|| (0..5).for_each(|_| send_frame("eth0", &frame)));

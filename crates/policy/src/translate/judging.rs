@@ -245,7 +245,10 @@ mod tests {
         );
         assert!(forward[5].ends_with("th dport @tunnel-ports jump tunnel/forwarded"), "{forward:?}");
         let wrapped = rules(&layout, "tunnel/wrapped");
-        assert_eq!(wrapped, [4, 41, 47, 51].map(|number| format!("meta l4proto {number} goto tunnel/forwarded")));
+        assert_eq!(
+            wrapped,
+            [4, 41, 47, 51, 115, 137].map(|number| format!("meta l4proto {number} goto tunnel/forwarded"))
+        );
     }
 
     #[test]

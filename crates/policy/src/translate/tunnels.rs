@@ -35,9 +35,10 @@ const PORTS: &str = "tunnel-ports";
 /// Where nodes take tunnels in over UDP: VXLAN as registered (4789), with GPE (4790) and as Linux began it (8472, which
 /// flannel uses), Geneve (6081), Weave Net (6783 and 6784), flannel's udp backend (8285).
 pub const TUNNEL_PORTS: [u16; 7] = [4789, 4790, 6081, 6783, 6784, 8285, 8472];
-/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), and the authentication header
-/// (RFC 4302), which for rules is the protocol of an IPv6 packet whatever follows it.
-const WRAPPERS: [u8; 4] = [4, 41, 47, 51];
+/// Protocols that wrap packets: IPv4 and IPv6 in IP (RFC 2003, 4213), GRE (RFC 2784), L2TPv3 and MPLS in IP (RFC 3931, 4023),
+/// and the authentication header (RFC 4302), which for rules is the protocol of an IPv6 packet whatever follows it. An L2TPv3
+/// session takes frames from any sender that knows its number (`l2tp_ip_recv`).
+const WRAPPERS: [u8; 6] = [4, 41, 47, 51, 115, 137];
 
 fn nodes(family: Family) -> Name {
     fixed(match family {
