@@ -220,7 +220,20 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
             "if it has pods, set net.bridge.bridge-nf-call-iptables and net.bridge.bridge-nf-call-ip6tables to 1",
         )
     }));
-    if ours.iter().any(|bridge| !bridge.all_reported) && facts.sysctls.get(FILTER_VLAN) == Some(0) {
+    let tagged_pass = facts.sysctls.get(FILTER_VLAN) == Some(0);
+    let filtering: Vec<&PodBridge> = ours.iter().copied().filter(|bridge| bridge.link.filters_vlans).collect();
+    if !filtering.is_empty() && tagged_pass {
+        findings.push(Finding::error(
+            Check::BridgeVlan,
+            format!(
+                "policies are not enforced between pods and tagged ports of bridge {}, which filters VLANs \
+                 (vlan_filtering): frames with a VLAN tag bypass the rules",
+                names(&filtering)
+            ),
+            "set net.bridge.bridge-nf-filter-vlan-tagged to 1",
+        ));
+    }
+    if ours.iter().any(|bridge| !bridge.all_reported) && tagged_pass {
         findings.push(Finding::warning(
             Check::BridgeVlan,
             "a bridge has pods that the CNI plugin has not reported: their VLAN-tagged frames bypass the rules and \
@@ -456,6 +469,19 @@ mod tests {
         assert_eq!(wrong(&NetworkFacts { attachments: vec![reported], ..docker }), [(Check::BridgeNfCall, Error)]);
         assert!(is_of_other_software("docker0") && is_of_other_software("virbr0"));
         assert!(!is_of_other_software("cni0") && !is_of_other_software("br-lan") && !is_of_other_software("cbr0"));
+    }
+
+    #[test]
+    fn bridge_that_filters_vlans_is_error() {
+        let mut facts = bridged();
+        let bridge = facts.links.as_mut().unwrap().iter_mut().find(|link| link.kind == "bridge").unwrap();
+        bridge.filters_vlans = true;
+        let calls = [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1)];
+        let with = |filter| [calls[0], calls[1], calls[2], calls[3], (FILTER_VLAN, filter)].into();
+        facts.sysctls = with(0);
+        assert_eq!(wrong(&facts), [(Check::BridgeVlan, Error)]);
+        facts.sysctls = with(1);
+        assert_eq!(wrong(&facts), []);
     }
 
     #[test]

@@ -27,6 +27,7 @@ const TYPE_MASK: u16 = 0x3fff;
 
 /// `linux/veth.h`, `linux/if_link.h` and `linux/rtnetlink.h`, where libc has no name for it.
 const VETH_INFO_PEER: u16 = 1;
+const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
 const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
 const IFLA_VXLAN_PORT: u16 = 15;
@@ -58,6 +59,8 @@ pub(crate) struct Link {
     /// `nf_call_iptables` and `nf_call_ip6tables` of this one bridge.
     pub(crate) calls_iptables: bool,
     pub(crate) calls_ip6tables: bool,
+    /// `vlan_filtering` of a bridge.
+    pub(crate) filters_vlans: bool,
     pub(crate) is_up: bool,
     /// The UDP port of a tunnel: VXLAN, Geneve, bareudp, or FOU and GUE.
     pub(crate) tunnel_port: Option<u16>,
@@ -337,6 +340,7 @@ fn describe(link: &mut Link, info: &[u8]) -> io::Result<()> {
     let Some(data) = data else { return Ok(()) };
     for attribute in Attributes(data) {
         match (&*link.kind, attribute?) {
+            ("bridge", (IFLA_BR_VLAN_FILTERING, value)) => link.filters_vlans = value != [0],
             ("bridge", (IFLA_BR_NF_CALL_IPTABLES, value)) => link.calls_iptables = value != [0],
             ("bridge", (IFLA_BR_NF_CALL_IP6TABLES, value)) => link.calls_ip6tables = value != [0],
             ("vxlan", (IFLA_VXLAN_PORT, value))
@@ -476,14 +480,21 @@ mod tests {
         let mut data = Body::default();
         data.bytes(IFLA_BR_NF_CALL_IPTABLES, &[1]);
         data.bytes(IFLA_BR_NF_CALL_IP6TABLES, &[0]);
+        data.bytes(IFLA_BR_VLAN_FILTERING, &[1]);
         let mut info = Body::default();
         info.text(libc::IFLA_INFO_KIND, "bridge");
         info.bytes(libc::IFLA_INFO_DATA, &data.0);
         let mut bridge = Body::interface(7, 0);
         bridge.text(libc::IFLA_IFNAME, "cni0");
         bridge.bytes(libc::IFLA_LINKINFO, &info.0);
-        let expected =
-            Link { name: "cni0".into(), index: 7, kind: "bridge".into(), calls_iptables: true, ..Link::default() };
+        let expected = Link {
+            name: "cni0".into(),
+            index: 7,
+            kind: "bridge".into(),
+            calls_iptables: true,
+            filters_vlans: true,
+            ..Link::default()
+        };
         assert_eq!(link(&bridge.0).unwrap(), expected);
 
         let mut port = Body::interface(8, 0);
