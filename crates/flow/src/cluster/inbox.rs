@@ -14,6 +14,10 @@ pub const MOST_NODES: usize = 10_000;
 /// Lives of one agent whose positions are kept, so that a batch of an earlier one that arrives late is recognised.
 const MOST_EPOCHS: usize = 4;
 
+/// Where a later life of its agent was heard, a life that was not heard for so long has ended: a batch arrives within 30 s or
+/// not at all.
+const ENDED_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
 /// A node that has sent nothing for so long is forgotten. Its ring has no record any more that was received.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(2);
 
@@ -55,6 +59,7 @@ pub struct InboxCounts {
     /// Records that were received more than once, and counted once.
     pub repeated: u64,
     /// Records of known nodes that were never received: they left the agent's ring, or the agent ended before it had sent them.
+    /// Only grows.
     pub missed: u64,
 }
 
@@ -75,13 +80,12 @@ pub struct Inbox {
     nodes: HashMap<Arc<str>, Node>,
     received: u64,
     repeated: u64,
-    /// Of epochs that are not kept any more, and gaps.
     missed: u64,
 }
 
 #[derive(Debug)]
 struct Node {
-    /// The one heard last is the last.
+    /// The one whose records were received last is the last.
     epochs: Vec<Epoch>,
 }
 
@@ -90,6 +94,8 @@ struct Epoch {
     epoch: u64,
     acknowledged: u64,
     newest: u64,
+    /// Records after `acknowledged` that were counted as missed.
+    missed: u64,
     heard: Timestamp,
 }
 
@@ -111,7 +117,7 @@ impl Inbox {
         }
         let known = known_node.and_then(|node| node.epochs.iter().find(|known| known.epoch == head.epoch));
         let last = known.map_or(0, |epoch| epoch.acknowledged);
-        let known_newest = known.map_or(0, |epoch| epoch.newest);
+        let (known_newest, known_missed) = known.map_or((0, 0), |epoch| (epoch.newest, epoch.missed));
         let due = last.saturating_add(1).max(head.oldest);
         if let Some(known) = self.epoch_mut(head) {
             known.heard = now;
@@ -131,14 +137,15 @@ impl Inbox {
         self.received += head.count - skip;
         // What an agent had before this receiver started was not for this one to receive.
         if is_known {
-            self.missed += due - last - 1;
+            self.missed += (due - last - 1).saturating_sub(known_missed);
         }
         let node = self.nodes.entry(Arc::clone(&head.node)).or_insert_with(|| Node { epochs: Vec::new() });
         node.epochs.retain(|known| known.epoch != head.epoch);
         let acknowledged = end - 1;
         // A batch that arrives late was sent before later records were made.
         let newest = head.newest.max(acknowledged).max(known_newest);
-        node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, heard: now });
+        let missed = known_missed.saturating_sub(acknowledged - last);
+        node.epochs.push(Epoch { epoch: head.epoch, acknowledged, newest, missed, heard: now });
         if node.epochs.len() > MOST_EPOCHS {
             self.missed += node.epochs.remove(0).unsent();
         }
@@ -149,11 +156,17 @@ impl Inbox {
         self.nodes.get_mut(&head.node)?.epochs.iter_mut().find(|known| known.epoch == head.epoch)
     }
 
-    /// Forgets nodes that have sent nothing for two hours.
+    /// Counts what agents that have ended had not sent, and forgets nodes that have sent nothing for two hours.
     pub fn expire(&mut self, now: Timestamp) {
         let missed = &mut self.missed;
         self.nodes.retain(|_, node| {
-            let heard = node.epochs.last().map(|epoch| epoch.heard);
+            let heard = node.latest().map(|epoch| epoch.heard);
+            let has_ended = |epoch: &Epoch| Some(epoch.heard) < heard && now.duration_since(epoch.heard) >= ENDED_AFTER;
+            for epoch in node.epochs.iter_mut().filter(|epoch| has_ended(epoch)) {
+                let unsent = epoch.unsent();
+                epoch.missed += unsent;
+                *missed += unsent;
+            }
             let is_kept = heard.is_some_and(|heard| now.duration_since(heard) < FORGOTTEN_AFTER);
             if !is_kept {
                 *missed += node.epochs.iter().map(Epoch::unsent).sum::<u64>();
@@ -163,16 +176,13 @@ impl Inbox {
     }
 
     pub fn counts(&self) -> InboxCounts {
-        // The last epoch goes on.
-        let ended = self.nodes.values().flat_map(|node| node.epochs.iter().rev().skip(1));
-        let missed = self.missed + ended.map(Epoch::unsent).sum::<u64>();
-        InboxCounts { received: self.received, repeated: self.repeated, missed }
+        InboxCounts { received: self.received, repeated: self.repeated, missed: self.missed }
     }
 
     /// All nodes that have sent records in the last two hours, in no order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeReport> {
         self.nodes.iter().map(|(name, node)| {
-            let last = node.epochs.last();
+            let last = node.latest();
             NodeReport {
                 node: Arc::clone(name),
                 epoch: last.map_or(0, |epoch| epoch.epoch),
@@ -184,9 +194,17 @@ impl Inbox {
     }
 }
 
+impl Node {
+    /// The life of the agent that was heard last.
+    fn latest(&self) -> Option<&Epoch> {
+        self.epochs.iter().max_by_key(|epoch| epoch.heard)
+    }
+}
+
 impl Epoch {
+    /// Records that were not received, and were not counted as missed either.
     fn unsent(&self) -> u64 {
-        self.newest - self.acknowledged
+        self.newest.saturating_sub(self.acknowledged + self.missed)
     }
 }
 
@@ -247,11 +265,31 @@ mod tests {
         assert_eq!(inbox.accept(&more_to_come, at(0)), accepted(0, 5));
         assert_eq!(inbox.counts().missed, 0);
         assert_eq!(inbox.nodes().next().unwrap().behind, 4);
-        assert_eq!(inbox.accept(&head(2, 1, 3, 1), at(0)), accepted(0, 3));
-        assert_eq!(inbox.counts().missed, 4);
-        // The last batch of the earlier life arrives late.
-        assert_eq!(inbox.accept(&head(1, 6, 4, 1), at(0)), accepted(0, 9));
-        assert_eq!(inbox.counts(), InboxCounts { received: 12, repeated: 0, missed: 0 });
+        assert_eq!(inbox.accept(&head(2, 1, 3, 1), at(1_000)), accepted(0, 3));
+        inbox.expire(at(59_999));
+        assert_eq!(inbox.counts().missed, 0, "its last batch may arrive yet");
+        inbox.expire(at(60_000));
+        inbox.expire(at(75_000));
+        assert_eq!(inbox.counts(), InboxCounts { received: 8, repeated: 0, missed: 4 });
+        assert_eq!(inbox.nodes().next().unwrap().epoch, 2);
+    }
+
+    #[test]
+    fn late_batch_of_an_ended_agent_is_received() {
+        let mut inbox = Inbox::new();
+        let more_to_come = BatchHead { newest: 9, ..head(1, 1, 5, 1) };
+        assert_eq!(inbox.accept(&more_to_come, at(0)), accepted(0, 5));
+        assert_eq!(inbox.accept(&head(2, 1, 3, 1), at(1_000)), accepted(0, 3));
+        assert_eq!(inbox.accept(&head(1, 6, 2, 1), at(30_000)), accepted(0, 7));
+        assert_eq!(inbox.accept(&BatchHead { count: 0, ..head(2, 4, 1, 1) }, at(45_000)), accepted(0, 3));
+        inbox.expire(at(90_000));
+        assert_eq!(inbox.counts(), InboxCounts { received: 10, repeated: 0, missed: 2 });
+        // What was counted as missed stays counted.
+        let with_more = BatchHead { newest: 11, ..head(1, 9, 1, 9) };
+        assert_eq!(inbox.accept(&with_more, at(91_000)), accepted(0, 9));
+        assert_eq!(inbox.accept(&head(2, 4, 1, 1), at(92_000)), accepted(0, 4));
+        inbox.expire(at(200_000));
+        assert_eq!(inbox.counts(), InboxCounts { received: 12, repeated: 0, missed: 4 }, "the tenth and the eleventh");
     }
 
     #[test]
@@ -261,7 +299,8 @@ mod tests {
         assert_eq!(inbox.accept(&first, at(0)), accepted(0, 3));
         // It was sent when the agent had four records.
         assert_eq!(inbox.accept(&head(1, 4, 1, 1), at(0)), accepted(0, 4));
-        assert_eq!(inbox.accept(&head(2, 1, 1, 1), at(0)), accepted(0, 1));
+        assert_eq!(inbox.accept(&head(2, 1, 1, 1), at(1_000)), accepted(0, 1));
+        inbox.expire(at(60_000));
         assert_eq!(inbox.counts().missed, 1);
     }
 
