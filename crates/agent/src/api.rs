@@ -1,7 +1,7 @@
-//! What the agent says over its socket: the routes, and the types that go over it. docs/api.md documents them.
+//! The API of the agent's socket: routes and wire types. docs/api.md documents them.
 //!
-//! Everything here is a value with a wire form of its own; how the agent comes by it is not known here. Within version
-//! 1 fields and routes are added, and none goes or changes its meaning: who reads passes over what it does not know.
+//! Types here are plain values, independent of how the agent computes them. Within version 1 fields and routes are only
+//! added, never removed or changed in meaning; clients ignore unknown fields.
 
 pub(crate) mod audit;
 pub(crate) mod client;
@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 /// `GET`: a [`status::StatusReport`].
 pub(crate) const STATUS: &str = "/v1/status";
 
-/// `GET`: whether the event loop runs, as text. On the TCP port, too.
+/// `GET`: whether the event loop runs, as text. Also on the TCP port.
 pub(crate) const LIVE: &str = "/healthz";
 
-/// `GET`: whether the rules are in force, as text. On the TCP port, too.
+/// `GET`: whether the rules are in force, as text. Also on the TCP port.
 pub(crate) const READY: &str = "/readyz";
 
 /// `GET` with an [`ExplainQuery`]: a list of [`Explained`], one for each address family.
@@ -40,8 +40,8 @@ pub(crate) const VERIFY: &str = "/v1/verify";
 /// `GET` with a [`rules::RulesQuery`]: the committed rules as nft text, compared with the kernel.
 pub(crate) const RULES: &str = "/v1/rules";
 
-/// `GET` with a [`denial::DropsQuery`]: a [`denial::Line`] of JSON each, the latest first of all in the order in which
-/// they came; with `follow=true` it goes on.
+/// `GET` with a [`denial::DropsQuery`]: the latest events as NDJSON, a [`denial::Line`] each, the oldest first; with
+/// `follow=true` new ones follow.
 pub(crate) const DROPS: &str = "/v1/drops";
 
 /// `GET`: a [`denial::Coverage`].
@@ -60,23 +60,23 @@ pub(crate) const AUDIT: &str = "/v1/audit";
 /// `GET` with an [`audit::SuggestionQuery`]: an [`audit::SuggestionReport`].
 pub(crate) const SUGGESTION: &str = "/v1/audit/suggestion";
 
-/// The kernel's table, read anew and compared with what the state asks for. Nothing is repaired.
+/// Result of comparing the kernel's table, read anew, with the desired rules. Nothing is repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub(crate) enum TableVerdict {
-    /// They are equal.
+    /// The tables are equal.
     Equal,
-    /// What would have to be done, in nft's syntax.
+    /// The operations that would repair the table, in nft syntax.
     #[serde(rename_all = "camelCase")]
     Different { operations: Vec<String>, more: usize },
-    /// There is no table.
+    /// The table is missing.
     Missing,
-    /// It cannot be told.
+    /// The comparison was not possible.
     #[serde(rename_all = "camelCase")]
     Unknown { reason: String },
 }
 
-/// The flow to be explained, each part as on the command line of `ringfence explain`.
+/// The flow to explain, with each part as on the command line of `ringfence explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExplainQuery {
     pub(crate) source: Named,
@@ -98,29 +98,29 @@ impl Question for ExplainQuery {
     }
 }
 
-/// What the policies say to a flow.
+/// Verdict of the policies for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Explained {
     #[serde(flatten)]
     pub(crate) explanation: Explanation,
-    /// Null while the name of the cluster is not known.
+    /// Null while the name of the cluster is unknown.
     #[serde(rename = "sourceIdentity", default)]
     pub(crate) source_identity: Option<EndIdentity>,
     /// As `source_identity`.
     #[serde(rename = "destinationIdentity", default)]
     pub(crate) destination_identity: Option<EndIdentity>,
-    /// Why the kernel may do otherwise.
+    /// Why the kernel's verdict may differ.
     #[serde(default)]
     pub(crate) notes: Vec<String>,
-    /// Flows between the two addresses that the agent has records of; left out where it keeps none.
+    /// Recorded flows between the two addresses; left out if the agent records no flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<flows::SeenFlows>,
 }
 
-/// What every answer with a status of 400 or above carries.
+/// Body of every response with a status of 400 or above.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ApiError {
-    /// A sentence for people.
+    /// Error message.
     pub(crate) error: String,
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The value has these bytes, and they are read as the value.
+    /// Asserts that the value serializes to these bytes and back.
     #[track_caller]
     pub(super) fn golden<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T, bytes: Expect) {
         let text = serde_json::to_string(value).unwrap();

@@ -1,6 +1,6 @@
-//! Our plugin and its entry on a node: which files are concerned, and how they change without ever being half-written.
+//! The CNI plugin and its entry on a node: which files change, and how they are replaced atomically.
 //!
-//! What stands in them is decided by `conflist`.
+//! `conflist` decides about their content.
 
 mod files;
 mod pace;
@@ -18,35 +18,35 @@ use files::{Rewritten, candidates, is_conflist, leftovers, read, rewrite};
 pub(crate) use plugin::{Plugin, is_ours as is_our_plugin, path_in as plugin_path};
 pub(crate) use watch::{Watched, watch};
 
-/// The name of a list that was made of a `.conf` file ends so. A hyphen comes before the dot of any extension, so that
-/// runtimes, which take the first name in lexical order, take it in place of the file that it was made of.
+/// Suffix of a list derived from a `.conf` file. A hyphen sorts before the dot of an extension, so runtimes, which take
+/// the first name in lexical order, take the derived list instead of its source.
 const DERIVED: &str = "-ringfence.conflist";
 
-/// A temporary file that is older than this belongs to a process that was killed.
+/// A temporary file older than this belongs to a process that was killed.
 const ABANDONED: Duration = Duration::from_secs(60);
 
-/// What an attempt to install the entry has come to.
+/// Result of an attempt to install the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Configurations that stay as they are, and why.
+    /// Configurations left unchanged, and why.
     pub(crate) left_alone: Vec<(PathBuf, Unusable)>,
     pub(crate) found: Found,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// There is no configuration that could take the entry.
+    /// There is no usable configuration.
     Nothing,
-    /// It is there.
+    /// The entry was already present.
     Present(PathBuf),
-    /// It has been written just now.
+    /// The entry was written by this attempt.
     Written(PathBuf),
 }
 
-/// Makes sure that the configuration which runtimes choose has the entry.
+/// Ensures that the configuration chosen by runtimes has the entry.
 ///
-/// That is the first one in lexical order (`loadFromConfDir` of containerd's go-cni). CRI-O passes over one that it
-/// cannot read and takes the next (`loadNetworks` of ocicni), so behind such a file the next gets the entry.
+/// containerd takes the first file in lexical order (`loadFromConfDir` of go-cni). CRI-O skips an invalid file and
+/// takes the next one (`loadNetworks` of ocicni), so behind an invalid file the next one gets the entry.
 ///
 /// # Errors
 /// If a file or the folder cannot be read or written.
@@ -57,7 +57,7 @@ pub(crate) fn install_entry(folder: &Path, entry: &Entry, speaks: &[String]) -> 
     let mut attempt = Attempt { left_alone: vec![], found: Found::Nothing };
     for path in candidates(folder)? {
         match derived_from(&path)? {
-            // A network that its owner has removed must not live on through our copy.
+            // A network removed by its owner must not survive through the derived list.
             Some(source) if !source.exists() => std::fs::remove_file(&path)?,
             Some(_) => {}
             None => match install_into(&path, entry, speaks)? {
@@ -90,8 +90,8 @@ fn install_into(path: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rew
     }
 }
 
-/// Writes the list that stands for a `.conf` file. The file itself stays, since its owner may want to read and change
-/// it (kube-router writes the node's subnet into it at each start).
+/// Writes the list derived from a `.conf` file. The source remains, since its owner may read and change it (kube-router
+/// writes the node's subnet into it at each start).
 fn derive(source: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rewritten> {
     let Some(text) = read(source)? else { return Ok(Rewritten::Gone) };
     let (Some(stem), Some(name)) = (source.file_stem(), source.file_name()) else { return Ok(Rewritten::Gone) };
@@ -107,7 +107,7 @@ fn derive(source: &Path, entry: &Entry, speaks: &[String]) -> io::Result<Rewritt
     Ok(Rewritten::Written(path))
 }
 
-/// The file that a list of ours was made of; none if it is not ours.
+/// The source of a derived list; `None` if the list is not derived.
 fn derived_from(path: &Path) -> io::Result<Option<PathBuf>> {
     if !path.to_string_lossy().ends_with(DERIVED) {
         return Ok(None);
@@ -116,19 +116,19 @@ fn derived_from(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(text.and_then(|text| conflist::source(&text)).map(|source| path.with_file_name(source)))
 }
 
-/// Something of ours in the folder of configurations.
+/// A trace of the installation in the folder of configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trace {
-    /// Our entry in somebody's list.
+    /// The entry in a list of another program.
     Entry(PathBuf),
-    /// A list that was made of somebody's `.conf` file.
+    /// A list derived from a `.conf` file of another program.
     Derived(PathBuf),
     Temporary(PathBuf),
-    /// A list that names our plugin and cannot be read.
+    /// A list that contains the plugin's name and cannot be parsed.
     Unreadable(PathBuf, Unusable),
 }
 
-/// What there is of ours.
+/// Finds all traces of the installation.
 ///
 /// # Errors
 /// If a file or the folder cannot be read.
@@ -154,10 +154,10 @@ pub(crate) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
     Ok(found)
 }
 
-/// Takes it away; a list becomes what it would be had we never been there.
+/// Removes a trace; a list gets the text that it would have without the entry.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If the trace cannot be removed.
 pub(crate) fn remove(trace: &Trace) -> Result<(), RemoveError> {
     match trace {
         Trace::Entry(path) => match rewrite(path, conflist::without_entry)? {

@@ -1,4 +1,4 @@
-//! The socket on which the CNI plugin asks: a line in, a line out, one question a connection.
+//! The agent's socket for the CNI plugin: one request and one response per connection, a line each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,23 +13,23 @@ use crate::attachments::{lower, lower_id};
 use crate::gate::{MOST_WAITING, Outcome, Waiting};
 use crate::state_loop::{Call, Event};
 
-/// Connections that are open at once: as many as ADDs may wait, and some for DEL, CHECK and STATUS. Further ones wait in
-/// the kernel's queue, up to the plugin's own deadline: only root can connect, and none of them is to be turned away.
+/// Bound on open connections: all waiting ADDs, and some for DEL, CHECK and STATUS. Further ones wait in the kernel's
+/// backlog until the plugin's deadline; none is refused, since only root can connect.
 pub(crate) const CONNECTIONS: usize = MOST_WAITING + 64;
 
-/// A plugin sends its question at once; one that does not is stopped in the middle, and its runtime asks again.
+/// Timeout of a request. A plugin sends it at once; if it is suspended meanwhile, the runtime retries.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// No ADD waits longer, whatever it asks for.
+/// Upper bound on the timeout of an ADD.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// The agent answers so long before the plugin gives up, so that the answer arrives.
+/// Margin before the plugin's deadline, so that the response arrives.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// Wait after an accept that failed, for want of descriptors or memory: both come back.
+/// Delay after a failed accept; a lack of descriptors or memory is temporary.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Answers until the loop has ended.
+/// Serves requests until the event loop ends.
 pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -66,8 +66,8 @@ async fn answer(stream: UnixStream, events: mpsc::Sender<Event>) -> anyhow::Resu
     Ok(())
 }
 
-/// None when the agent is stopping: then the connection is closed without an answer, and the plugin asks the next
-/// agent.
+/// `None` if the agent is stopping: the connection is then closed without a response, and the plugin retries with the
+/// next agent.
 async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response> {
     let (call, answer) = match request {
         Request::Add { attachment, timeout_millis } => {
@@ -79,7 +79,7 @@ async fn ask(request: Request, events: &mpsc::Sender<Event>) -> Option<Response>
             (Call::Add(Box::new(waiting)), answer)
         }
         Request::Delete(id) => {
-            // Nobody has to wait for the commit: until then the addresses stay as they were policed.
+            // A DEL does not wait for the commit: until then the rules of the addresses stay in force.
             events.send(Event::Cni(Call::Delete(lower_id(&id), Instant::now()))).await.ok()?;
             return Some(Response::Ok);
         }

@@ -1,7 +1,7 @@
-//! Our entry in a CNI network configuration list: text in, text out.
+//! The plugin's entry in a CNI network configuration list, as functions on text.
 //!
-//! The list belongs to the pod network, so everything but our entry stays byte for byte, and taking the entry out
-//! again gives the text from before. Nothing here touches a file.
+//! The list belongs to the pod network: everything but the entry stays byte for byte, and removing the entry restores
+//! the previous text. This module does not access files.
 
 mod document;
 mod style;
@@ -13,28 +13,27 @@ use serde_json::{Value, json};
 use document::Document;
 use style::Style;
 
-/// The `type` of our entry, which is also the name of the plugin's file.
+/// The `type` of the entry, which is also the plugin's file name.
 pub const PLUGIN: &str = "ringfence-cni";
 
-/// A list that was made of a single-plugin file says of which. Runtimes pass over keys that they do not know
-/// (`NetworkConfFromBytes` of libcni).
+/// Key with the source of a derived list. Runtimes ignore unknown keys (`NetworkConfFromBytes` of libcni).
 const SOURCE: &str = "ringfenceSource";
 
-/// What `cniVersion` means where it is absent (the CNI specification, section 1).
+/// Default of `cniVersion` (the CNI specification, section 1).
 const UNSAID_VERSION: &str = "0.1.0";
 
-/// What the plugin is told.
+/// Configuration of the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub agent_socket: PathBuf,
     pub state_dir: PathBuf,
     pub timeout_seconds: u64,
     pub on_timeout: &'static str,
-    /// `txChecksumOffload`; the key is left out where it has its default.
+    /// `txChecksumOffload`; left out for the default.
     pub checksum_offload: Option<&'static str>,
 }
 
-/// Why a configuration stays as it is.
+/// Why a configuration is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     #[error("invalid JSON: {0}")]
@@ -64,11 +63,11 @@ impl Entry {
     }
 }
 
-/// The list with our entry; none if it has it already.
+/// The list with the entry; `None` if it is already present.
 ///
-/// A new entry is the last of the chain. One that is there keeps its place, whoever came to stand behind it: two
-/// programs that both insist on being last would never rest. Only at the head, before the plugin that gives the pod its
-/// addresses, it cannot stay.
+/// A new entry is appended to the chain. An existing one keeps its place even if others follow: two programs that both
+/// insist on being last would rewrite the file forever. Only an entry at the head is moved, since the plugin that
+/// assigns the pod's addresses must precede it.
 pub fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option<String>, Unusable> {
     let document = Document::parse(text)?;
     require_version(&document, speaks)?;
@@ -100,7 +99,7 @@ pub fn with_entry(text: &str, entry: &Entry, speaks: &[String]) -> Result<Option
     }
 }
 
-/// The list without our entries; none if it has none.
+/// The list without entries; `None` if it has none.
 pub fn without_entry(text: &str) -> Result<Option<String>, Unusable> {
     let mut rest = None;
     while let Some(next) = without_first_entry(rest.as_deref().unwrap_or(text))? {
@@ -113,7 +112,7 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
     let plugins = Document::parse(text)?.plugins()?;
     let Some(place) = plugins.iter().position(|plugin| plugin.kind == PLUGIN) else { return Ok(None) };
     let span = &plugins[place].span;
-    // The comma goes with the entry: the one before it, or at the head the one behind it.
+    // The comma is removed with the entry: the preceding one, or the following one at the head.
     let (start, end) = match (place.checked_sub(1), plugins.get(place + 1)) {
         (Some(before), _) => (plugins[before].span.end, span.end),
         (None, Some(next)) => (span.start, next.span.start),
@@ -122,8 +121,8 @@ fn without_first_entry(text: &str) -> Result<Option<String>, Unusable> {
     Ok(Some(format!("{}{}", &text[..start], &text[end..])))
 }
 
-/// A list of the one plugin that a `.conf` file configures, as runtimes make it in memory (`ConfListFromConf` of
-/// libcni), and our entry.
+/// Derives a list with the entry from a `.conf` file of one plugin, as runtimes do in memory (`ConfListFromConf` of
+/// libcni).
 pub fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Result<String, Unusable> {
     let document = Document::parse(text)?;
     if document.field("plugins").is_some() {
@@ -143,12 +142,12 @@ pub fn from_conf(text: &str, file: &str, entry: &Entry, speaks: &[String]) -> Re
     with_entry(&list, entry, speaks)?.ok_or(Unusable::Odd("it has no plugin besides ringfence-cni"))
 }
 
-/// The file of which the list was made by [`from_conf`], if it was.
+/// The source file of a list derived by [`from_conf`].
 pub fn source(text: &str) -> Option<String> {
     Document::parse(text).ok()?.text_field(SOURCE)
 }
 
-/// A plugin that refuses the version would keep every pod from starting.
+/// A plugin that does not support the version would prevent every pod from starting.
 fn require_version(document: &Document<'_>, speaks: &[String]) -> Result<(), Unusable> {
     let one = document.text_field("cniVersion");
     let several: Vec<String> = match document.field("cniVersions") {

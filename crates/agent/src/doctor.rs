@@ -1,8 +1,8 @@
-//! Does this node really enforce?
+//! Checks whether this node actually enforces policies.
 //!
-//! Every part gathers facts at a thin edge (files below a root, netlink, sockets) and turns them into findings by a
-//! function on values. docs/doctor.md explains each finding. Only the self-test does anything, and only in network
-//! namespaces of its own.
+//! Each part gathers facts at a thin edge (files below a root, netlink, sockets) and derives findings from them in a
+//! pure function. docs/doctor.md explains each finding. Only the self-test changes anything, and only in its own
+//! network namespaces.
 
 mod cni_side;
 mod enforcement;
@@ -28,7 +28,7 @@ use sysctl::Sysctls;
 pub(crate) use cni_side::CniPlaces;
 pub use finding::{Check, Finding, Severity};
 
-/// Everything but the self-test, about the network namespace of the calling thread. `root` is `/` but in tests.
+/// All checks except the self-test, for the network namespace of the calling thread. `root` is `/` except in tests.
 pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::Result<Vec<Finding>> {
     let enforcement = enforcement::gather(places.run_dir, table)?;
     let (attachments, stored) = cni_side::attachments(places.run_dir);
@@ -45,9 +45,9 @@ pub(crate) fn examine(root: &Path, places: &CniPlaces, table: &Name) -> anyhow::
     Ok(findings)
 }
 
-/// What makes policies silently unenforced on this node, for an agent that is about to call itself ready: none if
-/// nothing does. It asks neither an agent nor a runtime, and takes some milliseconds. Some findings are errors only while
-/// a pod is isolated on this node.
+/// Conditions that leave policies silently unenforced on this node, for an agent that is about to report readiness.
+/// Queries no agent or runtime and takes some milliseconds. Some findings are errors only while a pod is isolated on
+/// this node.
 pub fn cheap(root: &Path, run_dir: &Path, isolates_pods: bool) -> Vec<Finding> {
     let (attachments, _) = cni_side::attachments(run_dir);
     let mut findings = kernel::findings(&kernel::gather(root));

@@ -1,7 +1,7 @@
-//! Pods of other clusters: what context providers tell of them, held through outages of theirs and of ours.
+//! Remote pods: state published by context providers, kept through outages of the providers and of the agent.
 //!
-//! `mirror` decides what is in force, `kept` has it on disk, `following` asks the providers. The loop gets
-//! `News`: changes for its state, and how things stand.
+//! `mirror` decides which sets are in force, `kept` persists them, `following` subscribes to the providers. The event
+//! loop gets `News`: changes for its state, and the status of the subscription.
 
 mod following;
 mod kept;
@@ -17,11 +17,11 @@ pub(crate) use kept::Kept;
 pub use mirror::Mirror;
 pub(crate) use standing::{ClusterStanding, RemoteStanding};
 
-/// What the loop is told.
+/// Event for the event loop.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) changes: Vec<RemoteChange>,
     pub(crate) standing: RemoteStanding,
-    /// When it reached this process.
+    /// When this process received the update.
     pub(crate) at: Instant,
 }

@@ -1,7 +1,7 @@
-//! What becomes of packets that the rules deny, or would deny: they are counted, named, logged and told to whoever asks.
+//! Reports of packets that the rules deny, or would deny: counted, named, logged and published to subscribers.
 //!
-//! A thread of its own hears of packets and reads the kernel's counts ([`watch`]). What it tells the loop is worked out
-//! by bookkeeping that knows no kernel ([`recorded`], [`unrecorded`], [`totals`]). The loop gives names to it
+//! A thread receives logged packets and reads the kernel's counters ([`watch`]). Bookkeeping that is independent of the
+//! kernel turns them into observations ([`recorded`], [`unrecorded`], [`totals`]). The event loop adds names
 //! ([`naming`]), since it has the cluster's state. Nothing here decides about a packet.
 
 mod coverage;
@@ -27,16 +27,16 @@ pub(crate) use seen::{Carried, FirstPacket, Flow, Observed};
 pub(crate) use stream::{Followed, Stream};
 pub(crate) use watch::Watch;
 
-/// Between two reads of the kernel's counts: a flow that goes on is told of so often. The kernel keeps a flow for a
-/// minute, so several reads find it.
+/// Interval between two reads of the kernel's counters, and between two reports of an ongoing flow. The kernel keeps a
+/// flow for a minute, so several reads see it.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// How long the kernel keeps a flow that sends no more.
+/// How long the kernel keeps an idle flow.
 const KEPT_BY_KERNEL: Duration = Duration::from_secs(policy::FLOW_KEPT_SECONDS as u64);
 
-/// First packets that are named between two reads, and flows that are named at a read. To name one costs some
-/// microseconds and a line of the log; nobody reads more than a hundred lines a second.
+/// Bound on first packets named between two reads, and on flows named at a read. Naming one costs some microseconds and
+/// a log line, and more than a hundred lines a second are unreadable.
 const NAMED_PER_READ: usize = 256;
 
-/// Observations between the thread and the loop. What does not fit is told at the next read.
+/// Queue between the thread and the event loop. If it is full, packets are reported at the next read.
 pub(crate) const OBSERVATIONS_QUEUED: usize = 2 * NAMED_PER_READ;

@@ -10,32 +10,32 @@ use super::question::{BadQuestion, Parameters, Question, single_name};
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditReport {
     pub(crate) node: String,
-    /// RFC 3339: since when it was counted, which is when the agent started.
+    /// RFC 3339: start of the count, which is the start of the agent.
     pub(crate) since: String,
-    /// Every policy that is audited, in the order of their names.
+    /// Every audited policy, sorted by name.
     pub(crate) policies: Vec<AuditedPolicy>,
-    /// Without reports no flow is known, whatever there was.
+    /// Flows are unknown while packets are not reported.
     pub(crate) coverage: Coverage,
 }
 
-/// What one policy would have denied on this node, together with the others that isolate the same pods.
+/// Packets that a policy, together with others that isolate the same pods, would have denied on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditedPolicy {
     /// `namespace/name`
     pub(crate) policy: String,
-    /// Packets. A flow that passed is not judged again, so these are first packets of connections.
+    /// Number of packets. Only first packets of connections count, since an allowed flow is not judged again.
     pub(crate) would_deny: u64,
-    /// Different flows among them: source, destination, protocol and port.
+    /// Distinct flows of these packets: source, destination, protocol and port.
     pub(crate) flows: u64,
-    /// There were so many that not all were told apart: `flows` is a lower bound.
+    /// `flows` is a lower bound, because there were too many to distinguish.
     pub(crate) more_flows: bool,
     /// RFC 3339; null if there were none.
     pub(crate) first: Option<String>,
     pub(crate) last: Option<String>,
-    /// Flows among those known that the policies of now would still deny.
+    /// Known flows that the current policies would still deny.
     pub(crate) remaining: u64,
-    /// The most frequent of those.
+    /// The most frequent remaining flows.
     pub(crate) top: Vec<AuditedFlow>,
 }
 
@@ -44,14 +44,14 @@ pub(crate) struct AuditedFlow {
     pub(crate) direction: Direction,
     pub(crate) source: End,
     pub(crate) destination: End,
-    /// As of a denial, or `many ports`.
+    /// As in a denial, or `many ports`.
     pub(crate) traffic: String,
     pub(crate) count: u64,
-    /// RFC 3339: when it was seen last.
+    /// RFC 3339: when the flow was last seen.
     pub(crate) last: String,
 }
 
-/// Whose policies are shown.
+/// Parameters of the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuditQuery {
     pub(crate) namespace: Option<String>,
@@ -65,7 +65,7 @@ impl Question for AuditQuery {
     }
 }
 
-/// For whom a policy is suggested: all workloads of the namespace, or the one that is named, or that of the pod.
+/// Target of the suggestion: all workloads of the namespace, the named workload, or the workload of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SuggestionQuery {
     pub(crate) namespace: String,
@@ -90,9 +90,9 @@ impl Question for SuggestionQuery {
 pub(crate) struct SuggestionReport {
     /// NetworkPolicy objects.
     pub(crate) policies: Vec<serde_json::Value>,
-    /// What they do not allow of what was seen, and why.
+    /// Seen traffic that the policies do not allow, and why.
     pub(crate) notes: Vec<String>,
-    /// Without reports no flow is known, whatever there was.
+    /// Flows are unknown while packets are not reported.
     pub(crate) coverage: Coverage,
 }
 

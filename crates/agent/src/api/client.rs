@@ -1,4 +1,4 @@
-//! Asks the running agent. Every verb that wants something of it comes this way.
+//! Client of the running agent's API, used by all subcommands that query it.
 
 use std::io;
 use std::path::Path;
@@ -24,19 +24,19 @@ use super::{
 };
 use crate::run_dir::socket_path;
 
-/// Largest answer that is taken whole: far above any of them, far below what would hurt.
+/// Bound on a response read into memory, far above any of the agent's.
 const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
-/// How long the agent may take to answer, and between two parts of an answer. Its slowest answer, a comparison of large tables
-/// with the kernel's, takes seconds.
+/// Timeout of a response, and between two parts of it. The slowest response, a comparison of large tables with the
+/// kernel's, takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
     #[error("cannot connect to the agent at {path}; check that the agent runs on this node and that you are root")]
     Unreachable { path: String, source: io::Error },
-    /// With what the agent says.
+    /// With the agent's message.
     #[error("{0}")]
     Refused(String),
     #[error("the agent did not answer: {0}")]
@@ -46,7 +46,7 @@ pub(crate) enum Unanswered {
         PATIENCE.as_secs()
     )]
     TimedOut,
-    /// The agent has ended, most often.
+    /// Usually the agent has exited.
     #[error("the agent closed the connection: it was stopped or restarted")]
     Closed,
     #[error("cannot decode the agent's response: {0}; use the program of the agent's own release")]
@@ -57,7 +57,7 @@ pub(crate) async fn status(run_dir: &Path) -> Result<StatusReport, Unanswered> {
     get(run_dir, STATUS).await
 }
 
-/// Asks for health or readiness; the answer is text for people.
+/// Requests health or readiness; the response is text.
 pub(crate) async fn probe(run_dir: &Path, route: &str) -> Result<String, Unanswered> {
     Ok(String::from_utf8_lossy(&whole(ask(run_dir, route).await?).await?).into_owned())
 }
@@ -129,7 +129,7 @@ pub(crate) async fn rules(run_dir: &Path, query: &RulesQuery) -> Result<RulesTex
     Ok(RulesText { matched, body: response.into_body() })
 }
 
-/// The committed rules as nft text, read part by part: they may be larger than what is wanted in memory.
+/// The committed rules as nft text, streamed because they may be too large for memory.
 pub(crate) struct RulesText {
     pub(crate) matched: KernelMatch,
     body: Incoming,
@@ -152,19 +152,19 @@ impl RulesText {
     }
 }
 
-/// Largest line of an answer that comes line by line: far above any of them.
+/// Bound on a line of a streamed response, far above any of the agent's.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
-/// An answer that comes line by line.
+/// A response streamed line by line.
 pub(crate) struct Lines {
     body: Incoming,
     unread: Vec<u8>,
-    /// The next line may be long in coming.
+    /// With `follow`, the next line may be delayed without limit.
     follows: bool,
 }
 
 impl Lines {
-    /// `None` at the end of the answer, which one that follows does not have.
+    /// `None` at the end of the response; a followed one does not end.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Unanswered> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -193,27 +193,27 @@ async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Unanswered> {
     tokio::time::timeout(PATIENCE, answer).await.map_err(|_| Unanswered::TimedOut)
 }
 
-/// A route with its parameters, without those that have no value.
+/// A route with its query string; parameters without a value are left out.
 pub(crate) fn target(route: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| value.map(|v| format!("{name}={}", percent_encoded(v))));
     let query = given.collect::<Vec<String>>().join("&");
     if query.is_empty() { route.into() } else { format!("{route}?{query}") }
 }
 
-/// An answer that is read whole.
+/// Requests a response and decodes it as a whole.
 pub(crate) async fn get<T: DeserializeOwned>(run_dir: &Path, target: &str) -> Result<T, Unanswered> {
     let body = whole(ask(run_dir, target).await?).await?;
     serde_json::from_slice(&body).map_err(Unanswered::NotUnderstood)
 }
 
-/// The answer to a question, whose body is still to be read.
+/// Sends a request and returns the response, whose body is still to be read.
 pub(crate) async fn ask(run_dir: &Path, target: &str) -> Result<Response<Incoming>, Unanswered> {
     let broke_off = |e: &dyn std::fmt::Display| Unanswered::BrokeOff(e.to_string());
     let path = socket_path(run_dir);
     let unreachable = |source| Unanswered::Unreachable { path: path.display().to_string(), source };
     let stream = UnixStream::connect(&path).await.map_err(unreachable)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| broke_off(&e))?;
-    // It ends with the answer; what goes wrong with it shows where the answer is read.
+    // The task ends with the response; reading the response shows its errors.
     tokio::spawn(connection);
     let request = Request::get(target).header("host", "ringfence").body(Empty::<Bytes>::new());
     let request = request.map_err(|e| broke_off(&e))?;
@@ -234,7 +234,7 @@ async fn whole(response: Response<Incoming>) -> Result<Bytes, Unanswered> {
     Ok(body.map_err(|e| Unanswered::BrokeOff(e.to_string()))?.to_bytes())
 }
 
-/// RFC 3986, section 2: everything but unreserved characters.
+/// RFC 3986, section 2: encodes everything except unreserved characters.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

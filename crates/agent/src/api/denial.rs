@@ -1,4 +1,4 @@
-//! `GET /v1/drops`: what was denied, or would have been, one [`Line`] of JSON each.
+//! `GET /v1/drops`: packets that were denied, or would have been, as NDJSON, a [`Line`] each.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::question::{BadQuestion, Parameters, Question, boolean, single_name};
 
-/// A line of the answer.
+/// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Line {
     Denial(Box<Denial>),
-    /// So many lines were not sent, since the reader was too slow.
+    /// Number of lines that were skipped because the reader was too slow.
     Lost {
         lost: u64,
     },
@@ -24,44 +24,44 @@ pub(crate) enum Line {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Denial {
-    /// RFC 3339, in UTC, with milliseconds: when the agent learnt of it.
+    /// RFC 3339, in UTC, with milliseconds: when the agent received the report.
     pub(crate) time: String,
     pub(crate) verdict: Judgement,
     pub(crate) cause: Cause,
-    /// Of the policies that deny; null where it is no policy.
+    /// Direction of the policies that deny; null if the cause is not a policy.
     pub(crate) direction: Option<Direction>,
-    /// Who opened the flow.
+    /// The source in the original direction.
     pub(crate) source: End,
     pub(crate) destination: End,
-    /// Null where the frame does not say, or while the name of the cluster is not known.
+    /// Null if the frame has no address, or while the name of the cluster is unknown.
     #[serde(default)]
     pub(crate) source_identity: Option<EndIdentity>,
     /// As `source_identity`.
     #[serde(default)]
     pub(crate) destination_identity: Option<EndIdentity>,
-    /// `80/tcp`, `icmp type 8`, `icmp`, `protocol 47`, or `frame 0x88cc`; with ` reply` for packets that answer.
+    /// `80/tcp`, `icmp type 8`, `icmp`, `protocol 47`, or `frame 0x88cc`; with ` reply` for packets in reply direction.
     pub(crate) traffic: String,
     /// The policies that isolate the pod: enforced ones if it was denied, audited ones if it would have been.
     pub(crate) policies: Vec<String>,
-    /// How many others there are.
+    /// Number of policies left out of the list.
     pub(crate) more_policies: usize,
-    /// The rule of theirs that came closest.
+    /// The rule of these policies that matches most closely.
     pub(crate) closest: Option<NearMiss>,
     /// Rules of audited policies that would allow what was denied.
     pub(crate) would_allow: Vec<RuleName>,
-    /// What else there is to know.
+    /// Further information about the event.
     pub(crate) note: Option<String>,
-    /// Packets.
+    /// Number of packets.
     pub(crate) count: u64,
-    /// Where it happened.
+    /// The node that reported the event.
     pub(crate) node: String,
 }
 
-/// Policies, and rules, that one event names.
+/// Bound on the policies, and on the rules, listed in one event.
 const NAMED: usize = 16;
 
 impl Denial {
-    /// The same in bounded length, as it is kept, told and logged: anybody may write many policies for one pod.
+    /// Bounds the lists of an event before it is kept, sent and logged: users can create many policies for one pod.
     pub(crate) fn shortened(mut self) -> Denial {
         self.more_policies = self.policies.len().saturating_sub(NAMED);
         self.policies.truncate(NAMED);
@@ -69,8 +69,7 @@ impl Denial {
         self
     }
 
-    /// The service identity of the pod of the node that the event is about: the one whose policies denied, otherwise the
-    /// sender.
+    /// The service identity of this node's pod in the event: the pod whose policies denied, otherwise the sender.
     pub(crate) fn service_of_node(&self, node: &str) -> Option<&str> {
         let (source, destination) =
             ((&self.source, &self.source_identity), (&self.destination, &self.destination_identity));
@@ -87,16 +86,16 @@ impl Denial {
 /// An end of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct End {
-    /// As the packet has it; null if it has none.
+    /// Address in the packet; null if it has none.
     pub(crate) address: Option<IpAddr>,
     pub(crate) kind: EndKind,
     /// `namespace/name`
     pub(crate) pod: Option<String>,
-    /// Of the pod, or the node that has the address itself.
+    /// The node of the pod, or the node that owns the address.
     pub(crate) node: Option<String>,
-    /// The other cluster.
+    /// Name of the other cluster.
     pub(crate) cluster: Option<String>,
-    /// `namespace/name` of the remote set, which is the other cluster's; left out if it is none.
+    /// `namespace/name` of the remote set in the other cluster; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) set: Option<String>,
 }
@@ -105,44 +104,44 @@ pub(crate) struct End {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EndKind {
     Pod,
-    /// A node of this cluster, and what runs on its network.
+    /// A node of this cluster, or a process in its host network.
     Node,
     RemoteCluster,
-    /// A pod of this node whose object is not known.
+    /// A pod of this node whose object is unknown.
     UnknownPod,
-    /// None of these: outside, as far as the agent knows.
+    /// None of the above: outside the cluster, as far as the agent knows.
     World,
-    /// The frame does not say.
+    /// The frame has no address.
     Unknown,
 }
 
-/// How much of what was denied the events tell of.
+/// How many of the denied packets are covered by events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Coverage {
-    /// Whether the kernel reports packets: if not, they are counted, and no event or flow comes of them.
+    /// Whether the kernel reports packets. If not, they are only counted, without events or flows.
     pub(crate) reporting: bool,
-    /// Why it does or does not.
+    /// Why packets are reported, or why not.
     pub(crate) reporting_reason: String,
-    /// RFC 3339: every event since then is kept.
+    /// RFC 3339: every event since this time is kept.
     pub(crate) kept_since: String,
-    /// Events that are not kept any more.
+    /// Events that were evicted.
     pub(crate) forgotten_events: u64,
-    /// Packets by the counters since the agent started; null while it does not count them.
+    /// Packets counted since the agent started; null while it does not count them.
     pub(crate) denied: Option<u64>,
     pub(crate) would_deny: Option<u64>,
-    /// Packets that no event tells of, or none yet.
+    /// Packets not covered by an event, or not yet.
     pub(crate) unnamed: Option<u64>,
 }
 
-/// What of it is asked for.
+/// Parameters of the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DropsQuery {
-    /// Go on with what comes, after what was.
+    /// Keep sending new events after the kept ones.
     pub(crate) follow: bool,
-    /// One of the ends is a pod of the namespace.
+    /// Only events where one end is a pod of this namespace.
     pub(crate) namespace: Option<String>,
-    /// One of the ends is the pod: `name`, or `namespace/name`.
+    /// Only events where one end is this pod: `name`, or `namespace/name`.
     pub(crate) pod: Option<String>,
     pub(crate) verdict: Option<Judgement>,
 }
@@ -188,7 +187,7 @@ impl DropsQuery {
 }
 
 impl End {
-    /// Who it is, without the address.
+    /// The name of the end, without its address.
     pub(crate) fn named(&self) -> String {
         let (what, names) = match self.kind {
             EndKind::Pod => ("", [&self.pod, &None]),
@@ -204,7 +203,7 @@ impl End {
 }
 
 impl fmt::Display for End {
-    /// A name before an address, always.
+    /// The name, followed by the address in parentheses if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.named())?;
         self.address.map_or(Ok(()), |address| write!(f, " ({address})"))

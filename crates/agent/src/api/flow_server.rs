@@ -1,4 +1,4 @@
-//! Asks the aggregator of flow records, as any client does.
+//! HTTP client for the aggregator of flow records.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use super::client::target;
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Between two parts of an answer.
+/// Timeout between two parts of a response.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Far above any record, far below what would hurt.
+/// Bound on a line, far above any record.
 const LARGEST_LINE_BYTES: usize = 1 << 20;
 
 /// Records of one page: some 2 MB.
 const PAGE_RECORDS: usize = 2_000;
 
-/// An error message of an aggregator is shorter.
+/// Bound on an error message, far above any of the aggregator's.
 const LARGEST_ERROR_BYTES: usize = 64 << 10;
 
-/// An aggregator, and how to show who asks.
+/// URL of an aggregator, and the client's credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowServer {
     pub(crate) url: Url,
     pub(crate) access: Access,
 }
 
-/// What of the aggregator's coverage people read.
+/// The fields of the aggregator's coverage that are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServerCoverage {
@@ -52,7 +52,7 @@ impl FlowServer {
         serde_json::from_slice(&text).context("cannot decode the response; use the program of the aggregator's release")
     }
 
-    /// Hands each record to `each`, page by page, until there are no more or it returns false.
+    /// Passes each record to `each`, page by page, until the last one or until `each` returns false.
     pub(crate) async fn flows(
         &self,
         filters: &[(&'static str, String)],
@@ -84,10 +84,10 @@ impl FlowServer {
         }
     }
 
-    /// Asks, and returns the head of the answer.
+    /// Sends a request and returns the head of the response.
     ///
     /// # Errors
-    /// If the aggregator is not reached, or refuses.
+    /// If the aggregator cannot be reached, or refuses the request.
     pub(super) async fn open(
         &self,
         route: &str,
@@ -127,7 +127,7 @@ impl FlowServer {
         Err(Unanswered::Refused { status, says })
     }
 
-    /// Reads an answer line by line.
+    /// Reads a response line by line.
     async fn get(
         &self,
         route: &str,
@@ -158,10 +158,10 @@ impl FlowServer {
     }
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unanswered {
-    /// It may be there again later.
+    /// The request may be retried.
     #[error("{0}")]
     Unreachable(String),
     #[error("{says}")]

@@ -1,4 +1,4 @@
-//! Follows the aggregator's stream of settled windows, over connections that end.
+//! Follows the aggregator's stream of closed windows and reconnects when a connection ends.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::flow_server::{FlowServer, Unanswered};
 
-/// Time without data after which the connection counts as broken: the aggregator sends a heartbeat every 15 s, so that
-/// two were lost.
+/// Time without data after which the connection is broken. The aggregator sends a heartbeat every 15 s, so two were
+/// lost.
 const SILENCE: Duration = Duration::from_secs(45);
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(crate) enum StreamItem {
     Interrupted(String),
 }
 
-/// Windows of which records are missing.
+/// Windows with missing records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StreamGap {
     pub(crate) from: String,
@@ -35,18 +35,18 @@ pub(crate) struct StreamGap {
     pub(crate) reason: String,
 }
 
-/// Of the data of an event with records.
+/// Data of an event with records.
 #[derive(Debug, Deserialize)]
 struct WindowData {
     records: Vec<ClusterRecord>,
 }
 
 impl FlowServer {
-    /// Hands each record to `each` once its window has settled, until it returns false. Goes on behind the last event when a
-    /// connection ends.
+    /// Passes each record to `each` once its window is closed, until `each` returns false. Resumes after the last event
+    /// when a connection ends.
     ///
     /// # Errors
-    /// If the aggregator cannot be reached at first, or refuses the query.
+    /// If the first connection fails, or the aggregator refuses the query.
     pub(crate) async fn follow(
         &self,
         filters: &[(&'static str, String)],
@@ -72,7 +72,7 @@ impl FlowServer {
                             if !hand_on(&event.event, &event.data, &mut each)? {
                                 return Ok(());
                             }
-                            // Only now is it certain that it has not to come again.
+                            // Resume after this event only once it was handed on.
                             last_event_id = Some(event.id).filter(|id| !id.is_empty()).or(last_event_id);
                         }
                     }
@@ -108,7 +108,7 @@ fn hand_on(
             Ok(true)
         }
         "gap" => each(StreamItem::Gap(serde_json::from_slice(data).with_context(undecodable)?)),
-        // A newer aggregator may say more.
+        // Ignore event types of newer aggregators.
         _ => Ok(true),
     }
 }

@@ -6,79 +6,80 @@ use serde::{Deserialize, Serialize};
 
 use super::question::{BadQuestion, Parameters, Question, boolean};
 
-/// A line of the answer.
+/// A line of the response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum FlowLine {
     Record(Box<FlowRecord>),
-    /// So many records were skipped, since the reader was too slow.
+    /// Number of records that were skipped because the reader was too slow.
     Lost {
         lost: u64,
     },
 }
 
-/// How complete the records are.
+/// Completeness of the records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FlowCoverage {
-    /// RFC 3339: when the agent began to follow connection tracking; null while it does not.
+    /// RFC 3339: when the agent subscribed to conntrack events; null if it did not.
     pub(crate) since: Option<String>,
-    /// RFC 3339: every record since then is kept; null while there are none.
+    /// RFC 3339: every record since this time is kept; null if there are none.
     pub(crate) kept_since: Option<String>,
     /// Connections since the agent started: started = ended + live + lost.
     pub(crate) started: u64,
     pub(crate) ended: u64,
     pub(crate) live: u64,
-    /// Gone, although no end was reported.
+    /// Connections that disappeared without an end event.
     pub(crate) lost: u64,
-    /// Not followed, since there were too many at once.
+    /// Connections not tracked because there were too many at once.
     pub(crate) untracked: u64,
     /// Times that the kernel dropped events.
     pub(crate) lost_events: u64,
-    /// Whether the kernel keeps ends of connections until they are delivered.
+    /// Whether the kernel retains end events until they are delivered.
     pub(crate) reliable: bool,
-    /// Problems, as sentences for people.
+    /// Problems that may make the records incomplete.
     pub(crate) problems: Vec<String>,
 }
 
-/// Sums over the flow records that list both addresses. A record has the connections of all pods of two workloads.
+/// Totals of the flow records that list both addresses. A record covers the connections of all pods of two workloads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SeenFlows {
-    /// RFC 3339: every record since then is kept; null while there are none.
+    /// RFC 3339: every record since this time is kept; null if there are none.
     pub(crate) kept_since: Option<String>,
-    /// Connections that began.
+    /// Connections started.
     pub(crate) started: u64,
-    /// Connections that are open.
+    /// Connections still open.
     pub(crate) live: u64,
-    /// From the source to the destination; null if it is unknown.
+    /// Sent from the source to the destination; null if unknown.
     pub(crate) sent: Option<Volume>,
     pub(crate) received: Option<Volume>,
-    /// Connections whose volume is not in these, or only in part; each once for each window.
+    /// Connections with unknown or partial volume, counted once per window.
     #[serde(default)]
     pub(crate) unknown_volume: u64,
-    /// Packets that were denied.
+    /// Denied packets.
     pub(crate) denied_packets: u64,
-    /// Whether no further record may have the addresses: one lists 100 of an end, and may sum up the ports of a scan.
+    /// False if further records may have the addresses: a record lists 100 per end, and may summarize the ports of a
+    /// scan.
     #[serde(default)]
     pub(crate) complete: bool,
-    /// RFC 3339: the last event; null if there was none.
+    /// RFC 3339: time of the last event; null if there was none.
     pub(crate) last: Option<String>,
 }
 
 /// Parameters of the query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FlowsQuery {
-    /// Go on with records as their windows are closed.
+    /// Keep sending records as their windows are closed.
     pub(crate) follow: bool,
     pub(crate) filter: FlowFilter,
-    /// The fields of the filter as they were given: durations count back from the time of the answer.
+    /// The fields of the filter as given, since durations are relative to the time of the response.
     pub(crate) given: Vec<(&'static str, String)>,
 }
 
 impl FlowsQuery {
     /// # Errors
-    /// If the text of a field cannot be parsed.
+    /// If a field cannot be parsed.
     pub(crate) fn new(follow: bool, given: Vec<(&'static str, String)>) -> Result<FlowsQuery, FilterError> {
         let (mut filter, now) = (FlowFilter::default(), Timestamp::now());
         for (field, text) in &given {

@@ -1,4 +1,4 @@
-//! `GET /v1/identity`: the identity of a pod or an address, and the labels that it follows from.
+//! `GET /v1/identity`: the identity of a pod or an address, and the labels from which it is derived.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,22 +62,22 @@ impl Question for IdentityQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IdentityReport {
-    /// `namespace/name`; null for an address that is no pod's.
+    /// `namespace/name`; null if the address does not belong to a pod.
     pub(crate) pod: Option<String>,
-    /// The addresses of the pod, or the one that was asked for.
+    /// The addresses of the pod, or the queried address.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) identity: EndIdentity,
     /// Why the identity is a reserved one; null for a security identity.
     pub(crate) reason: Option<String>,
     /// The name of the cluster in its identities.
     pub(crate) cluster: String,
-    /// Null for an address that is no pod's.
+    /// Null if the address does not belong to a pod.
     pub(crate) namespace: Option<String>,
     /// Labels of the pod that are part of the identity.
     pub(crate) labels: BTreeMap<String, String>,
     /// Labels of the namespace that are part of the identity.
     pub(crate) namespace_labels: BTreeMap<String, String>,
-    /// Labels that are not.
+    /// Labels that are not part of the identity.
     pub(crate) excluded: Vec<ExcludedLabel>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct ExcludedLabel {
     pub(crate) object: String,
     pub(crate) key: String,
     pub(crate) value: String,
-    /// A sentence for people.
+    /// Why the label is excluded.
     pub(crate) reason: String,
 }
 

@@ -1,21 +1,21 @@
-//! Parameters of a question: read one way for every route, so that what is misspelt is refused and never passed over.
+//! Query parameters, parsed in the same way for every route: an unknown parameter is refused, never ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A question that is read out of parameters.
+/// A query parsed from parameters.
 pub(crate) trait Question: Sized {
-    /// Every parameter that there is.
+    /// Names of all parameters.
     const PARAMETERS: &'static [&'static str];
 
     fn read(parameters: &Parameters) -> Result<Self, BadQuestion>;
 }
 
-/// What was given, each once.
+/// Parameters by name; duplicates are refused.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters(BTreeMap<String, String>);
 
-/// Why a question cannot be answered, as a sentence for people.
+/// Why a query is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadQuestion {
     #[error("missing parameter {0}")]
@@ -48,7 +48,7 @@ impl Parameters {
         Ok(Parameters(taken))
     }
 
-    /// The value that is made of the text, if there is one.
+    /// Parses the value of the parameter, if it is present.
     pub(crate) fn read<T, E: fmt::Display>(
         &self,
         parameter: &'static str,
@@ -63,7 +63,7 @@ pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("invalid value '{text}': expected true or false"))
 }
 
-/// A name of one object, which has no slash.
+/// The name of one object, without a slash.
 pub(crate) fn single_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains('/') {
         true => Err(format!("invalid name '{text}'")),
@@ -80,7 +80,7 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-/// A route that asks for nothing in particular.
+/// Query of a route without parameters.
 #[derive(Debug)]
 pub(crate) struct NoParameters;
 

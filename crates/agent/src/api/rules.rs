@@ -1,14 +1,14 @@
-//! The route of the committed rules: what is asked, and what precedes the rules in the answer.
+//! Route of the committed rules: its query, and the comment above the rules.
 
 use nft::TableFamily;
 
 use super::TableVerdict;
 use super::question::{BadQuestion, Parameters, Question};
 
-/// Header field of the answer: the word of a [`KernelMatch`].
+/// Response header with the word of a [`KernelMatch`].
 pub(crate) const KERNEL_HEADER: &str = "ringfence-kernel";
 
-/// Characters of one operation in the comment; a single operation may hold a hundred thousand elements.
+/// Bound on an operation shown in the comment; one operation may contain a hundred thousand elements.
 const OPERATION_CHARACTERS: usize = 400;
 
 /// Which of the committed tables to print.
@@ -62,7 +62,7 @@ impl KernelMatch {
     }
 }
 
-/// Comment lines of nft: whose rules follow, whether the kernel has them, and why it may do otherwise.
+/// Comment lines in nft syntax: the node, whether the kernel has the rules, and why its verdict may differ.
 pub(crate) fn head(node: &str, verdict: &TableVerdict, notes: &[String]) -> String {
     let mut text = comment("", &format!("rules of node {node}, as the agent committed them"));
     match verdict {
@@ -85,7 +85,7 @@ pub(crate) fn head(node: &str, verdict: &TableVerdict, notes: &[String]) -> Stri
     text
 }
 
-/// Every line of the text as a comment.
+/// Turns every line of the text into a comment.
 fn comment(indent: &str, text: &str) -> String {
     text.lines().map(|line| format!("# {indent}{line}\n")).collect()
 }

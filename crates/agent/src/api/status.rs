@@ -1,4 +1,4 @@
-//! `GET /v1/status`: what the agent knows and has done. Ages are whole seconds, at the time of the answer.
+//! `GET /v1/status`: state of the agent. Ages are whole seconds, at the time of the response.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,54 +8,54 @@ use super::flows::FlowCoverage;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StatusReport {
     pub(crate) node: String,
-    /// Of the agent.
+    /// Version of the agent.
     pub(crate) version: String,
-    /// The kernel's release, as `uname -r` has it; null if it cannot be read.
+    /// The kernel's release, as in `uname -r`; null if it cannot be read.
     pub(crate) kernel: Option<String>,
     pub(crate) seconds_up: u64,
-    /// As `/readyz` has it.
+    /// Same as `/readyz`.
     pub(crate) ready: bool,
-    /// Why not, a line each; null if it is ready.
+    /// Reasons for not being ready, one per line; null if ready.
     pub(crate) unready: Option<String>,
-    /// What to know beside that.
+    /// Warnings that do not affect readiness.
     pub(crate) notes: Vec<String>,
     pub(crate) source: Source,
     pub(crate) rules: Rules,
-    /// Null before the first.
+    /// Null before the first commit.
     pub(crate) last_commit: Option<LastCommit>,
     pub(crate) commits: Commits,
     pub(crate) repairs: Repairs,
     pub(crate) policies: Policies,
-    /// Objects of which something was not understood.
+    /// Problems in objects.
     pub(crate) diagnostics: Vec<Diagnostic>,
     pub(crate) pods: Pods,
     /// Why policies would not be enforced on this node although their rules are in the kernel.
     pub(crate) unenforced: Vec<String>,
-    /// Attachments of the CNI plugin that cannot be read: pods that may be here without their rules.
+    /// Attachments of the CNI plugin that cannot be read: such pods may lack their rules.
     pub(crate) attachment_problems: Vec<String>,
     /// Why the TCP port cannot be listened on.
     pub(crate) port_problem: Option<String>,
     pub(crate) features: Features,
-    /// Null while the agent does not count them.
+    /// Null while packets are not counted.
     pub(crate) drops: Option<Drops>,
     /// Null with `--flows off`.
     #[serde(default)]
     pub(crate) flows: Option<FlowCoverage>,
-    /// Pods of other clusters; null where no context provider is asked.
+    /// Pods of other clusters; null if no context provider is configured.
     pub(crate) remote: Option<Remote>,
 }
 
-/// What is known of other clusters' pods.
+/// State of the pods of other clusters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Remote {
     /// Why no context provider is followed; null while one is.
     pub(crate) problem: Option<String>,
-    /// For how long; null while one is.
+    /// Seconds without a provider; null while one is followed.
     pub(crate) seconds_without: Option<u64>,
-    /// Why what is known is not on disk; null while it is.
+    /// Why the state cannot be persisted; null if it is.
     pub(crate) unkept: Option<String>,
-    /// By name.
+    /// Sorted by name.
     pub(crate) clusters: Vec<RemoteCluster>,
 }
 
@@ -63,35 +63,35 @@ pub(crate) struct Remote {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RemoteCluster {
     pub(crate) cluster: String,
-    /// Whether a provider is followed who says that it answers.
+    /// Whether a provider is followed that reports the cluster as reachable.
     pub(crate) fresh: bool,
-    /// Since its sets were known to be right; null if they never were.
+    /// Seconds since its sets were last known to be current; null if never.
     pub(crate) seconds_stale: Option<u64>,
-    /// The provider knows less of it than this agent, which goes by what it knows.
+    /// The agent holds its own sets because the provider's view is older.
     pub(crate) held: bool,
-    /// Its sets are too old to be in force.
+    /// Its sets are stale and not in force.
     pub(crate) dropped: bool,
-    /// In force.
+    /// Number of sets in force.
     pub(crate) sets: usize,
-    /// In force, each set's counted by itself.
+    /// Number of addresses in force; an address counts once for each set.
     pub(crate) addresses: usize,
 }
 
-/// Where the objects come from.
+/// Source of the objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Source {
     pub(crate) kind: SourceKind,
-    /// Kinds of object that have not been listed yet; nothing is programmed before all are.
+    /// Kinds that are not listed yet; nothing is programmed before the initial sync is complete.
     pub(crate) waiting_for: Vec<String>,
-    /// Since every kind has been listed; null before.
+    /// Seconds since the initial sync; null before.
     pub(crate) seconds_since_synced: Option<u64>,
-    /// Since it told of a change last; null before.
+    /// Seconds since the last change; null before the first.
     pub(crate) seconds_since_change: Option<u64>,
     pub(crate) namespaces: usize,
     pub(crate) pods: usize,
     pub(crate) network_policies: usize,
-    /// What keeps it from telling the whole truth.
+    /// Problems that may make the objects incomplete or stale.
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -109,28 +109,28 @@ pub(crate) struct Problem {
     /// `pods watch`, or `shop/web.yaml:12`.
     pub(crate) origin: String,
     pub(crate) message: String,
-    /// Since it came up.
+    /// Seconds since the problem began.
     pub(crate) seconds: u64,
 }
 
-/// What is in the kernel.
+/// State of the rules in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Rules {
     pub(crate) table: String,
-    /// Whether the kernel has the rules that the policies ask for, as far as is known.
+    /// Whether the kernel has the desired rules, as far as the agent knows.
     pub(crate) in_force: bool,
-    /// Why not, where that is known.
+    /// Why not, if known.
     pub(crate) trouble: Option<String>,
-    /// The kernel's own count of commits, when the agent last looked.
+    /// The kernel's generation at the last check.
     pub(crate) kernel_generation: Option<u32>,
-    /// The number that approved flows carry; null while the rules are not in force.
+    /// Generation of approvals; null while the rules are not in force.
     pub(crate) policy_generation: Option<u32>,
-    /// In all sets and maps.
+    /// Elements of all sets and maps.
     pub(crate) elements: usize,
-    /// Distinct sets of rules.
+    /// Distinct programs (sets of rules).
     pub(crate) programs: usize,
-    /// What the kernel refused: it is denied.
+    /// Operations that the kernel refused; the traffic is denied.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -142,38 +142,38 @@ pub(crate) struct LastCommit {
     pub(crate) seconds_ago: u64,
     /// From the finished translation to the kernel's acknowledgement.
     pub(crate) micros: u64,
-    /// Changes that it held.
+    /// Number of operations in the transaction.
     pub(crate) operations: usize,
 }
 
-/// Since the agent started.
+/// Transactions since the agent started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Commits {
-    /// Transactions that the kernel took.
+    /// Transactions that the kernel committed.
     pub(crate) taken: u64,
     pub(crate) refused: u64,
 }
 
-/// Transactions since the agent started that put right what was not as it should have been.
+/// Repair transactions since the agent started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Repairs {
-    /// Somebody had changed a table.
+    /// Another program had changed a table.
     pub(crate) changed: u64,
-    /// Somebody had removed it.
+    /// Another program had removed a table.
     pub(crate) removed: u64,
-    /// The table of an earlier agent was not what the state asks for when this one started.
+    /// The table of an earlier agent differed from the desired rules at the start.
     pub(crate) at_start: u64,
 }
 
-/// Policies by what becomes of them.
+/// Policies by enforcement mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Policies {
     pub(crate) enforced: usize,
     pub(crate) audit: usize,
-    /// Something in them was not understood, and denies.
+    /// Policies with an invalid or unsupported part, which denies.
     pub(crate) not_understood: usize,
 }
 
@@ -185,18 +185,18 @@ pub(crate) struct Diagnostic {
     pub(crate) kind: String,
     /// `namespace/name`.
     pub(crate) object: String,
-    /// As in `spec.ingress[0].ports[1].protocol`; empty for the whole object.
+    /// For example `spec.ingress[0].ports[1].protocol`; empty for the whole object.
     pub(crate) field: String,
-    /// What is wrong, and what follows from it.
+    /// The problem and its effect.
     pub(crate) message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Severity {
-    /// Works as written, and may not be what was meant.
+    /// Works as written, but may not be intended.
     Warning,
-    /// Was not understood; what it would allow is denied.
+    /// Invalid or unsupported; traffic that it would allow is denied.
     Error,
 }
 
@@ -204,37 +204,37 @@ pub(crate) enum Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Pods {
-    /// They have an address of their own.
+    /// Pods with their own address, not in the host network.
     pub(crate) on_node: usize,
-    /// Some enforced policy isolates them.
+    /// Pods isolated by an enforced policy.
     pub(crate) isolated: usize,
-    /// In one direction at least, all policies that select them are audited. They may be isolated in the other.
+    /// Pods for which all policies of at least one direction are audited. They may be isolated in the other.
     pub(crate) audited: usize,
-    /// They were attached here and their objects are not known: they are isolated and allowed nothing.
+    /// Pods attached here whose objects are unknown: they are isolated and all traffic is denied.
     pub(crate) unknown: usize,
 }
 
-/// What of the kernel's is in use.
+/// Kernel features in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Features {
-    /// Other programs cannot change the tables.
+    /// Whether the tables are protected against changes by other programs.
     pub(crate) protection: bool,
-    /// Why they can or cannot.
+    /// Why they are protected, or why not.
     pub(crate) protection_reason: String,
-    /// Pods are held to their own source addresses, where their interfaces are known.
+    /// Whether pods may only send from their own addresses, where their interfaces are known.
     pub(crate) source_check: bool,
-    /// The table of family `bridge`, for pods on a bridge.
+    /// Whether there is a table of family `bridge`, for pods on a bridge.
     pub(crate) bridge_table: bool,
-    /// Where pods are held to their own source addresses: `ingress` of their interfaces, or `prerouting`.
+    /// Hook that checks source addresses: `ingress` of the pods' interfaces, or `prerouting`.
     #[serde(default)]
     pub(crate) source_check_hook: String,
-    /// UDP ports of tunnels to which pods send nothing, where they are nodes'; empty if this is not checked.
+    /// UDP tunnel ports of nodes to which pods cannot send; empty if this is not checked.
     #[serde(default)]
     pub(crate) tunnel_ports: Vec<u16>,
-    /// The group in which the kernel reports denied packets; null if it does not.
+    /// The NFLOG group of denied packets; null if they are not reported.
     pub(crate) drop_log_group: Option<u16>,
-    /// Why it does or does not.
+    /// Why packets are reported, or why not.
     pub(crate) drop_log_reason: String,
 }
 
@@ -244,12 +244,12 @@ pub(crate) struct Features {
 pub(crate) struct Drops {
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
-    /// Over the last minute, or since the count began.
+    /// Average of the last minute, or since counting began.
     pub(crate) denied_per_minute: f64,
     pub(crate) would_deny_per_minute: f64,
-    /// Reports of packets that were lost on the way to the agent; the packets are counted all the same.
+    /// Packet reports lost before the agent received them; the packets are counted all the same.
     pub(crate) lost: u64,
-    /// Packets that no event tells of, or none yet.
+    /// Packets not covered by an event, or not yet.
     pub(crate) unnamed: u64,
 }
 
@@ -260,7 +260,7 @@ mod tests {
     use super::super::tests::golden;
     use super::*;
 
-    /// Every field has a value.
+    /// A report in which every field has a value.
     fn full() -> StatusReport {
         StatusReport {
             node: "node-a".into(),

@@ -1,4 +1,4 @@
-//! Configuration files: which there are, and how one is replaced while others may write it too.
+//! Configuration files: listing them, and replacing one while other programs may write it.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -14,25 +14,25 @@ use crate::conflist::Unusable;
 /// A list with a dozen plugins has a few kilobytes.
 const LARGEST_BYTES: u64 = 1 << 20;
 
-/// Extensions that runtimes look for.
+/// Extensions considered by runtimes.
 const EXTENSIONS: [&str; 3] = [".conf", ".conflist", ".json"];
 
-/// Temporary files begin with a dot and end so, which no runtime reads. They are in the folder of the file that they
-/// become: containerd loads the configuration again when something is renamed within the folder, but not
-/// when something comes from elsewhere (`syncLoop` of its `cni_conf_syncer.go`).
+/// Suffix of temporary files, whose names begin with a dot; no runtime reads them. They are in the folder of their
+/// target, because containerd reloads the configuration after a rename within the folder, but not after one from
+/// elsewhere (`syncLoop` of its `cni_conf_syncer.go`).
 const TEMPORARY: &str = ".ringfence-tmp";
 
-/// Temporary files of one name at a time. Each is there for milliseconds, or was left by a process that was killed.
+/// Bound on temporary files for one name. Each exists for milliseconds, or was left by a killed process.
 const MOST_TEMPORARY: u32 = 64;
 
-/// Writes by others that come between our reading and our replacing before it is given up for now.
+/// Bound on concurrent writes between reading and replacing, after which the attempt fails.
 const MOST_RACES: u32 = 16;
 
-/// A file that somebody is writing in place is complete after this, or is what it is to stay.
+/// How long to wait for a file that another program is writing in place.
 const BEING_WRITTEN: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// What has come of changing a file.
+/// Result of rewriting a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rewritten {
     Gone,
@@ -41,7 +41,7 @@ pub(super) enum Rewritten {
     Written(PathBuf),
 }
 
-/// The files that runtimes consider (`ConfFiles` of libcni), in their order. A missing folder is an empty one.
+/// The files that runtimes consider (`ConfFiles` of libcni), in their order. A missing folder counts as empty.
 pub(super) fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = list(folder)?;
     paths.retain(|path| EXTENSIONS.iter().any(|extension| name_ends_with(path, extension)));
@@ -53,7 +53,7 @@ pub(super) fn is_conflist(path: &Path) -> bool {
     name_ends_with(path, ".conflist")
 }
 
-/// Temporary files, or those that have not been touched for so long.
+/// Temporary files; with `older`, only those not modified for that long.
 pub(super) fn leftovers(folder: &Path, older: Option<Duration>) -> io::Result<Vec<PathBuf>> {
     let mut paths = list(folder)?;
     paths.retain(|path| {
@@ -84,7 +84,7 @@ fn name_ends_with(path: &Path, end: &str) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(end.as_bytes()))
 }
 
-/// What the file says; none if there is none.
+/// The content of the file; `None` if it is missing.
 pub(super) fn read(path: &Path) -> io::Result<Option<Result<String, Unusable>>> {
     match open(path) {
         Ok(mut file) => contents(&mut file).map(|bytes| Some(text(&bytes))).map_err(|e| named(path, e)),
@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Result<String, Unusable>>> 
     }
 }
 
-/// A pipe that somebody put there would keep whoever opens it waiting.
+/// Opening a FIFO would block.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -119,10 +119,10 @@ fn text(bytes: &[u8]) -> Result<String, Unusable> {
     }
 }
 
-/// Replaces the file by what `edit` makes of it, and loses nothing that others write meanwhile: the new file changes
-/// places with the old one, and if what comes out is not what was read, that is edited and put in its place.
+/// Replaces the file by the result of `edit` without losing concurrent writes: the new file is exchanged with the old
+/// one, and if the old one is not what was read, it is edited and put in place again.
 pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>, Unusable>) -> io::Result<Rewritten> {
-    // A link stays a link.
+    // Keep symbolic links.
     let path = &match path.canonicalize() {
         Ok(path) => path,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
@@ -134,7 +134,7 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Rewritten::Gone),
         Err(e) => return Err(named(path, e)),
     };
-    // What is in the place, and what others wrote there last.
+    // The content in place, and the last content written by others.
     let mut present = contents(&mut file).map_err(|e| named(path, e))?;
     let mut theirs = present.clone();
     let mut written = false;
@@ -157,7 +157,7 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
         };
         let mut found = contents(&mut displaced).map_err(|e| named(path, e))?;
         if found != present {
-            // Somebody may have opened it to write, and be in the middle.
+            // Another program may have opened the file and still be writing.
             let deadline = Instant::now() + BEING_WRITTEN;
             while edit(&found).is_err() && Instant::now() < deadline {
                 std::thread::sleep(BETWEEN_LOOKS);
@@ -172,13 +172,13 @@ pub(super) fn rewrite(path: &Path, edit: impl Fn(&str) -> Result<Option<String>,
 }
 
 struct Swapped {
-    /// The new text is in the place.
+    /// The new text is in place.
     took: bool,
-    /// The file that was there.
+    /// The previous file.
     displaced: File,
 }
 
-/// Puts the text in the place of the file; none if there is no file any more.
+/// Exchanges the file for one with the new text; `None` if the file no longer exists.
 fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>> {
     let gone = |e: io::Error| if e.kind() == ErrorKind::NotFound { Ok(None) } else { Err(e) };
     let metadata = match std::fs::metadata(path) {
@@ -200,7 +200,7 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
             Ok(Some(Swapped { took: true, displaced }))
         }
         Err(Errno::NOENT) => Ok(None),
-        // File systems that cannot exchange: here a file that came since the last look is lost.
+        // On file systems without exchange a file written since the last check is lost.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             std::fs::rename(&temporary.path, path)?;
             sync_folder(path)?;
@@ -210,7 +210,7 @@ fn swap(path: &Path, present: &[u8], text: &[u8]) -> io::Result<Option<Swapped>>
     }
 }
 
-/// Writes a file that is ours alone, with the mode and the owner of another.
+/// Writes a derived list with the mode and owner of its source.
 pub(super) fn put(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> {
     let put = || {
         let temporary = Temporary::write(path, bytes, &std::fs::metadata(like)?)?;
@@ -220,7 +220,7 @@ pub(super) fn put(path: &Path, bytes: &[u8], like: &Path) -> io::Result<()> {
     put().map_err(|e| named(path, e))
 }
 
-/// Writes a program.
+/// Writes an executable.
 pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let put = || {
         let temporary = Temporary::create(path, bytes, |file| file.set_permissions(Permissions::from_mode(0o755)))?;
@@ -237,7 +237,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A complete file beside the one that it is to become. Whatever has this name in the end goes with the value.
+/// A complete file next to its target. Dropping the value removes the file with the temporary name.
 struct Temporary {
     path: PathBuf,
 }
@@ -274,8 +274,8 @@ impl Temporary {
     }
 }
 
-/// Gives the file the owner of another. Without CAP_CHOWN only the owner changes: runtimes read configurations as root,
-/// and a gate that is missing is worse than a file that its owner has to replace instead of writing to it.
+/// Copies the owner of another file. Without CAP_CHOWN the owner changes: runtimes read configurations as root, and a
+/// missing entry is worse than a file that its owner must replace instead of writing to it.
 fn keep_owner(path: &Path, file: &File, like: &Metadata) -> io::Result<()> {
     let (user, group) = (like.uid(), like.gid());
     match fchown(file, Some(user), Some(group)) {
@@ -295,14 +295,14 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         match std::fs::remove_file(&self.path) {
             Ok(()) => {}
-            // It has been renamed.
+            // The file was renamed.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => tracing::warn!(file = %self.path.display(), "cannot remove a temporary file: {e}"),
         }
     }
 }
 
-/// A rename lasts when its folder has been written.
+/// A rename is durable once its folder is synced.
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

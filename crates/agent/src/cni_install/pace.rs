@@ -1,13 +1,13 @@
-//! How often the entry is put back when somebody keeps taking it out.
+//! Rate limit for restoring an entry that another program keeps removing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Put-backs within [`WINDOW`] that come at once: a network agent that starts writes its configuration a few times.
+/// Restores within [`WINDOW`] without a delay: a network agent that starts writes its configuration a few times.
 pub(super) const FREE: usize = 20;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// The put-backs of late.
+/// Recent restores.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     recent: VecDeque<Instant>,
@@ -20,7 +20,7 @@ impl Pace {
         self.recent.push_back(now);
     }
 
-    /// How long the next one has to wait.
+    /// Delay before the next restore.
     pub(super) fn wait(&mut self, now: Instant) -> Duration {
         while self.recent.front().is_some_and(|oldest| now.duration_since(*oldest) >= WINDOW) {
             self.recent.pop_front();

@@ -1,4 +1,4 @@
-//! The plugin's program: what it speaks, and its copy where runtimes look for plugins.
+//! The plugin's executable: its CNI versions, and its copy in the folder of plugins.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::conflist::PLUGIN;
 /// A plugin to install.
 pub(crate) struct Plugin {
     bytes: Vec<u8>,
-    /// The CNI versions that it answers with.
+    /// The CNI versions that it supports.
     pub(crate) speaks: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ struct Versions {
 }
 
 impl Plugin {
-    /// Reads it and asks it for its versions, which also shows that it runs.
+    /// Reads the plugin and queries its versions, which also verifies that it runs.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Plugin> {
         let bytes = std::fs::read(path)
             .with_context(|| format!("cannot read the plugin {}; set its path with --plugin", path.display()))?;
@@ -36,7 +36,7 @@ impl Plugin {
         Ok(Plugin { bytes, speaks })
     }
 
-    /// Copies it, if it is not there already. A program that runs meanwhile goes on with what it was started from.
+    /// Copies the plugin if the copy is missing or differs. Running processes keep the old executable.
     ///
     /// # Errors
     /// If the folder or the file cannot be read or written.
@@ -58,12 +58,12 @@ impl Plugin {
     }
 }
 
-/// Where the plugin stands among a runtime's plugins.
+/// Path of the plugin in the folder of plugins.
 pub(crate) fn path_in(folder: &Path) -> PathBuf {
     folder.join(PLUGIN)
 }
 
-/// Whether the file is our plugin, which names itself in its messages.
+/// Whether the file is the Ringfence plugin, whose messages contain its name.
 pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
     Ok(mentions_us(&std::fs::read(path)?))
 }
@@ -72,7 +72,7 @@ fn mentions_us(bytes: &[u8]) -> bool {
     bytes.windows(PLUGIN.len()).any(|window| window == PLUGIN.as_bytes())
 }
 
-/// The operation VERSION of the CNI specification.
+/// Runs the VERSION operation of the CNI specification.
 fn ask_versions(path: &Path) -> anyhow::Result<Vec<String>> {
     let mut child = Command::new(path)
         .env_clear()

@@ -135,7 +135,7 @@ fn malformed_conflist_is_skipped_until_repaired() {
         matches!(&attempt.left_alone[..], [(path, Unusable::Malformed(_))] if *path == folder.path("10-a.conflist"))
     );
     assert_eq!(folder.read("10-a.conflist"), "{\"plugins\": [{\"type\"");
-    // Whole again, it gets the entry.
+    // Once valid again, it gets the entry.
     folder.write("10-a.conflist", PTP);
     assert_eq!(folder.install().found, Found::Written(folder.path("10-a.conflist")));
 }
@@ -155,7 +155,7 @@ fn abandoned_temporary_file_is_ignored_and_later_removed() {
     let folder = Folder::with(&[("10-a.conflist", PTP), (".10-a.conflist.0.ringfence-tmp", "{\"half")]);
     assert_eq!(candidates(folder.0.path()).unwrap(), [folder.path("10-a.conflist")]);
     folder.install();
-    // It may belong to somebody who is at work.
+    // It may belong to a running process.
     assert_eq!(folder.names(), [".10-a.conflist.0.ringfence-tmp", "10-a.conflist"]);
     let old = std::time::SystemTime::now() - ABANDONED - Duration::from_secs(1);
     let file = std::fs::File::options().write(true).open(folder.path(".10-a.conflist.0.ringfence-tmp")).unwrap();
@@ -173,7 +173,7 @@ fn a_link_stays_a_link() {
     assert!(folder.read("target").contains("ringfence-cni"));
 }
 
-/// What others write between our reading and our replacing is not lost, by whichever way they write.
+/// A write between reading and replacing is not lost, whether in place or by rename.
 #[test]
 fn concurrent_write_is_not_lost_by_rewrite() {
     let newer = PTP.replace("\"a\"", "\"newer\"");
@@ -198,7 +198,7 @@ fn concurrent_write_is_not_lost_by_rewrite() {
     }
 }
 
-/// Somebody has opened and emptied the file before we replaced it, and writes into it afterwards.
+/// Another program opened and truncated the file before the replacement, and writes to it afterwards.
 #[test]
 fn rewrite_waits_for_concurrent_in_place_write() {
     let folder = Folder::with(&[("10-a.conflist", PTP)]);
@@ -210,7 +210,7 @@ fn rewrite_waits_for_concurrent_in_place_write() {
         if open.is_none() {
             *open = Some(std::fs::File::create(&path).unwrap());
         } else if text.is_empty() && writer.borrow().is_none() {
-            // Our file is in the place now; theirs is still open.
+            // The new file is in place; the old one is still open.
             let mut file = open.as_ref().unwrap().try_clone().unwrap();
             *writer.borrow_mut() =
                 Some(std::thread::spawn(move || io::Write::write_all(&mut file, b"theirs").unwrap()));

@@ -1,4 +1,4 @@
-//! Keeps the entry and the plugin in place, from the first configuration on.
+//! Keeps the entry and the plugin installed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use super::pace::{FREE, Pace, WINDOW};
 use super::{Attempt, Found, Plugin, install_entry};
 use crate::conflist::Entry;
 
-/// Changes of one file come in bursts; this long after the last of them it is looked at.
+/// Debounce of file changes, which occur in bursts.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// A folder that never rests is looked at nevertheless.
+/// Upper bound of the debounce, for a folder that changes all the time.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 
-/// Events can be lost: by an overflow, on file systems that send none.
+/// Resync interval, since inotify events may be lost by an overflow or unsupported by the file system.
 const RESCAN: Duration = Duration::from_secs(30);
 
-/// While one of the folders is missing, or without inotify, nothing tells of changes.
+/// Resync interval while a folder is missing or inotify is unavailable.
 const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 
-/// Room for events in one read; the kernel keeps the rest. One event with the longest name is 272 bytes.
+/// Buffer for one read; the kernel queues the rest. An event with the longest name has 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
-/// What is to be kept, and where.
+/// What to install, and where.
 pub(crate) struct Watched {
     pub(crate) conf_dir: PathBuf,
     pub(crate) bin_dir: PathBuf,
@@ -34,9 +34,9 @@ pub(crate) struct Watched {
     pub(crate) entry: Entry,
 }
 
-/// Installs plugin and entry. Ends when both are there, or never if they are to be `kept`.
+/// Installs plugin and entry. Returns when both are installed, or never if they are to be `kept`.
 ///
-/// What goes wrong with files is logged, and tried again.
+/// File errors are logged, and the attempt is retried.
 pub(crate) async fn watch(watched: Watched, kept: bool) {
     let mut notices = match Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; EVENT_BYTES])) {
         Ok(notices) => Some(notices),
@@ -89,13 +89,13 @@ pub(crate) async fn watch(watched: Watched, kept: bool) {
     }
 }
 
-/// Both steps; the plugin first, since an entry without it keeps every pod from starting.
+/// Installs the plugin, then the entry, since an entry without the plugin prevents every pod from starting.
 fn attempt(watched: &Watched) -> std::io::Result<(bool, Attempt)> {
     let copied = watched.plugin.copy_into(&watched.bin_dir)?;
     Ok((copied, install_entry(&watched.conf_dir, &watched.entry, &watched.plugin.speaks)?))
 }
 
-/// Logs an outcome that is not the one from before.
+/// Logs an outcome if it differs from the previous one.
 fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mut Option<String>) {
     let folder = watched.conf_dir.display();
     let (sentences, bad) = match outcome {
@@ -124,17 +124,17 @@ fn tell(watched: &Watched, outcome: &std::io::Result<(bool, Attempt)>, told: &mu
     *told = Some(text);
 }
 
-/// Watches both folders, and says whether both are there. A folder that is watched already is not watched twice.
+/// Watches both folders; true if both exist. Adding an existing watch has no effect.
 fn follow(notices: &mut EventStream<Vec<u8>>, watched: &Watched) -> bool {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::DELETE_SELF;
     [&watched.conf_dir, &watched.bin_dir].into_iter().all(|folder| notices.watches().add(folder, mask).is_ok())
 }
 
-/// Waits for a change and the end of its burst; for ever without inotify.
+/// Waits for a change and the end of its burst; forever without inotify.
 async fn settled(notices: Option<&mut EventStream<Vec<u8>>>) {
     let Some(notices) = notices else { return std::future::pending().await };
     if !matches!(notices.next().await, Some(Ok(_))) {
-        // The timer goes on.
+        // The resync timer remains.
         return std::future::pending().await;
     }
     let deadline = Instant::now() + SETTLE_AT_MOST;

@@ -1,4 +1,4 @@
-//! Where in a configuration's text its parts stand.
+//! Positions of the parts of a configuration in its text.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::Unusable;
 
-/// The fields of a JSON object in their order, each value as it is written.
+/// The fields of a JSON object in order, with the values as raw text.
 pub(super) struct Document<'a> {
     text: &'a str,
     fields: Vec<(String, &'a RawValue)>,
@@ -17,9 +17,9 @@ pub(super) struct Document<'a> {
 /// One plugin of a list.
 pub(super) struct Plugin {
     pub(super) kind: String,
-    /// Of its object in the text.
+    /// Span of its object in the text.
     pub(super) span: Range<usize>,
-    /// Where the value of its first field begins.
+    /// Position of its first value.
     pub(super) first_value: Option<usize>,
 }
 

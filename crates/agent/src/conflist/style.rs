@@ -1,11 +1,11 @@
-//! How a list is written: an entry that is added looks like its neighbour.
+//! Formatting of a list: an added entry is formatted like its neighbour.
 
 use serde_json::Value;
 
 use super::document::Plugin;
 
 pub(super) struct Style {
-    /// Behind each colon, and behind commas within a line.
+    /// White space after colons, and after commas within a line.
     space: &'static str,
     layout: Layout,
 }
@@ -14,9 +14,9 @@ enum Layout {
     OneLine,
     Lines {
         newline: &'static str,
-        /// Before a field.
+        /// White space before a field.
         field: String,
-        /// Before the closing brace.
+        /// White space before the closing brace.
         close: String,
     },
 }
@@ -28,7 +28,7 @@ pub(super) fn lead(text: &str, end: usize) -> &str {
 }
 
 impl Style {
-    /// The style in which the plugin's object is written.
+    /// Detects the formatting of the plugin's object.
     pub(super) fn of(text: &str, plugin: &Plugin) -> Style {
         let span = &plugin.span;
         let space = match plugin.first_value {

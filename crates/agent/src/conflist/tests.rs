@@ -22,7 +22,7 @@ fn install(text: &str) -> Result<Option<String>, Unusable> {
     with_entry(text, &entry(), &speaks())
 }
 
-/// The entry is in its place, a second time changes nothing, and taking it out gives every byte back.
+/// The entry is installed as expected, installing it again changes nothing, and removing it restores every byte.
 #[track_caller]
 fn check(text: &str, expected: &Expect) {
     let installed = install(text).unwrap().unwrap();
@@ -206,7 +206,7 @@ fn kind_with_ptp_and_portmap() {
 
 #[test]
 fn kube_router_after_it_wrote_the_subnet() {
-    // encoding/json of Go: one line, keys in order.
+    // Go's encoding/json: one line, sorted keys.
     let text = r#"{"cniVersion":"0.3.0","name":"mynet","plugins":[{"bridge":"kube-bridge","ipam":{"subnet":"10.242.0.0/24","type":"host-local"},"isDefaultGateway":true,"mtu":9001,"name":"kubernetes","type":"bridge"}]}"#;
     check(
         text,
@@ -218,7 +218,7 @@ fn kube_router_after_it_wrote_the_subnet() {
 
 #[test]
 fn calico() {
-    // The last plugin stands on one line behind its brace.
+    // The last plugin is on one line after its brace.
     let text = r#"{
   "name": "k8s-pod-network",
   "cniVersion": "0.3.1",
@@ -367,7 +367,7 @@ fn invalid_conflist_is_refused_with_reason() {
     }
 }
 
-/// JSON with white space wherever it may stand.
+/// JSON with white space in every permitted position.
 fn json_text(depth: u32) -> BoxedStrategy<String> {
     let space = || prop_oneof![Just(""), Just(" "), Just("\n"), Just("\r\n\t"), Just("\n    ")];
     let scalar = prop_oneof![

@@ -1,4 +1,4 @@
-//! Is the CNI plugin in the chain, so that no pod starts before its rules are in force?
+//! Checks whether the CNI plugin is in the chain, so that no pod starts before its rules are in force.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,32 +14,32 @@ use serde::Deserialize;
 use super::finding::{Check, Finding, list};
 use crate::attachments::unchecked;
 
-/// What our plugin is called in a chain, and as a file.
+/// Name of the plugin in a chain, and of its file.
 const PLUGIN: &str = "ringfence-cni";
 
-/// Bytes of a CNI configuration: a hundred times what an ordinary one has.
+/// Bound on a CNI configuration, a hundred times the usual size.
 const LARGEST_CONFIGURATION: u64 = 1 << 20;
 
-/// What the agent takes to say how it is.
+/// Timeout of a status request to the agent.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Plugins whose pods send and receive past the node's forward hook, by their own interface on the link.
+/// Plugins whose pods have their own interface on the link, so that their packets bypass the node's forward hook.
 const PAST_THE_NODE: &[&str] = &["macvlan", "ipvlan", "sriov", "host-device", "vlan"];
 
-/// Plugins that attach pods to further networks (Multus, thick and thin), whose interfaces we never see.
+/// Plugins that attach pods to further networks (Multus, thick and thin) with interfaces unknown to the agent.
 const SECONDARY_NETWORKS: &[&str] = &["multus", "multus-shim"];
 
 #[derive(Debug, Clone)]
 pub(crate) struct CniFacts {
     pub(crate) folder: PathBuf,
-    /// The first configuration of the folder, which is the one that runtimes use.
+    /// The first configuration of the folder, which runtimes use.
     pub(crate) chain: Result<Option<CniChain>, String>,
     /// Files of Multus in the folders of configurations and plugins.
     pub(crate) multus: Vec<String>,
     pub(crate) plugin: PathBuf,
     pub(crate) plugin_state: PluginState,
     pub(crate) socket: PathBuf,
-    /// What the agent answered on it.
+    /// The agent's response on the socket.
     pub(crate) answer: Result<Response, String>,
     pub(crate) attachments: Result<Stored, String>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct CniFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CniChain {
     pub(crate) file: String,
-    /// The types of its plugins, in their order.
+    /// Types of the plugins, in order.
     pub(crate) plugins: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Stored {
     pub(crate) unchecked: Vec<String>,
 }
 
-/// Where things are.
+/// Paths of the CNI installation.
 #[derive(Debug, Clone)]
 pub(crate) struct CniPlaces<'a> {
     pub(crate) configurations: &'a Path,
@@ -74,7 +74,7 @@ pub(crate) struct CniPlaces<'a> {
     pub(crate) run_dir: &'a Path,
 }
 
-/// What the CNI plugin reported, as far as it can be read.
+/// Attachments reported by the CNI plugin, and those that cannot be read.
 pub(super) fn attachments(run_dir: &Path) -> (Vec<Attachment>, Result<Stored, String>) {
     match cni::store::read_all(&run_dir.join("cni")) {
         Ok(stored) => {
@@ -119,7 +119,7 @@ fn ask(socket: &Path) -> Result<Response, String> {
     read_response(&mut stream).map_err(|e| e.to_string())
 }
 
-/// A list of plugins, or one plugin's configuration (`.conf`), which has a type of its own.
+/// A list of plugins, or the configuration of a single plugin (`.conf`), which has a `type`.
 #[derive(Deserialize)]
 struct Configuration {
     #[serde(default)]
@@ -132,7 +132,7 @@ struct PluginConfiguration {
     r#type: String,
 }
 
-/// Runtimes take the first file by name of those with such an ending.
+/// Runtimes use the first file by name with a known extension.
 fn first_chain(folder: &Path) -> io::Result<Option<CniChain>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -156,9 +156,8 @@ fn first_chain(folder: &Path) -> io::Result<Option<CniChain>> {
     Ok(Some(CniChain { file: name, plugins }))
 }
 
-/// Multus need not be in the chain that the runtime uses now: its own agent writes `00-multus.conf` when it starts, and a
-/// chain behind it may have become the first one meanwhile. A folder that cannot be read names no file; `first_chain` says
-/// so.
+/// Multus may be missing from the current chain: its agent writes `00-multus.conf` when it starts, and another chain
+/// may have become the first meanwhile. An unreadable folder is skipped here; `first_chain` reports it.
 fn files_of_multus(places: &CniPlaces) -> Vec<String> {
     let mut found: Vec<String> = [places.configurations, places.binaries]
         .iter()
@@ -411,7 +410,7 @@ mod tests {
     #[test]
     fn attachments_that_cannot_be_read_are_a_warning() {
         let some = Ok(Stored { count: 2, unreadable: vec!["x.json: no".into()], unchecked: vec![] });
-        // They are read, and their interfaces cannot be in a rule.
+        // These attachments are readable, but their interfaces cannot be used in a rule.
         let unchecked = Ok(Stored { count: 2, unreadable: vec![], unchecked: vec!["pod shop/web".into()] });
         for attachments in [some, unchecked, Err("no".into())] {
             assert_eq!(wrong(&CniFacts { attachments, ..installed() }), [(Check::Attachments, Warning)]);

@@ -1,4 +1,4 @@
-//! Is an agent at work, and is the table in the kernel what it believes to have put there?
+//! Checks whether an agent is running, and whether the kernel's table equals the rules that it committed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::api::status::StatusReport;
 
 use super::finding::{Check, Finding};
 
-/// An agent that has a hundred thousand elements to compare takes a second or so.
+/// Timeout of a response. The agent needs about a second to compare a hundred thousand elements.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Differences that a finding shows.
+/// Bound on differences in a finding.
 const SHOWN: usize = 3;
 
 /// `NFT_TABLE_F_*`
@@ -26,15 +26,15 @@ const PERSIST: u32 = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct EnforcementFacts {
     pub(crate) agent: Result<AgentStatus, String>,
-    /// Whether the table is what the state asks for; asked only of an agent that answers.
+    /// Whether the table equals the desired rules; `None` if the agent does not respond.
     pub(crate) verdict: Option<Result<TableVerdict, String>>,
     pub(crate) table_name: String,
     pub(crate) table: Result<Option<TableSeen>, String>,
-    /// The kernel's generation when the table was looked at.
+    /// The kernel's generation when the table was read.
     pub(crate) generation: Option<u32>,
 }
 
-/// What the agent says of itself, as far as it is looked at.
+/// The parts of the agent's status used by the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentStatus {
     pub(crate) version: String,
@@ -45,11 +45,11 @@ pub(crate) struct AgentStatus {
     pub(crate) port_problem: Option<String>,
     pub(crate) kernel_generation: Option<u32>,
     pub(crate) seconds_since_commit: Option<u64>,
-    /// Pods of this node that some policy isolates.
+    /// Pods of this node isolated by a policy.
     pub(crate) isolated_pods: usize,
-    /// UDP ports of tunnels to which pods send nothing; empty if this is not checked.
+    /// UDP tunnel ports to which pods cannot send; empty if this is not checked.
     pub(crate) tunnel_ports: Vec<u16>,
-    /// Whether it runs with `--flows on`.
+    /// Whether the agent runs with `--flows on`.
     pub(crate) records_flows: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct TableSeen {
     pub(crate) flags: u32,
 }
 
-/// Asks the agent, and the kernel about the network namespace of the calling thread.
+/// Queries the agent, and the kernel about the network namespace of the calling thread.
 pub(super) fn gather(run_dir: &Path, table: &Name) -> anyhow::Result<EnforcementFacts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let agent = runtime.block_on(in_time(client::status(run_dir))).map(AgentStatus::of);
@@ -100,17 +100,17 @@ impl AgentStatus {
 }
 
 impl EnforcementFacts {
-    /// Whether some pod of this node may be isolated: an agent that does not answer has left its rules in force.
+    /// Whether a pod of this node may be isolated: the rules of an agent that does not respond stay in force.
     pub(super) fn isolates_pods(&self) -> bool {
         self.agent.as_ref().map_or(true, |status| status.isolated_pods > 0)
     }
 
-    /// False without an agent that answers.
+    /// False if the agent does not respond.
     pub(super) fn records_flows(&self) -> bool {
         self.agent.as_ref().is_ok_and(|status| status.records_flows)
     }
 
-    /// The ports that the agent knows; none without an agent that answers.
+    /// Tunnel ports known to the agent; empty if it does not respond.
     pub(super) fn tunnel_ports(&self) -> &[u16] {
         self.agent.as_ref().map_or(&[], |status| &status.tunnel_ports)
     }

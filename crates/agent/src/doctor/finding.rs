@@ -1,4 +1,4 @@
-//! What the doctor says: one thing about the node, how bad it is, and what to do.
+//! Findings of the doctor: what was found on the node, its severity, and advice.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Good to know.
+    /// Information.
     Note,
-    /// Policies are enforced, and something makes that fragile or weaker than it could be.
+    /// Policies are enforced, but something weakens this or may break it.
     Warning,
     /// Policies are not enforced, in whole or in part.
     Error,
@@ -28,7 +28,7 @@ impl Severity {
     }
 }
 
-/// What a finding is about. The words are what docs/doctor.md explains.
+/// Subject of a finding. docs/doctor.md explains each id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     NfTables,
@@ -155,21 +155,21 @@ impl Serialize for Check {
     }
 }
 
-/// One finding, in a sentence each.
+/// A finding, with one sentence per field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub id: Check,
     pub severity: Severity,
-    /// What is.
+    /// What was found.
     pub finding: String,
-    /// What to do about it; none if there is nothing to be done.
+    /// How to fix it; `None` if no action is needed.
     pub advice: Option<String>,
 }
 
-/// Names in one finding; the others are counted.
+/// Bound on names in a finding; further ones are only counted.
 const NAMED: usize = 5;
 
-/// The first names, and how many more there are.
+/// The first names, and the number of further ones.
 pub(super) fn list(names: &[impl AsRef<str>]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
     match names.len() - shown.len() {
@@ -196,7 +196,7 @@ impl Finding {
     }
 }
 
-/// For a reason of not being ready, and the log.
+/// Text for the readiness reason and the log.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.id.id(), self.finding)?;

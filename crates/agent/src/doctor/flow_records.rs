@@ -1,4 +1,4 @@
-//! Does the kernel count what flow records tell? Only asked while an agent records flows.
+//! Checks the conntrack settings that flow records need. Only used while an agent records flows.
 
 use super::finding::{Check, Finding};
 use super::kernel::TableFill;

@@ -1,4 +1,4 @@
-//! Has the kernel what rules are made of: nf_tables, and connection tracking with room in it?
+//! Checks whether the kernel has nf_tables and connection tracking, and whether the conntrack table has room.
 
 use std::fmt;
 use std::path::Path;
@@ -9,11 +9,11 @@ use super::finding::{Check, Finding};
 use super::sysctl::Sysctls;
 use crate::kernel_support;
 
-/// A table of connections as full as this is told of: when it is full, the first packet of every new flow is dropped.
+/// Fill level that is reported: when the conntrack table is full, the first packet of every new flow is dropped.
 const NEARLY_FULL_PERCENT: u64 = 80;
 
 const HELPER: &str = "net/netfilter/nf_conntrack_helper";
-/// There only if the kernel tracks SCTP.
+/// Exists only if the kernel tracks SCTP.
 const SCTP: &str = "net/netfilter/nf_conntrack_sctp_timeout_established";
 const MOST_ENTRIES: &str = "net/netfilter/nf_conntrack_max";
 
@@ -24,15 +24,15 @@ pub(crate) struct KernelFacts {
     pub(crate) nf_tables: Result<u32, String>,
     pub(crate) conntrack: Result<FlowCount, String>,
     pub(crate) sysctls: Sysctls,
-    /// What was tried out in a namespace of its own; none if nothing was.
+    /// Features tested in a scratch namespace; `None` if they were not tested.
     pub(crate) features: Option<Result<Features, String>>,
 }
 
-/// How full the table of connections is.
+/// Fill level of the conntrack table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableFill {
     pub(super) entries: u64,
-    /// Not 0.
+    /// Never 0.
     pub(super) most: u64,
 }
 
@@ -50,19 +50,19 @@ impl fmt::Display for TableFill {
 }
 
 impl KernelFacts {
-    /// `None` if it is not known, or the table has no limit.
+    /// `None` if it is unknown, or the table has no limit.
     pub(super) fn fill(&self) -> Option<TableFill> {
         let usage = self.conntrack.as_ref().ok()?;
         let most = match usage.limit {
             Some(most) => u64::from(most),
             None => u64::try_from(self.sysctls.get(MOST_ENTRIES)?).ok()?,
         };
-        // 0 is no limit.
+        // 0 means no limit.
         (most > 0).then_some(TableFill { entries: u64::from(usage.entries), most })
     }
 }
 
-/// Asks the kernel about the network namespace of the calling thread.
+/// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path) -> KernelFacts {
     let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
     let generation = Kernel::open().map_err(|e| e.to_string()).and_then(|mut kernel| {
@@ -78,7 +78,7 @@ pub(super) fn gather(root: &Path) -> KernelFacts {
     }
 }
 
-/// As [`gather`], and tries out what rules need in a network namespace of its own.
+/// As [`gather`], and tests the features that rules need in a scratch network namespace.
 pub(super) fn gather_and_try(root: &Path) -> KernelFacts {
     KernelFacts { features: Some(nfnetlink::probe().map_err(|e| e.to_string())), ..gather(root) }
 }
@@ -86,7 +86,7 @@ pub(super) fn gather_and_try(root: &Path) -> KernelFacts {
 pub(super) fn findings(facts: &KernelFacts) -> Vec<Finding> {
     let mut findings = vec![nf_tables(facts)];
     findings.extend(facts.features.iter().flat_map(features));
-    // What could not be tried is judged by the version.
+    // If the features could not be tested, the kernel version decides.
     if let Some(Err(_)) = facts.features {
         findings.extend(by_version(&Release::new(&facts.release)));
     }

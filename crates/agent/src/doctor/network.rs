@@ -1,7 +1,7 @@
-//! Do the packets of pods come by the forward hook, where the rules are?
+//! Checks whether packets of pods pass the forward hook, where the rules are.
 //!
-//! What passes between two ports of one bridge does so only if the bridge is told to call the hooks of IP, which is the
-//! way in which policies go silently unenforced.
+//! Packets between two ports of a bridge pass it only if the bridge calls the IP hooks (br_netfilter); otherwise
+//! policies are silently unenforced.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,23 +24,23 @@ const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
 pub(crate) struct NetworkFacts {
     pub(crate) sysctls: Sysctls,
     pub(crate) links: Result<Vec<Link>, String>,
-    /// Interfaces that have an IPv6 address of global scope.
+    /// Interfaces with a global IPv6 address.
     pub(crate) with_ipv6: BTreeSet<String>,
     /// Interfaces of default routes.
     pub(crate) uplinks: BTreeSet<String>,
-    /// What the CNI plugin reported.
+    /// Attachments reported by the CNI plugin.
     pub(crate) attachments: Vec<Attachment>,
-    /// How many services IPVS has; `None` where the kernel has no IPVS.
+    /// Number of IPVS services; `None` if the kernel has no IPVS.
     pub(crate) ipvs_services: Result<Option<usize>, String>,
 }
 
-/// Asks the kernel about the network namespace of the calling thread.
+/// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path, attachments: Vec<Attachment>) -> NetworkFacts {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string());
     let per_link: Vec<String> = links.iter().flatten().map(|link| rp_filter_of(&link.name)).collect();
     let names = [IP_FORWARD, IP6_FORWARD, CALL_IPTABLES, CALL_IP6TABLES, FILTER_VLAN, RP_FILTER_ALL];
     let sysctls = Sysctls::read(root, names.into_iter().chain(per_link.iter().map(String::as_str)));
-    // Missing where the kernel has no IPv6, so that no interface has an address of it.
+    // The file is missing if the kernel has no IPv6; then no interface has an IPv6 address.
     let addresses = std::fs::read_to_string(root.join("proc/thread-self/net/if_inet6"));
     let with_ipv6 = addresses.map_or_else(|_| BTreeSet::new(), |text| interfaces_with_global_address(&text));
     let read = |file: &str| std::fs::read_to_string(root.join("proc/thread-self/net").join(file)).ok();
@@ -49,9 +49,8 @@ pub(super) fn gather(root: &Path, attachments: Vec<Attachment>) -> NetworkFacts 
     NetworkFacts { sysctls, links, with_ipv6, uplinks, attachments, ipvs_services }
 }
 
-/// The interfaces of default routes. No pod is behind one of them, though it may look like it: the uplink of a node that
-/// is itself a container is one end of a veth pair, as the host's side of a pod's interface is. A table that cannot be
-/// read names none.
+/// The interfaces of default routes. They lead to no pod, even if they look like it: the uplink of a node in a
+/// container is one end of a veth pair, like the host side of a pod's interface. An unreadable table has none.
 fn uplinks(ipv4: Option<&str>, ipv6: Option<&str>) -> BTreeSet<String> {
     // `route`: interface, destination, gateway, flags, counters, metric, mask, in hexadecimal.
     let v4 = ipv4.into_iter().flat_map(str::lines).filter_map(|line| {
@@ -104,18 +103,18 @@ pub(super) fn findings(facts: &NetworkFacts) -> Vec<Finding> {
     findings
 }
 
-/// Where pods are connected to the node.
+/// Interfaces that connect pods to the node.
 struct PodSide<'a> {
     bridges: Vec<PodBridge<'a>>,
-    /// Interfaces that lead to a pod and are no ports of a bridge.
+    /// Interfaces that lead to a pod and are not bridge ports.
     routed: Vec<&'a Link>,
 }
 
 struct PodBridge<'a> {
     link: &'a Link,
-    /// The CNI plugin has reported a pod on it.
+    /// The CNI plugin has reported a pod on the bridge.
     reported: bool,
-    /// It has reported every pod on it.
+    /// The CNI plugin has reported every pod on the bridge.
     all_reported: bool,
     ipv6: bool,
 }
@@ -149,7 +148,7 @@ impl<'a> PodSide<'a> {
         self.bridges.is_empty() && self.routed.is_empty()
     }
 
-    /// The interfaces that packets of pods seem to come from.
+    /// The input interfaces of packets from pods.
     fn interfaces(&self) -> impl Iterator<Item = &'a Link> {
         self.bridges.iter().map(|bridge| bridge.link).chain(self.routed.iter().copied())
     }
@@ -244,7 +243,7 @@ fn bridges(facts: &NetworkFacts, side: &PodSide) -> Vec<Finding> {
     findings
 }
 
-/// Whether IPv4 and IPv6 between ports of the bridge pass by the rules. Either switch is enough.
+/// Whether IPv4 and IPv6 packets between ports of the bridge pass the rules. Either switch suffices.
 fn passes(facts: &NetworkFacts, bridge: &Link) -> (bool, bool) {
     let on = |name: &str| facts.sysctls.get(name).is_some_and(|value| value > 0);
     (on(CALL_IPTABLES) || bridge.calls_iptables, on(CALL_IP6TABLES) || bridge.calls_ip6tables)
@@ -286,7 +285,7 @@ fn calls(facts: &NetworkFacts, bridge: &PodBridge) -> Vec<Finding> {
     findings
 }
 
-/// Names that other software gives to bridges of its own.
+/// Name prefixes of bridges that other software creates.
 const OTHER_BRIDGES: &[&str] = &["docker", "virbr", "lxcbr", "lxdbr", "incusbr", "podman", "cni-podman", "nerdctl"];
 
 fn is_of_other_software(bridge: &str) -> bool {
@@ -295,8 +294,8 @@ fn is_of_other_software(bridge: &str) -> bool {
     is_network_of_docker || OTHER_BRIDGES.iter().any(|prefix| bridge.starts_with(prefix))
 }
 
-/// Where neither the kernel nor an attachment says which addresses may come from an interface. Reverse-path filtering
-/// tells the pods of different interfaces apart, and not those of one bridge.
+/// Reports interfaces for which neither the kernel nor an attachment restricts source addresses. Reverse-path filtering
+/// separates pods of different interfaces, but not those of one bridge.
 fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
     if side.is_empty() {
         return None;
@@ -326,7 +325,7 @@ fn sources(facts: &NetworkFacts, side: &PodSide) -> Option<Finding> {
     })
 }
 
-/// Strict checking of what does not come from pods drops what comes in by another way than the answer would take.
+/// Strict reverse-path filtering on uplinks drops packets on asymmetric routes.
 fn strict(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Option<Finding> {
     let of_pods: BTreeSet<&str> = side.interfaces().map(|link| &*link.name).collect();
     let uplinks: Vec<&str> = links
@@ -349,7 +348,7 @@ fn strict(facts: &NetworkFacts, side: &PodSide, links: &[Link]) -> Option<Findin
     })
 }
 
-/// The value that counts is the larger of the two (the kernel's ip-sysctl.rst).
+/// The larger of the two values applies (the kernel's ip-sysctl.rst).
 fn rp_filter(facts: &NetworkFacts, link: &Link) -> i64 {
     let value = |name: &str| facts.sysctls.get(name).unwrap_or(0);
     value(RP_FILTER_ALL).max(value(&rp_filter_of(&link.name)))
@@ -384,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A node with a bridge of one pod whose setting is right.
+    /// A node with one pod on a bridge and correct settings.
     fn bridged() -> NetworkFacts {
         NetworkFacts {
             sysctls: [(IP_FORWARD, 1), (IP6_FORWARD, 1), (CALL_IPTABLES, 1), (CALL_IP6TABLES, 1)].into(),
@@ -415,7 +414,7 @@ mod tests {
         }
     }
 
-    /// What is not as it should be.
+    /// Findings that are not OK.
     fn wrong(facts: &NetworkFacts) -> Vec<(Check, Severity)> {
         findings(facts).iter().map(|f| (f.id, f.severity)).filter(|(_, s)| *s != Fine).collect()
     }

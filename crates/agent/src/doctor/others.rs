@@ -1,4 +1,4 @@
-//! Who else has rules where ours are, and what follows from it.
+//! Checks for rules of other programs and their effect on policies.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,11 +8,11 @@ use policy::DEFAULT_MARK_MASK;
 
 use super::finding::{Check, Finding, list};
 
-/// Chains of a lower priority see packets before connection tracking does (`NF_IP_PRI_CONNTRACK`), and can keep it from
-/// seeing them.
+/// Chains of a lower priority see packets before connection tracking (`NF_IP_PRI_CONNTRACK`), and can exempt them from
+/// it.
 const CONNECTION_TRACKING: i32 = -200;
 
-/// What the namespace holds, ours included.
+/// Rules in the namespace, including the agent's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Others {
     pub(crate) base_chains: Vec<BaseChain>,
@@ -20,20 +20,20 @@ pub(crate) struct Others {
     pub(crate) flowtables: Vec<Flowtable>,
     /// Rules that write the connection mark.
     pub(crate) mark_writers: Vec<MarkWriter>,
-    /// Those of the legacy iptables backend.
+    /// Rules of the legacy iptables backend.
     pub(crate) legacy: Legacy,
 }
 
-/// What was read of the tables of the legacy iptables backend.
+/// Contents of the legacy iptables tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Legacy {
     pub(crate) mark_writers: Vec<MarkWriter>,
-    /// What could not be read, and why.
+    /// Tables that cannot be read, and why.
     pub(crate) unreadable: Vec<String>,
 }
 
 impl Legacy {
-    /// Reads the tables that the network namespace of the calling thread has.
+    /// Reads the legacy tables of the calling thread's network namespace.
     fn gather(root: &Path) -> Legacy {
         let mut legacy = Legacy::default();
         for family in LegacyTables::BOTH {
@@ -61,7 +61,7 @@ impl Legacy {
     }
 }
 
-/// Asks the kernel about the network namespace of the calling thread.
+/// Gathers facts about the network namespace of the calling thread.
 pub(super) fn gather(root: &Path) -> Result<Others, String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     Ok(Others {
@@ -73,32 +73,32 @@ pub(super) fn gather(root: &Path) -> Result<Others, String> {
     })
 }
 
-/// Another engine for NetworkPolicy, known by the names that it gives to tables and chains.
+/// Another NetworkPolicy engine, recognized by the names of its tables and chains.
 struct Engine {
     name: &'static str,
-    /// What the name of a table or of a chain begins with.
+    /// Name prefixes of its tables and chains.
     marks: &'static [&'static str],
 }
 
 const ENGINES: &[Engine] = &[
-    // Also within k3s and k0s.
+    // Also used by k3s and k0s.
     Engine { name: "kube-router", marks: &["KUBE-ROUTER-", "KUBE-NWPLCY-", "KUBE-POD-FW-", "kube-router"] },
     Engine { name: "Calico", marks: &["cali-", "calico"] },
     Engine { name: "Antrea", marks: &["ANTREA-", "antrea"] },
-    // Also within kindnet, the network plugin of kind.
+    // Also used by kindnet, the network plugin of kind.
     Engine { name: "kube-network-policies", marks: &["kube-network-policies", "kindnet-network-policies"] },
     Engine { name: "Weave Net", marks: &["WEAVE-NPC"] },
     Engine { name: "Cilium", marks: &["CILIUM_"] },
 ];
 
-/// Asks for the flowtables alone.
+/// Lists only the flowtables.
 pub(super) fn gather_flowtables() -> Result<Vec<Flowtable>, String> {
     let mut kernel = Kernel::open().map_err(|e| e.to_string())?;
     kernel.flowtables().map_err(|e| e.to_string())
 }
 
-/// Flows that a flowtable has taken over are forwarded at the ingress hook of its devices, past all rules. Which flows
-/// these are is up to rules of others, so any flowtable may hold those of an isolated pod.
+/// A flowtable forwards offloaded flows at the ingress hook of its devices, bypassing all rules. Other programs' rules
+/// select these flows, so any flowtable may contain those of an isolated pod.
 pub(super) fn flowtables(flowtables: &Result<Vec<Flowtable>, String>, isolates_pods: bool) -> Finding {
     let found = match flowtables {
         Ok(found) => found,
@@ -141,8 +141,8 @@ pub(super) fn findings(others: &Result<Others, String>, table: &str, isolates_po
     findings
 }
 
-/// Rules of others that write bits of the connection mark in which the agent keeps approvals: those that its own rules
-/// write, or the default while it has none.
+/// Rules of other programs that write connection mark bits used for approvals: the bits that the agent's rules write,
+/// or the default mask while it has none.
 fn connection_marks(others: &Others, table: &str) -> Option<Finding> {
     let is_ours = |writer: &&MarkWriter| writer.family == "inet" && writer.table == table;
     let (ours, foreign): (Vec<&MarkWriter>, Vec<&MarkWriter>) = others.mark_writers.iter().partition(is_ours);
@@ -176,7 +176,7 @@ fn unreadable_legacy_rules(legacy: &Legacy) -> Option<Finding> {
     })
 }
 
-/// Whether their rules keep packets out of connection tracking is not looked at; it is all that most are for.
+/// Does not check whether the rules use notrack, since that is the purpose of most such chains.
 fn notrack(others: &Others) -> Option<Finding> {
     let early = others.base_chains.iter().filter(|c| {
         is_ip(c) && c.priority < CONNECTION_TRACKING && ["prerouting", "output"].contains(&c.hook) && c.rules > 0
@@ -195,7 +195,7 @@ fn notrack(others: &Others) -> Option<Finding> {
     })
 }
 
-/// An accept of others is not final for us and the other way round; a drop is, whoever says it.
+/// An accept ends only the base chain that issues it, but a drop is final for all programs.
 fn drop_policies(others: &Others, table: &str) -> Finding {
     let is_ours = |c: &BaseChain| c.family == "inet" && c.table == table;
     let forward = others.base_chains.iter().filter(|c| c.hook == "forward" && is_ip(c) && !is_ours(c));
@@ -238,7 +238,7 @@ fn engines(others: &Others) -> Vec<Finding> {
     found.collect()
 }
 
-/// It sees packets of IP that are routed.
+/// Whether the chain sees routed IP packets.
 fn is_ip(chain: &BaseChain) -> bool {
     ["ip", "ip6", "inet"].contains(&chain.family)
 }

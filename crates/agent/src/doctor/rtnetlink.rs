@@ -1,7 +1,8 @@
-//! Links of a network namespace over rtnetlink: listed, and made in the scratch namespaces of the self-test.
+//! Links of a network namespace over rtnetlink: listing them, and creating them in the scratch namespaces of the
+//! self-test.
 //!
 //! A socket belongs to the namespace of the thread that opened it, unlike `/sys/class/net`, which shows the namespace
-//! of whoever mounted it.
+//! of its mount.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,11 +11,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-/// Bytes of one datagram: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`).
+/// Receive buffer: the kernel fills at most 32 KiB of a dump at once (`netlink_dump`).
 const DATAGRAM: usize = 64 << 10;
-/// Links that are listed. A node has some hundred pods; beyond this something else is wrong.
+/// Bound on listed links, far above the some hundred pods of a node.
 const MOST_LINKS: usize = 65_536;
-/// Attempts to list the links; a node on which many pods start spoils a few.
+/// Attempts to list the links; pods starting concurrently interrupt some.
 const LISTINGS: u32 = 10;
 
 /// Lengths of `struct nlmsghdr` and `struct ifinfomsg`.
@@ -22,10 +23,10 @@ const HEADER: usize = 16;
 const INTERFACE_HEADER: usize = 16;
 /// Length of `struct tcmsg`.
 const QDISC_HEADER: usize = 20;
-/// The two upper bits of an attribute's type say that it is nested or in network order.
+/// The two upper bits of an attribute's type are flags: nested, and network byte order.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// `linux/veth.h`, `linux/if_link.h` and `linux/rtnetlink.h`, where libc has no name for it.
+/// `linux/veth.h`, `linux/if_link.h` and `linux/rtnetlink.h`: constants missing in libc.
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
@@ -39,24 +40,24 @@ const IFLA_GRE_ENCAP_DPORT: u16 = 17;
 const RTNH_F_ONLINK: u32 = 4;
 /// `linux/rtnetlink.h`: the kind of a qdisc.
 const TCA_KIND: u16 = 1;
-/// The qdiscs at the ingress of interfaces (`net/sched/sch_ingress.c`).
+/// The ingress qdiscs of interfaces (`net/sched/sch_ingress.c`).
 const INGRESS_QDISCS: [&str; 2] = ["ingress", "clsact"];
 
-/// An interface that is up.
+/// Flag of an interface that is up.
 const UP: u32 = libc::IFF_UP as u32;
 
-/// An interface of a namespace, as far as the doctor looks at it.
+/// Properties of an interface used by the doctor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) index: u32,
-    /// What the kernel calls its driver, as `veth` or `bridge`; empty for hardware.
+    /// Driver name in the kernel, such as `veth` or `bridge`; empty for hardware.
     pub(crate) kind: String,
-    /// The index of the bridge that it is a port of.
+    /// Index of the bridge of a port.
     pub(crate) master: Option<u32>,
-    /// Its other end is in another namespace.
+    /// The peer is in another namespace.
     pub(crate) leads_elsewhere: bool,
-    /// `nf_call_iptables` and `nf_call_ip6tables` of this one bridge.
+    /// `nf_call_iptables` and `nf_call_ip6tables` of the bridge.
     pub(crate) calls_iptables: bool,
     pub(crate) calls_ip6tables: bool,
     /// `vlan_filtering` of a bridge.
@@ -71,7 +72,7 @@ pub(crate) struct Rtnetlink {
     sequence: u32,
 }
 
-/// One end of a new pair of virtual interfaces.
+/// One end of a new veth pair.
 pub(super) struct VethEnd<'a> {
     pub(super) name: &'a str,
     pub(super) index: u32,
@@ -97,7 +98,7 @@ impl Rtnetlink {
         )))
     }
 
-    /// None if links came or went meanwhile, so that some may be missing.
+    /// `None` if the dump was interrupted, so that links may be missing.
     fn list_links(&mut self) -> io::Result<Option<Vec<Link>>> {
         let mut links = Vec::new();
         let is_whole = self.dump(libc::RTM_GETLINK, &[0; INTERFACE_HEADER], |message| {
@@ -113,8 +114,8 @@ impl Rtnetlink {
         Ok(is_whole.then_some(links))
     }
 
-    /// The indices of the interfaces that have a qdisc at their ingress, whose filters may redirect packets. None on a
-    /// kernel without traffic control.
+    /// Indices of the interfaces with an ingress qdisc, whose filters may redirect packets. Empty on a kernel without
+    /// traffic control.
     pub(crate) fn links_with_ingress_qdisc(&mut self) -> io::Result<BTreeSet<u32>> {
         for _ in 0..LISTINGS {
             let mut found = BTreeSet::new();
@@ -136,7 +137,7 @@ impl Rtnetlink {
         )))
     }
 
-    /// Returns whether the dump is whole: nothing that it lists changed meanwhile.
+    /// Returns false if the dump was interrupted (NLM_F_DUMP_INTR) and may be inconsistent.
     fn dump(
         &mut self,
         request: u16,
@@ -160,8 +161,8 @@ impl Rtnetlink {
         }
     }
 
-    /// Makes a pair of interfaces, of which the far end is in another namespace. The near end is up; the far end cannot
-    /// be before the pair is whole (`veth_open`).
+    /// Creates a veth pair with the far end in another namespace. The near end is up; the far end can only be set up
+    /// once the pair exists (`veth_open`).
     pub(super) fn add_veth(&mut self, near: &VethEnd, far: &VethEnd, namespace: BorrowedFd) -> io::Result<()> {
         let mut peer = Body::interface(far.index, 0);
         peer.text(libc::IFLA_IFNAME, far.name);
@@ -183,19 +184,19 @@ impl Rtnetlink {
         self.request(libc::RTM_SETLINK, 0, &Body::interface(interface, UP))
     }
 
-    /// Gives an interface an address, which can be used at once.
+    /// Adds an address to an interface, usable at once.
     pub(super) fn add_address(&mut self, interface: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let octets = octets(address);
         let mut body = Body(vec![family(address), prefix, 0, 0]);
         body.0.extend_from_slice(&interface.to_ne_bytes());
         body.bytes(libc::IFA_LOCAL, &octets);
         body.bytes(libc::IFA_ADDRESS, &octets);
-        // Nobody else is on the link who could have the address.
+        // Duplicate address detection is unnecessary: the link has no other hosts.
         body.bytes(libc::IFA_FLAGS, &libc::IFA_F_NODAD.to_ne_bytes());
         self.create(libc::RTM_NEWADDR, &body)
     }
 
-    /// Says who has the address, so that nobody has to ask.
+    /// Adds a permanent neighbour entry, so that no ARP or neighbour discovery is needed.
     pub(super) fn add_neighbour(&mut self, interface: u32, address: IpAddr, hardware: [u8; 6]) -> io::Result<()> {
         let mut body = Body(vec![family(address), 0, 0, 0]);
         body.0.extend_from_slice(&interface.to_ne_bytes());
@@ -210,7 +211,7 @@ impl Rtnetlink {
         let (table, protocol, kind) = (libc::RT_TABLE_MAIN, libc::RTPROT_BOOT, libc::RTN_UNICAST);
         let scope = libc::RT_SCOPE_UNIVERSE;
         let mut body = Body(vec![family(gateway), 0, 0, 0, table, protocol, scope, kind]);
-        // The gateway is on this link; that need not follow from routes that the kernel makes in the background.
+        // Connected routes may not exist yet, since the kernel adds them in the background.
         body.0.extend_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
         body.bytes(libc::RTA_OIF, &interface.to_ne_bytes());
         body.bytes(libc::RTA_GATEWAY, &octets(gateway));
@@ -244,7 +245,7 @@ impl Rtnetlink {
         Ok(())
     }
 
-    /// The kernel answers inside the call that asks, so what is not there does not come.
+    /// The kernel replies during the send call, so receiving does not block.
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
         let length = recv(self.socket.as_raw_fd(), buffer, flags)?;
@@ -252,7 +253,7 @@ impl Rtnetlink {
     }
 }
 
-/// What a notification says of an interface.
+/// Change of an interface, decoded from a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkChange {
     Present {
@@ -262,13 +263,13 @@ pub(crate) enum LinkChange {
     Gone {
         index: u32,
     },
-    /// An interface got or lost an address.
+    /// An address of an interface was added or removed.
     Address,
-    /// An interface got or lost a qdisc at its ingress.
+    /// An ingress qdisc of an interface was added or removed.
     IngressQdisc,
 }
 
-/// The changes of interfaces that one datagram of rtnetlink's groups is about.
+/// Decodes the interface changes in a datagram of rtnetlink's multicast groups.
 pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
     let mut changes = Vec::new();
     for message in Messages(datagram) {
@@ -284,8 +285,8 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
         if kind != libc::RTM_NEWLINK && kind != libc::RTM_DELLINK {
             continue;
         }
-        // Ports of a bridge have notifications of their own (`br_ifinfo_notify`), which say that a port is deleted when
-        // the interface has only left its bridge.
+        // Bridge ports have separate notifications (`br_ifinfo_notify`), which report a port as deleted although the
+        // interface has only left its bridge.
         if body.first() == Some(&(libc::AF_BRIDGE as u8)) {
             continue;
         }
@@ -299,7 +300,7 @@ pub(crate) fn link_changes(datagram: &[u8]) -> io::Result<Vec<LinkChange>> {
     Ok(changes)
 }
 
-/// The index of the interface if the qdisc is one at its ingress.
+/// Index of the interface if the qdisc is an ingress qdisc.
 fn link_of_ingress_qdisc(body: &[u8]) -> io::Result<Option<u32>> {
     let (header, attributes) = body.split_at_checked(QDISC_HEADER).ok_or_else(malformed)?;
     for attribute in Attributes(attributes) {
@@ -356,12 +357,12 @@ fn describe(link: &mut Link, info: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What follows the header of a message.
+/// Payload after the message header.
 #[derive(Default)]
 struct Body(Vec<u8>);
 
 impl Body {
-    /// A `struct ifinfomsg`. The flags are those that change, and become set.
+    /// A `struct ifinfomsg` that sets the flags.
     fn interface(index: u32, flags: u32) -> Body {
         let mut bytes = vec![0; 4];
         bytes.extend_from_slice(&index.to_ne_bytes());
@@ -389,7 +390,7 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Whether the kernel did what it was asked for.
+    /// Checks the kernel's acknowledgement.
     fn acknowledged(&self) -> io::Result<()> {
         if i32::from(self.kind) != libc::NLMSG_ERROR {
             return Err(malformed());
@@ -440,17 +441,17 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// A number of 32 bits in the machine's order.
+/// A 32-bit number in host byte order.
 fn number(value: &[u8]) -> io::Result<u32> {
     value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed())
 }
 
-/// A port, in network order.
+/// A port in network byte order.
 fn port(value: &[u8]) -> io::Result<u16> {
     value.try_into().map(u16::from_be_bytes).map_err(|_| malformed())
 }
 
-/// A name, without its closing NUL.
+/// A string without its terminating NUL.
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
@@ -532,7 +533,7 @@ mod tests {
     fn an_answer_that_is_cut_is_an_error() {
         let mut whole = Body::interface(7, 0);
         whole.text(libc::IFLA_IFNAME, "cni0");
-        // The last three bytes fill up to a multiple of four.
+        // The last three bytes are padding to a multiple of four.
         for length in 0..whole.0.len() - 3 {
             let cut = &whole.0[..length];
             assert!(length == INTERFACE_HEADER || link(cut).is_err(), "{length} bytes");

@@ -1,9 +1,9 @@
-//! Real packets through real rules: what a policy denies must not arrive, and what it allows must.
+//! Sends real packets through real rules: those denied by a policy must not arrive, and those allowed must.
 //!
-//! A built-in cluster of one isolated pod, a peer that it allows and a stranger is translated as any other, and
-//! committed in a scratch namespace that forwards between the three. Before that both senders must get through, so
-//! that a packet which is missing afterwards was dropped by the rules and by nothing else. Everything happens on a
-//! thread of its own in network namespaces of its own, which end with it.
+//! A built-in cluster has an isolated pod, a peer that it allows and a stranger. Its rules are translated as usual and
+//! committed in a scratch namespace that forwards between the three. Both senders must get through before that, so that
+//! a packet missing afterwards was dropped by the rules. Everything runs on a separate thread in new network
+//! namespaces, which end with the thread.
 
 mod packets;
 mod scratch;
@@ -21,12 +21,12 @@ use super::finding::{Check, Finding};
 use packets::Arrived;
 use scratch::Scratch;
 
-/// What the node of the built-in cluster is called.
+/// Node name of the built-in cluster.
 const NODE: &str = "scratch";
 
 const TABLE: &str = "ringfence";
 
-/// A family of addresses in which packets were sent.
+/// Address family of the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     Ipv4,
@@ -42,42 +42,41 @@ impl fmt::Display for Family {
     }
 }
 
-/// The rules did what the policy says, in these families.
+/// The rules enforced the policy, in these families.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed {
     pub families: BTreeSet<Family>,
     pub took: Duration,
 }
 
-/// What came of the self-test otherwise.
+/// Why the self-test did not pass.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// This process may not make network namespaces.
+    /// The process is not permitted to create network namespaces.
     #[error("creating network namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN")]
     NotPermitted,
-    /// Nothing was learnt about the rules.
+    /// The test failed before it could check the rules.
     #[error("{0}")]
     CouldNotRun(String),
-    /// The kernel does not take the rules.
+    /// The kernel refused the rules.
     #[error("the kernel refused the rules: {0}")]
     Refused(String),
-    /// What the policy denies has arrived.
+    /// A packet that the policy denies arrived.
     #[error("an {0} packet that the policy denies arrived")]
     Leaked(Family),
-    /// What the policy allows has not arrived, though it did before the rules were there.
+    /// A packet that the policy allows did not arrive, although it did without the rules.
     #[error("an {0} packet that the policy allows did not arrive")]
     Withheld(Family),
 }
 
-/// The rules that the built-in cluster asks for on its node.
+/// The node's rules for the built-in cluster.
 pub fn ruleset() -> Ruleset {
     let table = Name::new(TABLE).expect("a name of the language");
     let layout = Layout::new(table, DEFAULT_MARK_MASK).expect("the mask that is used by default");
     translate(&cluster(), NODE, &layout).ruleset
 }
 
-/// Commits the rules in a scratch namespace and sends packets through them. [`ruleset`] gives those that the packets
-/// are meant for; with others this fails.
+/// Commits the rules in a scratch namespace and sends packets through them. Only the rules of [`ruleset`] can pass.
 ///
 /// # Errors
 /// See [`Failed`].
@@ -94,7 +93,7 @@ pub fn run(rules: &Ruleset) -> Result<Passed, Failed> {
     Ok(Passed { families: tested?, took: started.elapsed() })
 }
 
-/// On a thread whose network namespace it may change.
+/// Runs on a thread whose network namespace it may change.
 fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
     let scratch = Scratch::build()?;
     let mut lines = Vec::new();
@@ -120,7 +119,7 @@ fn test(rules: &Ruleset) -> Result<BTreeSet<Family>, Failed> {
     Ok(lines.iter().map(packets::Line::family).collect())
 }
 
-/// In the namespace of the calling thread, which nobody else knows of.
+/// Commits in the namespace of the calling thread, which no other process uses.
 fn commit(rules: &Ruleset) -> Result<(), Failed> {
     let refused = |error: &dyn fmt::Display| Failed::Refused(error.to_string());
     let mut kernel = Kernel::open().map_err(|e| refused(&e))?;
@@ -129,7 +128,7 @@ fn commit(rules: &Ruleset) -> Result<(), Failed> {
     Ok(())
 }
 
-/// One isolated pod on the scratch node, and two pods elsewhere of which it allows one.
+/// An isolated pod on the scratch node, and two pods on other nodes, one of them allowed.
 fn cluster() -> ClusterState {
     let pod = |name: &str, node: &str, place: &scratch::Place| {
         json!({

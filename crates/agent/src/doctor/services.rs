@@ -1,7 +1,7 @@
-//! Does the traffic of Services pass the forward hook, where the rules are?
+//! Checks whether the traffic of Services passes the forward hook, where the rules are.
 //!
-//! IPVS takes packets to a Service in the input hook and sends them on from the output hook, so that no policy judges them.
-//! kube-proxy in its IPVS mode and the service proxy of kube-router use it.
+//! IPVS receives packets for a Service in the input hook and forwards them from the output hook, so that policies do
+//! not apply. kube-proxy in IPVS mode and the service proxy of kube-router use it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::path::Path;
 use super::finding::{Check, Finding, list};
 use super::rtnetlink::Link;
 
-/// The services of IPVS in the network namespace of the thread that reads.
+/// The IPVS services in the network namespace of the calling thread.
 const IP_VS: &str = "proc/thread-self/net/ip_vs";
 
-/// Interfaces that hold the addresses of Services while IPVS serves them, and who makes them.
+/// Interfaces that hold the Service addresses of IPVS, and the programs that create them.
 const DUMMY_INTERFACES: [(&str, &str); 2] =
     [("kube-ipvs0", "kube-proxy in IPVS mode"), ("kube-dummy-if", "the service proxy of kube-router")];
 
-/// The services of IPVS: how many there are; `None` where the kernel has no IPVS.
+/// Number of IPVS services; `None` if the kernel has no IPVS.
 pub(super) fn gather(root: &Path) -> Result<Option<usize>, String> {
     let path = root.join(IP_VS);
     match std::fs::read_to_string(&path) {
@@ -26,13 +26,13 @@ pub(super) fn gather(root: &Path) -> Result<Option<usize>, String> {
     }
 }
 
-/// Services stand on lines of their own, which begin with the protocol; their backends follow on lines with an arrow.
+/// Service lines begin with the protocol; lines of their backends begin with an arrow.
 fn count_services(text: &str) -> usize {
     let is_service = |line: &&str| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|sort| line.starts_with(sort));
     text.lines().filter(is_service).count()
 }
 
-/// An error where IPVS serves anything: which pods are behind its services is not in the kernel's list alone.
+/// An error if IPVS has any services: the kernel's list alone does not show which pods are their backends.
 pub(super) fn findings(services: &Result<Option<usize>, String>, links: &[Link]) -> Vec<Finding> {
     let dummy = DUMMY_INTERFACES.iter().find(|(name, _)| links.iter().any(|link| link.name == *name));
     let count = match services {

@@ -1,19 +1,19 @@
-//! Settings of the kernel, read from the files below `/proc/sys`.
+//! Kernel settings, read from `/proc/sys`.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// What was read. Of what lies below `net`, the kernel shows the namespace of the thread that reads.
+/// Values of settings. Below `net` they are those of the calling thread's network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sysctls {
     values: BTreeMap<String, i64>,
-    /// What could not be read, and why; a setting that this kernel does not have is none of these.
+    /// Settings that cannot be read, and why; missing ones are not listed.
     pub(crate) unreadable: Vec<String>,
 }
 
 impl Sysctls {
-    /// Reads settings named as in `net/ipv4/ip_forward`. `root` is `/` but in tests.
+    /// Reads settings with names like `net/ipv4/ip_forward`. `root` is `/` except in tests.
     pub(crate) fn read<'a>(root: &Path, names: impl IntoIterator<Item = &'a str>) -> Sysctls {
         let mut sysctls = Sysctls::default();
         for name in names {
@@ -34,7 +34,7 @@ impl Sysctls {
         sysctls
     }
 
-    /// None if this kernel does not have the setting.
+    /// `None` if this kernel does not have the setting.
     pub(crate) fn get(&self, name: &str) -> Option<i64> {
         self.values.get(name).copied()
     }

@@ -1,4 +1,4 @@
-//! May tc redirect what pods send, past the chains of nftables at their interfaces?
+//! Checks whether tc filters may redirect packets of pods before the nftables chains at their interfaces.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use cni::Attachment;
 use super::finding::{Check, Finding, list};
 use crate::redirecting::redirecting_interfaces;
 
-/// The interfaces with a qdisc at their ingress, in the network namespace of the calling thread.
+/// Interfaces with an ingress qdisc, in the network namespace of the calling thread.
 pub(super) fn gather() -> Result<BTreeSet<String>, String> {
     redirecting_interfaces().map_err(|e| e.to_string())
 }

@@ -1,18 +1,17 @@
-//! Does the agent know the UDP ports at which the node takes tunnels in?
+//! Checks whether the agent knows the UDP ports on which the node receives tunnels.
 //!
-//! What a pod wraps into a tunnel comes out with any source, so the rules keep pods from sending to the ports that the agent
-//! knows.
+//! Decapsulated packets may have any source address, so the rules stop pods from sending to known tunnel ports.
 
 use super::finding::{Check, Finding, list};
 use super::rtnetlink::{Link, Rtnetlink};
 
-/// The tunnels in the network namespace of the calling thread that are up, each with its UDP port.
+/// Tunnels with a UDP port that are up, in the network namespace of the calling thread.
 pub(super) fn gather() -> Result<Vec<Link>, String> {
     let links = Rtnetlink::open().and_then(|mut socket| socket.links()).map_err(|e| e.to_string())?;
     Ok(links.into_iter().filter(|link| link.is_up && link.tunnel_port.is_some()).collect())
 }
 
-/// `known` are the ports of the agent; empty if it does not check what pods send into tunnels.
+/// `known` are the agent's tunnel ports; empty if they are not checked.
 pub(super) fn finding(tunnels: &Result<Vec<Link>, String>, known: &[u16]) -> Option<Finding> {
     if known.is_empty() {
         return None;

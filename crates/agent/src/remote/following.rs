@@ -1,4 +1,4 @@
-//! The task that follows the providers, keeps what is known, and tells the loop.
+//! The task that follows the providers, persists their state and sends events to the event loop.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,23 +14,23 @@ use tokio::task::JoinHandle;
 use super::{Kept, Mirror, News, RemoteStanding};
 use crate::state_loop::Event;
 
-/// Updates between a provider's stream and this task: one that does not take them makes the provider close the stream.
+/// Updates queued between a provider's stream and this task. When the queue is full, the provider closes the stream.
 const UPDATES_QUEUED: usize = 16;
 
-/// Wait before the providers are asked again after one was not understood.
+/// Backoff before reconnecting after an update that cannot be decoded.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// What is known is written to disk as often as this, or four times as long as it takes.
+/// Minimum interval between writes to disk; if larger, four times the duration of a write.
 const WRITTEN_APART: Duration = Duration::from_millis(200);
 
-/// Reasons that are in the log for one time without a provider.
+/// Distinct reasons logged during one outage of all providers.
 const MOST_SAID: usize = 16;
 
-/// How old the file may be that says until when what is known was right.
+/// Maximum age of the `as_of` times in the file.
 const KEPT_APART: Duration = Duration::from_secs(60);
 
-/// Whom to follow, and where to keep what they tell.
+/// Providers to follow, and where to persist their state.
 #[derive(Debug)]
 pub(crate) struct Followed {
     pub(crate) source: Source,
@@ -38,7 +38,7 @@ pub(crate) struct Followed {
     pub(crate) max_stale: Option<Duration>,
 }
 
-/// What the task works with.
+/// State of the task.
 #[derive(Debug)]
 pub(crate) struct Following {
     source: Source,
@@ -46,22 +46,22 @@ pub(crate) struct Following {
     mirror: Mirror,
     problem: Option<(String, Instant)>,
     unkept: Option<String>,
-    /// Reasons that were logged since a provider was followed last.
+    /// Reasons logged since a provider was last followed.
     said: BTreeSet<String>,
     writing: Writing,
 }
 
-/// What is to be written to disk, beside everything else: a disk that hangs holds nothing up.
+/// Writes to disk, in a blocking task so that a disk that hangs does not block the updates.
 #[derive(Debug)]
 struct Writing {
-    /// What is on disk is not what is known.
+    /// The file is stale.
     due: bool,
     running: Option<JoinHandle<(Duration, anyhow::Result<()>)>>,
     not_before: Instant,
     written: Instant,
 }
 
-/// What came cannot be read.
+/// An update cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot decode the provider's {what}: {error}")]
 struct NotUnderstood {
@@ -70,7 +70,7 @@ struct NotUnderstood {
 }
 
 impl Following {
-    /// Recalls what was kept, so that it is in force from the first commit on.
+    /// Restores the persisted state, so that the first commit already has it.
     pub(crate) fn recall(Followed { source, kept, max_stale }: Followed) -> (Following, News) {
         let now = Timestamp::now();
         let mut mirror = Mirror::new(max_stale);
@@ -88,10 +88,10 @@ impl Following {
         (following, news)
     }
 
-    /// Runs until nobody takes the news.
+    /// Runs until the receiver of events is closed.
     ///
     /// # Errors
-    /// If the providers cannot be followed at all: a URL or a file of the command line is wrong.
+    /// If the providers cannot be followed at all: a URL or a file of the command line is invalid.
     pub(crate) async fn run(mut self, events: mpsc::Sender<Event>) -> Result<(), FollowError> {
         let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
         loop {
@@ -112,7 +112,7 @@ impl Following {
         }
     }
 
-    /// Takes updates until one is not understood, or until nobody takes the news.
+    /// Processes updates until one cannot be decoded, or until the receiver of events is closed.
     async fn take_all(
         &mut self,
         updates: &mut mpsc::Receiver<Update>,
@@ -148,17 +148,17 @@ impl Following {
         }
     }
 
-    /// How long nothing has to be done if nothing comes.
+    /// Time until the next write or drop is due, without further updates.
     fn idle(&self) -> Duration {
         let until_written = self.writing.idle();
         let until_drop = self.mirror.next_drop().map(|at| {
-            // Past the moment, so that it is too old then.
+            // One millisecond later, so that the set is already stale.
             Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default() + Duration::from_millis(1)
         });
         until_drop.map_or(until_written, |until_drop| until_written.min(until_drop))
     }
 
-    /// Says also whether the provider is followed.
+    /// Applies an update; the flag is true if the provider is followed.
     fn take(&mut self, update: Update) -> Result<(News, bool), NotUnderstood> {
         let now = Timestamp::now();
         let changes = match update {
@@ -183,7 +183,7 @@ impl Following {
 
     fn note_lost(&mut self, why: String, now: Timestamp) -> News {
         let changes = self.mirror.lost(now);
-        // Several providers may fail in turn, each in its own way.
+        // Several providers may fail in turn, each for a different reason.
         if self.said.len() < MOST_SAID && self.said.insert(why.clone()) {
             tracing::warn!("pods of other clusters: no context provider available, keeping the last known sets: {why}");
         }
@@ -199,7 +199,7 @@ impl Following {
 
     async fn lost(&mut self, why: String, events: &mpsc::Sender<Event>) {
         let news = self.note_lost(why, Timestamp::now());
-        // An error means that nobody takes the news any more, which is seen next.
+        // A send error means that the receiver is closed, which the caller checks.
         drop(events.send(Event::Remote(news)).await);
     }
 
@@ -212,7 +212,7 @@ impl Following {
         News { changes, standing, at: Instant::now() }
     }
 
-    /// Something was written, or could not be; the news where that is otherwise than before.
+    /// Records the outcome of a write; returns news if the problem changed.
     fn note_written(&mut self, problem: Option<String>) -> Option<News> {
         if problem == self.unkept {
             return None;
@@ -231,7 +231,7 @@ impl Writing {
         Writing { due: false, running: None, not_before: now, written: now }
     }
 
-    /// Writes what is known if that is due, one after the other.
+    /// Starts a write if one is due and none is running.
     fn begin(&mut self, kept: &Kept, mirror: &Mirror) {
         let now = Instant::now();
         let is_due = (self.due && self.not_before <= now) || self.written + KEPT_APART <= now;
@@ -247,7 +247,7 @@ impl Writing {
         }));
     }
 
-    /// Until what is being written is; gives why it is not.
+    /// Waits for the running write; returns why it failed.
     async fn ended(&mut self) -> Option<String> {
         let ended = match &mut self.running {
             Some(running) => running.await,
@@ -258,14 +258,14 @@ impl Writing {
             Ok((took, written)) => (took, written.err().map(|error| format!("{error:#}"))),
             Err(panic) => (Duration::ZERO, Some(panic.to_string())),
         };
-        // A disk that is full is asked again with less haste.
+        // Retry less often on a full disk.
         let apart = if problem.is_some() { FIRST_RETRY } else { WRITTEN_APART };
         self.not_before = Instant::now() + apart.max(took * 4);
         self.due |= problem.is_some();
         problem
     }
 
-    /// How long nothing has to be written if nothing comes.
+    /// Time until the next write is due, without further updates.
     fn idle(&self) -> Duration {
         match (&self.running, self.due) {
             (Some(_), _) => KEPT_APART,

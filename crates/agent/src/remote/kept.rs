@@ -1,7 +1,7 @@
-//! What is known of other clusters, on disk: for the time between a start of the agent and a provider's answer.
+//! State of other clusters on disk, for the time between a start of the agent and the baseline of a provider.
 //!
-//! The file is a baseline of the feed (docs/remote-clusters.md), each row with the moment at which it was known to be
-//! right. It is written beside its place and renamed, so that it is whole at each moment.
+//! The file is a baseline of the feed (docs/remote-clusters.md), each row with the time at which it was last known to
+//! be current. It is replaced atomically: written to a temporary file, then renamed.
 
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Write};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use policy::remote::wire::Baseline;
 
-/// Its name in the folder of the state.
+/// File name in the state folder.
 pub(crate) const FILE: &str = "remote-sets.json";
 
-/// Where it is written first, and where one goes that cannot be read.
+/// Temporary file of a write, and name given to a file that cannot be decoded.
 const NEW: &str = "remote-sets.json.new";
 const DAMAGED: &str = "remote-sets.json.damaged";
 
@@ -24,7 +24,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Makes the folder if it is missing.
+    /// Creates the folder if it is missing.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<Kept> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(|| {
             format!("cannot create the state folder {}; choose another one with --state-dir", folder.display())
@@ -32,12 +32,12 @@ impl Kept {
         Ok(Kept { folder: folder.to_owned() })
     }
 
-    /// The names in the folder that are ours.
+    /// Files in the folder that belong to the agent.
     pub(crate) fn files(folder: &Path) -> [PathBuf; 3] {
         [FILE, NEW, DAMAGED].map(|name| folder.join(name))
     }
 
-    /// What was kept; none if nothing ever was. One that cannot be understood is set aside, and said.
+    /// The persisted baseline; `None` if there is none. A damaged file is renamed and reported as an error.
     pub(crate) fn read(&self) -> anyhow::Result<Option<Baseline>> {
         let path = self.folder.join(FILE);
         let text = match std::fs::read(&path) {
@@ -61,7 +61,7 @@ impl Kept {
         }
     }
 
-    /// Takes the place of what was kept, or leaves it as it is.
+    /// Replaces the file atomically; on failure the old one remains.
     pub(crate) fn write(&self, baseline: &Baseline) -> anyhow::Result<()> {
         let (new, path) = (self.folder.join(NEW), self.folder.join(FILE));
         let write = || -> std::io::Result<()> {
@@ -115,7 +115,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::open(folder.path()).unwrap();
         kept.write(&baseline()).unwrap();
-        // A folder in the place of the new file: it cannot be made.
+        // A folder blocks the path of the temporary file.
         std::fs::create_dir(folder.path().join(NEW)).unwrap();
         let error = kept.write(&Baseline::default()).unwrap_err();
         assert!(error.to_string().starts_with("cannot write the state of other clusters to"), "{error}");

@@ -1,9 +1,9 @@
-//! What is told of other clusters, and what of it is in force.
+//! State of other clusters as published by the provider, and the sets of it that are in force.
 //!
-//! Nothing is given up because somebody does not answer. A provider that knows less of a cluster than is known here (it
-//! has just started and the cluster is away, or it takes the place of another that was cut off later) is not followed in
-//! that: what was known stays in force until the provider knows at least as much. So an address that has left a set does
-//! not come back with an older table.
+//! An outage never removes state. If a provider has an older view of a cluster than the mirror (it has just started and
+//! cannot reach the cluster, or it replaces a provider that lost its connection later), the mirror holds its own sets
+//! until the provider's view is at least as recent. An address that was removed from a set thus does not return with an
+//! older table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,41 +20,41 @@ type Sets = BTreeMap<RemoteSet, Addresses>;
 #[derive(Debug, Clone, Default)]
 pub struct Mirror {
     clusters: BTreeMap<Arc<str>, Cluster>,
-    /// There is a stream, and it has all that the provider knows.
+    /// The provider's stream is open and its table is complete.
     connected: bool,
-    /// Sets of which nobody has known anything for longer are no longer in force.
+    /// Sets not confirmed for longer than this are dropped.
     max_stale: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Cluster {
-    /// By the provider that was followed last.
+    /// As published by the provider that was followed last.
     told: Option<Told>,
-    /// Known here, and better than what is told, in whose place it is.
+    /// Sets held in place of an older view of the provider.
     held: Option<Sets>,
-    /// When what is known here was known to be right; nobody has ever known where it is none.
+    /// When the sets were last known to be current; `None` if never.
     as_of: Option<Timestamp>,
-    /// It is too old to be in force.
+    /// The sets are stale and not in force.
     dropped: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Told {
-    /// Something was said of the cluster as a whole, which comes behind what is said of its sets.
+    /// The row of the cluster was received; it follows the rows of its sets.
     announced: bool,
     reachable: bool,
     synced_at: Option<Timestamp>,
     sets: Sets,
 }
 
-/// How things stand with a cluster.
+/// Status of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View<'a> {
     pub(crate) cluster: &'a Arc<str>,
-    /// The provider is followed, and says that the cluster answers.
+    /// The provider is connected and reports the cluster as reachable.
     pub(crate) fresh: bool,
     pub(crate) as_of: Option<Timestamp>,
-    /// The provider knows less than is in force.
+    /// The sets are held because the provider's view is older.
     pub(crate) held: bool,
     pub(crate) dropped: bool,
     pub(crate) sets: usize,
@@ -77,7 +77,7 @@ impl Told {
         }
     }
 
-    /// Whether it is known at least as well as what was right at that moment.
+    /// Whether the provider's view is at least as recent as `as_of`.
     fn is_as_good_as(&self, as_of: Option<Timestamp>) -> bool {
         let is_later = |as_of| self.synced_at.is_some_and(|synced| synced >= as_of);
         self.announced && (self.reachable || as_of.is_none_or(is_later))
@@ -87,7 +87,7 @@ impl Told {
 static NO_SETS: Sets = Sets::new();
 
 impl Cluster {
-    /// What is known here, too old or not.
+    /// All known sets, stale or not.
     fn known(&self) -> &Sets {
         let told = self.told.as_ref().map(|told| &told.sets);
         self.held.as_ref().or(told).unwrap_or(&NO_SETS)
@@ -97,12 +97,12 @@ impl Cluster {
         if self.dropped { &NO_SETS } else { self.known() }
     }
 
-    /// What is known here is what a provider tells, who says that the cluster answers.
+    /// The sets are those of the provider, which reports the cluster as reachable.
     fn is_fresh(&self) -> bool {
         self.held.is_none() && self.told.as_ref().is_some_and(|told| told.reachable)
     }
 
-    /// Goes by what is told again if that is as good as what is held, and sees how old it is.
+    /// Releases held sets once the provider's view is at least as recent, and drops stale ones.
     fn settle(
         &mut self,
         connected: bool,
@@ -117,7 +117,7 @@ impl Cluster {
                 released = self.held.take();
             }
             if self.held.is_none() {
-                // What a stream has told since its row is in there too, so that this never goes back.
+                // The sets include deltas sent after the row, so `as_of` must not move back to `synced_at`.
                 self.as_of = if told.reachable { Some(now) } else { self.as_of.max(told.synced_at) };
             }
         }
@@ -134,7 +134,7 @@ fn is_older(as_of: Timestamp, than: Duration, now: Timestamp) -> bool {
     Duration::try_from(now.duration_since(as_of)).is_ok_and(|age| age > than)
 }
 
-/// What makes the sets of before those of after.
+/// Appends the changes that turn the sets `before` into those `after`.
 fn differences(before: &Sets, after: &Sets, changes: &mut Vec<RemoteChange>) {
     let none = Addresses::new();
     let names: BTreeSet<&RemoteSet> = before.keys().chain(after.keys()).collect();
@@ -152,7 +152,7 @@ impl Mirror {
         Mirror { max_stale, ..Mirror::default() }
     }
 
-    /// Puts in force what a process before has kept; what it says of who answers was so then.
+    /// Restores the sets persisted by an earlier process. Their reachability is outdated and ignored.
     pub fn recall(&mut self, kept: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
         let cluster = |row: &ClusterRow| {
             let cluster = Cluster { held: Some(Sets::new()), as_of: row.synced_at, ..Cluster::default() };
@@ -167,7 +167,7 @@ impl Mirror {
         self.replace(clusters, now)
     }
 
-    /// A provider tells everything that it knows. A cluster that it says nothing of is not watched any more.
+    /// Applies the provider's complete table. A cluster missing from it is no longer watched.
     pub fn baseline(&mut self, baseline: &Baseline, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let cluster = |row: &ClusterRow| {
@@ -185,7 +185,7 @@ impl Mirror {
         self.replace(clusters, now)
     }
 
-    /// The provider tells what has changed.
+    /// Applies a delta of the provider.
     pub fn delta(&mut self, delta: &Delta, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         let mut changes = vec![];
@@ -212,25 +212,24 @@ impl Mirror {
         changes
     }
 
-    /// There is a stream again, which goes on where the table was. Whether clusters answer is told again, behind what was
-    /// missed.
+    /// The stream resumed at the position of the table. The provider sends reachability again, after the missed deltas.
     pub fn resumed(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         self.connected = true;
         self.settle(now)
     }
 
-    /// No provider is followed any more. What was right until now gets older from here.
+    /// The stream is lost: sets that were fresh age from `now`.
     pub fn lost(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let changes = self.settle(now);
         self.connected = false;
-        // A stream that goes on later says it again, behind what was missed.
+        // A resumed stream sends reachability again, after the missed deltas.
         for told in self.clusters.values_mut().filter_map(|cluster| cluster.told.as_mut()) {
             told.reachable = false;
         }
         changes
     }
 
-    /// Sees what has become too old, and that what is fresh is right until now.
+    /// Drops stale sets and moves `as_of` of fresh ones to `now`.
     pub fn settle(&mut self, now: Timestamp) -> Vec<RemoteChange> {
         let mut changes = vec![];
         for cluster in self.clusters.values_mut() {
@@ -239,14 +238,14 @@ impl Mirror {
         changes
     }
 
-    /// When something will be too old if nothing is told until then.
+    /// When the next set becomes stale without an update.
     pub(crate) fn next_drop(&self) -> Option<Timestamp> {
         let max = self.max_stale?;
         let ages = self.clusters.values().filter(|c| !(c.dropped || self.connected && c.is_fresh()));
         ages.filter_map(|cluster| cluster.as_of?.checked_add(max).ok()).min()
     }
 
-    /// What to keep for a process after this one: what is known, too old or not, and when it was right.
+    /// State to persist for the next process: all known sets, stale or not, with `as_of`.
     pub fn to_keep(&self) -> Baseline {
         let row = |(name, cluster): (&Arc<str>, &Cluster)| ClusterRow {
             cluster: name.clone(),
@@ -264,7 +263,7 @@ impl Mirror {
         }
     }
 
-    /// By name.
+    /// Sorted by cluster name.
     pub(crate) fn views(&self) -> impl Iterator<Item = View<'_>> {
         self.clusters.iter().map(|(name, cluster)| View {
             cluster: name,
@@ -277,7 +276,7 @@ impl Mirror {
         })
     }
 
-    /// These are the clusters from now on.
+    /// Replaces all clusters and returns the changes.
     fn replace(&mut self, clusters: BTreeMap<Arc<str>, Cluster>, now: Timestamp) -> Vec<RemoteChange> {
         let old = std::mem::replace(&mut self.clusters, clusters);
         let mut changes = vec![];

@@ -1,4 +1,4 @@
-//! How things stand with the other clusters: moments, of which the status makes ages.
+//! Status of other clusters, in `Instant`s; the status report turns them into ages.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +9,24 @@ use super::mirror::View;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RemoteStanding {
-    /// Why no provider is followed, and since when; none while one is.
+    /// Why no provider is followed, and since when; `None` while one is.
     pub(crate) problem: Option<(String, Instant)>,
-    /// What is known cannot be kept on disk, and why.
+    /// Why the state cannot be persisted.
     pub(crate) unkept: Option<String>,
-    /// By name.
+    /// Sorted by cluster name.
     pub(crate) clusters: Vec<ClusterStanding>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClusterStanding {
     pub(crate) cluster: String,
-    /// A provider is followed, and says that the cluster answers.
+    /// The provider is connected and reports the cluster as reachable.
     pub(crate) fresh: bool,
-    /// When its sets were known to be right last, unless that is now; none if they never were.
+    /// When its sets were last known to be current, unless that is now; `None` if never.
     pub(crate) as_of: Option<Instant>,
-    /// The provider knows less of it than is in force.
+    /// The sets are held because the provider's view is older.
     pub(crate) held: bool,
-    /// Its sets are too old to be in force (`--remote-max-stale`).
+    /// Its sets are stale and not in force (`--remote-max-stale`).
     pub(crate) dropped: bool,
     pub(crate) sets: usize,
     pub(crate) addresses: usize,
@@ -46,7 +46,7 @@ impl RemoteStanding {
 }
 
 impl ClusterStanding {
-    /// For how long nobody has known whether its sets are right; none if they never were.
+    /// Time since the sets were last known to be current; `None` if they never were.
     pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
         if self.fresh { Some(Duration::ZERO) } else { self.as_of.map(|as_of| now.saturating_duration_since(as_of)) }
     }

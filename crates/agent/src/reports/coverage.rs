@@ -1,4 +1,4 @@
-//! How much of what was denied the events tell of: who finds none has to know whether there was none.
+//! Share of denied packets covered by events, to distinguish an empty list from missing reports.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::api::denial::Coverage;
 use crate::api::status::Drops;
 use crate::status::Status;
 
-/// Out of what the status says of the reports, the counters, and what is kept.
+/// Combines the status of the reports, the counters and the kept events.
 pub(crate) fn coverage(status: &Status, drops: Option<Drops>, stream: &Stream) -> Coverage {
     let (since, forgotten) = stream.kept_since();
     Coverage {

@@ -1,4 +1,4 @@
-//! Who is at the end of a flow, as of now: the pod that has the address, or what else is known of it.
+//! Resolves the endpoints of a flow against the current state: the pod of an address, a node, another cluster.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use policy::{Attachment, ClusterState, Holder, Pod};
 
 use crate::api::denial::{End, EndKind};
 
-/// What is known of addresses beside the cluster's objects.
+/// Knowledge of addresses beyond the cluster's objects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     pub(crate) node: String,
-    /// Ranges of other clusters, by their names.
+    /// CIDRs of other clusters, with the cluster names.
     pub(crate) remote: Vec<(String, IpNet)>,
-    /// Ranges of this node's pods.
+    /// CIDRs of this node's pods.
     pub(crate) pod_cidrs: Vec<IpNet>,
 }
 
-/// Where ends are looked up.
+/// Resolver of endpoints.
 pub(crate) struct Ends<'a> {
     pub(crate) state: &'a ClusterState,
     pub(crate) place: &'a Place,
-    /// The scheme of identities; `None` while the name of the cluster is not known.
+    /// The scheme of identities; `None` while the name of the cluster is unknown.
     pub(crate) scheme: Option<&'a Scheme>,
 }
 
@@ -39,7 +39,7 @@ impl Ends<'_> {
         if let Some(node) = self.state.nodes_with(address).next() {
             return End { kind: EndKind::Node, node: Some(node.to_string()), ..none };
         }
-        // One that several sets have goes by the first of their names.
+        // If several sets have the address, the first by name is used.
         if let Some(set) = self.state.remote_sets_with(address).next() {
             let (cluster, name) = (set.cluster.to_string(), set.object_name().to_string());
             return End { kind: EndKind::RemoteCluster, cluster: Some(cluster), set: Some(name), ..none };
@@ -54,7 +54,7 @@ impl Ends<'_> {
         none
     }
 
-    /// The pod whose interface it is on this node, for packets whose addresses cannot be believed.
+    /// The pod of an interface of this node, for packets whose addresses may be forged.
     pub(super) fn of_interface(&self, interface: &str, address: Option<IpAddr>) -> Option<End> {
         let is_its = |a: &&Arc<Attachment>| a.host_interface.as_ref().is_some_and(|name| name.as_str() == interface);
         let attachment = self.state.attachments().filter(is_its).max_by_key(|a| a.since)?;
@@ -73,7 +73,7 @@ impl Ends<'_> {
             }
             EndKind::Node => ReservedIdentity::Host,
             EndKind::RemoteCluster => ReservedIdentity::Remote,
-            // Its labels might be any.
+            // Its labels are unknown.
             EndKind::UnknownPod => ReservedIdentity::Init,
             EndKind::World => ReservedIdentity::World,
             EndKind::Unknown => return None,

@@ -1,4 +1,4 @@
-//! Which group of nfnetlink_log the agent listens to. A group has one listener, and those of others are left alone.
+//! Selects the NFLOG group that the agent binds. A group has one listener; groups of other programs are left alone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,37 +9,37 @@ use nfnetlink::{Kernel, PacketLog, PacketLogError};
 use nft::Table;
 use policy::LOGGED_BYTES;
 
-/// The group that is tried first.
+/// The first group tried.
 pub(crate) const FIRST_GROUP: u16 = 9470;
 
-/// Groups from the first on that are tried. A node has a few programs that listen at all.
+/// Number of consecutive groups tried. Few programs of a node use NFLOG at all.
 const GROUPS: u16 = 16;
 
-/// How long a group that our table logs to may still be held by the agent that just ended, and how often that is
-/// looked at.
+/// How long the previous agent, which just ended, may still hold the group of our table, and the interval between
+/// retries.
 const PREDECESSOR_ENDS: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What is asked for.
+/// Value of `--nflog-group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupChoice {
-    /// The group that the table logs to already, or the first of some that nobody has.
+    /// The group that the table already logs to, or the first free one.
     Auto,
-    /// No packets are logged, and no flows are told apart.
+    /// No packets are logged, and flows are not distinguished.
     Off,
     Group(u16),
 }
 
-/// What came of it.
+/// Outcome of opening the group.
 pub(crate) struct Reporting {
-    /// None where no packets are told of.
+    /// `None` if packets are not reported.
     pub(crate) log: Option<(u16, PacketLog)>,
-    /// Which group it is, or why there is none.
+    /// The group, or why there is none.
     pub(crate) words: String,
 }
 
 impl GroupChoice {
-    /// The group of rules that nobody listens to, as in a rendered ruleset.
+    /// The group for a rendered ruleset, where nothing is bound.
     pub(crate) fn group(self) -> Option<u16> {
         match self {
             GroupChoice::Auto => Some(FIRST_GROUP),
@@ -48,7 +48,7 @@ impl GroupChoice {
         }
     }
 
-    /// Binds a group in this network namespace. The table tells which group an agent had before.
+    /// Binds a group in this network namespace. The table shows the group of a previous agent.
     pub(crate) fn open(self, table: &Table) -> anyhow::Result<Reporting> {
         match self {
             GroupChoice::Off => Ok(Reporting { log: None, words: "off (--nflog-group off)".into() }),
@@ -98,7 +98,7 @@ fn without(error: &PacketLogError) -> Reporting {
     Reporting { log: None, words: format!("off: {error}") }
 }
 
-/// The socket of an agent that was killed may live on for a moment.
+/// The socket of a killed agent may stay open for a moment.
 fn open_patiently(group: u16) -> Result<PacketLog, PacketLogError> {
     let deadline = Instant::now() + PREDECESSOR_ENDS;
     loop {
@@ -115,7 +115,7 @@ impl FromStr for GroupChoice {
         match text {
             "auto" => Ok(GroupChoice::Auto),
             "off" => Ok(GroupChoice::Off),
-            // Group 0 is where the kernel's own log goes.
+            // Group 0 is used by the kernel's own log.
             number => match number.parse() {
                 Ok(group @ 1..) => Ok(GroupChoice::Group(group)),
                 Ok(0) | Err(_) => Err("must be auto, off, or 1 to 65535".into()),

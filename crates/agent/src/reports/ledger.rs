@@ -1,7 +1,7 @@
-//! What audited policies would have denied since the agent started.
+//! Flows that audited policies would have denied since the agent started.
 //!
-//! Every audited policy has its count, which is smaller than the policy itself. The flows are bounded: some 16,000 with
-//! half a kilobyte each make 8 MB. What policies know of the same two ends they share.
+//! Each audited policy has a count, which is smaller than the policy itself. Flows are bounded: some 16,000 of half a
+//! kilobyte make 8 MB. Policies share the entry of a pair of endpoints.
 
 mod pair;
 
@@ -18,14 +18,14 @@ use crate::api::audit::{AuditedFlow, AuditedPolicy};
 use crate::api::denial::Denial;
 use pair::{Pair, Ports};
 
-/// Flows that are told apart of one policy: what a person reads, and what a suggestion can hold. Of more the one that
-/// was seen least recently is forgotten.
+/// Bound on the flows of one policy: what a person can read and a suggestion can hold. Beyond it the least recently
+/// seen flow is evicted.
 const FLOWS: usize = 1000;
 
-/// Flows of all policies together. Of more the policy with the most flows forgets one.
+/// Bound on the flows of all policies. Beyond it the policy with the most flows evicts one.
 const FLOWS_OF_ALL: usize = 16_384;
 
-/// Flows that a report shows of each policy.
+/// Flows of each policy in a report.
 const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
@@ -37,24 +37,24 @@ pub(crate) struct Ledger {
 struct Entry {
     packets: u64,
     between: BTreeMap<Arc<Pair>, Ports>,
-    /// Flows that are known.
+    /// Number of known flows.
     flows: usize,
-    /// When a flow was forgotten for another one, and had been seen last.
+    /// When the most recently seen evicted flow was last seen.
     forgotten: Option<Timestamp>,
     first: Timestamp,
     last: Timestamp,
 }
 
-/// What suggestions are made of.
+/// Input for policy suggestions.
 #[derive(Debug, Default)]
 pub(crate) struct Remaining {
     pub(crate) flows: Vec<FlowSeen>,
-    /// One flow of each two ends with many ports.
+    /// One flow for each pair of endpoints with many ports.
     pub(crate) many_ports: Vec<FlowSeen>,
 }
 
 impl Ledger {
-    /// Takes in what was named.
+    /// Records a named observation.
     pub(crate) fn note(&mut self, observation: &Observation, denial: &Denial, at: Timestamp) {
         let (Judgement::WouldDeny, Some(direction)) = (denial.verdict, denial.direction) else { return };
         let Carried::Flow(flow) = &observation.seen.carried else { return };
@@ -80,12 +80,12 @@ impl Ledger {
         }
     }
 
-    /// Forgets policies that are not audited any more.
+    /// Removes policies that are no longer audited.
     pub(crate) fn keep_audited(&mut self, state: &ClusterState) {
         self.policies.retain(|name, _| state.policy(name).is_some_and(|p| state.enforcement(p) == Enforcement::Audit));
     }
 
-    /// Of every audited policy, or those of a namespace.
+    /// Report of every audited policy, or of those in a namespace.
     pub(crate) fn report(&self, state: &ClusterState, namespace: Option<&str>) -> Vec<AuditedPolicy> {
         let audited = state.policies().filter(|policy| state.enforcement(policy) == Enforcement::Audit);
         let audited = audited.filter(|policy| namespace.is_none_or(|wanted| wanted == &*policy.name.namespace));
@@ -96,7 +96,7 @@ impl Ledger {
         audited.map(|policy| of_policy(&policy.name)).collect()
     }
 
-    /// Every flow that the policies of now would still deny, each once.
+    /// Every distinct flow that the current policies would still deny.
     pub(crate) fn remaining(&self, state: &ClusterState) -> Remaining {
         let mut pairs: BTreeMap<&Pair, Vec<&Ports>> = BTreeMap::new();
         for (pair, ports) in self.policies.values().flat_map(|entry| &entry.between) {
@@ -116,7 +116,7 @@ impl Ledger {
         remaining
     }
 
-    /// Policies of the namespace of which flows were forgotten, and until when those had been seen.
+    /// Policies of the namespace with evicted flows, and when the latest of those was last seen.
     pub(crate) fn incomplete<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a ObjectName, Timestamp)> {
         let forgetful = self.policies.iter().filter_map(|(name, entry)| Some((name, entry.forgotten?)));
         forgetful.filter(move |(name, _)| *name.namespace == *namespace)
@@ -140,7 +140,7 @@ impl Entry {
         }
     }
 
-    /// The one that was seen least recently.
+    /// Evicts the least recently seen flow.
     fn forget_one(&mut self) {
         let oldest = self.between.iter().filter_map(|(pair, ports)| Some((ports.oldest()?, pair.clone())));
         let Some((port, pair)) = oldest.min_by_key(|((_, last), _)| *last).map(|((port, last), pair)| {
@@ -216,7 +216,7 @@ mod tests {
         add(state, Kind::NetworkPolicy, &object);
     }
 
-    /// A pod whose policies `db` and `all` are audited.
+    /// A pod that the audited policies `db` and `all` select.
     fn state() -> ClusterState {
         let mut state = ClusterState::new();
         let pod = json!({

@@ -1,7 +1,7 @@
-//! Gives names to what was observed: who the ends are, which policies decided, and which rule came closest.
+//! Names what was observed: the endpoints, the policies that decided and the closest rule.
 //!
-//! Names are those of now. The policies may have changed since the packet was judged: where they do not explain it any
-//! more, that is said instead.
+//! Names are those of now. The policies may have changed since the verdict; if they no longer explain it, the report
+//! notes that.
 
 use jiff::Timestamp;
 use nft::Protocol;
@@ -41,7 +41,7 @@ pub(crate) fn name(ends: &Ends, observation: &Observation, time: Timestamp) -> D
     }
 }
 
-/// What the policies say now, if it is what happened.
+/// Adds the verdict of the current policies if it matches the packet's.
 fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
     match (denial.verdict, side) {
         (Judgement::Denied, SideVerdict::Denied { isolated_by, closest, would_allow }) => {
@@ -60,7 +60,7 @@ fn with_policies(denial: Denial, side: SideVerdict) -> Denial {
     }
 }
 
-/// The ends, and what has to be said of a source that is not the sender.
+/// The endpoints, and a note if the source address is not the sender's.
 fn both_ends(ends: &Ends, seen: &Seen) -> (End, End, Option<String>) {
     let unknown = End { address: None, kind: EndKind::Unknown, pod: None, node: None, cluster: None, set: None };
     let (from, to) = match &seen.carried {
@@ -111,7 +111,7 @@ pub(crate) fn traffic_of(protocol: u8, port: Option<u16>) -> Traffic {
     }
 }
 
-/// IANA numbers.
+/// IANA protocol numbers.
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
@@ -143,7 +143,7 @@ mod tests {
     const WEB: &str = "10.1.0.1";
     const DB: &str = "10.1.0.2";
 
-    /// A pod that a policy isolates, whose rule lets `web` in, and one that is attached with `veth1`.
+    /// A pod isolated by a policy that allows `web`, and a pod attached with `veth1`.
     fn state() -> ClusterState {
         let mut state = ClusterState::new();
         let mut add = |kind: Kind, object: serde_json::Value| state.apply(Change::Set(lower(kind, &object).unwrap()));

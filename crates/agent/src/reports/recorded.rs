@@ -1,8 +1,8 @@
-//! Flows that the kernel's tables count: which of their packets nobody was told of yet.
+//! Flows counted by the kernel's tables, and how many of their packets are not yet reported.
 //!
-//! The first packet of a flow comes by the log; all are in the count of the flow's element, which is read every few
-//! seconds. What is told of a flow adds up to what the kernel counted. An element goes a minute after its last packet,
-//! and a later packet of the flow makes a new one, which counts from zero.
+//! NFLOG delivers the first packet of a flow; the counter of the flow's element, read every few seconds, has all
+//! packets. Reported packets of a flow add up to the kernel's count. An element expires a minute after its last packet,
+//! and a later packet of the flow creates a new one, which counts from zero.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use super::seen::{FirstPacket, Observation, Seen};
 use super::{KEPT_BY_KERNEL, READ_EVERY};
 
-/// Flows that are known at a time: four full tables of the kernel, in some 6 MB. Packets of further ones are in the
-/// totals alone.
+/// Bound on known flows: four full tables of the kernel, some 6 MB. Packets of further flows are only in the totals.
 const FLOWS: usize = 16_384;
 
-/// A flow that does not grow for so long is forgotten: its element has gone, however late the reads were.
+/// A flow idle for this long is expired: its element no longer exists, however late the reads were.
 const FORGOTTEN: Duration = KEPT_BY_KERNEL.saturating_add(Duration::from_secs(15));
 
-/// An element that did not grow for so long may have been replaced by a new one.
+/// An element idle for this long may have been replaced by a new one.
 const DOUBTFUL: Duration = KEPT_BY_KERNEL.saturating_sub(READ_EVERY.saturating_mul(2));
 
 #[derive(Debug, Default)]
@@ -28,26 +27,26 @@ pub(super) struct Recorded {
 
 #[derive(Debug)]
 struct Entry {
-    /// What the present element had counted when it was seen last.
+    /// Counter of the current element at the last read.
     element: u64,
-    /// Packets of all its elements, and how many of them were told of.
+    /// Packets of all elements of the flow, and how many of them were reported.
     seen: u64,
     told: u64,
     grown: Instant,
-    /// A packet was logged when it was not clear of which element.
+    /// A packet was logged while it was unclear to which element it belonged.
     logged_again: bool,
     first: FirstPacket,
 }
 
 impl Recorded {
-    /// What the tables held when the agent came: its predecessor may have told of it.
+    /// Counts existing elements as reported: the previous agent may have reported them.
     pub(super) fn adopt(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
         self.read(records, now);
         self.flows.values_mut().for_each(|entry| entry.told = entry.seen);
     }
 
-    /// A packet was logged: the first of a flow, or one of a flow that has gone on for a minute. Something is to be
-    /// told of a first one, if there is room.
+    /// Records a logged packet: the first of a flow, or one of a flow that has lasted a minute. Returns an observation
+    /// for a first packet if there is room.
     pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
         let new = Entry { element: 1, seen: 1, told: 0, grown: now, logged_again: false, first };
         let full = self.flows.len() >= FLOWS;
@@ -56,7 +55,7 @@ impl Recorded {
             None => self.flows.entry(seen.clone()).or_insert(new),
             Some(entry) => {
                 let age = now.saturating_duration_since(entry.grown);
-                // The table may have shown the flow before its packet was read.
+                // The element may have been read before the logged packet.
                 if entry.first == FirstPacket::default() {
                     entry.first = first;
                 }
@@ -71,7 +70,7 @@ impl Recorded {
         room.then(|| entry.tell(seen))
     }
 
-    /// The tables as they are now.
+    /// Records the counters of the tables' elements.
     pub(super) fn read(&mut self, records: impl IntoIterator<Item = (Seen, u64)>, now: Instant) {
         for (seen, packets) in records {
             let full = self.flows.len() >= FLOWS;
@@ -102,8 +101,7 @@ impl Recorded {
         }
     }
 
-    /// Tells of flows with packets that nobody was told of, at most so many: new ones first, then the busiest. The
-    /// others wait.
+    /// Reports flows with unreported packets, at most `room`: new flows first, then the busiest. The others wait.
     pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
         let mut waiting: Vec<(&Seen, &mut Entry)> =
             self.flows.iter_mut().filter(|(_, entry)| entry.seen > entry.told).collect();
@@ -111,7 +109,7 @@ impl Recorded {
         waiting.into_iter().take(room).map(|(seen, entry)| entry.tell(seen)).collect()
     }
 
-    /// Forgets flows that are over. Nobody is told any more of packets of theirs that waited.
+    /// Expires idle flows. Their unreported packets are never reported.
     pub(super) fn forget(&mut self, now: Instant) {
         self.flows.retain(|_, entry| now.saturating_duration_since(entry.grown) <= FORGOTTEN);
     }
@@ -137,12 +135,12 @@ mod tests {
         denied(Direction::Ingress, "10.1.0.1", "10.1.0.2", port)
     }
 
-    /// The counts that were told, with their ports' flows in the order of telling.
+    /// Reported counts, in the order of the reports.
     fn counts(told: &[Observation]) -> Vec<u64> {
         told.iter().map(|o| o.count).collect()
     }
 
-    /// Moments, in seconds.
+    /// Converts seconds to instants.
     fn clock() -> impl Fn(u64) -> Instant {
         let start = Instant::now();
         move |seconds| start + Duration::from_secs(seconds)
@@ -202,11 +200,11 @@ mod tests {
         let (mut flows, at) = (Recorded::default(), clock());
         flows.logged(&flow(80), FirstPacket::default(), at(0), true);
         flows.read([(flow(80), 1)], at(4));
-        // Within the seconds in which it is not clear whether the element is the old one.
+        // Within the seconds in which the element may be the old one.
         assert_eq!(flows.logged(&flow(80), FirstPacket::default(), at(60), true), None);
         flows.read([(flow(80), 1)], at(64));
         assert_eq!(counts(&flows.tell(MUCH)), [1]);
-        // And when it is clear.
+        // After them.
         let again = flows.logged(&flow(80), FirstPacket::default(), at(130), true).unwrap();
         assert_eq!(again.count, 1);
         flows.read([(flow(80), 1)], at(134));

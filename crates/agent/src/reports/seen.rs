@@ -1,4 +1,4 @@
-//! What packets are told apart by, and what is told of them.
+//! Keys by which denied packets are grouped, and the observations reported about them.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use nfnetlink::{FlowRecord, LoggedPacket, PacketHead};
 use nft::Protocol;
 use policy::{Cause, Direction, FlowTable, Judgement, Reported};
 
-/// Packets that are counted together.
+/// Key of packets that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
     pub(crate) judgement: Judgement,
     pub(crate) cause: Cause,
-    /// The packets answer the flow.
+    /// The packets are in the reply direction.
     pub(crate) reply: bool,
     pub(crate) carried: Carried,
-    /// The pod's side of the packet's way, where the cause is no policy; addresses tell nothing there.
+    /// Interface on the pod's side, where no policy is the cause: addresses may be forged there.
     pub(crate) input: Option<String>,
     pub(crate) output: Option<String>,
 }
@@ -29,14 +29,14 @@ pub(crate) enum Carried {
     },
 }
 
-/// Who opened a flow with whom.
+/// Endpoints of a flow, in the original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     /// IANA number.
     pub(crate) protocol: u8,
-    /// Of the destination.
+    /// Destination port.
     pub(crate) port: Option<u16>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct FirstPacket {
     pub(crate) asked: Option<(IpAddr, Option<u16>)>,
 }
 
-/// Packets that nobody was told of yet.
+/// Packets not yet reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) seen: Seen,
@@ -57,14 +57,14 @@ pub(crate) struct Observation {
     pub(crate) count: u64,
 }
 
-/// An observation, and when it was made. Until everything is listed nobody can be named, and it waits.
+/// An observation with its time. It waits for the initial sync, since names are unknown before.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) at: Timestamp,
     pub(crate) observation: Observation,
 }
 
-/// A packet of a log.
+/// A logged packet with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) seen: Seen,
@@ -72,7 +72,7 @@ pub(crate) struct Logged {
 }
 
 impl Seen {
-    /// A flow as the kernel's tables hold it.
+    /// Key of a flow in the kernel's tables.
     pub(crate) fn of_record(table: &FlowTable, record: &FlowRecord) -> Seen {
         let FlowRecord { source, destination, protocol, port, packets: _, bytes: _ } = *record;
         Seen {
@@ -85,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// Whether the kernel's tables count these packets.
+    /// Whether the kernel's flow tables count these packets.
     pub(crate) fn is_recorded(&self) -> bool {
         let of_policy: Option<Direction> = self.cause.direction();
         of_policy.is_some() && !self.reply && matches!(self.carried, Carried::Flow(_))
@@ -93,7 +93,7 @@ impl Seen {
 }
 
 impl Logged {
-    /// None for the log of somebody else.
+    /// `None` if another program's rule logged the packet.
     pub(crate) fn of_packet(packet: &LoggedPacket) -> Option<Logged> {
         let Reported { judgement, cause, reply } = Reported::of_prefix(&packet.prefix)?;
         let (carried, icmp) = match packet.content {
@@ -108,7 +108,7 @@ impl Logged {
                 (Carried::Flow(flow), head.icmp.map(|(kind, _)| kind))
             }
         };
-        // Of a flow that a policy denies only its ends matter, and its table knows no interfaces.
+        // Flows denied by policies are grouped by addresses and port only, since their tables have no interfaces.
         let (input, output) = match cause.direction() {
             Some(_) => (None, None),
             None => (packet.in_interface.clone(), packet.out_interface.clone()),
@@ -118,10 +118,10 @@ impl Logged {
         Some(Logged { seen: Seen { judgement, cause, reply, carried, input, output }, packet })
     }
 
-    /// Whether it can be found again in a table: a packet that was cut before its ports cannot.
+    /// Whether a flow table can contain this key: not if the packet was truncated before its ports.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.seen.carried {
-            // A walk that was cut short stopped at an extension header.
+            // Parsing of a truncated packet stops at an extension header.
             Carried::Flow(Flow { source, protocol, port: None, .. }) => {
                 let carried = source.is_ipv4() || !PacketHead::is_extension_header(*protocol);
                 carried && Protocol::from_number(*protocol).is_none()
@@ -138,7 +138,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// TCP of a denied flow.
+    /// A denied TCP flow.
     pub(crate) fn denied(direction: Direction, source: &str, destination: &str, port: u16) -> Seen {
         let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
         Seen {

@@ -1,4 +1,4 @@
-//! The latest events, for those who ask, and a line to those who follow. Nobody who reads slowly holds anybody up.
+//! The latest events, and a stream of new ones for subscribers. A slow subscriber delays no other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::denial::{Denial, DropsQuery, Line};
 
-/// Events that are kept for those who come later: some ten seconds of the most that are told of, hours of a quiet node.
+/// Bound on kept events: some ten seconds at the highest rate, hours on a quiet node.
 const KEPT: usize = 1024;
 
-/// Events that may wait for a reader. One that is further behind loses the oldest.
+/// Events queued for a subscriber. One that lags further behind loses the oldest.
 const BEHIND: usize = 1024;
 
-/// Those who follow, at a time. A person has one or two, and each may keep the events alive that wait for it. Who reads
-/// what is kept is done at once, and takes no place.
+/// Bound on concurrent followers, since queued events stay in memory for each; a person needs one or two. A query
+/// without `follow` ends at once and does not count.
 const FOLLOWERS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Under one lock with the sending, so that a reader that begins gets each event once.
+    /// Locked while sending too, so that a new subscriber gets each event once.
     kept: Mutex<Kept>,
     sender: Sender<Arc<Denial>>,
     followers: Arc<Semaphore>,
@@ -35,7 +35,7 @@ struct Kept {
     forgotten: u64,
 }
 
-/// What a reader has still to get.
+/// The events that a subscriber has not yet received.
 #[derive(Debug)]
 pub(crate) struct Followed {
     query: DropsQuery,
@@ -60,11 +60,11 @@ impl Stream {
             kept.since = kept.events.front().map_or(at, |(oldest, _)| *oldest);
         }
         kept.events.push_back((at, denial.clone()));
-        // It fails if nobody follows.
+        // It fails if there are no subscribers.
         drop(self.sender.send(denial));
     }
 
-    /// What was kept, and what comes if that is asked for. None if too many follow already.
+    /// Kept events, and new ones with `follow`. `None` if there are too many followers.
     pub(crate) fn follow(&self, query: DropsQuery) -> Option<Followed> {
         let place = match query.follow {
             true => Some(self.followers.clone().try_acquire_owned().ok()?),
@@ -77,7 +77,7 @@ impl Stream {
         Some(Followed { query, past, coming, _place: place })
     }
 
-    /// Since when every event is kept, and how many older ones are not any more.
+    /// Time since which every event is kept, and the number of older events evicted.
     pub(crate) fn kept_since(&self) -> (Timestamp, u64) {
         let kept = self.kept();
         (kept.since, kept.forgotten)
@@ -89,7 +89,7 @@ impl Stream {
 }
 
 impl Followed {
-    /// The next line; none at the end.
+    /// The next line; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Line> {
         if let Some(denial) = self.past.pop_front() {
             return Some(Line::Denial(Box::new(Denial::clone(&denial))));
@@ -145,7 +145,7 @@ mod tests {
         counts.into_iter().for_each(|count| stream.tell(denial(count, Judgement::Denied), second(count)));
     }
 
-    /// A reader's next lines, by their counts; a loss is negative.
+    /// Counts of a subscriber's next lines; lost events are negative.
     async fn lines(reader: &mut Followed, number: usize) -> Vec<i64> {
         let mut counts = Vec::new();
         for _ in 0..number {

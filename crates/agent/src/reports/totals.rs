@@ -1,14 +1,14 @@
-//! Exact sums of denied packets, out of the counters of the chains that deny.
+//! Exact totals of denied packets, from the counters of the chains that deny.
 
 use std::collections::BTreeMap;
 
 use nft::{Name, Table};
 use policy::{Cause, Judgement};
 
-/// What a counter stands for.
+/// Verdict and cause of a counter.
 pub(crate) type Kind = (Judgement, Cause);
 
-/// A counter as it was read.
+/// Value of a counter.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) table: Table,
@@ -19,19 +19,19 @@ pub(super) struct Reading {
 
 #[derive(Debug)]
 pub(super) struct Totals {
-    /// By table and chain, as read last.
+    /// Last values, by table and chain.
     counters: BTreeMap<(Table, Name), u64>,
     sums: BTreeMap<Kind, u64>,
 }
 
 impl Totals {
-    /// Counts from these counters on: what they hold was denied before the agent came.
+    /// Starts from these values: they were denied before the agent started.
     pub(super) fn from(readings: &[Reading]) -> Totals {
         let counters = readings.iter().map(|r| ((r.table.clone(), r.chain.clone()), r.packets)).collect();
         Totals { counters, sums: BTreeMap::new() }
     }
 
-    /// Takes the counters in; gives what each kind grew by. A counter that went back was made anew, and counts from
+    /// Records the counters and returns the growth of each kind. A counter that decreased was recreated and counts from
     /// zero.
     pub(super) fn take(&mut self, readings: &[Reading]) -> BTreeMap<Kind, u64> {
         let mut grown: BTreeMap<Kind, u64> = BTreeMap::new();
@@ -50,12 +50,12 @@ impl Totals {
         grown
     }
 
-    /// Since the agent came.
+    /// Packets of the kind since the agent started.
     pub(super) fn sum(&self, kind: Kind) -> u64 {
         self.sums.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Of every kind.
+    /// Packets of all kinds since the agent started.
     pub(super) fn sum_of_all(&self) -> u64 {
         self.sums.values().sum()
     }

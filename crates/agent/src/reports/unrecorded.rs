@@ -1,15 +1,15 @@
-//! Packets of which the kernel keeps no table: those denied without a policy, and answers of flows. All that is known
-//! of them is what was logged, which is limited; how many there were is in the totals.
+//! Packets without a flow table in the kernel: those denied without a policy, and replies. Only the rate-limited log
+//! describes them; the totals have their number.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::seen::{FirstPacket, Observation, Seen};
 
-/// Different ones that are known at a time. Each rule logs some ten a second; this is a minute of two such rules.
+/// Bound on distinct keys. Each rule logs some ten packets a second; this is a minute of two such rules.
 const KNOWN: usize = 1024;
 
-/// Packets of the same ends within this time belong together.
+/// Packets of the same key within this time are reported together.
 const TOGETHER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ struct Entry {
 }
 
 impl Unrecorded {
-    /// The first packet is told of at once, if there is room; further ones at the next read.
+    /// Reports the first packet at once, if there is room; later ones wait for the next read.
     pub(super) fn logged(&mut self, seen: &Seen, first: FirstPacket, now: Instant, room: bool) -> Option<Observation> {
         if let Some(entry) = self.known.get_mut(seen) {
             entry.untold += 1;
@@ -40,7 +40,7 @@ impl Unrecorded {
         room.then(|| entry.tell(seen))
     }
 
-    /// Tells of packets that nobody was told of, of at most so many ends.
+    /// Reports unreported packets, of at most `room` keys.
     pub(super) fn tell(&mut self, room: usize) -> Vec<Observation> {
         let waiting = self.known.iter_mut().filter(|(_, entry)| entry.untold > 0);
         waiting.take(room).map(|(seen, entry)| entry.tell(seen)).collect()

@@ -1,4 +1,4 @@
-//! The thread that hears of denied packets and reads the kernel's counts. It hands on what nobody was told of yet.
+//! The thread that receives logged packets, reads the kernel's counters and queues observations not yet reported.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,28 +19,28 @@ use crate::metrics::Metrics;
 pub(crate) struct Watch {
     log: Option<PacketLog>,
     kernel: Kernel,
-    /// Of family `inet`, with the tables of flows, `bridge` and `netdev`.
+    /// The tables of families `inet` (with the flow tables), `bridge` and `netdev`.
     tables: [Table; 3],
     observations: mpsc::Sender<Observed>,
     metrics: Arc<Metrics>,
     totals: Totals,
     recorded: Recorded,
     unrecorded: Unrecorded,
-    /// Packets that somebody was told of.
+    /// Packets already reported.
     told: u64,
-    /// First packets that may still be told of before the next read.
+    /// First packets that may still be reported before the next read.
     room: usize,
-    /// Policies have denied something since the tables were read.
+    /// Counters of policies have grown since the flow tables were read.
     grown: bool,
-    /// What went wrong at the last read.
+    /// Error of the last read.
     trouble: Option<String>,
 }
 
 impl Watch {
-    /// Takes what the kernel has counted so far as told.
+    /// Counts what the kernel has counted so far as reported.
     ///
     /// # Errors
-    /// If the kernel's counts cannot be read.
+    /// If the kernel's counters cannot be read.
     pub(crate) fn start(
         log: Option<PacketLog>,
         tables: [Table; 3],
@@ -67,7 +67,7 @@ impl Watch {
         })
     }
 
-    /// Runs until nobody takes observations any more.
+    /// Runs until the receiver of observations is closed.
     pub(crate) fn run(mut self) {
         while !self.observations.is_closed() {
             self.listen(Instant::now() + READ_EVERY);
@@ -79,7 +79,7 @@ impl Watch {
         }
     }
 
-    /// Hears of packets until that moment.
+    /// Receives logged packets until the deadline.
     fn listen(&mut self, until: Instant) {
         self.room = NAMED_PER_READ;
         loop {
@@ -142,7 +142,7 @@ impl Watch {
         Ok(())
     }
 
-    /// There is room: nobody else puts anything into the queue.
+    /// The queue has room: this thread is its only sender.
     fn hand_on(&mut self, observation: Observation) {
         let count = observation.count;
         match self.observations.try_send(Observed { at: Timestamp::now(), observation }) {
@@ -156,13 +156,13 @@ impl Watch {
         for (_, judgement, cause) in counting_chains() {
             drops.set(judgement, cause, self.totals.sum((judgement, cause)));
         }
-        // The tables were read after the counters, and may know more.
+        // The flow tables were read after the counters, so `told` may be larger.
         drops.set_unnamed(self.totals.sum_of_all().saturating_sub(self.told));
         drops.read_at(now);
     }
 }
 
-/// What the chains that deny have counted, as far as they are there.
+/// Counters of the chains that deny; a missing chain has none.
 fn counters(kernel: &mut Kernel, tables: &[Table; 3]) -> Result<Vec<Reading>, RequestError> {
     let chains: Vec<(Name, Judgement, Cause)> = counting_chains().collect();
     let names: Vec<Name> = chains.iter().map(|(name, ..)| name.clone()).collect();

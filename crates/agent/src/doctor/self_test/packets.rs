@@ -1,4 +1,4 @@
-//! Packets from two senders to one pod, and which of them arrive.
+//! Sends packets from two senders to one pod, and records which arrive.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use super::Family;
 
-/// Where the pod listens.
+/// UDP port of the pod.
 pub(super) const PORT: u16 = 9470;
 
-/// What is to arrive does so within microseconds; a busy machine gets this long.
+/// Deadline for packets, which usually arrive within microseconds, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(3);
-/// After this long what has not arrived is sent again, and what is awaited in vain is not coming.
+/// Receive timeout, after which missing packets are sent again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What a packet carries, so that one which comes late is not taken for another.
+/// Distinct payloads, so that a late packet is not confused with another.
 const CONTROL: [&[u8]; 2] = [b"friend, before the rules", b"stranger, before the rules"];
 const ALLOWED: &[u8] = b"friend";
 const DENIED: &[u8] = b"stranger";
 const LONGEST: usize = 64;
 
-/// Which packets have arrived.
+/// Packets that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrived {
     pub(super) allowed: bool,
     pub(super) denied: bool,
 }
 
-/// The pod's socket and those of the senders. Each stays in the namespace that it was opened in.
+/// Sockets of the pod and of the senders. Each stays in the namespace in which it was opened.
 pub(super) struct Line {
     family: Family,
     server: UdpSocket,
@@ -40,7 +40,7 @@ impl Line {
         Line { family, server, friend, stranger }
     }
 
-    /// A socket in the calling thread's namespace. The kernel makes an IPv6 address usable in the background.
+    /// Opens a socket in the calling thread's namespace. Retries, since IPv6 addresses become usable in the background.
     pub(super) fn socket(address: IpAddr) -> io::Result<UdpSocket> {
         let deadline = Instant::now() + WITHIN;
         loop {
@@ -61,7 +61,7 @@ impl Line {
         self.family
     }
 
-    /// Without rules both senders must get through, in whatever time the kernel needs to learn the way.
+    /// Without rules packets of both senders must arrive, once the kernel has set up routes and neighbours.
     pub(super) fn control(&self) -> io::Result<()> {
         let deadline = Instant::now() + WITHIN;
         let (mut missing, mut unsent): (Vec<&[u8]>, Option<io::Error>) = (CONTROL.to_vec(), None);
@@ -71,7 +71,7 @@ impl Line {
                     || io::Error::new(ErrorKind::TimedOut, format!("nothing arrived within {} s", WITHIN.as_secs()));
                 return Err(unsent.unwrap_or_else(silent));
             }
-            // Routes may still be on their way.
+            // Routes may not be set up yet.
             unsent = self.send(&self.friend, CONTROL[0]).and_then(|()| self.send(&self.stranger, CONTROL[1])).err();
             while let Some(packet) = self.receive()? {
                 missing.retain(|wanted| *wanted != packet);
@@ -80,8 +80,8 @@ impl Line {
         Ok(())
     }
 
-    /// Sends both ways until the allowed packet has arrived, or a denied one has. The denied one goes first and takes
-    /// the same way, so it would arrive first.
+    /// Sends both packets until one arrives. The denied one is sent first and uses the same path, so it would arrive
+    /// first.
     pub(super) fn verdict(&self) -> io::Result<Arrived> {
         let deadline = Instant::now() + WITHIN;
         let mut arrived = Arrived { allowed: false, denied: false };
@@ -101,7 +101,7 @@ impl Line {
         from.send_to(packet, server).map(|_| ())
     }
 
-    /// The next packet, if one comes.
+    /// The next packet; `None` on a timeout.
     fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         let mut buffer = [0; LONGEST];
         match self.server.recv(&mut buffer) {

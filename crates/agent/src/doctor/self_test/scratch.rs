@@ -1,4 +1,4 @@
-//! Three network namespaces without a name: a node that forwards, the pod behind it, and where the senders are.
+//! Three unnamed network namespaces: a forwarding node, the pod behind it, and the senders.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +14,8 @@ use super::super::rtnetlink::{Rtnetlink, VethEnd};
 use super::packets::Line;
 use super::{Failed, Family};
 
-/// The addresses that a pod has. They are of the ranges for documentation (RFC 5737, RFC 3849) and reach no further
-/// than the scratch namespaces.
+/// Addresses of a pod, from the documentation ranges (RFC 5737, RFC 3849). They are used only in the scratch
+/// namespaces.
 pub(super) struct Place {
     pub(super) ipv4: Ipv4Addr,
     pub(super) ipv6: Ipv6Addr,
@@ -41,8 +41,8 @@ const TO_SENDERS: Place = Place::new(2, 1);
 pub(super) const FRIEND: Place = Place::new(2, 2);
 pub(super) const STRANGER: Place = Place::new(2, 3);
 
-/// Links are given their index and hardware address, so that nobody has to ask for them. An index is unique in its
-/// namespace, a hardware address on its link.
+/// Fixed indices and hardware addresses of the links make queries unnecessary. An index is unique in its namespace, a
+/// hardware address on its link.
 const POD_LINK: VethEnd = VethEnd { name: "eth0", index: 10, hardware: [2, 0, 0, 0, 0, 2] };
 const SERVER_LINK: VethEnd = VethEnd { name: "server", index: 11, hardware: [2, 0, 0, 0, 0, 1] };
 const SENDERS_LINK: VethEnd = VethEnd { name: "senders", index: 12, hardware: [2, 0, 0, 0, 0, 1] };
@@ -71,13 +71,13 @@ impl Scratch {
         &self.families
     }
 
-    /// Moves the calling thread.
+    /// Moves the calling thread to the node's namespace.
     pub(super) fn enter_node(&self) -> Result<(), Failed> {
         enter(&self.node)
             .map_err(|e| Failed::CouldNotRun(format!("cannot enter the network namespace of the scratch node: {e}")))
     }
 
-    /// Sockets of the pod and of both senders.
+    /// Opens sockets of the pod and of both senders.
     pub(super) fn line(&self, family: Family) -> Result<Line, Failed> {
         let open = || -> io::Result<Line> {
             enter(&self.server)?;
@@ -118,7 +118,7 @@ impl Scratch {
     }
 }
 
-/// The length of the networks on both links.
+/// Prefix length of the networks on both links.
 fn prefix(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 28,
@@ -139,7 +139,7 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
 }
 
-/// The families that this kernel has switched on.
+/// Address families enabled in this kernel.
 fn families() -> Vec<Family> {
     let is_off = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
     let ipv6 = Path::new(FORWARD_IPV6).exists()
@@ -151,7 +151,7 @@ fn families() -> Vec<Family> {
 const FORWARD_IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
 const FORWARD_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 
-/// Makes the namespace of the calling thread forward.
+/// Enables forwarding in the namespace of the calling thread.
 fn forward(families: &[Family]) -> Result<(), Failed> {
     for family in families {
         let path = match family {
@@ -171,8 +171,7 @@ fn forward(families: &[Family]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Containers have the kernel's settings read-only. They become writable in a mount namespace of the calling thread
-/// alone.
+/// In containers `/proc/sys` is read-only. It becomes writable in a mount namespace of the calling thread only.
 fn writable_settings() -> io::Result<()> {
     const SETTINGS: &str = "/proc/sys";
     let none: Option<&str> = None;

@@ -2,11 +2,11 @@ use policy::remote::wire::Baseline;
 
 use super::*;
 
-/// A provider of which only what it tells is known: rows and sets by cluster.
+/// A provider's table: rows and sets by cluster.
 #[derive(Debug, Clone, Default)]
 struct Table(BTreeMap<&'static str, Row>);
 
-/// Whether it is reachable, since when it is known, and its sets.
+/// Whether it is reachable, when it was last synced, and its sets.
 type Row = (bool, Option<i64>, Vec<(&'static str, Vec<&'static str>)>);
 
 impl Table {
@@ -56,7 +56,7 @@ fn sets(sets: Vec<SetDelta>) -> Delta {
     Delta { epoch: 1, seq: 1, sets, ..Delta::default() }
 }
 
-/// A mirror, and what the state has that takes its changes.
+/// A mirror, and the sets that result from its changes.
 struct Followed {
     mirror: Mirror,
     state: Sets,
@@ -161,7 +161,7 @@ fn restarted_provider_without_data_removes_no_addresses() {
     let empty = Table::default().with("east", false, None, &[]);
     followed.take(|mirror| mirror.baseline(&empty.baseline(), at(3)));
     assert_eq!((followed.shown().as_str(), followed.view("east").held), ("east/web 10.8.0.1 10.8.0.2", true));
-    // It finds the cluster, one pod of which has gone meanwhile.
+    // The provider reaches the cluster, where one pod was removed meanwhile.
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &["10.8.0.2"], &[])]), at(4)));
     assert_eq!(followed.shown(), "east/web 10.8.0.1 10.8.0.2");
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", true, Some(5))]), at(5)));
@@ -177,7 +177,7 @@ fn stale_provider_does_not_restore_removed_address() {
     let older = Table::default().with("east", false, Some(40), &[("web", &["10.8.0.1", "10.8.0.2"])]);
     followed.take(|mirror| mirror.baseline(&older.baseline(), at(52)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.2", Some(at(51))));
-    // One that was cut off later knows better.
+    // A provider that lost its connection to the cluster later has a more recent view.
     let later = Table::default().with("east", false, Some(60), &[("web", &["10.8.0.3"])]);
     followed.take(|mirror| mirror.baseline(&later.baseline(), at(70)));
     assert_eq!((followed.shown().as_str(), followed.view("east").as_of), ("east/web 10.8.0.3", Some(at(60))));
@@ -188,7 +188,7 @@ fn provider_older_than_streamed_deltas_is_rejected() {
     let mut followed = Followed::new(None);
     followed.take(|mirror| mirror.baseline(&two_pods().baseline(), at(1)));
     followed.take(|mirror| mirror.delta(&sets(vec![update("east", "web", &[], &["10.8.0.1"])]), at(50)));
-    // It was known to be right as a whole at 0 only.
+    // The sets as a whole were last known to be current at 0.
     followed.take(|mirror| mirror.delta(&rows(vec![row("east", false, Some(0))]), at(55)));
     followed.take(|mirror| mirror.lost(at(56)));
     let older = Table::default().with("east", false, Some(20), &[("web", &["10.8.0.1", "10.8.0.2"])]);
@@ -244,8 +244,8 @@ fn sets_of_new_cluster_apply_with_its_row() {
 }
 
 mod stories {
-    //! Two providers that each see the cluster or do not, an agent that follows one of them or none and starts anew: what
-    //! is in force was true at the moment that the agent says.
+    //! Two providers, each of which may reach the cluster or not, and an agent that follows one or none and restarts:
+    //! the sets in force were correct at the time in `as_of`.
 
     use proptest::prelude::*;
 
@@ -253,15 +253,15 @@ mod stories {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// The cluster has these pods now.
+        /// Replaces the pods of the cluster.
         Pods(u8),
-        /// A provider sees the cluster, or does not.
+        /// A provider can reach the cluster, or cannot.
         Link(usize, bool),
-        /// A provider starts anew, with what it has on disk or without.
+        /// A provider restarts, with its persisted state or without.
         Restart(usize, bool),
         Follow(usize),
         Lose,
-        /// The agent starts anew.
+        /// The agent restarts.
         Recall,
     }
 
@@ -306,7 +306,7 @@ mod stories {
             let mut youngest = None;
             for (second, step) in (1..).zip(steps) {
                 let now = at(second);
-                // What the followed provider has told, so that its changes are deltas.
+                // State of the followed provider before the step, so that its changes become deltas.
                 let before = following.map(|provider| providers[provider].clone());
                 match step {
                     Step::Pods(new) => pods = new,

@@ -1,4 +1,4 @@
-//! What was seen between two ends: the ports, and how often.
+//! Flows between a pair of endpoints: the ports, and how often each was seen.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::api::audit::AuditedFlow;
 use crate::api::denial::{End, EndKind};
 use crate::reports::coverage::written;
 
-/// Ports that are told apart between two ends. Who asks for more looks for ports, or gets them by a protocol of its own:
-/// no list of ports says what it needs.
+/// Ports distinguished between two endpoints. A client of more scans ports, or gets them assigned by its protocol; no
+/// list of ports describes that.
 const PORTS: usize = 32;
 
 const MANY_PORTS: &str = "many ports";
 
-/// Who opened flows with whom.
+/// The endpoints of flows, in the original direction.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
     pub(super) direction: Direction,
@@ -25,9 +25,9 @@ pub(super) struct Pair {
 
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    /// The latest, each with its words.
+    /// The most recently seen ports, each with its text.
     pub(super) each: BTreeMap<(Traffic, String), Counted>,
-    /// There were more: they are one entry.
+    /// There were more ports; they are reported as one entry.
     pub(super) many: bool,
     packets: u64,
 }
@@ -57,7 +57,7 @@ impl Ports {
         Some((oldest.0.clone(), oldest.1.last))
     }
 
-    /// What the policies of now would still deny. Of many ports the latest stand for all.
+    /// Flows that the current policies would still deny. If there are many ports, the latest represent all.
     pub(super) fn remaining(&self, state: &ClusterState, pair: &Pair) -> Vec<AuditedFlow> {
         let is_denied = |traffic: Traffic| pair.seen(traffic).is_none_or(|flow| flow.is_denied_still(state));
         let denied = self.each.iter().filter(|((traffic, _), _)| is_denied(*traffic));
@@ -80,7 +80,7 @@ impl Ports {
 }
 
 impl Pair {
-    /// As suggestions take it: the policy's pod and its peer, with the names that they had. None without addresses.
+    /// Input for suggestions: the policy's pod and its peer, with the names of that time. `None` without addresses.
     pub(super) fn seen(&self, traffic: Traffic) -> Option<FlowSeen> {
         let (source, destination) = (end_seen(&self.source)?, end_seen(&self.destination)?);
         let (local, peer) = match self.direction {
