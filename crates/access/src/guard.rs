@@ -173,7 +173,7 @@ fn between_half_and_whole(duration: Duration) -> Duration {
     duration.mul_f64(0.5 + random as f64 / 2048.0)
 }
 
-/// The middleware of all routes. Everyone is admitted where there is no guard.
+/// Middleware of all routes. Without a guard all requests are admitted.
 pub async fn check(State(guard): State<Option<Arc<Guard>>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let Some(guard) = guard.filter(|_| !Scope::is_open(path)) else { return next.run(request).await };

@@ -55,8 +55,8 @@ pub enum Protocols {
 /// Requests of one HTTP/2 connection that are served at once.
 const MOST_STREAMS: u32 = 32;
 
-/// Serves the routes and never returns. `refused` is called for each connection above the limit. Failures to accept, which
-/// come from a lack of descriptors or memory, are retried after a second.
+/// Serves the routes and never returns. `refused` is called for each connection above the limit. Accept errors, which
+/// are caused by a lack of descriptors or memory, are retried after a second.
 pub async fn serve<L>(mut listener: L, routes: Router, limits: Limits, refused: impl Fn()) -> std::convert::Infallible
 where
     L: Listener,
@@ -118,7 +118,7 @@ where
         Some(lifetime) => match timeout(lifetime, connection.as_mut()).await {
             Ok(served) => served,
             Err(_) => {
-                // The response under way may end; a request that comes later is not read.
+                // The current response may finish; later requests are not read.
                 graceful_shutdown(connection.as_mut());
                 match timeout(limits.request_head, connection).await {
                     Ok(served) => served,

@@ -159,7 +159,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Runs until nobody uses the configuration any more.
+    /// Runs until all receivers of the configuration are dropped.
     pub async fn run(mut self) {
         while !self.config.is_closed() {
             tokio::time::sleep(REREAD).await;
