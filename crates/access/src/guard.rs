@@ -35,7 +35,7 @@ const UNCONFIRMED: Duration = Duration::from_secs(3600);
 pub struct Principal {
     pub user: String,
     pub groups: Vec<String>,
-    /// The node that the token of a pod is bound to; `None` if the API server does not say.
+    /// The node that the token of a pod is bound to; `None` if the API server does not report it.
     pub node: Option<String>,
 }
 
@@ -212,7 +212,7 @@ impl IntoResponse for Denial {
     fn into_response(self) -> Response {
         let message = match &self {
             Denial::Unauthenticated(_) | Denial::Forbidden { .. } => self.message() + "\n",
-            // The reason is for the log and the status: the client is not known.
+            // The reason is only for the log and the status: the client is not authenticated.
             Denial::Unavailable(_) => "cannot authenticate at present: the token cannot be reviewed\n".to_owned(),
         };
         match self {

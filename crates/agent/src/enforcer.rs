@@ -2,8 +2,8 @@
 //!
 //! In the normal case a commit is the delta between the last committed rulesets and the new ones. In doubt (a start, a
 //! refused commit, a foreign commit) the tables are read back and repaired. Either way it is one transaction, and the
-//! generation of approved flows moves whenever access may have been removed. The smallest possible part that the kernel
-//! refuses is left out and denied, and retried later.
+//! generation of approved flows moves whenever access may have been removed. Parts that the kernel refuses, as small
+//! as possible, are left out and denied, and retried later.
 
 mod commit;
 mod live;

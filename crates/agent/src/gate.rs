@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Waiting {
     pub(crate) attachment: Attachment,
     pub(crate) since: Instant,
-    /// When it is answered with whatever the outcome is by then.
+    /// When it is answered even if its rules are not committed.
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Outcome>,
     /// Why the pod is unknown.

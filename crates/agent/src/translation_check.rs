@@ -1,6 +1,6 @@
 //! Compares the incremental translation with a full one, in a separate thread.
 //!
-//! The event loop only copies the state, which shares its objects; translation and comparison do not delay it.
+//! The event loop only clones the state, and the clone shares its objects; translation and comparison do not delay it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

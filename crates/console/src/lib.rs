@@ -24,7 +24,7 @@ pub const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 pub const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();
 
-/// Output format of an answer.
+/// Form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     Text,
