@@ -44,14 +44,14 @@ pub(crate) enum Event {
     /// An interface of the node was renamed or removed, or the set of interfaces that tc may redirect packets to
     /// changed.
     Links,
-    /// An interface of the node got or lost an address.
+    /// An address of an interface of the node was added or removed.
     Addresses,
     /// Another program committed a ruleset change, or notifications were lost.
     Kernel(Notification),
     /// Response of the API server to a pod lookup.
     Found(ObjectName, Result<Object, String>),
     Question(Question),
-    /// Why the TCP port cannot be listened on; `None` when it can.
+    /// Bind error of the TCP port; `None` once it is bound.
     Port(Option<String>),
 }
 

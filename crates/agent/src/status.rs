@@ -81,7 +81,7 @@ pub(crate) struct Status {
     pub(crate) drop_log_group: Option<u16>,
     /// Why drop logging is on or off.
     pub(crate) drop_log: String,
-    /// Why the TCP port cannot be listened on.
+    /// Bind error of the TCP port.
     pub(crate) port_problem: Option<String>,
     pub(crate) counts: Counts,
     /// Sizes of the stores at the last measurement.
